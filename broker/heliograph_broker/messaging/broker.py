@@ -1,0 +1,444 @@
+"""The broker's core: tenants, namespaces and topics, loaded from the store and kept durable in it.
+
+Changes take effect in memory at once and are queued for the store's next group; who has to know that they are
+durable asks ``store.after_commit``. Nothing here awaits, sleeps, or reads a clock other than the injected one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from heliograph_broker.clock import Clock
+from heliograph_broker.config import BrokerConfig
+from heliograph_broker.resources.names import TopicName
+from heliograph_broker.resources.policies import Policies, Retention, resolve
+from heliograph_broker.storage.store import LedgerStore
+
+from . import records
+from .errors import Conflict, NamespaceNotFound, NotAllowed, PreconditionFailed, TenantNotFound, TopicNotFound
+from .non_persistent import NonPersistentTopic
+from .records import NamespaceRecord, PartitionedRecord, TenantRecord
+from .retention import expire, trim_point
+from .schema_registry import SchemaRegistry
+from .subscription import Subscription
+from .tail_cache import TailCache
+from .topic import Topic
+from .topic_list import TopicListWatcher
+
+log = structlog.get_logger(__name__)
+
+AnyTopic = Topic | NonPersistentTopic
+#: Acks nobody waits for are persisted at the latest this much later.
+CURSOR_FLUSH_MS = 100
+#: How often retention and expiry look at what changed.
+POLICY_TICK_MS = 500
+MAX_PARTITIONS = 10_000
+
+
+class Broker:
+    """See the module. ``topics`` holds every concrete topic by full name, ``partitioned`` the partitioned ones."""
+
+    def __init__(self, store: LedgerStore, clock: Clock, config: BrokerConfig, rng: random.Random) -> None:
+        self.store = store
+        self.clock = clock
+        self.config = config
+        self.rng = rng
+        self.tail_cache = TailCache(config.tail_cache_bytes)
+        self.tenants: dict[str, TenantRecord] = {}
+        self.namespaces: dict[str, NamespaceRecord] = {}
+        self.partitioned: dict[str, PartitionedRecord] = {}
+        self.topics: dict[str, AnyTopic] = {}
+        self.topics_by_namespace: dict[str, dict[str, AnyTopic]] = {}
+        self.schemas = SchemaRegistry(store.put, store.delete)
+        self.watchers: set[TopicListWatcher] = set()
+        self.default_policies = Policies(retention=Retention(time_ms=0, size_bytes=0))
+        self._dirty_cursors: dict[Subscription, None] = {}
+        self._trim_candidates: dict[Topic, None] = {}
+        self._delayed_topics: dict[Topic, None] = {}
+        self._producer_serial = rng.getrandbits(32)
+        self._next_flush_ms = 0
+        self._next_policy_ms = 0
+
+    # -- start-up --------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read everything from the metadata store; create the defaults ``public`` and ``public/default``."""
+        decode = msgspec.msgpack.decode
+        for key, value in self.store.scan(records.TENANT):
+            self.tenants[key[len(records.TENANT) :].decode()] = decode(value, type=TenantRecord)
+        for key, value in self.store.scan(records.NAMESPACE):
+            self.namespaces[key[len(records.NAMESPACE) :].decode()] = decode(value, type=NamespaceRecord)
+        for key, value in self.store.scan(records.PARTITIONED):
+            self.partitioned[key[len(records.PARTITIONED) :].decode()] = decode(value, type=PartitionedRecord)
+        schema_decoder = msgspec.msgpack.Decoder(list[records.SchemaRecord])
+        for key, value in self.store.scan(records.SCHEMA):
+            self.schemas.restore(key[len(records.SCHEMA) :].decode(), schema_decoder.decode(value))
+        self._load_topics()
+        if "public" not in self.tenants:
+            self.create_tenant("public", TenantRecord(allowed_clusters=[self.config.cluster_name]))
+        if "public/default" not in self.namespaces:
+            self.create_namespace("public/default", NamespaceRecord())
+
+    def _load_topics(self) -> None:
+        topic_decoder = msgspec.msgpack.Decoder(records.TopicRecord)
+        cursor_decoder = msgspec.msgpack.Decoder(records.CursorRecord)
+        kept: dict[int, int] = {}
+        for key, value in self.store.scan(records.TOPIC):
+            name = TopicName.parse(key[len(records.TOPIC) :].decode())
+            topic = Topic(self, name, topic_decoder.decode(value))
+            kept.update(topic.retain_in_store())
+            self._register(topic)
+        for key, value in self.store.scan(records.CURSOR):
+            full_name, _, subscription = key[len(records.CURSOR) :].decode().partition("\0")
+            found = self.topics.get(full_name)
+            if isinstance(found, Topic):
+                found.restore_subscription(subscription, cursor_decoder.decode(value))
+            else:
+                # The topic's deletion was durable before its cursor's.
+                self.store.delete(key)
+        self.store.retain_ledgers(kept)
+
+    def _register(self, topic: AnyTopic) -> None:
+        full_name = str(topic.name)
+        self.topics[full_name] = topic
+        self.topics_by_namespace.setdefault(topic.name.namespace_name, {})[full_name] = topic
+        if isinstance(topic, Topic):
+            topic.delayed_delivery = self.effective_policies(topic.name).delayed_delivery is not False
+            self._trim_candidates[topic] = None
+
+    # -- host of topics --------------------------------------------------------------------------------------
+
+    def cursor_dirty(self, subscription: Subscription) -> None:
+        self._dirty_cursors[subscription] = None
+
+    def trim_candidate(self, topic: Topic) -> None:
+        self._trim_candidates[topic] = None
+
+    def delayed_candidate(self, topic: Topic) -> None:
+        self._delayed_topics[topic] = None
+
+    def tick(self) -> None:
+        """Do what time brings: flush cursors, deliver delayed entries, trim, expire. Call it every ~50 ms."""
+        now = self.clock.now_ms()
+        if now >= self._next_flush_ms:
+            self._next_flush_ms = now + CURSOR_FLUSH_MS
+            self.flush_cursors()
+        for topic in list(self._delayed_topics):
+            waiting = False
+            for subscription in topic.subscriptions.values():
+                dispatcher = subscription.dispatcher
+                if dispatcher is not None:
+                    due = dispatcher.next_due_ms()
+                    if due is not None and due <= now:
+                        dispatcher.tick(now)
+                    waiting = waiting or dispatcher.delayed > 0
+            if not waiting:
+                del self._delayed_topics[topic]
+        if now >= self._next_policy_ms:
+            self._next_policy_ms = now + POLICY_TICK_MS
+            self._apply_policies(now)
+            self.store.maintain()
+
+    def flush_cursors(self) -> None:
+        """Queue every changed cursor for the next group."""
+        for subscription in self._dirty_cursors:
+            self.store.put_at_commit(subscription)
+        self._dirty_cursors.clear()
+
+    def _apply_policies(self, now: int) -> None:
+        candidates = self._trim_candidates
+        self._trim_candidates = {}
+        for topic in candidates:
+            if topic.closed:
+                continue
+            policies = self.effective_policies(topic.name)
+            if policies.message_ttl_ms:
+                for subscription in list(topic.subscriptions.values()):
+                    if subscription.durable:
+                        expire(subscription, policies.message_ttl_ms, now)
+                if topic.backlog_size():
+                    self._trim_candidates[topic] = None
+            topic.trim(trim_point(topic, policies, now))
+            retention = policies.retention
+            if retention is not None and retention.time_ms > 0 and topic.stored_messages:
+                self._trim_candidates[topic] = None
+
+    # -- tenants and namespaces ------------------------------------------------------------------------------
+
+    def create_tenant(self, name: str, record: TenantRecord) -> None:
+        if name in self.tenants:
+            raise Conflict("Tenant already exist")
+        self._check_tenant(record)
+        self.tenants[name] = record
+        self.store.put(records.TENANT + name.encode(), records.encode(record))
+
+    def update_tenant(self, name: str, record: TenantRecord) -> None:
+        if name not in self.tenants:
+            raise TenantNotFound("Tenant does not exist")
+        self._check_tenant(record)
+        self.tenants[name] = record
+        self.store.put(records.TENANT + name.encode(), records.encode(record))
+        self._policies_changed(lambda topic: topic.name.tenant == name)
+
+    def _check_tenant(self, record: TenantRecord) -> None:
+        if any(cluster != self.config.cluster_name for cluster in record.allowed_clusters):
+            raise PreconditionFailed("Clusters do not exist")
+
+    def delete_tenant(self, name: str) -> None:
+        if name not in self.tenants:
+            raise TenantNotFound("Tenant does not exist")
+        if any(namespace.startswith(f"{name}/") for namespace in self.namespaces):
+            raise NotAllowed("The tenant still has active namespaces")
+        del self.tenants[name]
+        self.store.delete(records.TENANT + name.encode())
+
+    def create_namespace(self, name: str, record: NamespaceRecord) -> None:
+        tenant = name.partition("/")[0]
+        if tenant not in self.tenants:
+            raise TenantNotFound("Tenant does not exist")
+        if name in self.namespaces:
+            raise Conflict("Namespace already exists")
+        if not record.replication_clusters:
+            record.replication_clusters = [self.config.cluster_name]
+        self.namespaces[name] = record
+        self.store.put(records.NAMESPACE + name.encode(), records.encode(record))
+
+    def namespace(self, name: str) -> NamespaceRecord:
+        """Raises :class:`NamespaceNotFound`."""
+        record = self.namespaces.get(name)
+        if record is None:
+            raise NamespaceNotFound("Namespace does not exist")
+        return record
+
+    def delete_namespace(self, name: str, force: bool = False) -> None:
+        self.namespace(name)
+        topics = self.topics_by_namespace.get(name, {})
+        partitioned = [base for base in self.partitioned if TopicName.parse(base).namespace_name == name]
+        if (topics or partitioned) and not force:
+            raise NotAllowed("Cannot delete non empty namespace")
+        for base in partitioned:
+            self.delete_partitioned_topic(TopicName.parse(base), force=True)
+        for topic in list(topics.values()):
+            self.delete_topic(topic.name, force=True)
+        del self.namespaces[name]
+        self.topics_by_namespace.pop(name, None)
+        self.store.delete(records.NAMESPACE + name.encode())
+
+    def set_namespace_policies(self, name: str, policies: Policies) -> None:
+        record = self.namespace(name)
+        record.policies = policies
+        self.store.put(records.NAMESPACE + name.encode(), records.encode(record))
+        self._policies_changed(lambda topic: topic.name.namespace_name == name)
+
+    def _policies_changed(self, concerned: Callable[[AnyTopic], bool]) -> None:
+        for topic in self.topics.values():
+            if isinstance(topic, Topic) and concerned(topic):
+                topic.delayed_delivery = self.effective_policies(topic.name).delayed_delivery is not False
+                self._trim_candidates[topic] = None
+
+    # -- topics ----------------------------------------------------------------------------------------------
+
+    def get_topic(self, name: TopicName) -> AnyTopic:
+        """Raises :class:`TopicNotFound`."""
+        topic = self.topics.get(str(name))
+        if topic is None:
+            raise TopicNotFound(f"Topic {name} not found")
+        return topic
+
+    def partitions_of(self, name: TopicName) -> int:
+        """Return the number of partitions, 0 for a topic that is not partitioned or does not exist."""
+        record = self.partitioned.get(str(name))
+        return record.partitions if record is not None else 0
+
+    def exists(self, name: TopicName) -> bool:
+        return str(name) in self.topics or str(name) in self.partitioned
+
+    def may_auto_create(self, name: TopicName) -> bool:
+        """Whether a client that names a missing topic gets it: by the switch, and never an odd partition."""
+        if name.partition >= 0:
+            return name.partition < self.partitions_of(name.base)
+        return self.config.allow_auto_topic_creation and str(name) not in self.partitioned
+
+    def get_or_create_topic(self, name: TopicName, *, create: bool = True) -> AnyTopic:
+        """Return a topic, created if the rules of automatic creation allow it.
+
+        Raises :class:`NamespaceNotFound`, :class:`TopicNotFound`, or :class:`NotAllowed` for a partitioned name.
+        """
+        topic = self.topics.get(str(name))
+        if topic is not None:
+            return topic
+        self.namespace(name.namespace_name)
+        if str(name) in self.partitioned:
+            raise NotAllowed(f"Topic {name} is partitioned: use its partitions {name.with_partition(0)} and on")
+        if name.partition >= 0 and name.partition >= self.partitions_of(name.base):
+            raise TopicNotFound(
+                f"Topic {name} not found: {name.base} has {self.partitions_of(name.base)} partitions"
+            )
+        if not create or not self.may_auto_create(name):
+            raise TopicNotFound(f"Topic {name} not found")
+        return self._create(name, {})
+
+    def create_topic(self, name: TopicName, properties: dict[str, str] | None = None) -> AnyTopic:
+        """Create a topic that is not partitioned. Raises :class:`Conflict` or :class:`NamespaceNotFound`."""
+        self.namespace(name.namespace_name)
+        if self.exists(name):
+            raise Conflict("This topic already exists")
+        if name.partition >= 0 and name.partition >= self.partitions_of(name.base):
+            raise PreconditionFailed(
+                f"'{name.local}' is the name of a partition: create '{name.base}' with partitions instead"
+            )
+        return self._create(name, properties or {})
+
+    def _create(self, name: TopicName, properties: dict[str, str]) -> AnyTopic:
+        topic: AnyTopic
+        if name.is_persistent:
+            record = records.TopicRecord(created_ms=self.clock.now_ms(), properties=properties)
+            persistent = topic = Topic(self, name, record)
+            persistent.persist()
+        else:
+            topic = NonPersistentTopic(self, name)
+            topic.properties = properties
+        self._register(topic)
+        for watcher in list(self.watchers):
+            watcher.topic_created(name.namespace_name, str(name))
+        return topic
+
+    def create_partitioned_topic(
+        self, name: TopicName, partitions: int, properties: dict[str, str] | None = None
+    ) -> None:
+        """Create a partitioned topic and its partitions."""
+        self.namespace(name.namespace_name)
+        if name.partition >= 0:
+            raise PreconditionFailed("Partitioned Topic Name should not contain '-partition-'")
+        if self.exists(name):
+            raise Conflict("This topic already exists")
+        if not 0 < partitions <= MAX_PARTITIONS:
+            raise PreconditionFailed(f"Number of partitions should be between 1 and {MAX_PARTITIONS}, not {partitions}")
+        record = PartitionedRecord(partitions, properties or {})
+        self.partitioned[str(name)] = record
+        self.store.put(records.PARTITIONED + str(name).encode(), records.encode(record))
+        self._create_partitions(name, range(partitions))
+
+    def update_partitions(self, name: TopicName, partitions: int) -> None:
+        """Add partitions, with the subscriptions of the others; they can never be fewer."""
+        record = self.partitioned.get(str(name))
+        if record is None:
+            raise TopicNotFound(f"Topic {name} not found or not partitioned")
+        if partitions < record.partitions:
+            raise PreconditionFailed(
+                f"Number of new partitions must be greater than existing number of partitions: "
+                f"{partitions} < {record.partitions}"
+            )
+        if partitions > MAX_PARTITIONS:
+            raise PreconditionFailed(f"Number of partitions should be at most {MAX_PARTITIONS}, not {partitions}")
+        added = range(record.partitions, partitions)
+        record.partitions = partitions
+        self.store.put(records.PARTITIONED + str(name).encode(), records.encode(record))
+        self._create_partitions(name, added)
+        first = self.topics.get(str(name.with_partition(0)))
+        if isinstance(first, Topic):
+            durable = [subscription.name for subscription in first.subscriptions.values() if subscription.durable]
+            for index in added:
+                topic = self.topics[str(name.with_partition(index))]
+                if isinstance(topic, Topic):
+                    for subscription in durable:
+                        topic.create_subscription(subscription, "earliest")
+
+    def _create_partitions(self, name: TopicName, indexes: range) -> None:
+        for index in indexes:
+            if str(name.with_partition(index)) not in self.topics:
+                self._create(name.with_partition(index), {})
+
+    def delete_topic(self, name: TopicName, force: bool = False) -> None:
+        """Delete a topic with its data. One in use is refused unless ``force``, which disconnects its clients."""
+        topic = self.get_topic(name)
+        if not force:
+            if topic.producers:
+                raise PreconditionFailed(f"Topic has {len(topic.producers)} connected producers")
+            if any(subscription.consumers for subscription in topic.subscriptions.values()):
+                raise PreconditionFailed("Topic has active subscriptions with connected consumers")
+            if topic.persistent and topic.subscriptions:
+                raise PreconditionFailed("Topic has subscriptions")
+        topic.close()
+        topic.delete()
+        del self.topics[str(name)]
+        self.topics_by_namespace[name.namespace_name].pop(str(name), None)
+        if isinstance(topic, Topic):
+            self._trim_candidates.pop(topic, None)
+            self._delayed_topics.pop(topic, None)
+        if name.partition < 0:
+            self.schemas.delete(self.schema_key(name))
+        for watcher in list(self.watchers):
+            watcher.topic_deleted(name.namespace_name, str(name))
+
+    def delete_partitioned_topic(self, name: TopicName, force: bool = False) -> None:
+        """Delete a partitioned topic and all its partitions, or nothing."""
+        record = self.partitioned.get(str(name))
+        if record is None:
+            raise TopicNotFound(f"Topic {name} not found or not partitioned")
+        parts = [self.topics.get(str(name.with_partition(index))) for index in range(record.partitions)]
+        if not force:
+            for part in parts:
+                if part is not None and (part.producers or part.subscriptions):
+                    raise PreconditionFailed(f"Topic {part.name} has producers or subscriptions")
+        for part in parts:
+            if part is not None:
+                self.delete_topic(part.name, force=True)
+        del self.partitioned[str(name)]
+        self.store.delete(records.PARTITIONED + str(name).encode())
+        self.schemas.delete(self.schema_key(name))
+
+    def list_topics(self, namespace: str, mode: str = "PERSISTENT") -> list[str]:
+        """Return the concrete topics (partitions each by name) of a namespace, sorted."""
+        topics = self.topics_by_namespace.get(namespace, {})
+        return sorted(
+            name for name, topic in topics.items() if mode == "ALL" or topic.persistent == (mode == "PERSISTENT")
+        )
+
+    # -- policies --------------------------------------------------------------------------------------------
+
+    def topic_policies(self, name: TopicName) -> Policies | None:
+        """Return what is set at the topic itself (for a partition: at its partitioned topic)."""
+        record = self.partitioned.get(str(name.base))
+        if record is not None:
+            return record.policies
+        topic = self.topics.get(str(name))
+        return topic.policies if topic is not None else None
+
+    def set_topic_policies(self, name: TopicName, policies: Policies) -> None:
+        record = self.partitioned.get(str(name.base))
+        if record is not None:
+            record.policies = policies
+            self.store.put(records.PARTITIONED + str(name.base).encode(), records.encode(record))
+        else:
+            topic = self.get_topic(name)
+            topic.policies = policies
+            topic.persist()
+        base = str(name.base)
+        self._policies_changed(lambda topic: str(topic.name.base) == base)
+
+    def effective_policies(self, name: TopicName) -> Policies:
+        """Return what holds for a topic: topic, else namespace, else broker, capped by the tenant's limits."""
+        namespace = self.namespaces.get(name.namespace_name)
+        tenant = self.tenants.get(name.tenant)
+        return resolve(
+            self.topic_policies(name),
+            namespace.policies if namespace is not None else None,
+            self.default_policies,
+            [tenant.limits] if tenant is not None else [],
+        )
+
+    # -- names -----------------------------------------------------------------------------------------------
+
+    def schema_key(self, name: TopicName) -> str:
+        """Return the name a topic's schemas are kept under; partitions share their topic's."""
+        return str(name.base)
+
+    def generate_producer_name(self) -> str:
+        """Return a producer name that no producer has."""
+        self._producer_serial += 1
+        return f"{self.config.cluster_name}-{self.rng.getrandbits(24):x}-{self._producer_serial}"

@@ -1,0 +1,128 @@
+"""A consumer attached to a subscription, as the core sees it; its connection is a sink the server provides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from heliograph_broker.storage.entry import Entry
+
+    from .subscription import Subscription
+
+
+class ConsumerSink(Protocol):
+    """The connection of a consumer. Every method only queues bytes; none blocks."""
+
+    writable: bool
+
+    def send_message(self, consumer: Consumer, entry: Entry, redelivery_count: int, remaining: int | None) -> None:
+        """Send a MESSAGE; ``remaining`` has a bit for each unacknowledged index of a partly acknowledged batch."""
+
+    def send_active_change(self, consumer: Consumer, active: bool) -> None:
+        """Send ACTIVE_CONSUMER_CHANGE."""
+
+    def send_close_consumer(self, consumer: Consumer) -> None:
+        """Ask the client to reconnect this consumer (CLOSE_CONSUMER) and forget it."""
+
+    def send_end_of_topic(self, consumer: Consumer) -> None:
+        """Send REACHED_END_OF_TOPIC."""
+
+
+class KeyRange(NamedTuple):
+    """Hash slots ``start..end``, both included."""
+
+    start: int
+    end: int
+
+
+class Consumer:
+    """Permits, counters and identity of one consumer.
+
+    ``permits`` are messages the client is ready to take (it may go negative by what is left of a batch);
+    ``unacked`` are messages delivered to it and not acknowledged.
+    """
+
+    __slots__ = (
+        "active",
+        "address",
+        "allow_out_of_order",
+        "bytes_out",
+        "client_version",
+        "connected_ms",
+        "consumer_id",
+        "entries_out",
+        "epoch",
+        "first_flow_ms",
+        "key_ranges",
+        "last_acked_ms",
+        "last_consumed_ms",
+        "last_flow_ms",
+        "metadata",
+        "msg_out",
+        "msg_redelivered",
+        "messages_acked",
+        "name",
+        "permits",
+        "priority",
+        "read_compacted",
+        "sink",
+        "subscription",
+        "unacked",
+    )
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        sink: ConsumerSink,
+        consumer_id: int,
+        name: str,
+        *,
+        priority: int = 0,
+        epoch: int = 0,
+        key_ranges: Sequence[KeyRange] = (),
+        allow_out_of_order: bool = False,
+        metadata: dict[str, str] | None = None,
+        address: str = "",
+        client_version: str = "",
+        connected_ms: int = 0,
+    ) -> None:
+        self.subscription = subscription
+        self.sink = sink
+        self.consumer_id = consumer_id
+        self.name = name
+        self.priority = priority
+        self.epoch = epoch
+        self.key_ranges = tuple(key_ranges)
+        self.allow_out_of_order = allow_out_of_order
+        self.metadata = metadata or {}
+        self.address = address
+        self.client_version = client_version
+        self.connected_ms = connected_ms
+        self.active = True
+        self.read_compacted = False
+        self.permits = 0
+        self.unacked = 0
+        self.msg_out = 0
+        self.bytes_out = 0
+        self.entries_out = 0
+        self.msg_redelivered = 0
+        self.messages_acked = 0
+        self.first_flow_ms = 0
+        self.last_flow_ms = 0
+        self.last_acked_ms = 0
+        self.last_consumed_ms = 0
+
+    @property
+    def blocked_on_unacked(self) -> bool:
+        """Whether the consumer holds so many unacknowledged messages that it gets no more until it acknowledges."""
+        limit = self.subscription.max_unacked_per_consumer
+        return 0 < limit <= self.unacked
+
+    @property
+    def ready(self) -> bool:
+        """Whether a message may be sent to it now."""
+        if self.permits <= 0 or not self.sink.writable:
+            return False
+        limit = self.subscription.max_unacked_per_consumer
+        return not 0 < limit <= self.unacked

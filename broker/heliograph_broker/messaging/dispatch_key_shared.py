@@ -1,0 +1,217 @@
+"""Key_Shared: all entries of a key go to one consumer at a time, in order, over joins and leaves (PIP-379)."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from .dispatcher import READ_ENTRIES, Dispatcher
+from .key_selector import ConsistentHashSelector, StickyRangeSelector
+
+if TYPE_CHECKING:
+    from heliograph_broker.storage.entry import Entry
+
+    from .consumer import Consumer
+    from .subscription import Subscription
+
+#: Entries read ahead whose consumer cannot take them; beyond it nothing new is read until some are delivered.
+LOOK_AHEAD = 20_000
+_WAITING_READ = 100
+
+
+class _Holder:
+    """The consumer that has unacknowledged entries of a hash, and how many."""
+
+    __slots__ = ("consumer", "entries")
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.entries = 0
+
+
+class KeySharedDispatcher(Dispatcher):
+    """Every hash has at most one *holder*: the consumer with unacknowledged entries of it.
+
+    An entry is delivered only if its hash's consumer (by the selector) is also the holder or there is none;
+    else it waits in the hash's own queue, and everything later of that hash behind it. When a holder's last
+    entry is acknowledged or taken back, the queue goes to whom the selector says then.
+    """
+
+    __slots__ = (
+        "_assigned",
+        "_delayed",
+        "_holders",
+        "_selector",
+        "_waiting",
+        "allow_out_of_order",
+        "consumers",
+        "sticky",
+        "waiting_entries",
+    )
+
+    def __init__(self, subscription: Subscription, *, sticky: bool, allow_out_of_order: bool) -> None:
+        super().__init__(subscription)
+        self.sticky = sticky
+        self.allow_out_of_order = allow_out_of_order
+        self.consumers: list[Consumer] = []
+        self._selector: ConsistentHashSelector | StickyRangeSelector = (
+            StickyRangeSelector() if sticky else ConsistentHashSelector()
+        )
+        self._holders: dict[int, _Holder] = {}
+        #: hash -> heap of offsets that wait
+        self._waiting: dict[int, list[int]] = {}
+        #: consumer -> hashes (ordered) whose waiting entries it may get
+        self._assigned: dict[Consumer, dict[int, None]] = {}
+        self.waiting_entries = 0
+        self._delayed: list[tuple[int, int, int]] = []
+
+    def add(self, consumer: Consumer) -> None:
+        self._selector.add(consumer)
+        self.consumers.append(consumer)
+        self._reassign()
+
+    def remove(self, consumer: Consumer) -> None:
+        self.consumers.remove(consumer)
+        self._selector.remove(consumer)
+        self._take_back(consumer, None, count=False)
+        self._reassign()
+        self.notify()
+
+    def redeliver(self, consumer: Consumer, offsets: list[int] | None) -> None:
+        self._take_back(consumer, offsets, count=True)
+        self.notify()
+
+    def _take_back(self, consumer: Consumer, offsets: list[int] | None, *, count: bool) -> None:
+        for offset, key_hash in self.subscription.take_back(consumer, offsets):
+            self._release(key_hash)
+            self._wait(offset, key_hash)
+            if count:
+                self.subscription.count_redelivery(offset)
+
+    def rewind(self) -> None:
+        super().rewind()
+        self._holders.clear()
+        self._waiting.clear()
+        self._delayed.clear()
+        self.waiting_entries = 0
+        self._reassign()
+
+    def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
+        """Return the hash slots of ``consumer`` as inclusive ranges."""
+        return self._selector.ranges(consumer)
+
+    @property
+    def delayed(self) -> int:
+        return len(self._delayed)
+
+    def next_due_ms(self) -> int | None:
+        return self._delayed[0][0] if self._delayed else None
+
+    def tick(self, now_ms: int) -> None:
+        while self._delayed and self._delayed[0][0] <= now_ms:
+            _, offset, key_hash = heappop(self._delayed)
+            self._wait(offset, key_hash)
+        self.notify()
+
+    def acked(self, offset: int, key_hash: int) -> None:
+        self._release(key_hash)
+
+    def _release(self, key_hash: int) -> None:
+        holder = self._holders.get(key_hash)
+        if holder is None:
+            return
+        holder.entries -= 1
+        if holder.entries <= 0:
+            del self._holders[key_hash]
+            if key_hash in self._waiting:
+                self._assign(key_hash)
+
+    def _wait(self, offset: int, key_hash: int) -> None:
+        queue = self._waiting.get(key_hash)
+        if queue is None:
+            self._waiting[key_hash] = [offset]
+            self._assign(key_hash)
+        else:
+            heappush(queue, offset)
+        self.waiting_entries += 1
+
+    def _assign(self, key_hash: int) -> None:
+        """Give a waiting hash to its consumer, unless another one still holds it."""
+        target = self._selector.select(key_hash)
+        if target is None:
+            return
+        holder = self._holders.get(key_hash)
+        if holder is None or holder.consumer is target or self.allow_out_of_order:
+            self._assigned[target][key_hash] = None
+
+    def _reassign(self) -> None:
+        self._assigned = {consumer: {} for consumer in self.consumers}
+        for key_hash in self._waiting:
+            self._assign(key_hash)
+
+    def deliver(self, consumer: Consumer, entry: Entry) -> None:
+        holder = self._holders.get(entry.key_hash)
+        if holder is None:
+            holder = self._holders[entry.key_hash] = _Holder(consumer)
+        holder.entries += 1
+        super().deliver(consumer, entry)
+
+    def _dispatch(self) -> None:
+        if not self.subscription.may_deliver:
+            return
+        for consumer in self.consumers:
+            if self._assigned[consumer] and consumer.ready and not self._dispatch_waiting(consumer):
+                return
+        self._dispatch_new()
+
+    def _dispatch_waiting(self, consumer: Consumer) -> bool:
+        """Deliver what waits for ``consumer``; return False if a read has begun."""
+        topic = self.subscription.topic
+        cursor = self.subscription.cursor
+        hashes = self._assigned[consumer]
+        while hashes and consumer.ready:
+            key_hash = next(iter(hashes))
+            queue = self._waiting[key_hash]
+            offset = queue[0]
+            if offset >= topic.first_offset and not cursor.is_acked(offset):
+                entry = self.fetch(offset, _WAITING_READ)
+                if entry is None:
+                    return False
+                self.deliver(consumer, entry)
+            heappop(queue)
+            self.waiting_entries -= 1
+            if not queue:
+                del self._waiting[key_hash]
+                del hashes[key_hash]
+        return True
+
+    def _dispatch_new(self) -> None:
+        topic = self.subscription.topic
+        cursor = self.subscription.cursor
+        while self.waiting_entries < LOOK_AHEAD and any(consumer.ready for consumer in self.consumers):
+            offset = max(self.read_offset, cursor.mark_delete + 1, topic.first_offset)
+            self.read_offset = offset
+            if offset >= topic.end_offset:
+                return
+            if cursor.acked and offset in cursor.acked:
+                self.read_offset = offset + 1
+                continue
+            entry = self.fetch(offset, READ_ENTRIES)
+            if entry is None:
+                return
+            self.read_offset = offset + 1
+            key_hash = entry.key_hash
+            if entry.deliver_at_ms and self.subscription.must_wait(entry):
+                heappush(self._delayed, (entry.deliver_at_ms, offset, key_hash))
+                continue
+            target = self._selector.select(key_hash)
+            holder = self._holders.get(key_hash)
+            if (
+                target is None
+                or key_hash in self._waiting
+                or not target.ready
+                or (holder is not None and holder.consumer is not target and not self.allow_out_of_order)
+            ):
+                self._wait(offset, key_hash)
+            else:
+                self.deliver(target, entry)

@@ -1,0 +1,143 @@
+"""What all dispatchers share: where to read next, one read under way at a time, and delivery to a consumer."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from heliograph_broker.storage.entry import Entry
+
+    from .consumer import Consumer
+    from .subscription import Subscription
+
+log = structlog.get_logger(__name__)
+
+#: What one read from the store may bring (bytes); a single larger entry comes whole.
+READ_BYTES = 1024 * 1024
+READ_ENTRIES = 1000
+
+
+class Dispatcher:
+    """Hands a subscription's entries to its consumers; one subclass a subscription type.
+
+    ``read_offset`` is the next offset never read so far. :meth:`notify` is called whenever something may have
+    become possible (new entries, permits, an ack, a writable connection) and is cheap when nothing did.
+    """
+
+    __slots__ = ("_busy", "generation", "read_offset", "reading", "subscription")
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.read_offset = subscription.cursor.first_unacked()
+        self.reading = False
+        #: Grows when the read position is moved by hand: a read begun before it is void.
+        self.generation = 0
+        self._busy = False
+
+    def add(self, consumer: Consumer) -> None:
+        raise NotImplementedError
+
+    def remove(self, consumer: Consumer) -> None:
+        raise NotImplementedError
+
+    def notify(self) -> None:
+        """Dispatch what can be dispatched now."""
+        if self._busy or self.reading:
+            return
+        self._busy = True
+        try:
+            self._dispatch()
+        finally:
+            self._busy = False
+
+    def _dispatch(self) -> None:
+        raise NotImplementedError
+
+    def fetch(self, offset: int, count: int) -> Entry | None:
+        """Return the entry at ``offset`` if it is in memory; else begin to read up to ``count`` from there on.
+
+        What a read brings goes through the tail cache, so that its byte budget bounds read-ahead too. Returns
+        None while the read is under way: :meth:`notify` runs again when it is done.
+        """
+        topic = self.subscription.topic
+        entry = topic.tail.get(offset)
+        if entry is not None:
+            return entry
+        self.reading = True
+        topic.read(offset, count, READ_BYTES, partial(self._read_done, self.generation))
+        return topic.tail.get(offset)
+
+    def _read_done(self, generation: int, result: list[Entry] | Exception) -> None:
+        if generation != self.generation:
+            return
+        self.reading = False
+        if isinstance(result, Exception):
+            # The next tick tries again.
+            log.error("read failed", topic=str(self.subscription.topic.name), error=str(result))
+            return
+        self.subscription.topic.remember(result)
+        if result:
+            self.notify()
+
+    def acked(self, offset: int, key_hash: int) -> None:
+        """An entry that was delivered is acknowledged in full."""
+
+    def redeliver(self, consumer: Consumer, offsets: list[int] | None) -> None:
+        """Deliver again what ``consumer`` holds: all of it, or the given offsets."""
+        raise NotImplementedError
+
+    def rewind(self) -> None:
+        """Start over at the first unacknowledged entry (seek, takeover): what was delivered counts as not delivered."""
+        self.generation += 1
+        self.reading = False
+        self.read_offset = self.subscription.cursor.first_unacked()
+
+    def tick(self, now_ms: int) -> None:
+        """Time has passed; delayed entries may be due."""
+
+    def next_due_ms(self) -> int | None:
+        """When :meth:`tick` has something to do next, wall-clock ms."""
+        return None
+
+    @property
+    def delayed(self) -> int:
+        """Entries waiting for their delivery time."""
+        return 0
+
+    def skip_below(self, offset: int) -> None:
+        """Entries below ``offset`` are gone or acknowledged; never read them."""
+        if self.read_offset < offset:
+            self.read_offset = offset
+
+    def deliver(self, consumer: Consumer, entry: Entry) -> None:
+        """Send one entry and account for it."""
+        subscription = self.subscription
+        offset = entry.offset
+        remaining = subscription.cursor.partial.get(offset) if subscription.cursor.partial else None
+        messages = entry.messages if remaining is None else remaining.bit_count()
+        size = len(entry.frame)
+        subscription.pending[offset] = (
+            consumer,
+            entry.messages,
+            size,
+            entry.total_messages,
+            entry.total_bytes,
+            entry.key_hash,
+        )
+        consumer.permits -= messages
+        consumer.unacked += messages
+        consumer.msg_out += messages
+        consumer.entries_out += 1
+        consumer.bytes_out += size
+        subscription.msg_out += messages
+        subscription.bytes_out += size
+        count = 0
+        if subscription.redelivery_counts:
+            count = subscription.redelivery_counts.get(offset, 0)
+            if count:
+                subscription.msg_redelivered += messages
+                consumer.msg_redelivered += messages
+        consumer.sink.send_message(consumer, entry, count, remaining)

@@ -1,0 +1,100 @@
+"""Errors of the broker's core: each names itself to binary clients (ServerError) and to HTTP clients (status)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from heliograph_broker.protocol import wire_pb2 as wire
+
+
+class BrokerError(Exception):
+    """Base of every refusal; ``str(error)`` is the reason for people."""
+
+    server_error: ClassVar[int] = wire.UnknownError
+    http_status: ClassVar[int] = 500
+
+
+class InvalidTopicName(BrokerError):
+    server_error = wire.InvalidTopicName
+    http_status = 412
+
+
+class TenantNotFound(BrokerError):
+    server_error = wire.TopicNotFound
+    http_status = 404
+
+
+class NamespaceNotFound(BrokerError):
+    server_error = wire.TopicNotFound
+    http_status = 404
+
+
+class TopicNotFound(BrokerError):
+    server_error = wire.TopicNotFound
+    http_status = 404
+
+
+class SubscriptionNotFound(BrokerError):
+    server_error = wire.SubscriptionNotFound
+    http_status = 404
+
+
+class ConsumerNotFound(BrokerError):
+    server_error = wire.ConsumerNotFound
+    http_status = 404
+
+
+class Conflict(BrokerError):
+    """What was to be created exists."""
+
+    server_error = wire.NotAllowedError
+    http_status = 409
+
+
+class PreconditionFailed(BrokerError):
+    """The request contradicts the state or itself (busy topic, shrinking partitions, unknown cluster)."""
+
+    server_error = wire.NotAllowedError
+    http_status = 412
+
+
+class NotAllowed(BrokerError):
+    server_error = wire.NotAllowedError
+    http_status = 409
+
+
+class ProducerBusy(BrokerError):
+    server_error = wire.ProducerBusy
+    http_status = 409
+
+
+class ProducerFenced(BrokerError):
+    server_error = wire.ProducerFenced
+    http_status = 409
+
+
+class ConsumerBusy(BrokerError):
+    server_error = wire.ConsumerBusy
+    http_status = 409
+
+
+class ConsumerAssignError(BrokerError):
+    server_error = wire.ConsumerAssignError
+    http_status = 409
+
+
+class IncompatibleSchema(BrokerError):
+    server_error = wire.IncompatibleSchema
+    http_status = 409
+
+
+class PersistenceError(BrokerError):
+    """The store could not make something durable (disk full, I/O error)."""
+
+    server_error = wire.PersistenceError
+    http_status = 503
+
+
+class TopicTerminated(BrokerError):
+    server_error = wire.TopicTerminatedError
+    http_status = 409

@@ -1,0 +1,180 @@
+"""Producers of a topic: names, epochs and access modes (PIP-68: exclusive producers)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from heliograph_broker.protocol import wire_pb2 as wire
+
+from .errors import ProducerBusy, ProducerFenced
+
+if TYPE_CHECKING:
+    from .topic import Topic
+
+SHARED = wire.Shared
+EXCLUSIVE = wire.Exclusive
+WAIT_FOR_EXCLUSIVE = wire.WaitForExclusive
+EXCLUSIVE_WITH_FENCING = wire.ExclusiveWithFencing
+
+
+class ProducerSink(Protocol):
+    """The connection of a producer. Every method only queues bytes; none blocks."""
+
+    def send_receipt(
+        self, producer: Producer, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int
+    ) -> None:
+        """Send SEND_RECEIPT: the entry is durable."""
+
+    def send_publish_error(self, producer_id: int, sequence_id: int, server_error: int, message: str) -> None:
+        """Send SEND_ERROR: the entry was not stored."""
+
+    def send_producer_ready(self, producer: Producer) -> None:
+        """Tell a producer that waited for exclusive access that it has it now."""
+
+    def send_close_producer(self, producer: Producer) -> None:
+        """Ask the client to reconnect this producer (CLOSE_PRODUCER) and forget it."""
+
+
+class Producer:
+    """Identity and counters of one producer on one topic."""
+
+    __slots__ = (
+        "access_mode",
+        "address",
+        "bytes_in",
+        "chunks_in",
+        "client_version",
+        "connected_ms",
+        "epoch",
+        "generated_name",
+        "metadata",
+        "msg_in",
+        "name",
+        "producer_id",
+        "request_id",
+        "sink",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: Topic,
+        sink: ProducerSink,
+        producer_id: int,
+        name: str,
+        *,
+        generated_name: bool = False,
+        epoch: int = 0,
+        access_mode: int = SHARED,
+        metadata: dict[str, str] | None = None,
+        address: str = "",
+        client_version: str = "",
+        connected_ms: int = 0,
+        request_id: int = 0,
+    ) -> None:
+        self.topic = topic
+        self.sink = sink
+        self.producer_id = producer_id
+        self.name = name
+        self.generated_name = generated_name
+        self.epoch = epoch
+        self.access_mode = access_mode
+        self.metadata = metadata or {}
+        self.address = address
+        self.client_version = client_version
+        self.connected_ms = connected_ms
+        self.request_id = request_id
+        self.msg_in = 0
+        self.bytes_in = 0
+        self.chunks_in = 0
+
+
+class ProducerRegistry:
+    """Who may publish on a topic now, and who waits to.
+
+    ``topic_epoch`` grows each time a producer gets exclusive access; -1 while none ever had it. A producer that
+    comes back with an older epoch was fenced by a later one and is refused.
+    """
+
+    __slots__ = ("connected", "exclusive", "topic_epoch", "waiting")
+
+    def __init__(self, topic_epoch: int = -1) -> None:
+        self.connected: dict[str, Producer] = {}
+        self.exclusive: Producer | None = None
+        self.waiting: deque[Producer] = deque()
+        self.topic_epoch = topic_epoch
+
+    def add(self, producer: Producer, client_topic_epoch: int | None) -> bool:
+        """Admit ``producer``; return False if it must wait for exclusive access.
+
+        Raises :class:`ProducerBusy` (name taken, or an exclusive producer is connected) or
+        :class:`ProducerFenced` (exclusive access is taken, or the producer's epoch is over).
+        """
+        if client_topic_epoch is not None and client_topic_epoch < self.topic_epoch:
+            raise ProducerFenced(
+                f"producer '{producer.name}' has topic epoch {client_topic_epoch}, the current one is {self.topic_epoch}"
+            )
+        self._replace_predecessor(producer)
+        mode = producer.access_mode
+        if mode == SHARED:
+            if self.exclusive is not None or self.waiting:
+                holder = self.exclusive.name if self.exclusive else self.waiting[0].name
+                raise ProducerBusy(f"Topic has an existing exclusive producer: {holder}")
+        elif mode == EXCLUSIVE_WITH_FENCING:
+            for other in [*self.connected.values(), *self.waiting]:
+                other.sink.send_close_producer(other)
+            self.connected.clear()
+            self.waiting.clear()
+            self._grant(producer, client_topic_epoch)
+            return True
+        elif self.exclusive is not None or self.connected:
+            if mode == EXCLUSIVE:
+                holder = self.exclusive or next(iter(self.connected.values()))
+                raise ProducerFenced(f"Topic has an existing producer: {holder.name}")
+            self.waiting.append(producer)
+            return False
+        else:
+            self._grant(producer, client_topic_epoch)
+            return True
+        self.connected[producer.name] = producer
+        return True
+
+    def _grant(self, producer: Producer, client_topic_epoch: int | None) -> None:
+        self.exclusive = producer
+        self.connected[producer.name] = producer
+        if client_topic_epoch is None:
+            self.topic_epoch += 1
+
+    def _replace_predecessor(self, producer: Producer) -> None:
+        """Let a producer that reconnects take the place of its own older connection."""
+        old = self.connected.get(producer.name)
+        if old is None:
+            return
+        same_client = old.sink is producer.sink and old.producer_id == producer.producer_id
+        if not same_client and not (old.generated_name and producer.generated_name and producer.epoch > old.epoch):
+            raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic")
+        del self.connected[producer.name]
+        if self.exclusive is old:
+            self.exclusive = None
+        if not same_client:
+            old.sink.send_close_producer(old)
+
+    def remove(self, producer: Producer) -> Producer | None:
+        """Forget ``producer``; return the one that gets exclusive access in its stead, if one waited."""
+        if producer in self.waiting:
+            self.waiting.remove(producer)
+            return None
+        if self.connected.get(producer.name) is not producer:
+            return None
+        del self.connected[producer.name]
+        if self.exclusive is producer:
+            self.exclusive = None
+        if self.waiting and not self.connected:
+            successor = self.waiting.popleft()
+            self._grant(successor, None)
+            return successor
+        return None
+
+    def may_publish(self, producer: Producer) -> bool:
+        return self.connected.get(producer.name) is producer

@@ -1,0 +1,94 @@
+"""What the core keeps in the metadata store: one MessagePack record a key.
+
+Keys are ``kind/name`` in UTF-8; a cursor's key is ``cursor/<topic>\\0<subscription>`` (a topic name holds no NUL).
+Field names are part of the data directory's format: a change of meaning needs a new format version.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from heliograph_broker.resources.policies import Policies
+
+TENANT = b"tenant/"
+NAMESPACE = b"namespace/"
+PARTITIONED = b"partitioned/"
+TOPIC = b"topic/"
+CURSOR = b"cursor/"
+SCHEMA = b"schema/"
+
+
+class TenantRecord(msgspec.Struct):
+    """A tenant; ``limits`` caps the policies of everything below it."""
+
+    admin_roles: list[str] = msgspec.field(default_factory=list)
+    allowed_clusters: list[str] = msgspec.field(default_factory=list)
+    limits: Policies = msgspec.field(default_factory=Policies)
+
+
+class NamespaceRecord(msgspec.Struct):
+    """A namespace: its policies and the number of bundles it was created with."""
+
+    policies: Policies = msgspec.field(default_factory=Policies)
+    bundles: int = 4
+    replication_clusters: list[str] = msgspec.field(default_factory=list)
+
+
+class PartitionedRecord(msgspec.Struct):
+    """A partitioned topic: its parts are topics of their own, ``name-partition-0`` and on."""
+
+    partitions: int
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
+    policies: Policies | None = None
+
+
+class LedgerRecord(msgspec.Struct, array_like=True):
+    """One ledger of a topic; ``entries`` and ``size`` are exact for closed ledgers, 0 for the open one."""
+
+    ledger_id: int
+    created_ms: int
+    entries: int = 0
+
+
+class TopicRecord(msgspec.Struct):
+    """A topic: its ledgers, what was trimmed, and totals at the trim point (so counts survive an empty topic)."""
+
+    created_ms: int
+    first_offset: int = 0
+    trimmed_messages: int = 0
+    trimmed_bytes: int = 0
+    base_offset: int = 0
+    ledgers: list[LedgerRecord] = msgspec.field(default_factory=list)
+    epoch: int = -1
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
+    policies: Policies | None = None
+
+
+class CursorRecord(msgspec.Struct):
+    """A durable subscription's position; offsets are dense entry indexes of the topic, ``acked`` a pyroaring bitmap."""
+
+    mark_delete: int
+    acked_messages: int
+    acked_bytes: int
+    acked: bytes = b""
+    partial: dict[int, int] = msgspec.field(default_factory=dict)
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
+    created_ms: int = 0
+
+
+class SchemaRecord(msgspec.Struct):
+    """One stored version of a topic's schema; the version is its index in the list."""
+
+    name: str
+    type: int
+    data: bytes
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
+    created_ms: int = 0
+
+
+def cursor_key(topic: str, subscription: str) -> bytes:
+    """Return the key of a durable subscription's record."""
+    return CURSOR + topic.encode() + b"\0" + subscription.encode()
+
+
+encode = msgspec.msgpack.Encoder().encode

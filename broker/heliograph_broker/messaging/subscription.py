@@ -1,0 +1,495 @@
+"""A subscription: a cursor, its consumers, and the dispatcher of the type they agreed on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from heliograph_broker.protocol.wire_pb2 import CommandSubscribe
+
+from . import records
+from .consumer import Consumer
+from .cursor import Cursor
+from .dispatch_key_shared import KeySharedDispatcher
+from .dispatch_shared import SharedDispatcher
+from .dispatch_single import SingleActiveDispatcher
+from .dispatcher import Dispatcher
+from .errors import BrokerError, ConsumerBusy, NotAllowed, PersistenceError
+
+if TYPE_CHECKING:
+    from heliograph_broker.storage.entry import Entry
+
+    from .topic import Topic
+
+EXCLUSIVE = CommandSubscribe.Exclusive
+SHARED = CommandSubscribe.Shared
+FAILOVER = CommandSubscribe.Failover
+KEY_SHARED = CommandSubscribe.Key_Shared
+TYPE_NAMES = {EXCLUSIVE: "Exclusive", SHARED: "Shared", FAILOVER: "Failover", KEY_SHARED: "Key_Shared"}
+
+Done = Callable[[BrokerError | None], None]
+#: consumer, messages, bytes, cumulative messages, cumulative bytes, key hash of a delivered, unacknowledged entry
+Pending = tuple[Consumer, int, int, int, int, int]
+
+
+class AckId(NamedTuple):
+    """One message id of an ACK; ``remaining`` are the unacknowledged bits of its batch, None for the whole entry."""
+
+    ledger_id: int
+    entry_id: int
+    remaining: int | None = None
+
+
+class Subscription:
+    """Delivers a topic's entries to its consumers and records, exactly, what they acknowledged.
+
+    The type belongs to the connected consumers: with none it is undefined (None). A durable subscription's cursor
+    is written to the store with the next group after an ack that wants a receipt, else within
+    :data:`~heliograph_broker.messaging.broker.CURSOR_FLUSH_MS`.
+    """
+
+    __slots__ = (
+        "_generation",
+        "_oldest",
+        "closed",
+        "created_ms",
+        "cursor",
+        "dispatcher",
+        "durable",
+        "last_acked_ms",
+        "last_consumed_flow_ms",
+        "last_consumed_ms",
+        "last_expire_ms",
+        "last_mark_delete_ms",
+        "max_unacked_messages",
+        "max_unacked_per_consumer",
+        "messages_acked",
+        "msg_expired",
+        "msg_out",
+        "bytes_out",
+        "msg_redelivered",
+        "name",
+        "pending",
+        "properties",
+        "redelivery_counts",
+        "sub_type",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: Topic,
+        name: str,
+        cursor: Cursor,
+        *,
+        durable: bool = True,
+        properties: dict[str, str] | None = None,
+        created_ms: int = 0,
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self.cursor = cursor
+        self.durable = durable
+        self.properties = properties or {}
+        self.created_ms = created_ms
+        self.dispatcher: Dispatcher | None = None
+        self.sub_type: int | None = None
+        self.pending: dict[int, Pending] = {}
+        self.redelivery_counts: dict[int, int] = {}
+        self.closed = False
+        self.max_unacked_per_consumer = topic.host.config.max_unacked_per_consumer
+        self.max_unacked_messages = topic.host.config.max_unacked_per_subscription
+        self.msg_out = 0
+        self.bytes_out = 0
+        self.msg_redelivered = 0
+        self.msg_expired = 0
+        self.messages_acked = 0
+        self.last_acked_ms = 0
+        self.last_consumed_ms = 0
+        self.last_consumed_flow_ms = 0
+        self.last_mark_delete_ms = 0
+        self.last_expire_ms = 0
+        #: Grows when the cursor is moved by hand, which voids header look-ups under way.
+        self._generation = 0
+        self._oldest: tuple[int, int] = (-1, -1)
+
+    # -- figures ---------------------------------------------------------------------------------------------
+
+    @property
+    def type(self) -> str | None:
+        """Pulsar's name of the subscription type, None while no consumer is connected."""
+        return None if self.sub_type is None else TYPE_NAMES[self.sub_type]
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        dispatcher = self.dispatcher
+        if isinstance(dispatcher, SingleActiveDispatcher | SharedDispatcher | KeySharedDispatcher):
+            return dispatcher.consumers
+        return []
+
+    @property
+    def backlog_messages(self) -> int:
+        """Unacknowledged messages, exactly; batch indexes acknowledged one by one count one by one."""
+        return self.topic.total_messages - self.cursor.acked_messages
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes of the entries not acknowledged in full."""
+        return self.topic.total_bytes - self.cursor.acked_bytes
+
+    @property
+    def unacked_messages(self) -> int:
+        """Messages delivered to connected consumers and not acknowledged."""
+        return sum(consumer.unacked for consumer in self.consumers)
+
+    @property
+    def may_deliver(self) -> bool:
+        limit = self.max_unacked_messages
+        return limit <= 0 or self.unacked_messages < limit
+
+    def oldest_unacked_receive_ms(self) -> int:
+        """Broker receive time (wall-clock ms) of the oldest unacknowledged entry, -1 if there is none."""
+        offset = max(self.cursor.first_unacked(), self.topic.first_offset)
+        if offset >= self.topic.end_offset:
+            return -1
+        if self._oldest[0] != offset:
+            header = self.topic.header(offset)
+            if header is None:
+                return -1
+            self._oldest = (offset, header.receive_ms)
+        return self._oldest[1]
+
+    def oldest_unacked_age_ms(self) -> int:
+        """Age of the oldest unacknowledged entry by the broker's receive time, ms; -1 if there is none."""
+        received = self.oldest_unacked_receive_ms()
+        return -1 if received < 0 else max(0, self.topic.host.clock.now_ms() - received)
+
+    # -- consumers -------------------------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: Consumer, sub_type: int, *, sticky: bool = False) -> None:
+        """Attach ``consumer``. Raises :class:`ConsumerBusy` or :class:`ConsumerAssignError`."""
+        dispatcher = self.dispatcher
+        if dispatcher is None or not self.consumers:
+            dispatcher = self._make_dispatcher(sub_type, sticky, consumer.allow_out_of_order)
+        elif self.sub_type != sub_type:
+            raise ConsumerBusy(
+                f"Subscription '{self.name}' is of type {self.type}, a {TYPE_NAMES[sub_type]} consumer cannot join"
+            )
+        elif isinstance(dispatcher, KeySharedDispatcher) and (
+            dispatcher.sticky != sticky or dispatcher.allow_out_of_order != consumer.allow_out_of_order
+        ):
+            raise ConsumerBusy(f"Subscription '{self.name}' has a different Key_Shared policy")
+        dispatcher.add(consumer)
+        self.dispatcher = dispatcher
+        self.sub_type = sub_type
+
+    def _make_dispatcher(self, sub_type: int, sticky: bool, allow_out_of_order: bool) -> Dispatcher:
+        self.pending.clear()
+        if sub_type == SHARED:
+            return SharedDispatcher(self)
+        if sub_type == KEY_SHARED:
+            return KeySharedDispatcher(self, sticky=sticky, allow_out_of_order=allow_out_of_order)
+        return SingleActiveDispatcher(self, failover=sub_type == FAILOVER)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Detach ``consumer``; what it holds goes to the others. A subscription that is not durable ends with it."""
+        if self.dispatcher is None or consumer not in self.consumers:
+            return
+        self.dispatcher.remove(consumer)
+        if not self.consumers:
+            self.dispatcher.rewind()
+            self.dispatcher = None
+            self.sub_type = None
+            self.pending.clear()
+            if not self.durable:
+                self.topic.drop_subscription(self)
+
+    def disconnect_all(self) -> None:
+        """Ask every consumer to reconnect."""
+        for consumer in list(self.consumers):
+            consumer.sink.send_close_consumer(consumer)
+            self.remove_consumer(consumer)
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """The client can take ``permits`` more messages."""
+        consumer.permits += permits
+        now = self.topic.host.clock.now_ms()
+        consumer.last_flow_ms = now
+        self.last_consumed_flow_ms = now
+        if not consumer.first_flow_ms:
+            consumer.first_flow_ms = now
+        self.notify()
+
+    def notify(self) -> None:
+        """Something changed that may allow a delivery."""
+        if self.dispatcher is not None:
+            self.dispatcher.notify()
+
+    def must_wait(self, entry: Entry) -> bool:
+        """Whether a delayed entry is not deliverable yet."""
+        if not self.topic.delayed_delivery or entry.deliver_at_ms <= self.topic.host.clock.now_ms():
+            return False
+        self.topic.host.delayed_candidate(self.topic)
+        return True
+
+    # -- deliveries taken back ---------------------------------------------------------------------------------
+
+    def _unacked_in(self, offset: int, messages: int) -> int:
+        remaining = self.cursor.partial.get(offset)
+        return messages if remaining is None else remaining.bit_count()
+
+    def take_back(self, consumer: Consumer, offsets: list[int] | None) -> list[tuple[int, int]]:
+        """Take entries (all, or ``offsets``) from ``consumer``; return their offsets and key hashes, in order."""
+        pending = self.pending
+        if offsets is None:
+            offsets = [offset for offset, delivery in pending.items() if delivery[0] is consumer]
+        taken: list[tuple[int, int]] = []
+        for offset in sorted(offsets):
+            delivery = pending.get(offset)
+            if delivery is not None and delivery[0] is consumer:
+                del pending[offset]
+                consumer.unacked -= self._unacked_in(offset, delivery[1])
+                taken.append((offset, delivery[5]))
+        return taken
+
+    def forget_deliveries(self, consumer: Consumer) -> None:
+        """Treat what the (only) active consumer holds as not delivered."""
+        self.pending.clear()
+        consumer.unacked = 0
+
+    def count_redelivery(self, offset: int) -> None:
+        self.redelivery_counts[offset] = self.redelivery_counts.get(offset, 0) + 1
+
+    def redeliver(self, consumer: Consumer, positions: Iterable[tuple[int, int]] | None, epoch: int | None) -> None:
+        """REDELIVER_UNACKNOWLEDGED_MESSAGES: all of ``consumer``'s, or the given (ledger id, entry id)s."""
+        if self.dispatcher is None:
+            return
+        if epoch is not None:
+            consumer.epoch = epoch
+        offsets: list[int] | None = None
+        if positions is not None:
+            found = (self.topic.offset_of(ledger_id, entry_id) for ledger_id, entry_id in positions)
+            offsets = [offset for offset in found if offset is not None]
+        self.dispatcher.redeliver(consumer, offsets)
+
+    # -- acknowledgment ----------------------------------------------------------------------------------------
+
+    def acknowledge(self, consumer: Consumer | None, ids: Iterable[AckId], done: Done | None) -> None:
+        """Acknowledge single entries or batch indexes. ``done`` is called when that is durable.
+
+        Ids of entries that are gone or were never stored are ignored, as a repeated ack is.
+        """
+        topic = self.topic
+        unknown: list[tuple[int, int | None]] = []
+        for ledger_id, entry_id, remaining in ids:
+            offset = topic.offset_of(ledger_id, entry_id)
+            if offset is None:
+                continue
+            delivery = self.pending.get(offset)
+            if delivery is not None:
+                self._ack_entry(offset, delivery[1], delivery[2], remaining)
+                continue
+            entry = topic.tail.get(offset)
+            if entry is not None:
+                self._ack_entry(offset, entry.messages, len(entry.frame), remaining)
+            elif not self.cursor.is_acked(offset):
+                unknown.append((offset, remaining))
+        if consumer is not None:
+            consumer.last_acked_ms = self.last_acked_ms = topic.host.clock.now_ms()
+        if unknown:
+            self._ack_unknown(unknown, done)
+        else:
+            self._acked(done)
+
+    def _ack_unknown(self, unknown: list[tuple[int, int | None]], done: Done | None) -> None:
+        """Acknowledge entries whose size is known only to the store: one header look-up after the other."""
+        generation = self._generation
+        offset, remaining = unknown[-1]
+
+        def found(headers: list[tuple[int, int, int, int, int]] | Exception) -> None:
+            if isinstance(headers, Exception):
+                if done is not None:
+                    done(PersistenceError(f"cannot read entry header: {headers}"))
+                return
+            if generation == self._generation and not self.closed:
+                for at, messages, size, _, _ in headers:
+                    self._ack_entry(at, messages, size, remaining)
+            unknown.pop()
+            if unknown:
+                self._ack_unknown(unknown, done)
+            else:
+                self._acked(done)
+
+        self.topic.read_headers(offset, offset, found)
+
+    def _ack_entry(self, offset: int, messages: int, size: int, remaining: int | None) -> None:
+        cursor = self.cursor
+        if remaining is not None and messages > 1:
+            newly = cursor.ack_batch(offset, remaining, messages, size)
+            whole = newly > 0 and cursor.is_acked(offset)
+        else:
+            newly = cursor.ack(offset, messages, size)
+            whole = True
+        self.messages_acked += newly
+        delivery = self.pending.get(offset)
+        if delivery is not None:
+            consumer = delivery[0]
+            consumer.unacked -= newly
+            consumer.messages_acked += newly
+            if whole:
+                del self.pending[offset]
+                if self.redelivery_counts:
+                    self.redelivery_counts.pop(offset, None)
+                if self.dispatcher is not None:
+                    self.dispatcher.acked(offset, delivery[5])
+
+    def acknowledge_cumulative(self, consumer: Consumer, up_to: AckId, done: Done | None) -> None:
+        """Acknowledge everything up to and including ``up_to``. Refused on Shared and Key_Shared."""
+        if self.sub_type in (SHARED, KEY_SHARED):
+            error = NotAllowed(f"Cumulative acknowledgment is not allowed on a {self.type} subscription")
+            if done is not None:
+                done(error)
+            return
+        consumer.last_acked_ms = self.last_acked_ms = self.topic.host.clock.now_ms()
+        offset = self.topic.offset_at_or_after(up_to.ledger_id, up_to.entry_id)
+        if self.topic.offset_of(up_to.ledger_id, up_to.entry_id) is None:
+            # Trimmed meanwhile, or beyond the end: everything below it that exists.
+            self.acknowledge_up_to(offset - 1, done)
+        elif up_to.remaining:
+            def then_batch(error: BrokerError | None) -> None:
+                if error is not None:
+                    if done is not None:
+                        done(error)
+                    return
+                self.acknowledge(consumer, [up_to], done)
+
+            self.acknowledge_up_to(offset - 1, then_batch)
+        else:
+            self.acknowledge_up_to(offset, done)
+
+    def acknowledge_up_to(self, offset: int, done: Done | None, *, expired: bool = False) -> None:
+        """Acknowledge every entry up to and including ``offset`` (cumulative ack, expiry, skip, clear)."""
+        cursor = self.cursor
+        offset = min(offset, self.topic.end_offset - 1)
+        if offset <= cursor.mark_delete:
+            self._acked(done)
+            return
+        generation = self._generation
+        contiguous = cursor.is_contiguous()
+        first = offset if contiguous else max(cursor.mark_delete + 1, self.topic.first_offset)
+
+        def found(headers: list[tuple[int, int, int, int, int]] | Exception) -> None:
+            if isinstance(headers, Exception):
+                if done is not None:
+                    done(PersistenceError(f"cannot read entry headers: {headers}"))
+                return
+            if generation != self._generation or self.closed:
+                self._acked(done)
+                return
+            before = cursor.acked_messages
+            if contiguous and cursor.is_contiguous() and headers:
+                at, _, _, total_messages, total_bytes = headers[-1]
+                self._drop_pending(at)
+                self.messages_acked += cursor.advance(at, total_messages, total_bytes)
+            else:
+                if contiguous:
+                    # An ack came in between: now entry by entry.
+                    self.acknowledge_up_to(offset, done, expired=expired)
+                    return
+                for at, messages, size, _, _ in headers:
+                    self._ack_entry(at, messages, size, None)
+            if expired:
+                self.msg_expired += cursor.acked_messages - before
+                self.last_expire_ms = self.topic.host.clock.now_ms()
+            if headers and headers[-1][0] < offset:
+                self.acknowledge_up_to(offset, done, expired=expired)
+            else:
+                self._acked(done)
+
+        known = self._known_header(offset) if contiguous else None
+        if known is not None:
+            found([known])
+        else:
+            self.topic.read_headers(first, offset, found)
+
+    def _known_header(self, offset: int) -> tuple[int, int, int, int, int] | None:
+        delivery = self.pending.get(offset)
+        if delivery is not None:
+            return offset, delivery[1], delivery[2], delivery[3], delivery[4]
+        entry = self.topic.tail.get(offset)
+        if entry is not None:
+            return offset, entry.messages, len(entry.frame), entry.total_messages, entry.total_bytes
+        return None
+
+    def _drop_pending(self, up_to: int) -> None:
+        """Settle the deliveries that a cumulative move acknowledges."""
+        for offset in [offset for offset in self.pending if offset <= up_to]:
+            delivery = self.pending.pop(offset)
+            messages = self._unacked_in(offset, delivery[1])
+            delivery[0].unacked -= messages
+            delivery[0].messages_acked += messages
+            self.redelivery_counts.pop(offset, None)
+            if self.dispatcher is not None:
+                self.dispatcher.acked(offset, delivery[5])
+
+    def _acked(self, done: Done | None) -> None:
+        """After any change of the cursor: persist it, let trimming know, and dispatch what the ack freed."""
+        if not self.closed:
+            self.topic.cursor_moved(self, done)
+            self.notify()
+        elif done is not None:
+            done(None)
+
+    def acknowledge_trimmed(self, offset: int, total_messages: int, total_bytes: int) -> None:
+        """Entries up to ``offset`` were trimmed although this cursor, not a durable one, had not passed them."""
+        cursor = self.cursor
+        self._drop_pending(offset)
+        if cursor.is_contiguous():
+            cursor.advance(offset, total_messages, total_bytes)
+        else:
+            # A reader's acks are cumulative in practice; holes beyond the trim point count as unread again.
+            cursor.reset(offset, total_messages, total_bytes)
+
+    # -- moving by hand ----------------------------------------------------------------------------------------
+
+    def seek(self, offset: int, remaining: int | None, done: Done) -> None:
+        """Make ``offset`` the first unacknowledged entry; ``remaining`` are the batch indexes of it still to deliver.
+
+        Connected consumers are asked to reconnect first, so that nothing of the old position reaches them later.
+        """
+        topic = self.topic
+        offset = min(max(offset, topic.first_offset), topic.end_offset)
+        self.disconnect_all()
+        self._generation += 1
+        generation = self._generation
+
+        def apply(result: tuple[int, int] | Exception) -> None:
+            if isinstance(result, Exception):
+                done(PersistenceError(f"cannot read entry header: {result}"))
+                return
+            if generation == self._generation and not self.closed:
+                total_messages, total_bytes = result
+                self.cursor.reset(offset - 1, total_messages, total_bytes)
+                self.redelivery_counts.clear()
+                self.pending.clear()
+                if self.dispatcher is not None:
+                    self.dispatcher.rewind()
+            if remaining is not None:
+                position = topic.position(offset)
+                self.acknowledge(None, [AckId(*position, remaining)], done)
+            else:
+                self.topic.cursor_moved(self, done)
+                self.notify()
+
+        topic.totals_before(offset, apply)
+
+    # -- persistence -------------------------------------------------------------------------------------------
+
+    def key(self) -> bytes:
+        return records.cursor_key(str(self.topic.name), self.name)
+
+    def encode_record(self) -> tuple[bytes, bytes] | None:
+        """Return key and value for the metadata store; None once the subscription is deleted."""
+        if self.closed:
+            return None
+        return self.key(), records.encode(self.cursor.to_record(self.properties, self.created_ms))

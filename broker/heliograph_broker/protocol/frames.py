@@ -1,0 +1,90 @@
+"""Frames of Pulsar's binary protocol: how commands and entries lie on the wire. No I/O.
+
+A simple frame is ``[total_size u32][command_size u32][command]``; a payload frame carries, after the command,
+an entry ``[0x0e01][crc32c u32][metadata_size u32][metadata][payload]`` (magic and checksum may be absent in
+frames of very old clients). All integers are big-endian; ``total_size`` does not count itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from .wire_pb2 import BaseCommand, MessageMetadata
+
+MAGIC_CRC32C = 0x0E01
+MAGIC_BROKER_ENTRY_METADATA = 0x0E02
+#: What a frame may hold beside the largest message: command, metadata, sizes (bytes), as Pulsar allows.
+FRAME_OVERHEAD = 10 * 1024
+
+_TWO_U32 = struct.Struct(">II")
+_U32 = struct.Struct(">I")
+_MAGIC_AND_CRC = struct.Struct(">HI")
+
+
+class FrameError(ValueError):
+    """The bytes are not a frame of the protocol; the connection cannot go on."""
+
+
+class EntryError(ValueError):
+    """The entry inside a well-formed SEND frame is unusable (sizes, metadata)."""
+
+
+class ChecksumMismatch(EntryError):
+    """The CRC32-C that the client sent is not that of the bytes that arrived."""
+
+
+class ParsedEntry(NamedTuple):
+    """Metadata of an entry and where its payload starts (byte offset into the entry)."""
+
+    metadata: MessageMetadata
+    payload_offset: int
+
+
+def encode_command(command: BaseCommand) -> bytes:
+    """Return the simple frame of ``command``."""
+    body = command.SerializeToString()
+    size = len(body)
+    return _TWO_U32.pack(size + 4, size) + body
+
+
+def encode_command_with_entry(command: BaseCommand, entry_size: int) -> bytes:
+    """Return the head of a payload frame; the caller writes the ``entry_size`` bytes of the entry right after it."""
+    body = command.SerializeToString()
+    size = len(body)
+    return _TWO_U32.pack(size + 4 + entry_size, size) + body
+
+
+def parse_entry(entry: bytes) -> ParsedEntry:
+    """Verify the checksum of an entry as published and decode its metadata.
+
+    Raises :class:`ChecksumMismatch`, or :class:`EntryError` if sizes or metadata are malformed.
+    """
+    try:
+        at = 0
+        magic = entry[0] << 8 | entry[1]
+        if magic == MAGIC_BROKER_ENTRY_METADATA:
+            (size,) = _U32.unpack_from(entry, 2)
+            at = 6 + size
+            magic = entry[at] << 8 | entry[at + 1]
+        if magic == MAGIC_CRC32C:
+            _, expected = _MAGIC_AND_CRC.unpack_from(entry, at)
+            at += 6
+            if crc32c(memoryview(entry)[at:]) != expected:
+                raise ChecksumMismatch(f"CRC32-C of the entry is not {expected:#010x}, which the client sent")
+        (metadata_size,) = _U32.unpack_from(entry, at)
+        at += 4
+    except (struct.error, IndexError):
+        raise EntryError(f"entry of {len(entry)} bytes ends inside its header") from None
+    end = at + metadata_size
+    if end > len(entry):
+        raise EntryError(f"metadata of {metadata_size} bytes does not fit an entry of {len(entry)} bytes")
+    try:
+        metadata = MessageMetadata.FromString(entry[at:end])
+    except Exception as error:  # protobuf's DecodeError class differs by implementation
+        raise EntryError(f"message metadata does not decode: {error}") from error
+    if not metadata.IsInitialized():
+        raise EntryError("message metadata lacks producer_name, sequence_id or publish_time")
+    return ParsedEntry(metadata, end)

@@ -1,0 +1,313 @@
+"""SUBSCRIBE and everything a consumer says: FLOW, ACK, redeliver, seek, unsubscribe, close, stats."""
+
+from __future__ import annotations
+
+from heliograph_broker.messaging.broker import AnyTopic
+from heliograph_broker.messaging.consumer import Consumer, KeyRange
+from heliograph_broker.messaging.errors import (
+    BrokerError,
+    ConsumerNotFound,
+    NotAllowed,
+    PreconditionFailed,
+    SubscriptionNotFound,
+)
+from heliograph_broker.messaging.non_persistent import NonPersistentSubscription
+from heliograph_broker.messaging.subscription import KEY_SHARED, AckId, Done, Subscription
+from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.protocol.frames import parse_entry
+from heliograph_broker.storage.entry import Entry
+
+from .lookup_commands import parse_topic
+from .schema_commands import store_schema
+from .session import Session, remaining_of
+
+AnySubscription = Subscription | NonPersistentSubscription
+
+_UINT64 = 0xFFFFFFFFFFFFFFFF
+_INT64_MAX = 0x7FFFFFFFFFFFFFFF
+
+
+def subscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+    """Attach a consumer; SUCCESS is sent when a new subscription is durable."""
+    request = command.subscribe
+    broker = session.broker
+    if request.consumer_id in session.consumers:
+        session.succeed(request.request_id)
+        return
+    try:
+        topic = broker.get_or_create_topic(parse_topic(request.topic), create=request.force_topic_creation)
+        if request.HasField("schema"):
+            store_schema(broker, topic.name, request.schema)
+        subscription = _subscription(session, topic, request)
+        policy = request.keySharedMeta
+        sticky = request.subType == KEY_SHARED and policy.keySharedMode == wire.STICKY
+        consumer = Consumer(
+            subscription,  # type: ignore[arg-type]
+            session,
+            request.consumer_id,
+            request.consumer_name or broker.generate_producer_name(),
+            priority=request.priority_level,
+            epoch=request.consumer_epoch,
+            key_ranges=[KeyRange(part.start, part.end) for part in policy.hashRanges],
+            allow_out_of_order=policy.allowOutOfOrderDelivery,
+            metadata={pair.key: pair.value for pair in request.metadata},
+            address=session.address,
+            client_version=session.client_version,
+            connected_ms=broker.clock.now_ms(),
+        )
+        consumer.read_compacted = request.read_compacted
+        try:
+            subscription.add_consumer(consumer, request.subType, sticky=sticky)
+        except BrokerError:
+            if not subscription.durable and not subscription.consumers:
+                topic.delete_subscription(subscription.name)
+            raise
+    except BrokerError as error:
+        session.refuse(request.request_id, error)
+        return
+    session.consumers[request.consumer_id] = consumer
+
+    def committed(error: Exception | None) -> None:
+        if error is not None:
+            session.send_error(request.request_id, wire.PersistenceError, f"not stored: {error}")
+        else:
+            session.succeed(request.request_id)
+
+    broker.store.after_commit(committed)
+
+
+def _subscription(session: Session, topic: AnyTopic, request: wire.CommandSubscribe) -> AnySubscription:
+    """Return the subscription a SUBSCRIBE names, created where that is allowed."""
+    existing = topic.subscriptions.get(request.subscription)
+    if existing is not None:
+        return existing
+    if not isinstance(topic, Topic):
+        return topic.create_subscription(request.subscription)
+    if request.durable and not session.broker.config.allow_auto_subscription_creation:
+        raise SubscriptionNotFound(f"Subscription {request.subscription} does not exist")
+    start: int | None = None
+    if not request.durable and request.HasField("start_message_id"):
+        start = _position_to_offset(topic, request.start_message_id)
+    if request.start_message_rollback_duration_sec > 0:
+        since = session.broker.clock.now_ms() - request.start_message_rollback_duration_sec * 1000
+        start = topic.first_published_at_or_after(since)
+    earliest = request.initialPosition == wire.CommandSubscribe.Earliest
+    return topic.create_subscription(
+        request.subscription,
+        "earliest" if earliest else "latest",
+        durable=request.durable,
+        start_offset=start,
+        properties={pair.key: pair.value for pair in request.subscription_properties},
+    )
+
+
+def _position_to_offset(topic: Topic, position: wire.MessageIdData) -> int:
+    """Return the offset of the entry a message id names; -1:-1 is the earliest, the largest ids are the latest."""
+    if position.ledgerId == _UINT64 or position.entryId == _UINT64:
+        if position.ledgerId == _UINT64:
+            return topic.first_offset
+        return topic.offset_at_or_after(position.ledgerId, 0)
+    if position.ledgerId >= _INT64_MAX:
+        return topic.end_offset
+    return topic.offset_at_or_after(position.ledgerId, position.entryId)
+
+
+def flow(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+    consumer = session.consumers.get(command.flow.consumer_id)
+    if consumer is not None:
+        consumer.subscription.flow(consumer, command.flow.messagePermits)
+
+
+def ack(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+    """Acknowledge one or many ids; ACK_RESPONSE, if asked for, is sent when that is durable."""
+    request = command.ack
+    consumer_id = request.consumer_id
+    consumer = session.consumers.get(consumer_id)
+    done: Done | None = None
+    if request.HasField("request_id"):
+        request_id = request.request_id
+
+        def respond(error: BrokerError | None) -> None:
+            answer = wire.BaseCommand(type=wire.BaseCommand.ACK_RESPONSE)
+            response = answer.ackResponse
+            response.consumer_id = consumer_id
+            response.request_id = request_id
+            if error is not None:
+                response.error = error.server_error  # type: ignore[assignment]
+                response.message = str(error)
+            session.send(answer)
+
+        done = respond
+    if consumer is None:
+        if done is not None:
+            done(ConsumerNotFound(f"consumer {consumer_id} is not open on this connection"))
+        return
+    if request.HasField("txnid_most_bits") and request.txnid_most_bits:
+        if done is not None:
+            done(NotAllowed("transactions are not supported by this broker"))
+        return
+    ids = [AckId(i.ledgerId, i.entryId, remaining_of(list(i.ack_set)) if i.ack_set else None) for i in request.message_id]
+    if request.ack_type == wire.CommandAck.Cumulative:
+        if len(ids) != 1:
+            if done is not None:
+                done(PreconditionFailed(f"a cumulative acknowledgment names one message id, not {len(ids)}"))
+            return
+        consumer.subscription.acknowledge_cumulative(consumer, ids[0], done)
+    else:
+        consumer.subscription.acknowledge(consumer, ids, done)
+
+
+def redeliver(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+    request = command.redeliverUnacknowledgedMessages
+    consumer = session.consumers.get(request.consumer_id)
+    if consumer is None:
+        return
+    positions = [(i.ledgerId, i.entryId) for i in request.message_ids] or None
+    epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
+    consumer.subscription.redeliver(consumer, positions, epoch)
+
+
+def unsubscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+    """Delete the subscription; only its sole consumer may."""
+    request = command.unsubscribe
+    consumer = session.consumers.get(request.consumer_id)
+    if consumer is None:
+        session.refuse(request.request_id, ConsumerNotFound("Consumer not found"))
+        return
+    subscription = consumer.subscription
+    if len(subscription.consumers) > 1:
+        session.send_error(
+            request.request_id, wire.MetadataError, "Unconnected or shared consumer attempting to unsubscribe"
+        )
+        return
+    del session.consumers[request.consumer_id]
+    subscription.remove_consumer(consumer)
+
+    def done(error: BrokerError | None) -> None:
+        if error is not None:
+            session.refuse(request.request_id, error)
+        else:
+            session.succeed(request.request_id)
+
+    if subscription.name in subscription.topic.subscriptions:
+        subscription.topic.delete_subscription(subscription.name, done=done)
+    else:
+        done(None)
+
+
+def seek(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+    """Move a subscription to a message id or publish time; SUCCESS when that is durable."""
+    request = command.seek
+    consumer = session.consumers.get(request.consumer_id)
+    if consumer is None:
+        session.refuse(request.request_id, ConsumerNotFound("Consumer not found"))
+        return
+    subscription = consumer.subscription
+    topic = subscription.topic
+    remaining: int | None = None
+    offset = 0
+    if isinstance(topic, Topic):
+        if request.HasField("message_publish_time"):
+            offset = topic.first_published_at_or_after(request.message_publish_time)
+        elif request.HasField("message_id"):
+            offset = _position_to_offset(topic, request.message_id)
+            if topic.offset_of(request.message_id.ledgerId, request.message_id.entryId) is not None:
+                remaining = remaining_of(list(request.message_id.ack_set))
+        else:
+            session.refuse(request.request_id, PreconditionFailed("Message id and message publish time were not present"))
+            return
+
+    def done(error: BrokerError | None) -> None:
+        if error is not None:
+            session.refuse(request.request_id, error)
+        else:
+            session.succeed(request.request_id)
+
+    subscription.seek(offset, remaining, done)
+
+
+def get_last_message_id(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+    """Answer with the id of the last entry kept (its last batch index too) and the consumer's mark-delete position."""
+    request = command.getLastMessageId
+    consumer = session.consumers.get(request.consumer_id)
+    if consumer is None:
+        session.refuse(request.request_id, ConsumerNotFound("Consumer not found"))
+        return
+    subscription = consumer.subscription
+    topic = subscription.topic
+
+    def answer(ledger_id: int, entry_id: int, batch_index: int) -> None:
+        reply = wire.BaseCommand(type=wire.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
+        response = reply.getLastMessageIdResponse
+        response.request_id = request.request_id
+        last = response.last_message_id
+        last.ledgerId = ledger_id & _UINT64
+        last.entryId = entry_id & _UINT64
+        last.partition = topic.name.partition
+        last.batch_index = batch_index
+        if isinstance(topic, Topic):
+            ledger, entry_before = topic.position(subscription.cursor.mark_delete)
+            response.consumer_mark_delete_position.ledgerId = ledger & _UINT64
+            response.consumer_mark_delete_position.entryId = entry_before & _UINT64
+        session.send(reply)
+
+    if not isinstance(topic, Topic):
+        session.refuse(request.request_id, NotAllowed("getLastMessageId is not possible on a non-persistent topic"))
+        return
+    offset = topic.end_offset - 1
+    if offset < topic.first_offset:
+        answer(-1, -1, -1)
+        return
+
+    def found(result: list[Entry] | Exception) -> None:
+        if isinstance(result, Exception) or not result:
+            session.send_error(request.request_id, wire.PersistenceError, f"cannot read the last entry: {result}")
+            return
+        last = result[-1]
+        metadata = parse_entry(last.frame).metadata
+        batch_index = last.messages - 1 if metadata.HasField("num_messages_in_batch") else -1
+        answer(last.ledger_id, last.entry_id, batch_index)
+
+    cached = topic.tail.get(offset)
+    if cached is not None:
+        found([cached])
+    else:
+        topic.read(offset, 1, 1, found)
+
+
+def consumer_stats(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+    """Answer with the counters of one consumer."""
+    request = command.consumerStats
+    answer = wire.BaseCommand(type=wire.BaseCommand.CONSUMER_STATS_RESPONSE)
+    response = answer.consumerStatsResponse
+    response.request_id = request.request_id
+    consumer = session.consumers.get(request.consumer_id)
+    if consumer is None:
+        response.error_code = wire.ConsumerNotFound
+        response.error_message = f"Consumer {request.consumer_id} not found"
+    else:
+        subscription = consumer.subscription
+        seconds = max(1.0, (session.broker.clock.now_ms() - consumer.connected_ms) / 1000)
+        response.msgRateOut = consumer.msg_out / seconds
+        response.msgThroughputOut = consumer.bytes_out / seconds
+        response.msgRateRedeliver = consumer.msg_redelivered / seconds
+        response.consumerName = consumer.name
+        response.availablePermits = max(0, consumer.permits)
+        response.unackedMessages = max(0, consumer.unacked)
+        response.blockedConsumerOnUnackedMsgs = consumer.blocked_on_unacked
+        response.address = consumer.address
+        response.connectedSince = str(consumer.connected_ms)
+        response.type = subscription.type or ""
+        response.msgRateExpired = 0.0
+        response.msgBacklog = subscription.backlog_messages
+        response.messageAckRate = consumer.messages_acked / seconds
+    session.send(answer)
+
+
+def close_consumer(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+    request = command.close_consumer
+    consumer = session.consumers.pop(request.consumer_id, None)
+    if consumer is not None:
+        consumer.subscription.remove_consumer(consumer)
+    session.succeed(request.request_id)

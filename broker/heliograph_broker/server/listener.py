@@ -1,0 +1,139 @@
+"""The binary protocol's port: accepts connections, keeps them alive, and holds readers back when the store is behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from heliograph_broker.messaging.broker import Broker
+from heliograph_broker.protocol import wire_pb2 as wire
+
+from . import connection_commands, consumer_commands, lookup_commands, producer_commands, schema_commands
+from .session import Handler, Session
+
+if TYPE_CHECKING:
+    from heliograph_broker.messaging.producer import Producer
+
+log = structlog.get_logger(__name__)
+
+_Type = wire.BaseCommand
+
+HANDLERS: dict[int, Handler] = {
+    _Type.CONNECT: connection_commands.connect,
+    _Type.PING: connection_commands.ping,
+    _Type.PONG: connection_commands.pong,
+    _Type.LOOKUP: lookup_commands.lookup,
+    _Type.PARTITIONED_METADATA: lookup_commands.partitioned_metadata,
+    _Type.GET_TOPICS_OF_NAMESPACE: lookup_commands.topics_of_namespace,
+    _Type.WATCH_TOPIC_LIST: lookup_commands.watch_topic_list,
+    _Type.WATCH_TOPIC_LIST_CLOSE: lookup_commands.watch_topic_list_close,
+    _Type.PRODUCER: producer_commands.create_producer,
+    _Type.SEND: producer_commands.send,
+    _Type.CLOSE_PRODUCER: producer_commands.close_producer,
+    _Type.SUBSCRIBE: consumer_commands.subscribe,
+    _Type.FLOW: consumer_commands.flow,
+    _Type.ACK: consumer_commands.ack,
+    _Type.REDELIVER_UNACKNOWLEDGED_MESSAGES: consumer_commands.redeliver,
+    _Type.UNSUBSCRIBE: consumer_commands.unsubscribe,
+    _Type.SEEK: consumer_commands.seek,
+    _Type.GET_LAST_MESSAGE_ID: consumer_commands.get_last_message_id,
+    _Type.CONSUMER_STATS: consumer_commands.consumer_stats,
+    _Type.CLOSE_CONSUMER: consumer_commands.close_consumer,
+    _Type.GET_SCHEMA: schema_commands.get_schema,
+    _Type.GET_OR_CREATE_SCHEMA: schema_commands.get_or_create_schema,
+    _Type.TC_CLIENT_CONNECT_REQUEST: connection_commands.refuse_transaction,
+    _Type.NEW_TXN: connection_commands.refuse_transaction,
+    _Type.ADD_PARTITION_TO_TXN: connection_commands.refuse_transaction,
+    _Type.ADD_SUBSCRIPTION_TO_TXN: connection_commands.refuse_transaction,
+    _Type.END_TXN: connection_commands.refuse_transaction,
+}
+
+#: Bytes submitted and not yet durable beyond which publishing connections are no longer read.
+MAX_PENDING_BYTES = 16 * 1024 * 1024
+
+
+class Listener:
+    """See the module. Everything runs on one event loop."""
+
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+        self.broker = broker
+        self.loop = loop
+        self.handlers = HANDLERS
+        self.sessions: set[Session] = set()
+        self._paused: set[Session] = set()
+        self._server: asyncio.Server | None = None
+        self._keep_alive: asyncio.TimerHandle | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        """Bind the port. Raises :class:`OSError` if it is taken."""
+        config = self.broker.config
+        self._server = await self.loop.create_server(lambda: Session(self), config.bind, config.broker_port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._keep_alive = self.loop.call_later(config.keep_alive_interval_s, self._check_alive)
+
+    def stop_accepting(self) -> None:
+        if self._keep_alive is not None:
+            self._keep_alive.cancel()
+        if self._server is not None:
+            self._server.close()
+
+    async def stop(self) -> None:
+        """Close the port and every connection."""
+        self.stop_accepting()
+        for session in list(self.sessions):
+            session.close("the broker is stopping")
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def service_url_for(self, session: Session) -> str:
+        """Return the URL a client shall use: the advertised one, else the address it reached us at."""
+        if self.broker.config.advertised_host:
+            return f"pulsar://{self.broker.config.advertised_host}:{self.port}"
+        host, port = session.local_address
+        return f"pulsar://[{host}]:{port}" if ":" in host else f"pulsar://{host}:{port}"
+
+    def opened(self, session: Session) -> None:
+        self.sessions.add(session)
+
+    def lost(self, session: Session) -> None:
+        self.sessions.discard(session)
+        self._paused.discard(session)
+
+    def producer_ready(self, session: Session, producer: Producer) -> None:
+        producer_commands.producer_ready(session, producer)
+
+    def check_pressure(self, session: Session) -> None:
+        """Hold back ``session`` while too much waits for the store."""
+        if self.broker.store.pending_bytes <= MAX_PENDING_BYTES or session in self._paused:
+            return
+        session.pause_reading()
+        if not self._paused:
+            self.broker.store.after_commit(self._relieve)
+        self._paused.add(session)
+
+    def _relieve(self, error: Exception | None) -> None:
+        if self.broker.store.pending_bytes > MAX_PENDING_BYTES // 2:
+            self.broker.store.after_commit(self._relieve)
+            return
+        for session in self._paused:
+            session.resume_reading()
+        self._paused.clear()
+
+    def _check_alive(self) -> None:
+        """Ping who was silent for an interval; close who stayed silent for two."""
+        interval = self.broker.config.keep_alive_interval_s
+        now = self.broker.clock.monotonic()
+        ping = wire.BaseCommand(type=wire.BaseCommand.PING)
+        ping.ping.SetInParent()
+        for session in list(self.sessions):
+            silent = now - session.heard_at
+            if session in self._paused:
+                continue
+            if silent > 2 * interval:
+                session.close(f"silent for {silent:.0f} s")
+            elif silent >= interval * 0.9 and session.connected:
+                session.send(ping)
+        self._keep_alive = self.loop.call_later(interval, self._check_alive)

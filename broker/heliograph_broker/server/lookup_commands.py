@@ -1,0 +1,137 @@
+"""LOOKUP, PARTITIONED_METADATA and lists of topics: how a client finds where its topics are."""
+
+from __future__ import annotations
+
+from heliograph_broker.messaging.errors import BrokerError, InvalidTopicName, TopicNotFound
+from heliograph_broker.messaging.topic_list import TopicListWatcher, TopicPattern, topics_hash
+from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.resources.names import InvalidName, TopicName
+
+from .session import Session
+
+_Mode = wire.CommandGetTopicsOfNamespace
+
+
+def parse_topic(text: str) -> TopicName:
+    """Return the name a client sent. Raises :class:`InvalidTopicName`."""
+    try:
+        return TopicName.parse(text)
+    except InvalidName as error:
+        raise InvalidTopicName(str(error)) from error
+
+
+def lookup(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+    """Every topic is served here: answer with this broker's own address."""
+    request = command.lookupTopic
+    answer = wire.BaseCommand(type=wire.BaseCommand.LOOKUP_RESPONSE)
+    response = answer.lookupTopicResponse
+    response.request_id = request.request_id
+    try:
+        name = parse_topic(request.topic)
+        session.broker.namespace(name.namespace_name)
+    except BrokerError as error:
+        response.response = wire.CommandLookupTopicResponse.Failed
+        response.error = error.server_error  # type: ignore[assignment]
+        response.message = str(error)
+    else:
+        response.response = wire.CommandLookupTopicResponse.Connect
+        response.brokerServiceUrl = session.listener.service_url_for(session)
+        response.authoritative = True
+        response.proxy_through_service_url = False
+    session.send(answer)
+
+
+def partitioned_metadata(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+    """Answer with the number of partitions; 0 for a topic without, existing or yet to be created."""
+    request = command.partitionMetadata
+    answer = wire.BaseCommand(type=wire.BaseCommand.PARTITIONED_METADATA_RESPONSE)
+    response = answer.partitionMetadataResponse
+    response.request_id = request.request_id
+    broker = session.broker
+    try:
+        name = parse_topic(request.topic)
+        broker.namespace(name.namespace_name)
+        partitions = broker.partitions_of(name)
+        if not partitions and not broker.exists(name):
+            if not broker.may_auto_create(name):
+                raise TopicNotFound(f"Topic {name} not found")
+            if broker.config.default_partitions > 0 and name.partition < 0:
+                partitions = broker.config.default_partitions
+                broker.create_partitioned_topic(name, partitions)
+    except BrokerError as error:
+        response.response = wire.CommandPartitionedTopicMetadataResponse.Failed
+        response.error = error.server_error  # type: ignore[assignment]
+        response.message = str(error)
+    else:
+        response.response = wire.CommandPartitionedTopicMetadataResponse.Success
+        response.partitions = partitions
+    session.send(answer)
+
+
+def topics_of_namespace(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+    """List a namespace's topics, filtered by the client's pattern if it sends one and unless it has the same list."""
+    request = command.getTopicsOfNamespace
+    try:
+        session.broker.namespace(request.namespace)
+        topics = session.broker.list_topics(request.namespace, _Mode.Mode.Name(request.mode))
+        filtered = request.HasField("topics_pattern")
+        if filtered:
+            pattern = TopicPattern(request.topics_pattern)
+            topics = [topic for topic in topics if pattern.matches(topic)]
+    except BrokerError as error:
+        session.refuse(request.request_id, error)
+        return
+    answer = wire.BaseCommand(type=wire.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    response = answer.getTopicsOfNamespaceResponse
+    response.request_id = request.request_id
+    response.topics_hash = topics_hash(topics)
+    response.filtered = filtered
+    response.changed = not request.HasField("topics_hash") or request.topics_hash != response.topics_hash
+    if response.changed:
+        response.topics.extend(topics)
+    session.send(answer)
+
+
+def watch_topic_list(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+    """Answer with the list as it is and tell the client of every change from now on (persistent topics)."""
+    request = command.watchTopicList
+    watcher_id = request.watcher_id
+    try:
+        session.broker.namespace(request.namespace)
+        pattern = TopicPattern(request.topics_pattern)
+    except BrokerError as error:
+        session.refuse(request.request_id, error)
+        return
+    topics = [topic for topic in session.broker.list_topics(request.namespace) if pattern.matches(topic)]
+
+    def update(new: list[str], deleted: list[str], list_hash: str) -> None:
+        change = wire.BaseCommand(type=wire.BaseCommand.WATCH_TOPIC_UPDATE)
+        change.watchTopicUpdate.watcher_id = watcher_id
+        change.watchTopicUpdate.new_topics.extend(new)
+        change.watchTopicUpdate.deleted_topics.extend(deleted)
+        change.watchTopicUpdate.topics_hash = list_hash
+        session.send(change)
+
+    _end_watch(session, watcher_id)
+    watcher = TopicListWatcher(request.namespace, pattern, topics, update)
+    session.watchers[watcher_id] = watcher
+    session.broker.watchers.add(watcher)
+    answer = wire.BaseCommand(type=wire.BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
+    success = answer.watchTopicListSuccess
+    success.request_id = request.request_id
+    success.watcher_id = watcher_id
+    success.topics_hash = topics_hash(topics)
+    if not request.HasField("topics_hash") or request.topics_hash != success.topics_hash:
+        success.topic.extend(topics)
+    session.send(answer)
+
+
+def watch_topic_list_close(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+    _end_watch(session, command.watchTopicListClose.watcher_id)
+    session.succeed(command.watchTopicListClose.request_id)
+
+
+def _end_watch(session: Session, watcher_id: int) -> None:
+    watcher = session.watchers.pop(watcher_id, None)
+    if watcher is not None:
+        session.broker.watchers.discard(watcher)

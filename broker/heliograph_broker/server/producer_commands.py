@@ -1,0 +1,150 @@
+"""PRODUCER, SEND and CLOSE_PRODUCER."""
+
+from __future__ import annotations
+
+from heliograph_broker.messaging.errors import BrokerError
+from heliograph_broker.messaging.producer import SHARED, Producer
+from heliograph_broker.messaging.schema_registry import encode_version
+from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.protocol.frames import ChecksumMismatch, EntryError, FrameError, parse_entry
+
+from .lookup_commands import parse_topic
+from .schema_commands import store_schema
+from .session import Session
+
+#: More messages than this in one entry are refused: a batch's acknowledgments are kept as one bit each.
+MAX_BATCH_MESSAGES = 1 << 20
+
+
+def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+    """Admit a producer to its topic; PRODUCER_SUCCESS is sent when all it changed is durable."""
+    request = command.producer
+    broker = session.broker
+    existing = session.producers.get(request.producer_id)
+    if existing is not None:
+        _answer(session, existing, request.request_id, None, ready=existing in existing.topic.producers.values())
+        return
+    try:
+        topic = broker.get_or_create_topic(parse_topic(request.topic))
+        version = None
+        if request.HasField("schema"):
+            version = store_schema(broker, topic.name, request.schema)
+        elif broker.schemas.latest(broker.schema_key(topic.name)) is not None:
+            version = None
+        producer = Producer(
+            topic,
+            session,
+            request.producer_id,
+            request.producer_name or broker.generate_producer_name(),
+            generated_name=not request.producer_name or not request.user_provided_producer_name,
+            epoch=request.epoch,
+            access_mode=request.producer_access_mode,
+            metadata={pair.key: pair.value for pair in request.metadata},
+            address=session.address,
+            client_version=session.client_version,
+            connected_ms=broker.clock.now_ms(),
+            request_id=request.request_id,
+        )
+        ready = topic.producer_registry.add(producer, request.topic_epoch if request.HasField("topic_epoch") else None)
+        if request.initial_subscription_name and isinstance(topic, Topic):
+            if request.initial_subscription_name not in topic.subscriptions:
+                topic.create_subscription(request.initial_subscription_name, "earliest")
+    except BrokerError as error:
+        session.refuse(request.request_id, error)
+        return
+    session.producers[request.producer_id] = producer
+    session.closed_producers.discard(request.producer_id)
+    if request.producer_access_mode != SHARED:
+        topic.persist()
+    version_bytes = encode_version(version) if version is not None else None
+
+    def committed(error: Exception | None) -> None:
+        if error is not None:
+            session.send_error(request.request_id, wire.PersistenceError, f"not stored: {error}")
+        else:
+            _answer(session, producer, request.request_id, version_bytes, ready=ready)
+
+    broker.store.after_commit(committed)
+
+
+def _answer(
+    session: Session, producer: Producer, request_id: int, schema_version: bytes | None, *, ready: bool
+) -> None:
+    command = wire.BaseCommand(type=wire.BaseCommand.PRODUCER_SUCCESS)
+    success = command.producer_success
+    success.request_id = request_id
+    success.producer_name = producer.name
+    success.last_sequence_id = -1
+    success.schema_version = schema_version or b""
+    success.producer_ready = ready
+    if producer.access_mode != SHARED and ready:
+        success.topic_epoch = producer.topic.producer_registry.topic_epoch
+    session.send(command)
+
+
+def producer_ready(session: Session, producer: Producer) -> None:
+    """A producer that waited for exclusive access has it: the second PRODUCER_SUCCESS, once that is durable."""
+    producer.topic.persist()
+
+    def committed(error: Exception | None) -> None:
+        if error is None and session.producers.get(producer.producer_id) is producer:
+            _answer(session, producer, producer.request_id, None, ready=True)
+
+    session.broker.store.after_commit(committed)
+
+
+def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+    """Take one entry: verify it and hand it to the topic, which answers by receipt or error."""
+    request = command.send
+    producer = session.producers.get(request.producer_id)
+    if producer is None:
+        if request.producer_id in session.closed_producers:
+            return
+        raise FrameError(f"SEND for producer {request.producer_id}, which is not open on this connection")
+    sequence_id = request.sequence_id
+    topic = producer.topic
+    if not topic.producer_registry.may_publish(producer):
+        session.send_publish_error(producer.producer_id, sequence_id, wire.ProducerFenced, "producer was fenced")
+        return
+    try:
+        metadata, payload_offset = parse_entry(entry)
+    except ChecksumMismatch as error:
+        session.send_publish_error(producer.producer_id, sequence_id, wire.ChecksumError, str(error))
+        return
+    except EntryError as error:
+        session.send_publish_error(producer.producer_id, sequence_id, wire.UnknownError, str(error))
+        return
+    messages = metadata.num_messages_in_batch
+    refusal = ""
+    if not 0 < messages <= MAX_BATCH_MESSAGES:
+        refusal = f"a batch of {messages} messages; 1 to {MAX_BATCH_MESSAGES} are allowed"
+    elif len(entry) - payload_offset > session.broker.config.max_message_size:
+        refusal = (
+            f"payload of {len(entry) - payload_offset} bytes exceeds the maximum message size of "
+            f"{session.broker.config.max_message_size} bytes"
+        )
+    elif metadata.HasField("txnid_most_bits"):
+        refusal = "transactions are not supported by this broker"
+    if refusal:
+        session.send_publish_error(producer.producer_id, sequence_id, wire.NotAllowedError, refusal)
+        return
+    if request.is_chunk:
+        producer.chunks_in += 1
+    topic.publish(producer, sequence_id, request.highest_sequence_id, messages, metadata, entry)
+
+
+def close_producer(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+    """Close when everything the producer sent before is durable, as its client expects of a graceful close."""
+    request = command.close_producer
+    producer = session.producers.get(request.producer_id)
+    if producer is None:
+        session.succeed(request.request_id)
+        return
+
+    def committed(error: Exception | None) -> None:
+        session.succeed(request.request_id)
+
+    session.forget_producer(producer)
+    session.closed_producers.add(producer.producer_id)
+    session.broker.store.after_commit(committed)

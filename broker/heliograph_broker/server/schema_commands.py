@@ -1,0 +1,96 @@
+"""GET_SCHEMA and GET_OR_CREATE_SCHEMA."""
+
+from __future__ import annotations
+
+from heliograph_broker.messaging import records
+from heliograph_broker.messaging.broker import Broker
+from heliograph_broker.messaging.errors import BrokerError
+from heliograph_broker.messaging.schema_registry import decode_version, encode_version
+from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.resources.names import InvalidName, TopicName
+
+from .session import Session
+
+_NONE = wire.Schema.Type.Value("None")
+
+
+def store_schema(broker: Broker, name: TopicName, schema: wire.Schema) -> int | None:
+    """Store a client's schema and return its version; None for "no schema". Raises :class:`IncompatibleSchema`."""
+    if schema.type == _NONE:
+        return None
+    record = records.SchemaRecord(
+        name=schema.name,
+        type=schema.type,
+        data=schema.schema_data,
+        properties={pair.key: pair.value for pair in schema.properties},
+        created_ms=broker.clock.now_ms(),
+    )
+    return broker.schemas.add(broker.schema_key(name), record)
+
+
+def get_schema(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+    """Answer with a stored version, the latest if none is named."""
+    request = command.getSchema
+    answer = wire.BaseCommand(type=wire.BaseCommand.GET_SCHEMA_RESPONSE)
+    response = answer.getSchemaResponse
+    response.request_id = request.request_id
+    broker = session.broker
+    try:
+        name = TopicName.parse(request.topic)
+        version = decode_version(request.schema_version) if request.schema_version else None
+        found = broker.schemas.get(broker.schema_key(name), version)
+    except InvalidName as error:
+        response.error_code = wire.InvalidTopicName
+        response.error_message = str(error)
+    except BrokerError as error:
+        response.error_code = error.server_error  # type: ignore[assignment]
+        response.error_message = str(error)
+    else:
+        if found is None:
+            response.error_code = wire.TopicNotFound
+            response.error_message = "Topic not found or no-schema"
+        else:
+            record, at = found
+            response.schema.name = record.name or name.local
+            response.schema.type = record.type  # type: ignore[assignment]
+            response.schema.schema_data = record.data
+            for key, value in record.properties.items():
+                response.schema.properties.add(key=key, value=value)
+            response.schema_version = encode_version(at)
+    session.send(answer)
+
+
+def get_or_create_schema(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+    """Store a schema (a producer that learns one while it runs); answer when it is durable."""
+    request = command.getOrCreateSchema
+    broker = session.broker
+
+    def answer(version: int | None, error_code: int | None, message: str) -> None:
+        command = wire.BaseCommand(type=wire.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
+        response = command.getOrCreateSchemaResponse
+        response.request_id = request.request_id
+        if error_code is not None:
+            response.error_code = error_code  # type: ignore[assignment]
+            response.error_message = message
+        else:
+            response.schema_version = encode_version(version) if version is not None else b""
+        session.send(command)
+
+    try:
+        name = TopicName.parse(request.topic)
+        broker.get_or_create_topic(name)
+        version = store_schema(broker, name, request.schema)
+    except InvalidName as error:
+        answer(None, wire.InvalidTopicName, str(error))
+        return
+    except BrokerError as error:
+        answer(None, error.server_error, str(error))
+        return
+
+    def committed(error: Exception | None) -> None:
+        if error is not None:
+            answer(None, wire.PersistenceError, f"not stored: {error}")
+        else:
+            answer(version, None, "")
+
+    broker.store.after_commit(committed)

@@ -1,0 +1,329 @@
+"""One client connection: bytes in, frames out to the handlers; commands and entries back, in few writes.
+
+A :class:`asyncio.BufferedProtocol`: the socket is read into one buffer and every complete frame in it is handled
+in the same wake-up. What goes out is collected and written once at the end of the loop iteration. An entry's bytes
+are copied once, from the buffer; the same object then serves the store, the tail cache and every consumer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import structlog
+from google.protobuf.message import DecodeError
+
+from heliograph_broker.messaging.consumer import Consumer
+from heliograph_broker.messaging.errors import BrokerError
+from heliograph_broker.messaging.producer import Producer
+from heliograph_broker.messaging.topic_list import TopicListWatcher
+from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.protocol.frames import FRAME_OVERHEAD, FrameError, encode_command, encode_command_with_entry
+from heliograph_broker.storage.entry import Entry
+
+if TYPE_CHECKING:
+    from .listener import Listener
+
+log = structlog.get_logger(__name__)
+
+Handler = Callable[["Session", wire.BaseCommand, bytes], None]
+
+_BUFFER_BYTES = 256 * 1024
+_UINT64 = 0xFFFFFFFFFFFFFFFF
+_HIGH_WATER_BYTES = 1024 * 1024
+_SEND = wire.BaseCommand.SEND
+
+
+class Session(asyncio.BufferedProtocol):
+    """Also the sink of its producers and consumers (see ``ProducerSink`` and ``ConsumerSink``)."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.broker = listener.broker
+        self.producers: dict[int, Producer] = {}
+        self.consumers: dict[int, Consumer] = {}
+        self.watchers: dict[int, TopicListWatcher] = {}
+        #: Producers that the broker closed: what is still on the way from them is dropped, not an error.
+        self.closed_producers: set[int] = set()
+        self.connected = False
+        self.protocol_version = 0
+        self.client_version = ""
+        self.address = ""
+        self.writable = True
+        self.heard_at = 0.0
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+        self._out: list[bytes] = []
+        self._flush_scheduled = False
+        self._message = wire.BaseCommand(type=wire.BaseCommand.MESSAGE)
+        self._receipt = wire.BaseCommand(type=wire.BaseCommand.SEND_RECEIPT)
+
+    # -- connection ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transport is one by behaviour, not by class.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
+        peer = transport.get_extra_info("peername")
+        self.address = f"/{peer[0]}:{peer[1]}" if peer else ""
+        self.heard_at = self.broker.clock.monotonic()
+        self.listener.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.writable = False
+        self.listener.lost(self)
+        for watcher in self.watchers.values():
+            self.broker.watchers.discard(watcher)
+        for producer in list(self.producers.values()):
+            self.forget_producer(producer)
+        for consumer in list(self.consumers.values()):
+            del self.consumers[consumer.consumer_id]
+            consumer.subscription.remove_consumer(consumer)
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """The address the client connected to."""
+        name = self._transport.get_extra_info("sockname") if self._transport is not None else None
+        return (name[0], name[1]) if name else ("127.0.0.1", 0)
+
+    def close(self, reason: str) -> None:
+        """End the connection after what is queued has been written."""
+        if self._transport is not None:
+            log.info("closing connection", client=self.address, reason=reason)
+            self._flush()
+            self._transport.close()
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        for consumer in list(self.consumers.values()):
+            consumer.subscription.notify()
+
+    def pause_reading(self) -> None:
+        """Stop taking from the socket: the store is behind."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # -- frames in -------------------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._end == len(self._buffer):
+            self._make_room(0)
+        return self._view[self._end :]
+
+    def _make_room(self, frame_bytes: int) -> None:
+        """Move what is left to the front of a buffer that holds at least ``frame_bytes``."""
+        left = self._end - self._start
+        size = max(_BUFFER_BYTES, frame_bytes)
+        if size != len(self._buffer):
+            buffer = bytearray(size)
+            buffer[:left] = self._view[self._start : self._end]
+            self._buffer, self._view = buffer, memoryview(buffer)
+        elif self._start:
+            self._view[:left] = bytes(self._view[self._start : self._end])
+        self._start, self._end = 0, left
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._end += nbytes
+        self.heard_at = self.broker.clock.monotonic()
+        try:
+            self._take_frames()
+        except (FrameError, DecodeError) as error:
+            log.warning("malformed frame", client=self.address, error=str(error))
+            self.send_error(0, wire.UnknownError, f"malformed frame: {error}")
+            self.close("malformed frame")
+
+    def _take_frames(self) -> None:
+        view = self._view
+        handlers = self.listener.handlers
+        parse = wire.BaseCommand.FromString
+        limit = self.broker.config.max_message_size + FRAME_OVERHEAD
+        while self._end - self._start >= 4:
+            start = self._start
+            total = int.from_bytes(view[start : start + 4], "big")
+            if total > limit:
+                raise FrameError(f"frame of {total} bytes, the largest allowed is {limit}")
+            if self._end - start < 4 + total:
+                if start + 4 + total > len(self._buffer):
+                    self._make_room(4 + total)
+                return
+            if total < 4:
+                raise FrameError(f"frame of {total} bytes has no command")
+            command_end = start + 8 + int.from_bytes(view[start + 4 : start + 8], "big")
+            frame_end = start + 4 + total
+            if command_end > frame_end:
+                raise FrameError("command does not fit its frame")
+            command = parse(bytes(view[start + 8 : command_end]))
+            entry = bytes(view[command_end:frame_end]) if frame_end > command_end else b""
+            self._start = frame_end
+            kind = command.type
+            if not self.connected and kind != wire.BaseCommand.CONNECT:
+                raise FrameError("the first command must be CONNECT")
+            if kind != _SEND and not command.IsInitialized():
+                raise FrameError(f"{wire.BaseCommand.Type.Name(kind)} lacks a required field")
+            handler = handlers.get(kind)
+            if handler is None:
+                raise FrameError(f"a client may not send {wire.BaseCommand.Type.Name(kind)}")
+            handler(self, command, entry)
+            if self._transport is None or self._transport.is_closing():
+                self._start = self._end = 0
+                return
+        if self._start == self._end:
+            self._start = self._end = 0
+            if len(self._buffer) > _BUFFER_BYTES:
+                self._make_room(0)
+        self.listener.check_pressure(self)
+
+    # -- frames out ------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes; everything queued in one loop iteration is written at its end."""
+        self._out.append(data)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self.listener.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        out = self._out
+        if out and self._transport is not None:
+            self._transport.writelines(out)
+        self._out = []
+
+    def send(self, command: wire.BaseCommand) -> None:
+        self.write(encode_command(command))
+
+    def send_error(self, request_id: int, server_error: int, message: str) -> None:
+        command = wire.BaseCommand(type=wire.BaseCommand.ERROR)
+        command.error.request_id = request_id
+        command.error.error = server_error  # type: ignore[assignment]
+        command.error.message = message
+        self.send(command)
+
+    def refuse(self, request_id: int, error: BrokerError) -> None:
+        """Answer a request with the ERROR of a refusal."""
+        self.send_error(request_id, error.server_error, str(error))
+
+    def succeed(self, request_id: int) -> None:
+        command = wire.BaseCommand(type=wire.BaseCommand.SUCCESS)
+        command.success.request_id = request_id
+        self.send(command)
+
+    # -- sink of producers -----------------------------------------------------------------------------------
+
+    def send_receipt(
+        self, producer: Producer, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int
+    ) -> None:
+        command = self._receipt
+        receipt = command.send_receipt
+        receipt.producer_id = producer.producer_id
+        receipt.sequence_id = sequence_id
+        receipt.highest_sequence_id = highest_sequence_id
+        position = receipt.message_id
+        position.ledgerId = ledger_id & _UINT64
+        position.entryId = entry_id & _UINT64
+        self.write(encode_command(command))
+
+    def send_publish_error(self, producer_id: int, sequence_id: int, server_error: int, message: str) -> None:
+        command = wire.BaseCommand(type=wire.BaseCommand.SEND_ERROR)
+        refusal = command.send_error
+        refusal.producer_id = producer_id
+        refusal.sequence_id = sequence_id
+        refusal.error = server_error  # type: ignore[assignment]
+        refusal.message = message
+        self.send(command)
+
+    def send_producer_ready(self, producer: Producer) -> None:
+        self.listener.producer_ready(self, producer)
+
+    def send_close_producer(self, producer: Producer) -> None:
+        if self.producers.get(producer.producer_id) is producer:
+            del self.producers[producer.producer_id]
+            self.closed_producers.add(producer.producer_id)
+            command = wire.BaseCommand(type=wire.BaseCommand.CLOSE_PRODUCER)
+            command.close_producer.producer_id = producer.producer_id
+            command.close_producer.request_id = _UINT64
+            self.send(command)
+
+    def forget_producer(self, producer: Producer) -> None:
+        """The producer is gone: its topic may hand exclusive access on."""
+        self.producers.pop(producer.producer_id, None)
+        successor = producer.topic.producer_registry.remove(producer)
+        if successor is not None:
+            successor.sink.send_producer_ready(successor)
+
+    # -- sink of consumers -----------------------------------------------------------------------------------
+
+    def send_message(self, consumer: Consumer, entry: Entry, redelivery_count: int, remaining: int | None) -> None:
+        command = self._message
+        message = command.message
+        message.consumer_id = consumer.consumer_id
+        position = message.message_id
+        position.ledgerId = entry.ledger_id & _UINT64
+        position.entryId = entry.entry_id
+        partition = consumer.subscription.topic.name.partition
+        if partition >= 0:
+            position.partition = partition
+        else:
+            position.ClearField("partition")
+        message.redelivery_count = redelivery_count
+        if consumer.epoch:
+            message.consumer_epoch = consumer.epoch
+        else:
+            message.ClearField("consumer_epoch")
+        if remaining is not None:
+            message.ack_set.extend(ack_set_of(remaining))
+        self.write(encode_command_with_entry(command, len(entry.frame)))
+        self._out.append(entry.frame)
+        if remaining is not None:
+            message.ClearField("ack_set")
+
+    def send_active_change(self, consumer: Consumer, active: bool) -> None:
+        command = wire.BaseCommand(type=wire.BaseCommand.ACTIVE_CONSUMER_CHANGE)
+        command.active_consumer_change.consumer_id = consumer.consumer_id
+        command.active_consumer_change.is_active = active
+        self.send(command)
+
+    def send_close_consumer(self, consumer: Consumer) -> None:
+        if self.consumers.get(consumer.consumer_id) is consumer:
+            del self.consumers[consumer.consumer_id]
+            command = wire.BaseCommand(type=wire.BaseCommand.CLOSE_CONSUMER)
+            command.close_consumer.consumer_id = consumer.consumer_id
+            command.close_consumer.request_id = _UINT64
+            self.send(command)
+
+    def send_end_of_topic(self, consumer: Consumer) -> None:
+        command = wire.BaseCommand(type=wire.BaseCommand.REACHED_END_OF_TOPIC)
+        command.reachedEndOfTopic.consumer_id = consumer.consumer_id
+        self.send(command)
+
+
+def ack_set_of(remaining: int) -> list[int]:
+    """Return the words (signed 64 bit, least significant first) of a batch's unacknowledged bits."""
+    words = []
+    while remaining:
+        word = remaining & _UINT64
+        words.append(word - (1 << 64) if word >> 63 else word)
+        remaining >>= 64
+    return words or [0]
+
+
+def remaining_of(ack_set: list[int]) -> int | None:
+    """Return the unacknowledged bits of an ``ack_set``, None for an empty one (the whole entry)."""
+    if not ack_set:
+        return None
+    bits = 0
+    for index, word in enumerate(ack_set):
+        bits |= (word & _UINT64) << (64 * index)
+    return bits

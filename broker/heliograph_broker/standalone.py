@@ -1,0 +1,104 @@
+"""A whole broker in one process: store, core, binary port and HTTP port on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+
+from .clock import Clock, SystemClock
+from .config import BrokerConfig
+from .http.app import Endpoints, create_app
+from .messaging.apply import apply_resources
+from .messaging.broker import Broker
+from .resources.manifests import load
+from .server.listener import Listener
+from .storage.store import LedgerStore, LoopScheduler
+
+log = structlog.get_logger(__name__)
+
+_TICK_S = 0.05
+
+
+class Standalone:
+    """Start with :meth:`start`, end with :meth:`stop`. Manifests are applied before the broker is ready."""
+
+    def __init__(self, config: BrokerConfig, manifests: list[Path], clock: Clock | None = None) -> None:
+        self.config = config
+        self._manifests = manifests
+        self._clock = clock or SystemClock()
+        self._tick: asyncio.TimerHandle | None = None
+        self._runner: web.AppRunner | None = None
+        self.broker_url = ""
+        self.http_url = ""
+
+    async def start(self) -> None:
+        """Raises ``DataDirError``, ``ManifestError``, ``BrokerError`` or :class:`OSError` (a port is taken)."""
+        resources = load(self._manifests) if self._manifests else []
+        self._loop = asyncio.get_running_loop()
+        self._store = LedgerStore.open(
+            Path(self.config.data_dir),
+            self._clock,
+            scheduler=LoopScheduler(self._loop),
+            segment_bytes=self.config.segment_bytes,
+            disk_reserve_bytes=self.config.disk_reserve_bytes,
+        )
+        try:
+            self.broker = Broker(self._store, self._clock, self.config, random.Random(random.SystemRandom().getrandbits(64)))
+            self.broker.load()
+            if resources:
+                apply_resources(self.broker, resources)
+            await self._committed()
+            self._listener = Listener(self.broker, self._loop)
+            await self._listener.start()
+            await self._start_http()
+        except BaseException:
+            self._store.close()
+            raise
+        self._on_tick()
+        log.info("ready", broker=self.broker_url, http=self.http_url, topics=len(self.broker.topics))
+
+    async def _start_http(self) -> None:
+        host = self.config.advertised_host or self.config.bind
+        self.broker_url = f"pulsar://{host}:{self._listener.port}"
+        endpoints = Endpoints(broker_url=self.broker_url, http_url="")
+        self._runner = web.AppRunner(create_app(self.broker, self.config, endpoints), access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self.config.bind, self.config.http_port)
+        await site.start()
+        port = self._runner.addresses[0][1]
+        self.http_url = endpoints.http_url = f"http://{host}:{port}"
+
+    async def _committed(self) -> None:
+        """Wait until everything submitted so far is durable. Raises the store's error if it is not."""
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def done(error: Exception | None) -> None:
+            if future.cancelled():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+
+        self._store.after_commit(done)
+        await future
+
+    def _on_tick(self) -> None:
+        self._tick = self._loop.call_later(_TICK_S, self._on_tick)
+        self.broker.tick()
+
+    async def stop(self) -> None:
+        """Take no more connections, end those there are, make everything durable, close the store."""
+        if self._tick is not None:
+            self._tick.cancel()
+        await self._listener.stop()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self.broker.flush_cursors()
+        await self._committed()
+        self._store.close()
+        log.info("stopped")

@@ -1,0 +1,111 @@
+"""An entry as it is stored: a fixed header, then the bytes the producer sent, untouched."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+#: receive_ms, publish_ms, deliver_at_ms, total_messages, total_bytes, messages, key_hash
+HEADER = struct.Struct(">QQqQQIH")
+
+
+class EntryHeader(NamedTuple):
+    """What is known of a stored entry without its bytes; ``size`` counts the frame's bytes."""
+
+    entry_id: int
+    receive_ms: int
+    publish_ms: int
+    deliver_at_ms: int
+    total_messages: int
+    total_bytes: int
+    messages: int
+    key_hash: int
+    size: int
+
+
+class Entry:
+    """One entry. Times are wall-clock ms; ``total_*`` count the topic's messages and bytes up to and including it.
+
+    ``frame`` is what followed the command in the SEND frame, verbatim. ``offset`` is the entry's dense index in its
+    topic; the topic sets it, it is not stored.
+    """
+
+    __slots__ = (
+        "deliver_at_ms",
+        "entry_id",
+        "frame",
+        "key_hash",
+        "ledger_id",
+        "messages",
+        "offset",
+        "publish_ms",
+        "receive_ms",
+        "total_bytes",
+        "total_messages",
+    )
+
+    def __init__(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        receive_ms: int,
+        publish_ms: int,
+        deliver_at_ms: int,
+        messages: int,
+        key_hash: int,
+        total_messages: int,
+        total_bytes: int,
+        frame: bytes,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+        self.receive_ms = receive_ms
+        self.publish_ms = publish_ms
+        self.deliver_at_ms = deliver_at_ms
+        self.messages = messages
+        self.key_hash = key_hash
+        self.total_messages = total_messages
+        self.total_bytes = total_bytes
+        self.frame = frame
+        self.offset = -1
+
+    @property
+    def size(self) -> int:
+        return len(self.frame)
+
+    def encode(self) -> bytes:
+        """Return the stored value."""
+        return (
+            HEADER.pack(
+                self.receive_ms,
+                self.publish_ms,
+                self.deliver_at_ms,
+                self.total_messages,
+                self.total_bytes,
+                self.messages,
+                self.key_hash,
+            )
+            + self.frame
+        )
+
+
+def decode_header(entry_id: int, value: memoryview | bytes) -> EntryHeader:
+    """Return the header of a stored value."""
+    return EntryHeader(entry_id, *HEADER.unpack_from(value), len(value) - HEADER.size)
+
+
+def decode_entry(ledger_id: int, entry_id: int, value: memoryview | bytes) -> Entry:
+    """Return the entry of a stored value; its frame is copied out of it."""
+    receive, publish, deliver_at, messages_total, bytes_total, messages, key_hash = HEADER.unpack_from(value)
+    return Entry(
+        ledger_id,
+        entry_id,
+        receive,
+        publish,
+        deliver_at,
+        messages,
+        key_hash,
+        messages_total,
+        bytes_total,
+        bytes(value[HEADER.size :]),
+    )
