@@ -10,7 +10,7 @@ from heliograph_broker.protocol import wire_pb2 as wire
 from .errors import ProducerBusy, ProducerFenced
 
 if TYPE_CHECKING:
-    from .topic import Topic
+    from .broker import AnyTopic
 
 SHARED = wire.Shared
 EXCLUSIVE = wire.Exclusive
@@ -59,7 +59,7 @@ class Producer:
 
     def __init__(
         self,
-        topic: Topic,
+        topic: AnyTopic,
         sink: ProducerSink,
         producer_id: int,
         name: str,
@@ -119,8 +119,8 @@ class ProducerRegistry:
         mode = producer.access_mode
         if mode == SHARED:
             if self.exclusive is not None or self.waiting:
-                holder = self.exclusive.name if self.exclusive else self.waiting[0].name
-                raise ProducerBusy(f"Topic has an existing exclusive producer: {holder}")
+                owner = self.exclusive or self.waiting[0]
+                raise ProducerBusy(f"Topic has an existing exclusive producer: {owner.name}")
         elif mode == EXCLUSIVE_WITH_FENCING:
             for other in [*self.connected.values(), *self.waiting]:
                 other.sink.send_close_producer(other)

@@ -28,7 +28,7 @@ AvroSchema = Any
 def find_incompatibility(old: SchemaRecord, new: SchemaRecord) -> str | None:
     """Return why ``old`` and ``new`` cannot read each other (FULL compatibility), None if they can."""
     if old.type != new.type:
-        return f"type {Schema.Type.Name(new.type)} instead of {Schema.Type.Name(old.type)}"
+        return f"type {_type_name(new.type)} instead of {_type_name(old.type)}"
     if old.type not in _AVRO_LIKE:
         return None
     try:
@@ -103,6 +103,11 @@ class _Resolution:
             if problem is not None:
                 return problem
         return None
+
+
+def _type_name(number: int) -> str:
+    names: dict[int, str] = {value: name for name, value in Schema.Type.items()}
+    return names.get(number, str(number))
 
 
 def _kind(schema: AvroSchema) -> str:

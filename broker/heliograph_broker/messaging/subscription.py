@@ -25,7 +25,7 @@ EXCLUSIVE = CommandSubscribe.Exclusive
 SHARED = CommandSubscribe.Shared
 FAILOVER = CommandSubscribe.Failover
 KEY_SHARED = CommandSubscribe.Key_Shared
-TYPE_NAMES = {EXCLUSIVE: "Exclusive", SHARED: "Shared", FAILOVER: "Failover", KEY_SHARED: "Key_Shared"}
+TYPE_NAMES: dict[int, str] = {EXCLUSIVE: "Exclusive", SHARED: "Shared", FAILOVER: "Failover", KEY_SHARED: "Key_Shared"}
 
 Done = Callable[[BrokerError | None], None]
 #: consumer, messages, bytes, cumulative messages, cumulative bytes, key hash of a delivered, unacknowledged entry

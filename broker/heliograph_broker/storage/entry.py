@@ -91,7 +91,9 @@ class Entry:
 
 def decode_header(entry_id: int, value: memoryview | bytes) -> EntryHeader:
     """Return the header of a stored value."""
-    return EntryHeader(entry_id, *HEADER.unpack_from(value), len(value) - HEADER.size)
+    receive, publish, deliver_at, messages_total, bytes_total, messages, key_hash = HEADER.unpack_from(value)
+    size = len(value) - HEADER.size
+    return EntryHeader(entry_id, receive, publish, deliver_at, messages_total, bytes_total, messages, key_hash, size)
 
 
 def decode_entry(ledger_id: int, entry_id: int, value: memoryview | bytes) -> Entry:

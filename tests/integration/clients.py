@@ -1,0 +1,129 @@
+"""What the client tests share: connecting, receiving with a deadline, polling, fresh topic names."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import pulsar
+
+#: How long a message or a change of state may take before a test fails; a healthy broker needs far less.
+DEADLINE_S = 15.0
+DEADLINE_MS = int(DEADLINE_S * 1000)
+
+_serial = itertools.count()
+T = TypeVar("T")
+
+
+class RunningBroker(Protocol):
+    """What these tests need of the ``broker`` fixture."""
+
+    @property
+    def service_url(self) -> str: ...
+
+    @property
+    def http_url(self) -> str: ...
+
+
+def fresh_name(prefix: str = "t") -> str:
+    """Return a local topic name that no other test uses."""
+    return f"{prefix}-{next(_serial)}-{time.monotonic_ns():x}"
+
+
+def connect(url: str, **options: Any) -> pulsar.Client:
+    """Return an official client that logs errors only; ``url`` is ``pulsar://…`` or ``http://…``."""
+    options.setdefault("operation_timeout_seconds", 15)
+    return pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal), **options)
+
+
+def receive_many(consumer: pulsar.Consumer, count: int, *, acknowledge: bool = True) -> list[pulsar.Message]:
+    """Receive exactly ``count`` messages; raises ``pulsar.Timeout`` if one does not come by the deadline."""
+    messages = []
+    for _ in range(count):
+        message = consumer.receive(DEADLINE_MS)
+        if acknowledge:
+            consumer.acknowledge(message)
+        messages.append(message)
+    return messages
+
+
+def ignore_receipt(_result: Any, _message_id: Any) -> None:
+    """Callback of ``send_async`` for tests that see by what arrives whether it was sent."""
+
+
+def payloads(messages: list[pulsar.Message]) -> list[bytes]:
+    """Return the messages' payloads in order."""
+    return [bytes(message.data()) for message in messages]
+
+
+def receive_available(consumer: pulsar.Consumer, *, quiet_ms: int = 250) -> list[pulsar.Message]:
+    """Receive until nothing has come for ``quiet_ms``; for comparing what different consumers got."""
+    messages = []
+    while (message := receive_or_none(consumer, quiet_ms)) is not None:
+        messages.append(message)
+    return messages
+
+
+def receive_or_none(consumer: pulsar.Consumer, timeout_ms: int) -> pulsar.Message | None:
+    """Receive one message, or return None when none came within ``timeout_ms``."""
+    try:
+        return consumer.receive(timeout_ms)
+    except pulsar.Timeout:
+        return None
+
+
+def read_all(reader: pulsar.Reader) -> list[bytes]:
+    """Read until the broker says that nothing is left."""
+    found = []
+    while reader.has_message_available():
+        found.append(bytes(reader.read_next(DEADLINE_MS).data()))
+    return found
+
+
+def eventually(check: Callable[[], T], *, within_s: float = DEADLINE_S, what: str = "condition") -> T:
+    """Poll ``check`` until it returns something true, and return that; fails naming ``what``."""
+    deadline = time.monotonic() + within_s
+    while True:
+        value = check()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} not reached within {within_s} s; last value: {value!r}")
+        time.sleep(0.02)
+
+
+def rest(broker: RunningBroker, method: str, path: str, body: object = None) -> Any:
+    """Call the admin REST API under ``/admin/v2/``; returns the decoded JSON, or None for an empty answer.
+
+    Raises :class:`urllib.error.HTTPError` for a refusal.
+    """
+    request = urllib.request.Request(
+        f"{broker.http_url}/admin/v2/{path}",
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
+        text = response.read()
+    return json.loads(text) if text else None
+
+
+def stats(broker: RunningBroker, local_name: str) -> dict[str, Any]:
+    """Return the stats of ``persistent://public/default/<local_name>``."""
+    answer: dict[str, Any] = rest(broker, "GET", f"persistent/public/default/{local_name}/stats")
+    return answer
+
+
+def backlog(broker: RunningBroker, local_name: str, subscription: str) -> int:
+    """Return the backlog of a subscription in messages."""
+    return int(stats(broker, local_name)["subscriptions"][subscription]["msgBacklog"])
+
+
+def create_partitions(broker: RunningBroker, local_name: str, partitions: int) -> None:
+    """Create a partitioned topic in public/default."""
+    rest(broker, "PUT", f"persistent/public/default/{local_name}/partitions", partitions)

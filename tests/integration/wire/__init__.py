@@ -1,0 +1,1 @@
+"""A raw client of the binary protocol for tests that assert exact commands."""
