@@ -5,7 +5,7 @@ from __future__ import annotations
 import pulsar
 import pytest
 
-from .clients import (
+from tests.integration.clients import (
     DEADLINE_MS,
     RunningBroker,
     backlog,
@@ -17,12 +17,8 @@ from .clients import (
 )
 
 
-@pytest.mark.parametrize(
-    "kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared], ids=lambda k: k.name
-)
-def test_nacked_message_comes_again_counted(
-    client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
-) -> None:
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared], ids=lambda k: k.name)
+def test_nacked_message_comes_again_counted(client: pulsar.Client, topic: str, kind: pulsar.ConsumerType) -> None:
     consumer = client.subscribe(topic, "s", consumer_type=kind, negative_ack_redelivery_delay_ms=100)
     client.create_producer(topic).send(b"again", partition_key="k")
     for count in range(3):
@@ -46,9 +42,7 @@ def test_nack_on_exclusive_redelivers(client: pulsar.Client, topic: str) -> None
     assert payloads(receive_many(consumer, 2)) == [b"1", b"2"]
 
 
-def test_nack_of_one_message_of_a_batch_brings_only_what_is_unacked(
-    client: pulsar.Client, topic: str
-) -> None:
+def test_nack_of_one_message_of_a_batch_brings_only_what_is_unacked(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(
         topic,
         "s",
@@ -96,9 +90,7 @@ def test_ack_timeout_brings_the_message_again(client: pulsar.Client, topic: str)
     consumer.acknowledge(again)
 
 
-def test_cumulative_ack_covers_everything_before(
-    client: pulsar.Client, broker: RunningBroker, topic: str
-) -> None:
+def test_cumulative_ack_covers_everything_before(client: pulsar.Client, broker: RunningBroker, topic: str) -> None:
     for kind in (pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover):
         name = f"{topic}-{kind.name}"
         consumer = client.subscribe(name, "s", consumer_type=kind)
@@ -113,9 +105,7 @@ def test_cumulative_ack_covers_everything_before(
         assert payloads(receive_many(consumer, 3)) == [b"7", b"8", b"9"]
 
 
-@pytest.mark.parametrize(
-    "kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared], ids=lambda k: k.name
-)
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared], ids=lambda k: k.name)
 def test_cumulative_ack_is_refused_on_shared_types(
     client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
 ) -> None:
@@ -134,13 +124,9 @@ def publish_batch(client: pulsar.Client, topic: str, count: int) -> None:
     producer.close()
 
 
-def test_batch_index_acks_survive_the_consumer(
-    client: pulsar.Client, broker: RunningBroker, topic: str
-) -> None:
+def test_batch_index_acks_survive_the_consumer(client: pulsar.Client, broker: RunningBroker, topic: str) -> None:
     def subscribe() -> pulsar.Consumer:
-        return client.subscribe(
-            topic, "s", consumer_type=pulsar.ConsumerType.Shared, batch_index_ack_enabled=True
-        )
+        return client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared, batch_index_ack_enabled=True)
 
     consumer = subscribe()
     publish_batch(client, topic, 10)
@@ -181,9 +167,7 @@ def test_batch_is_done_when_every_message_is_acked_without_index_acks(
     eventually(lambda: backlog(broker, topic, "s") == 0, what="an empty backlog")
 
 
-def test_acks_out_of_order_leave_exact_holes(
-    client: pulsar.Client, broker: RunningBroker, topic: str
-) -> None:
+def test_acks_out_of_order_leave_exact_holes(client: pulsar.Client, broker: RunningBroker, topic: str) -> None:
     kind = pulsar.ConsumerType.Shared
     consumer = client.subscribe(topic, "s", consumer_type=kind)
     producer = client.create_producer(topic)

@@ -11,14 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from .clients import RunningBroker
+from tests.integration.clients import RunningBroker
 
 GO_MODULE = Path(__file__).parent / "go"
 
 
-@pytest.mark.skipif(
-    shutil.which("go") is None, reason="the go command is not installed: the Go client is not tested"
-)
+@pytest.mark.skipif(shutil.which("go") is None, reason="the go command is not installed: the Go client is not tested")
 def test_official_go_client(broker: RunningBroker, capsys: pytest.CaptureFixture[str]) -> None:
     completed = subprocess.run(
         ["go", "test", "-json", "-count=1", "-timeout=240s", "./..."],

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from .clients import (
+from tests.integration.clients import (
     DEADLINE_MS,
     RunningBroker,
     backlog,
@@ -112,9 +112,7 @@ def key_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     public_path, private_path = folder / "public.pem", folder / "private.pem"
     public_path.write_bytes(
-        private.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
+        private.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     )
     private_path.write_bytes(
         private.private_bytes(
@@ -132,9 +130,7 @@ def test_encrypted_messages_are_read_by_who_has_the_key(
 ) -> None:
     reader = pulsar.CryptoKeyReader(str(key_files[0]), str(key_files[1]))
     with_key = client.subscribe(topic, "with", crypto_key_reader=reader)
-    without_key = client.subscribe(
-        topic, "without", crypto_failure_action=pulsar.ConsumerCryptoFailureAction.CONSUME
-    )
+    without_key = client.subscribe(topic, "without", crypto_failure_action=pulsar.ConsumerCryptoFailureAction.CONSUME)
     producer = client.create_producer(
         topic,
         encryption_key="the-key",

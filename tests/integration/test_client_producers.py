@@ -9,7 +9,7 @@ from datetime import timedelta
 import pulsar
 import pytest
 
-from .clients import (
+from tests.integration.clients import (
     DEADLINE_MS,
     DEADLINE_S,
     RunningBroker,
@@ -107,9 +107,7 @@ def test_sequence_ids_continue_for_a_named_producer(client: pulsar.Client, topic
     assert producer.last_sequence_id() == 100
 
 
-def test_lazily_started_partitioned_producer(
-    client: pulsar.Client, broker: RunningBroker, topic: str
-) -> None:
+def test_lazily_started_partitioned_producer(client: pulsar.Client, broker: RunningBroker, topic: str) -> None:
     create_partitions(broker, topic, 3)
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, lazy_start_partitioned_producers=True)
@@ -118,9 +116,7 @@ def test_lazily_started_partitioned_producer(
     assert sorted(payloads(receive_many(consumer, 9))) == [b"%d" % i for i in range(9)]
 
 
-@pytest.mark.parametrize(
-    "kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared], ids=lambda k: k.name
-)
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared], ids=lambda k: k.name)
 def test_delayed_message_comes_when_due(client: pulsar.Client, topic: str, kind: pulsar.ConsumerType) -> None:
     consumer = client.subscribe(topic, "s", consumer_type=kind)
     producer = client.create_producer(topic)

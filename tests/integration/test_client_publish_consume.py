@@ -7,7 +7,7 @@ import time
 import pulsar
 import pytest
 
-from .clients import (
+from tests.integration.clients import (
     DEADLINE_MS,
     RunningBroker,
     backlog,
@@ -160,9 +160,7 @@ def test_non_persistent_topic_delivers_to_who_listens(
     name = f"non-persistent://public/default/{topic}"
     producer = client.create_producer(name)
     producer.send(b"nobody hears this")
-    consumer = client.subscribe(
-        name, "s", consumer_type=kind, initial_position=pulsar.InitialPosition.Earliest
-    )
+    consumer = client.subscribe(name, "s", consumer_type=kind, initial_position=pulsar.InitialPosition.Earliest)
     for i in range(10):
         producer.send(b"%d" % i)
     messages = receive_many(consumer, 10)
@@ -241,9 +239,7 @@ def test_many_topics_over_one_connection(client: pulsar.Client, topic: str) -> N
         producer.send(name.encode())
         producer.close()
     received = receive_many(consumer, len(names))
-    assert {(m.topic_name().rsplit("/", 1)[1], m.data().decode()) for m in received} == {
-        (n, n) for n in names
-    }
+    assert {(m.topic_name().rsplit("/", 1)[1], m.data().decode()) for m in received} == {(n, n) for n in names}
 
 
 def test_two_clients_share_one_topic(client: pulsar.Client, broker: RunningBroker, topic: str) -> None:

@@ -7,7 +7,7 @@ import time
 import pulsar
 import pytest
 
-from .clients import (
+from tests.integration.clients import (
     DEADLINE_MS,
     RunningBroker,
     backlog,
@@ -94,9 +94,7 @@ def test_two_readers_are_independent(client: pulsar.Client, topic: str, ids: lis
     assert read_all(second) == numbers(6, 9)
 
 
-def test_reader_seeks_by_id_and_by_time(
-    client: pulsar.Client, topic: str, ids: list[pulsar.MessageId]
-) -> None:
+def test_reader_seeks_by_id_and_by_time(client: pulsar.Client, topic: str, ids: list[pulsar.MessageId]) -> None:
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     times = [reader.read_next(DEADLINE_MS).publish_timestamp() for _ in ids]
     reader.seek(ids[7])
@@ -129,9 +127,7 @@ def test_table_view_shows_the_last_value_of_each_key(client: pulsar.Client, topi
     view.close()
 
 
-@pytest.mark.parametrize(
-    "kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Shared], ids=lambda k: k.name
-)
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Shared], ids=lambda k: k.name)
 def test_consumer_seeks_back_and_forth_by_id(
     client: pulsar.Client, broker: RunningBroker, topic: str, kind: pulsar.ConsumerType
 ) -> None:
@@ -155,9 +151,7 @@ def test_consumer_seeks_back_and_forth_by_id(
     keeper.close()
 
 
-def test_start_message_id_inclusive_does_not_change_a_consumers_seek(
-    client: pulsar.Client, topic: str
-) -> None:
+def test_start_message_id_inclusive_does_not_change_a_consumers_seek(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s", start_message_id_inclusive=True)
     producer = client.create_producer(topic)
     ids = [producer.send(b"%d" % i) for i in range(5)]

@@ -19,7 +19,7 @@ from pulsar.schema import (
     StringSchema,
 )
 
-from .clients import DEADLINE_MS, RunningBroker, connect, ignore_receipt, rest
+from tests.integration.clients import DEADLINE_MS, RunningBroker, connect, ignore_receipt, rest
 
 
 class Flight(Record):  # type: ignore[misc]
@@ -49,9 +49,7 @@ class Weather(Record):  # type: ignore[misc]
 
 @pytest.mark.parametrize("schema", [JsonSchema, AvroSchema], ids=["json", "avro"])
 @pytest.mark.parametrize("batching", [False, True], ids=["unbatched", "batched"])
-def test_records_arrive_as_they_were_sent(
-    client: pulsar.Client, topic: str, schema: Any, batching: bool
-) -> None:
+def test_records_arrive_as_they_were_sent(client: pulsar.Client, topic: str, schema: Any, batching: bool) -> None:
     consumer = client.subscribe(topic, "s", schema=schema(Flight))
     producer = client.create_producer(topic, schema=schema(Flight), batching_enabled=batching)
     sent = [Flight(carrier="UA", number=i, distance=i * 0.5, cancelled=i % 2 == 0) for i in range(5)]
@@ -116,9 +114,7 @@ def test_a_schema_of_another_type_is_refused(client: pulsar.Client, topic: str) 
 
 def test_plain_bytes_consumer_reads_a_topic_with_a_schema(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s", schema=BytesSchema())
-    client.create_producer(topic, schema=JsonSchema(Flight)).send(
-        Flight(carrier="B6", number=7, distance=1.0)
-    )
+    client.create_producer(topic, schema=JsonSchema(Flight)).send(Flight(carrier="B6", number=7, distance=1.0))
     assert b'"B6"' in consumer.receive(DEADLINE_MS).data()
 
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 import pulsar
 import pytest
 
-from .clients import (
+from tests.integration.clients import (
     DEADLINE_MS,
     RunningBroker,
     backlog,
@@ -52,8 +52,7 @@ def test_type_may_change_once_all_consumers_have_left(client: pulsar.Client, top
 
 def test_shared_spreads_messages_and_delivers_each_once(client: pulsar.Client, topic: str) -> None:
     consumers = [
-        client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared, receiver_queue_size=10)
-        for _ in range(3)
+        client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared, receiver_queue_size=10) for _ in range(3)
     ]
     producer = client.create_producer(topic)
     sent = [b"%d" % i for i in range(30)]
@@ -80,9 +79,7 @@ def test_shared_consumer_that_closes_gives_its_unacked_messages_to_the_others(
     assert sorted(payloads(received)) == sorted(b"%d" % i for i in range(1, 20))
 
 
-def test_exclusive_consumer_that_reconnects_continues_at_the_first_unacked(
-    client: pulsar.Client, topic: str
-) -> None:
+def test_exclusive_consumer_that_reconnects_continues_at_the_first_unacked(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
     for i in range(10):
@@ -116,9 +113,7 @@ def test_failover_passes_to_the_next_in_line(client: pulsar.Client, topic: str) 
     assert receive_or_none(idle, 100) is None
 
 
-def test_failover_spreads_partitions_over_consumers(
-    client: pulsar.Client, broker: RunningBroker, topic: str
-) -> None:
+def test_failover_spreads_partitions_over_consumers(client: pulsar.Client, broker: RunningBroker, topic: str) -> None:
     create_partitions(broker, topic, 4)
     kind = pulsar.ConsumerType.Failover
     first = client.subscribe(topic, "s", consumer_type=kind, consumer_name="a")
@@ -152,9 +147,7 @@ class KeyHolders:
         for message in messages:
             key = message.partition_key()
             for holder, held in self.outstanding[key]:
-                assert holder is consumer, (
-                    f"{held.data()!r} of key {key} is still unacknowledged at another consumer"
-                )
+                assert holder is consumer, f"{held.data()!r} of key {key} is still unacknowledged at another consumer"
             self.outstanding[key].append((consumer, message))
             self.log.append((key, int(message.data())))
         return len(messages)
@@ -252,9 +245,7 @@ def test_key_shared_sticky_ranges_are_kept_and_overlaps_refused(client: pulsar.C
     kind = pulsar.ConsumerType.KeyShared
 
     def sticky(low: int, high: int) -> pulsar.ConsumerKeySharedPolicy:
-        return pulsar.ConsumerKeySharedPolicy(
-            key_shared_mode=pulsar.KeySharedMode.Sticky, sticky_ranges=[(low, high)]
-        )
+        return pulsar.ConsumerKeySharedPolicy(key_shared_mode=pulsar.KeySharedMode.Sticky, sticky_ranges=[(low, high)])
 
     low = client.subscribe(topic, "s", consumer_type=kind, key_shared_policy=sticky(0, 32767))
     with pytest.raises(pulsar.ConsumerAssignError):
@@ -269,9 +260,7 @@ def test_key_shared_sticky_ranges_are_kept_and_overlaps_refused(client: pulsar.C
     assert shares[0].isdisjoint(shares[1])
 
 
-def test_unsubscribe_removes_the_subscription(
-    client: pulsar.Client, broker: RunningBroker, topic: str
-) -> None:
+def test_unsubscribe_removes_the_subscription(client: pulsar.Client, broker: RunningBroker, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     client.create_producer(topic).send(b"forgotten")
     consumer.receive(DEADLINE_MS)

@@ -8,7 +8,7 @@ import urllib.error
 import pulsar
 import pytest
 
-from .clients import (
+from tests.integration.clients import (
     DEADLINE_MS,
     RunningBroker,
     connect,
@@ -45,18 +45,14 @@ def test_key_decides_the_partition_and_order_holds_within_it(
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
     sent = {f"k{key}": [b"%d-%d" % (key, i) for i in range(5)] for key in range(12)}
-    ids = [
-        producer.send(p, partition_key=k) for i in range(5) for k, p in ((k, ps[i]) for k, ps in sent.items())
-    ]
+    ids = [producer.send(p, partition_key=k) for i in range(5) for k, p in ((k, ps[i]) for k, ps in sent.items())]
     messages = receive_many(consumer, 60)
     for key, expected in sent.items():
         of_key = [m for m in messages if m.partition_key() == key]
         assert payloads(of_key) == expected
         assert len({m.message_id().partition() for m in of_key}) == 1
     identity = {(i.partition(), i.ledger_id(), i.entry_id()) for i in ids}
-    assert {
-        (i.partition(), i.ledger_id(), i.entry_id()) for i in (m.message_id() for m in messages)
-    } == identity
+    assert {(i.partition(), i.ledger_id(), i.entry_id()) for i in (m.message_id() for m in messages)} == identity
     assert len(identity) == 60
     # A ledger belongs to one partition.
     assert len({i.ledger_id() for i in ids}) == len({i.partition() for i in ids})
@@ -77,17 +73,13 @@ def test_message_published_to_a_partition_by_name_lands_there(
     assert stats(broker, f"{topic}-partition-0")["msgInCounter"] == 0
 
 
-def test_partition_beyond_the_last_is_refused(
-    client: pulsar.Client, broker: RunningBroker, topic: str
-) -> None:
+def test_partition_beyond_the_last_is_refused(client: pulsar.Client, broker: RunningBroker, topic: str) -> None:
     create_partitions(broker, topic, 2)
     with pytest.raises(pulsar.PulsarException):
         client.create_producer(f"{topic}-partition-2")
 
 
-def test_partitions_may_grow_and_clients_notice(
-    client: pulsar.Client, broker: RunningBroker, topic: str
-) -> None:
+def test_partitions_may_grow_and_clients_notice(client: pulsar.Client, broker: RunningBroker, topic: str) -> None:
     create_partitions(broker, topic, 1)
     consumer = client.subscribe(topic, "s")
     rest(broker, "POST", f"persistent/public/default/{topic}/partitions", 3)
@@ -115,9 +107,7 @@ def test_partitions_never_shrink(broker: RunningBroker, topic: str) -> None:
     assert rest(broker, "GET", f"persistent/public/default/{topic}/partitions")["partitions"] == 3
 
 
-@pytest.mark.parametrize(
-    "kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared], ids=lambda k: k.name
-)
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared], ids=lambda k: k.name)
 def test_partitioned_topic_shared_by_consumers(
     client: pulsar.Client, broker: RunningBroker, topic: str, kind: pulsar.ConsumerType
 ) -> None:
@@ -168,9 +158,7 @@ def test_regex_subscription_follows_partitioned_topics(
     assert sorted(payloads(receive_many(consumer, 5))) == [b"p0", b"p1", b"p2", b"p3", b"plain"]
 
 
-def test_regex_subscription_forgets_a_deleted_topic(
-    client: pulsar.Client, broker: RunningBroker, topic: str
-) -> None:
+def test_regex_subscription_forgets_a_deleted_topic(client: pulsar.Client, broker: RunningBroker, topic: str) -> None:
     for suffix in ("stays", "goes"):
         client.create_producer(f"{topic}-{suffix}").close()
     consumer = client.subscribe(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from heliograph_broker.protocol import wire_pb2 as wire
 
-from .clients import RunningBroker, create_partitions, eventually
-from .wire.client import Type, WireClient, WireError, encode, make_entry, payload_of
+from tests.integration.clients import RunningBroker, create_partitions, eventually
+from tests.integration.wire.client import Type, WireClient, WireError, encode, make_entry, payload_of
 
 MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 
@@ -87,9 +87,7 @@ def test_commands_that_only_a_broker_sends_end_the_connection(broker: RunningBro
 
 def test_lookup_names_this_broker(broker: RunningBroker, topic: str) -> None:
     with WireClient(broker.service_url) as client:
-        answer = client.request(
-            Type.LOOKUP, Type.LOOKUP_RESPONSE, topic=f"persistent://public/default/{topic}"
-        )
+        answer = client.request(Type.LOOKUP, Type.LOOKUP_RESPONSE, topic=f"persistent://public/default/{topic}")
         assert answer.response == wire.CommandLookupTopicResponse.Connect
         assert answer.brokerServiceUrl == broker.service_url
         assert answer.authoritative
@@ -152,9 +150,7 @@ def test_consumer_stats_of_an_unknown_consumer(broker: RunningBroker) -> None:
         assert answer.error_code == wire.ConsumerNotFound
 
 
-def test_dropped_connection_frees_producer_name_and_exclusive_subscription(
-    broker: RunningBroker, topic: str
-) -> None:
+def test_dropped_connection_frees_producer_name_and_exclusive_subscription(broker: RunningBroker, topic: str) -> None:
     first = WireClient(broker.service_url)
     first.producer(topic, producer_name="mine")
     first.subscribe(topic)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from heliograph_broker.protocol import wire_pb2 as wire
 
-from .clients import RunningBroker, backlog, eventually, rest, stats
-from .wire.client import Frame, Type, WireClient, WireError, make_batch, make_entry, payload_of
+from tests.integration.clients import RunningBroker, backlog, eventually, rest, stats
+from tests.integration.wire.client import Frame, Type, WireClient, WireError, make_batch, make_entry, payload_of
 
 Sub = wire.CommandSubscribe
 CUMULATIVE = wire.CommandAck.Cumulative
@@ -25,9 +25,7 @@ def wired(broker: RunningBroker) -> Iterator[WireClient]:
 def publish_numbers(client: WireClient, topic: str, count: int) -> list[Any]:
     """Publish 0 … count-1 and return their message ids."""
     producer = client.producer(topic)
-    return [
-        client.publish(producer, make_entry(b"%d" % i, sequence_id=i), sequence_id=i) for i in range(count)
-    ]
+    return [client.publish(producer, make_entry(b"%d" % i, sequence_id=i), sequence_id=i) for i in range(count)]
 
 
 def payloads(frames: list[Frame]) -> list[bytes]:
@@ -42,9 +40,7 @@ def position(message_id: Any) -> tuple[int, int]:
     return message_id.ledgerId, message_id.entryId
 
 
-@pytest.mark.parametrize(
-    "kind", [Sub.Exclusive, Sub.Shared, Sub.Failover, Sub.Key_Shared], ids=Sub.SubType.Name
-)
+@pytest.mark.parametrize("kind", [Sub.Exclusive, Sub.Shared, Sub.Failover, Sub.Key_Shared], ids=Sub.SubType.Name)
 def test_permits_are_kept_to(wired: WireClient, topic: str, kind: int) -> None:
     consumer = wired.subscribe(topic, subType=kind)
     publish_numbers(wired, topic, 5)
@@ -132,9 +128,7 @@ def test_ack_set_marks_batch_indexes_and_comes_back_on_redelivery(
     def ack_leaving(bits: int) -> None:
         answer = wired.ack(
             consumer,
-            wire.MessageIdData(
-                ledgerId=message_id.ledgerId, entryId=message_id.entryId, batch_size=8, ack_set=[bits]
-            ),
+            wire.MessageIdData(ledgerId=message_id.ledgerId, entryId=message_id.entryId, batch_size=8, ack_set=[bits]),
         )
         assert not answer.HasField("error")
 
@@ -205,9 +199,7 @@ def test_get_last_message_id_with_mark_delete_position(wired: WireClient, topic:
     consumer = wired.subscribe(topic)
 
     def last() -> Any:
-        return wired.request(
-            Type.GET_LAST_MESSAGE_ID, Type.GET_LAST_MESSAGE_ID_RESPONSE, consumer_id=consumer
-        )
+        return wired.request(Type.GET_LAST_MESSAGE_ID, Type.GET_LAST_MESSAGE_ID_RESPONSE, consumer_id=consumer)
 
     empty = last()
     assert wire.MessageIdData.FromString(empty.last_message_id.SerializeToString()).entryId in (2**64 - 1,)
@@ -320,15 +312,12 @@ def test_non_durable_subscription_starts_at_an_id_and_leaves_nothing(
     eventually(lambda: rest(broker, "GET", path) == ["keeper"], what="the reader's subscription to be gone")
 
 
-def test_seek_by_id_and_time_closes_then_serves_again(
-    wired: WireClient, broker: RunningBroker, topic: str
-) -> None:
+def test_seek_by_id_and_time_closes_then_serves_again(wired: WireClient, broker: RunningBroker, topic: str) -> None:
     consumer = wired.subscribe(topic)
     producer = wired.producer(topic)
     base = int(time.time() * 1000) - 1_000_000
     ids = [
-        wired.publish(producer, make_entry(b"%d" % i, publish_time=base + i * 1000), sequence_id=i)
-        for i in range(6)
+        wired.publish(producer, make_entry(b"%d" % i, publish_time=base + i * 1000), sequence_id=i) for i in range(6)
     ]
     wired.flow(consumer, 100)
     wired.messages(6)

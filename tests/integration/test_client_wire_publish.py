@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from heliograph_broker.protocol import wire_pb2 as wire
 
-from .clients import RunningBroker, rest
-from .wire.client import Type, WireClient, WireError, make_batch, make_entry, payload_of
+from tests.integration.clients import RunningBroker, rest
+from tests.integration.wire.client import Type, WireClient, WireError, make_batch, make_entry, payload_of
 
 
 @pytest.fixture
@@ -17,9 +17,7 @@ def wired(broker: RunningBroker) -> Iterator[WireClient]:
         yield client
 
 
-def open_producer(
-    client: WireClient, topic: str, producer_id: int, **fields: object
-) -> wire.CommandProducerSuccess:
+def open_producer(client: WireClient, topic: str, producer_id: int, **fields: object) -> wire.CommandProducerSuccess:
     answer: wire.CommandProducerSuccess = client.request(
         Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=topic, producer_id=producer_id, **fields
     )
@@ -229,9 +227,7 @@ def test_schema_versions(wired: WireClient, topic: str) -> None:
     latest = wired.request(Type.GET_SCHEMA, Type.GET_SCHEMA_RESPONSE, topic=name)
     assert (latest.schema.schema_data, latest.schema.type) == (V2, AVRO)
     assert latest.schema_version == (1).to_bytes(8, "big")
-    old = wired.request(
-        Type.GET_SCHEMA, Type.GET_SCHEMA_RESPONSE, topic=name, schema_version=(0).to_bytes(8, "big")
-    )
+    old = wired.request(Type.GET_SCHEMA, Type.GET_SCHEMA_RESPONSE, topic=name, schema_version=(0).to_bytes(8, "big"))
     assert old.schema.schema_data == V1
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from heliograph_broker.protocol import wire_pb2 as wire
 
-from .clients import RunningBroker, rest
-from .wire.client import Type, WireClient
+from tests.integration.clients import RunningBroker, rest
+from tests.integration.wire.client import Type, WireClient
 
 Mode = wire.CommandGetTopicsOfNamespace
 

@@ -59,9 +59,7 @@ class Frame(NamedTuple):
         return getattr(self.command, _FIELD_OF_TYPE[self.command.type])
 
 
-def make_entry(
-    payload: bytes, *, producer_name: str = "wire", sequence_id: int = 0, **metadata: Any
-) -> bytes:
+def make_entry(payload: bytes, *, producer_name: str = "wire", sequence_id: int = 0, **metadata: Any) -> bytes:
     """Return an entry as a client would publish it: magic, CRC32-C, metadata, payload."""
     head = wire.MessageMetadata(
         producer_name=producer_name,
@@ -148,9 +146,7 @@ class WireClient:
         while len(self._buffer) < count:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise TimeoutError(
-                    f"no frame in time; waiting in the inbox: {[f.command for f in self.inbox]}"
-                )
+                raise TimeoutError(f"no frame in time; waiting in the inbox: {[f.command for f in self.inbox]}")
             self._socket.settimeout(left)
             try:
                 data = self._socket.recv(1 << 18)
@@ -240,9 +236,7 @@ class WireClient:
 
     def publish(self, producer_id: int, entry: bytes, *, sequence_id: int = 0, num_messages: int = 1) -> Any:
         """Send one entry and return the message id of its receipt; raises WireError on SEND_ERROR."""
-        self.send(
-            Type.SEND, entry, producer_id=producer_id, sequence_id=sequence_id, num_messages=num_messages
-        )
+        self.send(Type.SEND, entry, producer_id=producer_id, sequence_id=sequence_id, num_messages=num_messages)
         while True:
             for index, frame in enumerate(self.inbox):
                 if frame.command.type == Type.SEND_RECEIPT:
