@@ -1,0 +1,39 @@
+"""The broker that the integration tests talk to: one real process for the session, and fresh ones on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+
+from .client_fixtures import client, topic
+
+__all__ = ["broker", "broker_factory", "client", "topic"]
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A running broker shared by the session; leave it running. Its first test's failure shows its log."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as running:
+        yield running
+        assert running.running, f"the shared broker ended during the tests; log:\n{running.log_tail()}"
+        code = running.terminate()
+        assert code == 0, f"the shared broker ended with {code} on SIGTERM; log:\n{running.log_tail()}"
+
+
+@pytest.fixture
+def broker_factory(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
+    """Makes brokers (not yet started) of one test's own, ended after it; takes BrokerProcess's keywords."""
+    made: list[BrokerProcess] = []
+
+    def make(name: str = "data", **options: object) -> BrokerProcess:
+        process = BrokerProcess(tmp_path / name, **options)  # type: ignore[arg-type]
+        made.append(process)
+        return process
+
+    yield make
+    for process in made:
+        process.close()

@@ -1,0 +1,160 @@
+"""A real ``heliograph standalone`` in a process of its own, for every tier that tests from outside."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+#: A broker is ready in under two seconds; a machine busy with other tests gets the rest.
+READY_WITHIN_S = 60.0
+STOPPED_WITHIN_S = 30.0
+
+
+class BrokerProcess:
+    """Starts, ends, kills and restarts one broker; its data directory and ports stay the same over restarts.
+
+    ``manifests`` are given with ``-f``; ``arguments`` are further options of ``heliograph standalone``.
+    Everything it logs goes to :attr:`log_path`, one file over all its lives.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        manifests: Sequence[Path] = (),
+        arguments: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.data_dir = data_dir
+        self.log_path = data_dir.with_name(data_dir.name + ".log")
+        self.service_url = ""
+        self.http_url = ""
+        self._manifests = list(manifests)
+        self._arguments = list(arguments)
+        self._environment = environment or {}
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        """The process of the present life, running or ended. Raises :class:`RuntimeError` before the first start."""
+        if self._process is None:
+            raise RuntimeError("the broker was never started")
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def command(self) -> list[str]:
+        """The command of the next start: any free ports the first time, the same ones ever after."""
+        return [
+            sys.executable,
+            "-m",
+            "heliograph_broker",
+            "standalone",
+            "--data-dir",
+            str(self.data_dir),
+            "--broker-port",
+            str(urlsplit(self.service_url).port or 0),
+            "--http-port",
+            str(urlsplit(self.http_url).port or 0),
+            *(argument for path in self._manifests for argument in ("-f", str(path))),
+            *self._arguments,
+        ]
+
+    def start(self, *, within_s: float = READY_WITHIN_S) -> float:
+        """Start and wait for the ready line; returns the seconds it took.
+
+        Raises :class:`AssertionError` with the log's end if the broker ends or is not ready in time.
+        """
+        started = time.monotonic()
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=os.environ | self._environment,
+                # A process group of its own: an interrupted test run must not end the broker before its client.
+                start_new_session=True,
+            )
+        line = self._first_line(started + within_s)
+        if not line.startswith("ready "):
+            code = self._process.poll()
+            self.kill9()
+            raise AssertionError(
+                f"the broker printed {line!r} instead of its ready line within {within_s} s "
+                f"(exit code {code}); its log ends:\n{self.log_tail()}"
+            )
+        _, self.service_url, self.http_url = line.split()
+        return time.monotonic() - started
+
+    def _first_line(self, deadline: float) -> str:
+        output = self.process.stdout
+        assert output is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(output, selectors.EVENT_READ)
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                return ""
+        return output.readline()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def terminate(self, *, within_s: float = STOPPED_WITHIN_S) -> int:
+        """Send SIGTERM, wait for the end and return the exit code (0 after an orderly drain).
+
+        Raises :class:`AssertionError` (after killing it) if it does not end in time.
+        """
+        process = self.process
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self.kill9()
+            raise AssertionError(f"the broker did not end within {within_s} s; log:\n{self.log_tail()}") from None
+        self._close_output()
+        return code
+
+    def kill9(self) -> None:
+        """End the process at once, as a power failure would, and wait until it is gone."""
+        process = self.process
+        process.kill()
+        process.wait()
+        self._close_output()
+
+    def restart(self, *, within_s: float = READY_WITHIN_S) -> float:
+        """End it in good order (if it still runs) and start it again; returns the seconds the start took."""
+        if self.running:
+            code = self.terminate()
+            assert code == 0, f"the broker ended with {code}; log:\n{self.log_tail()}"
+        return self.start(within_s=within_s)
+
+    def close(self) -> None:
+        """End the process if it runs; for fixtures and ``with``."""
+        if self.running:
+            self.terminate()
+
+    def _close_output(self) -> None:
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def log_tail(self, lines: int = 40) -> str:
+        """Return the end of what the broker has logged."""
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def __enter__(self) -> BrokerProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
