@@ -1,26 +1,91 @@
-"""The broker's settings."""
+"""The settings of one broker process. Policies of topics are not here: see :mod:`heliograph_broker.resources`."""
 
 from __future__ import annotations
 
 import msgspec
 
+_KIB = 1024
+_MIB = 1024 * _KIB
+_MINUTE_MS = 60_000
+
 
 class BrokerConfig(msgspec.Struct, frozen=True):
+    """Sizes are bytes, times carry their unit in the name. Raises :class:`ValueError` for a setting out of range."""
+
     cluster_name: str = "standalone"
+    """The one cluster tenants and namespaces may name."""
     data_dir: str = "heliograph-data"
+    """Everything the broker keeps is in this directory; it is created if missing."""
+
     bind: str = "127.0.0.1"
+    """Address both ports listen on."""
     broker_port: int = 6650
+    """Binary protocol; 0 takes any free port."""
     http_port: int = 8080
+    """Admin REST, lookup, metrics and health; 0 takes any free port."""
     advertised_host: str = ""
-    max_message_size: int = 5 * 1024 * 1024
+    """Host lookups tell clients to connect to; empty: the same as ``bind``."""
+
+    max_message_size: int = 5 * _MIB
+    """Largest entry (a message, or a client's batch as it is on the wire) a producer may send."""
     keep_alive_interval_s: float = 30.0
-    tail_cache_bytes: int = 32 * 1024 * 1024
-    max_unacked_per_consumer: int = 50_000
-    max_unacked_per_subscription: int = 200_000
+    """A PING goes out after so long without a word from the client; after as long again the connection ends."""
+
+    tail_cache_bytes: int = 32 * _MIB
+    """Payload of recent entries kept in memory for consumers that keep up, all topics together."""
+    segment_bytes: int = 128 * _MIB
+    """A payload file is closed and a new one begun at about this size."""
+    disk_reserve_bytes: int = 64 * _MIB
+    """New messages are refused when less than this would stay free on the disk; acknowledgements still go on."""
     ledger_max_entries: int = 50_000
-    ledger_max_age_ms: int = 240 * 60 * 1000
+    """A ledger is closed and a new one begun after so many entries."""
+    ledger_max_age_ms: int = 240 * _MINUTE_MS
+    """A ledger that holds entries is closed at this age."""
+
+    max_unacked_per_consumer: int = 50_000
+    """A Shared or Key_Shared consumer gets no more messages while it has so many unacknowledged; 0: no limit."""
+    max_unacked_per_subscription: int = 200_000
+    """The same over all consumers of one subscription; 0: no limit."""
+    batch_index_ack: bool = True
+    """Keep acknowledgements of single messages of a batch; without it only whole batches are acknowledged."""
+
     allow_auto_topic_creation: bool = True
+    """Producing to, or subscribing to, an unknown topic creates it."""
     default_partitions: int = 0
+    """Partitions of automatically created topics; 0: not partitioned."""
     allow_auto_subscription_creation: bool = True
-    segment_bytes: int = 128 * 1024 * 1024
-    disk_reserve_bytes: int = 64 * 1024 * 1024
+    """Subscribing with an unknown name creates the subscription."""
+
+    receive_buffer_bytes: int = 256 * _KIB
+    """Buffer one read from a connection's socket fills at most."""
+    max_pending_publish_bytes: int = 64 * _MIB
+    """Reading from publishing connections pauses while so much was received and is not yet durable."""
+    max_connection_write_bytes: int = 4 * _MIB
+    """No more is dispatched to a connection while so much of what was sent to it waits to be written."""
+
+    def __post_init__(self) -> None:
+        for port in ("broker_port", "http_port"):
+            self._check(port, 0, 65535)
+        self._check("default_partitions", 0)
+        for count in ("max_unacked_per_consumer", "max_unacked_per_subscription", "disk_reserve_bytes"):
+            self._check(count, 0)
+        for positive in (
+            "max_message_size",
+            "ledger_max_entries",
+            "ledger_max_age_ms",
+            "receive_buffer_bytes",
+            "max_pending_publish_bytes",
+            "max_connection_write_bytes",
+        ):
+            self._check(positive, 1)
+        self._check("tail_cache_bytes", 0)
+        # A segment that could not hold the largest entry would be closed empty for ever.
+        self._check("segment_bytes", _MIB)
+        if not self.keep_alive_interval_s > 0:
+            raise ValueError(f"keep_alive_interval_s: {self.keep_alive_interval_s} is out of range; valid: above 0")
+
+    def _check(self, name: str, least: int, most: int | None = None) -> None:
+        value = getattr(self, name)
+        if value < least or (most is not None and value > most):
+            valid = f"{least} or more" if most is None else f"{least} to {most}"
+            raise ValueError(f"{name}: {value} is out of range; valid: {valid}")

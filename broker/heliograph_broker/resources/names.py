@@ -1,33 +1,59 @@
-"""Names of topics and namespaces as Pulsar writes them."""
+"""Names of topics, namespaces and subscriptions as Pulsar writes them.
+
+A topic is ``persistent://tenant/namespace/topic`` or ``non-persistent://…``; ``orders`` and ``tenant/namespace/orders``
+are short for persistent topics. Partition 2 of a topic is the topic called ``…/orders-partition-2``.
+"""
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from dataclasses import dataclass, field
 from functools import lru_cache
+from urllib.parse import unquote
 
-_PART = re.compile(r"[-=:.\w]+")
-_PARTITION = re.compile(r"^(.+)-partition-(0|[1-9][0-9]*)$", re.DOTALL)
-_DOMAINS = ("persistent", "non-persistent")
+PERSISTENT = "persistent"
+NON_PERSISTENT = "non-persistent"
+
+MAX_TOPIC_NAME_BYTES = 240
+"""Longest full topic name, without the suffix of a partition, in bytes of UTF-8."""
+MAX_SUBSCRIPTION_NAME_BYTES = 240
+"""Longest subscription name in bytes of UTF-8. A cursor is stored under topic and subscription together, and the
+store's keys end at 511 bytes: both limits and a partition's suffix fit."""
+
+_DOMAINS = (PERSISTENT, NON_PERSISTENT)
+_PART = re.compile(r"[-=:.\w]+", re.ASCII)
+# Nine digits: a partition's index is a 32-bit integer on the wire.
+_PARTITION = re.compile(r"(?s:(.+))-partition-(0|[1-9][0-9]{0,8})", re.ASCII)
+# Control characters, halves of surrogate pairs (they have no UTF-8), line and paragraph separators.
+_UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
 class InvalidName(ValueError):
-    """The text is not a name; the message says why and what a name looks like."""
+    """The text is not a name; the message says why and what would be valid."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class TopicName:
-    """A full topic name; make it with :meth:`parse`. Equal names are equal objects' values and hash alike."""
+    """A full topic name; make it with :meth:`parse`. Names are equal, and hash alike, when their texts are equal.
 
-    __slots__ = ("_text", "domain", "local", "namespace", "namespace_name", "partition", "tenant")
+    ``local`` is the topic's own name (with ``-partition-N``, if it is a partition), never URL-encoded.
+    """
 
-    def __init__(self, domain: str, tenant: str, namespace: str, local: str) -> None:
-        self.domain = domain
-        self.tenant = tenant
-        self.namespace = namespace
-        self.local = local
-        self.namespace_name = f"{tenant}/{namespace}"
-        match = _PARTITION.match(local)
-        self.partition = int(match.group(2)) if match else -1
-        self._text = f"{domain}://{tenant}/{namespace}/{local}"
+    domain: str
+    tenant: str
+    namespace: str
+    local: str
+    namespace_name: str = field(init=False)
+    partition: int = field(init=False)
+    """The index of the partition this names; -1 for a topic that is not a partition."""
+    _text: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        match = _PARTITION.fullmatch(self.local)
+        object.__setattr__(self, "namespace_name", f"{self.tenant}/{self.namespace}")
+        object.__setattr__(self, "partition", int(match.group(2)) if match else -1)
+        object.__setattr__(self, "_text", f"{self.domain}://{self.tenant}/{self.namespace}/{self.local}")
 
     @staticmethod
     @lru_cache(maxsize=65536)
@@ -35,37 +61,65 @@ class TopicName:
         """Return the name ``text`` stands for, short forms completed. Raises :class:`InvalidName`."""
         domain, separator, rest = text.partition("://")
         if not separator:
-            domain, rest = "persistent", text
+            domain, rest = PERSISTENT, text
             parts = rest.split("/")
             if len(parts) == 1:
-                parts = ["public", "default", parts[0]]
+                parts = ["public", "default", rest]
+            elif len(parts) == 4:
+                raise InvalidName(
+                    f"Invalid topic name {shown(text)}: names with a cluster (tenant/cluster/namespace/topic) are not"
+                    " supported; valid: topic or tenant/namespace/topic"
+                )
             elif len(parts) != 3:
-                raise InvalidName(f"Invalid short topic name '{text}': it should be 'topic' or 'tenant/namespace/topic'")
+                raise InvalidName(f"Invalid short topic name {shown(text)}; valid: topic or tenant/namespace/topic")
         else:
             if domain not in _DOMAINS:
-                raise InvalidName(f"Invalid topic domain '{domain}': it should be persistent or non-persistent")
+                raise InvalidName(f"Invalid topic domain {shown(domain)}; valid: persistent or non-persistent")
             parts = rest.split("/", 2)
             if len(parts) != 3:
-                raise InvalidName(f"Invalid topic name '{text}': it should be {domain}://tenant/namespace/topic")
-        tenant, namespace, local = parts
+                raise InvalidName(f"Invalid topic name {shown(text)}; valid: {domain}://tenant/namespace/topic")
+        return TopicName.of(domain, *parts)
+
+    @staticmethod
+    def of(domain: str, tenant: str, namespace: str, local: str) -> TopicName:
+        """Return the name made of these parts, ``local`` as it is (not URL-encoded). Raises :class:`InvalidName`."""
+        if domain not in _DOMAINS:
+            raise InvalidName(f"Invalid topic domain {shown(domain)}; valid: persistent or non-persistent")
         check_part("tenant", tenant)
         check_part("namespace", namespace)
-        if not local or local != local.strip() or any(ord(c) < 32 or ord(c) == 127 for c in local):
-            raise InvalidName(f"Invalid topic name '{text}': the topic's own name is empty or has control characters")
-        return TopicName(domain, tenant, namespace, local)
+        check_local("topic", local)
+        name = TopicName(domain, tenant, namespace, local)
+        # The base of a partition is a topic name too, hence held to the same rules.
+        base = local.rpartition("-partition-")[0] if name.partition >= 0 else local
+        if base is not local:
+            check_local("topic", base)
+        size = len(str(name).encode()) - len(local.encode()) + len(base.encode())
+        if size > MAX_TOPIC_NAME_BYTES:
+            raise InvalidName(
+                f"Invalid topic name {shown(str(name))}: it has {size} bytes; valid: at most {MAX_TOPIC_NAME_BYTES}"
+            )
+        return name
+
+    @staticmethod
+    def from_path(domain: str, tenant: str, namespace: str, encoded: str) -> TopicName:
+        """Return the name a REST path stands for, whose last part is URL-encoded. Raises :class:`InvalidName`."""
+        return TopicName.of(domain, tenant, namespace, decode_local(encoded))
 
     @property
     def is_persistent(self) -> bool:
-        return self.domain == "persistent"
+        return self.domain == PERSISTENT
 
     @property
     def base(self) -> TopicName:
         """The partitioned topic this is a partition of; any other topic itself."""
         if self.partition < 0:
             return self
-        return TopicName.parse(f"{self.domain}://{self.namespace_name}/{self.local.rpartition('-partition-')[0]}")
+        return TopicName.parse(self._text.rpartition("-partition-")[0])
 
     def with_partition(self, index: int) -> TopicName:
+        """Return the name of this topic's partition ``index`` (0 and up)."""
+        if not 0 <= index < 10**9:
+            raise InvalidName(f"Invalid partition {index} of {self._text}; valid: 0 to {10**9 - 1}")
         return TopicName.parse(f"{self._text}-partition-{index}")
 
     def __str__(self) -> str:
@@ -81,7 +135,75 @@ class TopicName:
         return hash(self._text)
 
 
+@dataclass(frozen=True, slots=True)
+class NamespaceName:
+    """A namespace's full name, ``tenant/namespace``; make it with :meth:`parse`."""
+
+    tenant: str
+    local: str
+
+    @staticmethod
+    def parse(text: str) -> NamespaceName:
+        """Return the namespace ``text`` names. Raises :class:`InvalidName`."""
+        parts = text.split("/")
+        if len(parts) == 3:
+            raise InvalidName(
+                f"Invalid namespace name {shown(text)}: names with a cluster (tenant/cluster/namespace) are not"
+                " supported; valid: tenant/namespace"
+            )
+        if len(parts) != 2:
+            raise InvalidName(f"Invalid namespace name {shown(text)}; valid: tenant/namespace")
+        check_part("tenant", parts[0])
+        check_part("namespace", parts[1])
+        return NamespaceName(parts[0], parts[1])
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.local}"
+
+
 def check_part(what: str, text: str) -> None:
     """Raises :class:`InvalidName` unless ``text`` may name a tenant or namespace."""
     if not _PART.fullmatch(text):
-        raise InvalidName(f"Invalid {what} name '{text}': letters, digits and -=:._ are allowed")
+        raise InvalidName(f"Invalid {what} name {shown(text)}; valid: letters, digits and the characters - = : . _")
+
+
+def check_local(what: str, text: str) -> None:
+    """Raises :class:`InvalidName` unless ``text`` may be a topic's own name."""
+    if not text:
+        raise InvalidName(f"Invalid {what} name: it is empty")
+    if text != text.strip():
+        raise InvalidName(f"Invalid {what} name {shown(text)}: it begins or ends with white space")
+    # Most names are plain ASCII: one quick test instead of a look at every character.
+    if not (text.isascii() and text.isprintable()) and any(
+        unicodedata.category(character) in _UNPRINTABLE for character in text
+    ):
+        raise InvalidName(f"Invalid {what} name {shown(text)}: it has characters that cannot be printed")
+
+
+def check_subscription(text: str) -> None:
+    """Raises :class:`InvalidName` unless ``text`` may name a subscription."""
+    check_local("subscription", text)
+    size = len(text.encode())
+    if size > MAX_SUBSCRIPTION_NAME_BYTES:
+        raise InvalidName(
+            f"Invalid subscription name {shown(text)}: it has {size} bytes;"
+            f" valid: at most {MAX_SUBSCRIPTION_NAME_BYTES}"
+        )
+
+
+def decode_local(encoded: str) -> str:
+    """Return a topic's own name from its URL-encoded form in a path (``a%2Fb``; a plus sign is a plus sign).
+
+    For raw paths only: most HTTP libraries decode the parts of a path themselves. Raises :class:`InvalidName`.
+    """
+    try:
+        return unquote(encoded, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidName(f"Invalid topic name {shown(encoded)}: what it encodes is not UTF-8") from None
+
+
+def shown(text: str) -> str:
+    """Return ``text`` quoted for a message: on one line, and not longer than a person reads."""
+    if len(text) > 100:
+        text = f"{text[:97]}..."
+    return f"'{text}'" if text.isprintable() else ascii(text)

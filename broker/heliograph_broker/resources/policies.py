@@ -1,28 +1,47 @@
-"""Policies and how levels combine."""
+"""Policies of topics, namespaces and brokers, and how the levels combine.
+
+The topic's word counts, else its namespace's, else the broker's default; then the limits set by tenant and broker cap
+the outcome, the lowest figure winning (what RabbitMQ calls operator policies).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
+from .durations import format_duration
+from .sizes import format_size
+
+UNLIMITED: Final = -1
+BACKLOG_QUOTA_POLICIES: Final = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
+
+
+class InvalidPolicies(ValueError):
+    """Policies that contradict themselves; the message names the fields and the figures."""
+
 
 class Retention(msgspec.Struct, frozen=True):
-    """What is kept of acknowledged data: ms and bytes, -1 without limit, 0 nothing."""
+    """What is kept of acknowledged data: ms and bytes, -1 without limit, both 0 nothing. Either limit ends it."""
 
     time_ms: int
     size_bytes: int
 
 
 class BacklogQuota(msgspec.Struct, frozen=True):
-    """A limit (bytes or ms) and the action at it."""
+    """A limit of the backlog (bytes or ms, -1 none) and what happens at it (one of BACKLOG_QUOTA_POLICIES)."""
 
     limit: int
     policy: str
 
 
 class Policies(msgspec.Struct, omit_defaults=True):
-    """None means: not set here, inherit."""
+    """What one level sets. ``None`` means: not set here, inherit.
+
+    To set "none at all" against a level below, figures are -1 (``max_*``: 0 too, as in Pulsar) and
+    ``dead_letter_topic`` is the empty text.
+    """
 
     retention: Retention | None = None
     backlog_quota_size: BacklogQuota | None = None
@@ -38,9 +57,23 @@ class Policies(msgspec.Struct, omit_defaults=True):
     max_message_size: int | None = None
 
 
+DEFAULTS: Final = Policies(retention=Retention(0, 0), deduplication=False, delayed_delivery=True)
+"""What holds where nobody says anything. Not to be changed in place."""
+
+_DURATIONS: Final = ("message_ttl_ms", "expires_ms")
+_QUOTAS: Final = ("backlog_quota_size", "backlog_quota_age")
+# Of these 0 means "no limit", as in Pulsar.
+_MAXIMA: Final = ("max_producers", "max_consumers", "max_subscriptions", "max_message_size")
+
+
 def resolve(
     topic: Policies | None, namespace: Policies | None, broker: Policies, limits: Sequence[Policies] = ()
 ) -> Policies:
+    """Return what holds for a topic. In the answer ``None`` means that there is no such policy or limit.
+
+    So a message TTL, an expiry, a quota or a maximum in it is a figure to be enforced, never -1, and a maximum never
+    0. ``retention`` is the one whose -1 stays, and is set whenever any level sets it.
+    """
     resolved = Policies()
     for field in Policies.__struct_fields__:
         for level in (topic, namespace, broker):
@@ -48,4 +81,92 @@ def resolve(
             if value is not None:
                 setattr(resolved, field, value)
                 break
+    _drop_nones(resolved)
+    for limit in limits:
+        _cap(resolved, limit)
     return resolved
+
+
+def _drop_nones(policies: Policies) -> None:
+    """Replace what says "none at all" by ``None``."""
+    for field in _DURATIONS:
+        value = getattr(policies, field)
+        if value is not None and value < 0:
+            setattr(policies, field, None)
+    for field in _QUOTAS:
+        quota = getattr(policies, field)
+        if quota is not None and quota.limit < 0:
+            setattr(policies, field, None)
+    for field in _MAXIMA:
+        value = getattr(policies, field)
+        if value is not None and value <= 0:
+            setattr(policies, field, None)
+    if not policies.dead_letter_topic:
+        policies.dead_letter_topic = None
+
+
+def _cap(policies: Policies, limit: Policies) -> None:
+    """Lower ``policies`` to ``limit``; what ``limit`` does not name, or names as unlimited, stays."""
+    if policies.retention is not None and limit.retention is not None:
+        policies.retention = Retention(
+            _lower(policies.retention.time_ms, limit.retention.time_ms),
+            _lower(policies.retention.size_bytes, limit.retention.size_bytes),
+        )
+    for field in _QUOTAS:
+        own, cap = getattr(policies, field), getattr(limit, field)
+        # Where both name the same figure, the topic's own action stays.
+        if cap is not None and cap.limit >= 0 and (own is None or cap.limit < own.limit):
+            setattr(policies, field, cap)
+    for field in _DURATIONS:
+        own, cap = getattr(policies, field), getattr(limit, field)
+        if cap is not None and cap >= 0 and (own is None or cap < own):
+            setattr(policies, field, cap)
+    for field in _MAXIMA:
+        own, cap = getattr(policies, field), getattr(limit, field)
+        if cap is not None and cap > 0 and (own is None or cap < own):
+            setattr(policies, field, cap)
+
+
+def _lower(one: int, other: int) -> int:
+    if one < 0:
+        return other
+    return one if other < 0 else min(one, other)
+
+
+def contradictions(policies: Policies) -> Iterator[tuple[str, str]]:
+    """Yield (the field as a manifest writes it, what is wrong) for whatever in ``policies`` cannot be meant.
+
+    Sets of one level and resolved ones can be asked alike.
+    """
+    retention = policies.retention
+    if retention is None:
+        return
+    time, size = format_duration(retention.time_ms), format_size(retention.size_bytes)
+    if (retention.time_ms == 0) != (retention.size_bytes == 0):
+        yield (
+            "retention",
+            f"time {time} and size {size} contradict each other, as 0 keeps nothing; valid: both 0, or neither",
+        )
+        return
+    quota = policies.backlog_quota_size
+    # Retention 0/0 keeps no acknowledged data at all, -1 all of it: neither is a figure to compare with.
+    if quota is not None and 0 < retention.size_bytes < quota.limit:
+        yield (
+            "retention.size",
+            f"{size} is below backlogQuota.destinationStorage.limit {format_size(quota.limit)};"
+            " valid: at least the quota, or infinite",
+        )
+    quota = policies.backlog_quota_age
+    if quota is not None and 0 < retention.time_ms < quota.limit:
+        yield (
+            "retention.time",
+            f"{time} is below backlogQuota.messageAge.limit {format_duration(quota.limit)};"
+            " valid: at least the quota, or infinite",
+        )
+
+
+def check(policies: Policies) -> None:
+    """Raises :class:`InvalidPolicies`, naming every contradiction, if there is one."""
+    found = [f"{field}: {problem}" for field, problem in contradictions(policies)]
+    if found:
+        raise InvalidPolicies("; ".join(found))
