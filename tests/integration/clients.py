@@ -38,7 +38,7 @@ def fresh_name(prefix: str = "t") -> str:
 def connect(url: str, **options: Any) -> pulsar.Client:
     """Return an official client that logs errors only; ``url`` is ``pulsar://…`` or ``http://…``."""
     options.setdefault("operation_timeout_seconds", 15)
-    return pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal), **options)
+    return pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), **options)
 
 
 def receive_many(consumer: pulsar.Consumer, count: int, *, acknowledge: bool = True) -> list[pulsar.Message]:

@@ -127,7 +127,14 @@ def test_failover_spreads_partitions_over_consumers(client: pulsar.Client, broke
     producer = client.create_producer(topic)
     for i in range(40):
         producer.send(b"%d" % i)
-    shares = [receive_available(consumer) for consumer in (first, second)]
+    shares: list[list[pulsar.Message]] = [[], []]
+
+    def all_received() -> bool:
+        for share, consumer in zip(shares, (first, second), strict=True):
+            share.extend(receive_available(consumer, quiet_ms=50))
+        return sum(map(len, shares)) >= 40
+
+    eventually(all_received, what="all messages")
     assert all(shares)
     partitions = [{m.message_id().partition() for m in share} for share in shares]
     assert partitions[0].isdisjoint(partitions[1])

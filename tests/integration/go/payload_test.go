@@ -11,7 +11,6 @@ import (
 	mathrand "math/rand"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -19,8 +18,6 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/apache/pulsar-client-go/pulsar/crypto"
 )
-
-func typeOf(value any) reflect.Type { return reflect.TypeOf(value) }
 
 func noise(size int) []byte {
 	payload := make([]byte, size)

@@ -1,14 +1,17 @@
 """A raw client of the binary protocol: sends exact commands, shows exactly what the broker answers.
 
-Blocking sockets with a deadline on every read. :meth:`WireClient.fence` (PING, then everything up to the PONG)
+A thread reads; every wait has a deadline. :meth:`WireClient.fence` (PING, then everything up to the PONG)
 makes "nothing was sent" an assertion instead of a wait.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import queue
 import socket
 import struct
+import threading
 import time
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -94,7 +97,11 @@ class WireClient:
         assert address.port is not None
         self._socket = socket.create_connection((address.hostname, address.port), TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffer = bytearray()
+        self._socket.settimeout(None)
+        self._stream = self._socket.makefile("rb")
+        self._arrived: queue.SimpleQueue[Frame | ConnectionEndedError] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         self._request_ids = itertools.count(1)
         self._ids = itertools.count(1)
         self.inbox: list[Frame] = []
@@ -118,6 +125,10 @@ class WireClient:
 
     def close(self) -> None:
         """Drop the connection without a word, as a killed client does."""
+        with contextlib.suppress(OSError):  # the broker may have dropped it first
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._reader.join(TIMEOUT_S)
+        self._stream.close()
         self._socket.close()
 
     # Frames
@@ -130,34 +141,39 @@ class WireClient:
         """Send bytes as they are."""
         self._socket.sendall(data)
 
-    def read_frame(self, timeout_s: float = TIMEOUT_S) -> Frame:
-        """Return the next frame off the socket. Raises ConnectionEndedError, or TimeoutError."""
-        deadline = time.monotonic() + timeout_s
-        size = int.from_bytes(self._take(4, deadline), "big")
-        body = self._take(size, deadline)
-        (command_size,) = struct.unpack_from(">I", body)
-        command = wire.BaseCommand.FromString(body[4 : 4 + command_size])
-        frame = Frame(command, body[4 + command_size :])
-        if command.type == Type.PING:
-            self.send(Type.PONG)
-        return frame
+    def _read(self) -> None:
+        """Read until the end, answering PINGs at once: a broker may take who does not answer for dead."""
+        try:
+            while True:
+                size = int.from_bytes(self._take(4), "big")
+                body = self._take(size)
+                (command_size,) = struct.unpack_from(">I", body)
+                frame = Frame(wire.BaseCommand.FromString(body[4 : 4 + command_size]), body[4 + command_size :])
+                if frame.command.type == Type.PING:
+                    self.send(Type.PONG)
+                else:
+                    self._arrived.put(frame)
+        except OSError as error:
+            self._arrived.put(ConnectionEndedError(str(error)))
+        except EOFError:
+            self._arrived.put(ConnectionEndedError("end of stream"))
 
-    def _take(self, count: int, deadline: float) -> bytes:
-        while len(self._buffer) < count:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"no frame in time; waiting in the inbox: {[f.command for f in self.inbox]}")
-            self._socket.settimeout(left)
-            try:
-                data = self._socket.recv(1 << 18)
-            except ConnectionError as error:
-                raise ConnectionEndedError(str(error)) from error
-            if not data:
-                raise ConnectionEndedError("end of stream")
-            self._buffer += data
-        taken = bytes(self._buffer[:count])
-        del self._buffer[:count]
+    def _take(self, count: int) -> bytes:
+        taken = self._stream.read(count)
+        if len(taken) < count:
+            raise EOFError
         return taken
+
+    def read_frame(self, timeout_s: float = TIMEOUT_S) -> Frame:
+        """Return the next frame. Raises ConnectionEndedError, or TimeoutError."""
+        try:
+            arrived = self._arrived.get(timeout=timeout_s)
+        except queue.Empty:
+            raise TimeoutError(f"no frame in time; in the inbox: {[f.command for f in self.inbox]}") from None
+        if isinstance(arrived, ConnectionEndedError):
+            self._arrived.put(arrived)
+            raise arrived
+        return arrived
 
     def expect(self, kind: int, timeout_s: float = TIMEOUT_S) -> Frame:
         """Return the first frame of that type, from the inbox or the socket."""
