@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
+
+ENVIRONMENT_PREFIX = "HELIOGRAPH_"
 
 _KIB = 1024
 _MIB = 1024 * _KIB
@@ -83,6 +88,20 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         self._check("segment_bytes", _MIB)
         if not self.keep_alive_interval_s > 0:
             raise ValueError(f"keep_alive_interval_s: {self.keep_alive_interval_s} is out of range; valid: above 0")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str], **given: Any) -> BrokerConfig:
+        """Return the settings ``given``, and of the others those named ``HELIOGRAPH_<SETTING>`` in ``environment``.
+
+        ``HELIOGRAPH_LEDGER_MAX_ENTRIES=1000`` sets ``ledger_max_entries``. Raises :class:`ValueError` naming the
+        setting for a value that is out of range or of another type.
+        """
+        settings: dict[str, Any] = {}
+        for name in cls.__struct_fields__:
+            value = environment.get(ENVIRONMENT_PREFIX + name.upper())
+            if value is not None:
+                settings[name] = value
+        return msgspec.convert(settings | given, cls, strict=False)
 
     def _check(self, name: str, least: int, most: int | None = None) -> None:
         value = getattr(self, name)
