@@ -161,6 +161,7 @@ def test_regex_subscription_sees_present_and_later_topics(client: pulsar.Client,
         return next(iter(receive_available(consumer, quiet_ms=100)), None)
 
     message = eventually(late_message, what="a message of the topic that came later")
+    assert message is not None
     assert message.topic_name() == f"persistent://public/default/{topic}-late"
 
 

@@ -188,7 +188,7 @@ func TestTableView(t *testing.T) {
 	producer := produce(t, client, pulsar.ProducerOptions{Topic: topic, Schema: schema})
 	sendNumbers(t, producer, 0, 30, func(i int) string { return fmt.Sprintf("k%d", i%3) })
 	view, err := client.CreateTableView(pulsar.TableViewOptions{
-		Topic: topic, Schema: schema, SchemaValueType: reflect.TypeOf(""),
+		Topic: topic, Schema: schema, SchemaValueType: reflect.TypeOf(new(string)),
 	})
 	if err != nil {
 		t.Fatalf("table view: %v", err)

@@ -32,7 +32,7 @@ _IRREGULAR = {
     "PARTITIONED_METADATA_RESPONSE": "partitionMetadataResponse",
 }
 #: The field of BaseCommand that carries each type of command. Names follow the types except for a few old ones.
-_FIELD_OF_TYPE = {
+_FIELD_OF_TYPE: dict[int, str] = {
     number: _IRREGULAR.get(name) or _FIELD_BY_LETTERS[name.replace("_", "").lower()]
     for name, number in Type.Type.items()
 }
@@ -74,13 +74,15 @@ def make_entry(payload: bytes, *, producer_name: str = "wire", sequence_id: int 
     return struct.pack(">HI", frames.MAGIC_CRC32C, crc32c(body)) + body
 
 
-def make_batch(payloads: list[bytes], *, sequence_id: int = 0) -> bytes:
+def make_batch(payloads: list[bytes], *, producer_name: str = "wire", sequence_id: int = 0) -> bytes:
     """Return one entry that holds several messages."""
     body = b""
     for payload in payloads:
         single = wire.SingleMessageMetadata(payload_size=len(payload)).SerializeToString()
         body += struct.pack(">I", len(single)) + single + payload
-    return make_entry(body, sequence_id=sequence_id, num_messages_in_batch=len(payloads))
+    return make_entry(
+        body, producer_name=producer_name, sequence_id=sequence_id, num_messages_in_batch=len(payloads)
+    )
 
 
 def payload_of(frame: Frame) -> bytes:
