@@ -124,7 +124,9 @@ class Cursor:
             acked_messages=self.acked_messages,
             acked_bytes=self.acked_bytes,
             acked=self.acked.serialize() if self.acked else b"",
-            partial=dict(self.partial),
+            partial={
+                offset: bits.to_bytes((bits.bit_length() + 7) // 8, "little") for offset, bits in self.partial.items()
+            },
             properties=properties,
             created_ms=created_ms,
         )
@@ -135,5 +137,5 @@ class Cursor:
         cursor = cls(record.mark_delete, record.acked_messages, record.acked_bytes)
         if record.acked:
             cursor.acked = BitMap64.deserialize(record.acked)
-        cursor.partial = dict(record.partial)
+        cursor.partial = {offset: int.from_bytes(bits, "little") for offset, bits in record.partial.items()}
         return cursor

@@ -71,7 +71,8 @@ class CursorRecord(msgspec.Struct):
     acked_messages: int
     acked_bytes: int
     acked: bytes = b""
-    partial: dict[int, int] = msgspec.field(default_factory=dict)
+    #: offset -> bits of the unacknowledged batch indexes, little-endian bytes (a batch may have more than 64)
+    partial: dict[int, bytes] = msgspec.field(default_factory=dict)
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     created_ms: int = 0
 

@@ -1,0 +1,235 @@
+"""Resources into the broker: create what is missing, configure what differs, leave the rest alone.
+
+Everything is checked against the broker and against each other before anything is changed. Applying never deletes:
+a resource that is left out stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from heliograph_broker.resources.manifests import in_order
+from heliograph_broker.resources.model import AnyResource, Namespace, Tenant, Topic
+from heliograph_broker.resources.names import InvalidName, TopicName
+from heliograph_broker.resources.policies import Policies
+
+from .broker import MAX_PARTITIONS, Broker
+from .errors import PreconditionFailed
+from .records import NamespaceRecord, TenantRecord
+
+CREATED = "created"
+CONFIGURED = "configured"
+UNCHANGED = "unchanged"
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """What became of one resource; ``action`` is created, configured or unchanged."""
+
+    kind: str
+    name: str
+    action: str
+
+
+Change = Callable[[], None]
+
+
+class _Plan:
+    """Checks resources in the order parents first and collects what has to be done."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.problems: list[str] = []
+        self.applied: list[Applied] = []
+        self.changes: list[Change] = []
+        #: (Kubernetes namespace, metadata.name) -> name in the broker, of the resources in hand
+        self._tenants: dict[tuple[str, str], str] = {}
+        self._namespaces: dict[tuple[str, str], str] = {}
+        #: Names in the broker that two resources must not share.
+        self._taken: dict[tuple[str, str], str] = {}
+
+    def _claim(self, resource: AnyResource, name: str) -> bool:
+        owner = self._taken.setdefault((resource.kind, name), resource.metadata.name)
+        if owner != resource.metadata.name:
+            self._refuse(resource, f"names {name}, which {resource.kind} {owner} names too")
+        return owner == resource.metadata.name
+
+    def _refuse(self, resource: AnyResource, reason: str) -> None:
+        self.problems.append(f"{resource.kind} {resource.metadata.name}: {reason}")
+
+    def _do(self, kind: str, name: str, action: str, changes: Sequence[Change]) -> None:
+        self.applied.append(Applied(kind, name, action))
+        self.changes.extend(changes)
+
+    def tenant(self, resource: Tenant) -> None:
+        broker = self._broker
+        name = resource.tenant
+        if not self._claim(resource, name):
+            return
+        self._tenants[resource.metadata.namespace, resource.metadata.name] = name
+        clusters = resource.spec.allowed_clusters or [broker.config.cluster_name]
+        unknown = [cluster for cluster in clusters if cluster != broker.config.cluster_name]
+        if unknown:
+            self._refuse(
+                resource, f"spec.allowedClusters: {unknown[0]} does not exist; valid: {broker.config.cluster_name}"
+            )
+            return
+        wanted = TenantRecord(resource.spec.admin_roles, clusters, resource.spec.limits.policies())
+        existing = broker.tenants.get(name)
+        if existing is None:
+            self._do("Tenant", name, CREATED, [lambda: broker.create_tenant(name, wanted)])
+        elif existing != wanted:
+            self._do("Tenant", name, CONFIGURED, [lambda: broker.update_tenant(name, wanted)])
+        else:
+            self._do("Tenant", name, UNCHANGED, [])
+
+    def namespace(self, resource: Namespace) -> None:
+        broker = self._broker
+        reference = resource.spec.tenant_ref.name
+        tenant = self._tenants.get((resource.metadata.namespace, reference))
+        if tenant is None:
+            if reference not in broker.tenants:
+                self._refuse(
+                    resource,
+                    f"spec.tenantRef.name: there is no Tenant {reference}, neither among these resources nor in the "
+                    f"broker; valid: {', '.join(sorted({*self._tenants.values(), *broker.tenants}))}",
+                )
+                return
+            tenant = reference
+        name = f"{tenant}/{resource.local_name}"
+        if not self._claim(resource, name):
+            return
+        self._namespaces[resource.metadata.namespace, resource.metadata.name] = name
+        policies = resource.spec.policies()
+        existing = broker.namespaces.get(name)
+        if existing is None:
+            record = NamespaceRecord(policies=policies, bundles=resource.spec.bundles)
+            self._do("Namespace", name, CREATED, [lambda: broker.create_namespace(name, record)])
+        elif existing.policies != policies:
+            self._do("Namespace", name, CONFIGURED, [lambda: broker.set_namespace_policies(name, policies)])
+        else:
+            self._do("Namespace", name, UNCHANGED, [])
+
+    def _namespace_of(self, resource: Topic) -> str | None:
+        reference = resource.spec.namespace_ref.name
+        name = self._namespaces.get((resource.metadata.namespace, reference))
+        if name is not None:
+            return name
+        found = sorted(name for name in self._broker.namespaces if name.partition("/")[2] == reference)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            self._refuse(
+                resource,
+                f"spec.namespaceRef.name: {reference} could be {' or '.join(found)}; apply its Namespace together with "
+                "the topic",
+            )
+        else:
+            known = sorted({*self._namespaces.values(), *self._broker.namespaces})
+            self._refuse(
+                resource,
+                f"spec.namespaceRef.name: there is no Namespace {reference}, neither among these resources nor in the "
+                f"broker; valid: {', '.join(name.partition('/')[2] for name in known)}",
+            )
+        return None
+
+    def topic(self, resource: Topic) -> None:
+        namespace = self._namespace_of(resource)
+        if namespace is None:
+            return
+        try:
+            name = resource.topic_name(namespace)
+        except InvalidName as error:
+            self._refuse(resource, f"spec.name: {error}")
+            return
+        if not self._claim(resource, str(name)):
+            return
+        policies = resource.spec.policies()
+        wanted = policies if policies != Policies() else None
+        partitions = resource.spec.partitions
+        if partitions > MAX_PARTITIONS:
+            self._refuse(resource, f"spec.partitions: {partitions} is more than {MAX_PARTITIONS}")
+        elif not self._broker.exists(name):
+            self._create_topic(name, resource, wanted)
+        else:
+            self._configure_topic(name, resource, wanted)
+
+    def _create_topic(self, name: TopicName, resource: Topic, wanted: Policies | None) -> None:
+        broker = self._broker
+        partitions = resource.spec.partitions
+        properties = resource.spec.properties
+        changes: list[Change] = []
+        if partitions:
+            changes.append(lambda: broker.create_partitioned_topic(name, partitions, properties))
+        else:
+            changes.append(lambda: _ignore_result(broker.create_topic(name, properties)))
+        if wanted is not None:
+            changes.append(lambda: broker.set_topic_policies(name, wanted))
+        changes.append(lambda: _ignore_result(self._add_subscriptions(name, resource.spec.subscriptions)))
+        self._do("Topic", str(name), CREATED, changes)
+
+    def _configure_topic(self, name: TopicName, resource: Topic, wanted: Policies | None) -> None:
+        broker = self._broker
+        partitions = resource.spec.partitions
+        existing = broker.partitions_of(name)
+        if partitions < existing:
+            self._refuse(
+                resource,
+                f"spec.partitions: {name} has {existing} partitions and cannot have fewer; valid: {existing} or more",
+            )
+            return
+        if partitions and not existing:
+            self._refuse(
+                resource,
+                f"spec.partitions: {name} exists and is not partitioned; valid: 0, or another name",
+            )
+            return
+        changes: list[Change] = []
+        if partitions > existing:
+            changes.append(lambda: broker.update_partitions(name, partitions))
+        if (broker.topic_policies(name) or Policies()) != (wanted or Policies()):
+            changes.append(lambda: broker.set_topic_policies(name, wanted or Policies()))
+        if self._missing_subscriptions(name, resource.spec.subscriptions):
+            changes.append(lambda: _ignore_result(self._add_subscriptions(name, resource.spec.subscriptions)))
+        self._do("Topic", str(name), CONFIGURED if changes else UNCHANGED, changes)
+
+    def _parts(self, name: TopicName) -> list[TopicName]:
+        partitions = self._broker.partitions_of(name)
+        return [name.with_partition(index) for index in range(partitions)] if partitions else [name]
+
+    def _missing_subscriptions(self, name: TopicName, subscriptions: Sequence[str]) -> bool:
+        topics = [self._broker.get_topic(part) for part in self._parts(name)]
+        return any(sub not in topic.subscriptions for topic in topics for sub in subscriptions)
+
+    def _add_subscriptions(self, name: TopicName, subscriptions: Sequence[str]) -> None:
+        for part in self._parts(name):
+            topic = self._broker.get_topic(part)
+            for sub in subscriptions:
+                if sub not in topic.subscriptions:
+                    topic.create_subscription(sub)
+
+
+def _ignore_result(_: object) -> None:
+    """Lets a call that returns something be a :data:`Change`."""
+
+
+def apply_resources(broker: Broker, resources: Sequence[AnyResource]) -> list[Applied]:
+    """Apply ``resources``, parents first; return what became of each, in that order.
+
+    Raises :class:`PreconditionFailed`, one line for each thing that is wrong, with nothing changed. The changes are
+    durable when a ``store.after_commit`` that is asked for now says so.
+    """
+    plan = _Plan(broker)
+    for resource in in_order(resources):
+        if isinstance(resource, Tenant):
+            plan.tenant(resource)
+        elif isinstance(resource, Namespace):
+            plan.namespace(resource)
+        else:
+            plan.topic(resource)
+    if plan.problems:
+        raise PreconditionFailed("\n".join(plan.problems))
+    for change in plan.changes:
+        change()
+    return plan.applied

@@ -1,0 +1,161 @@
+"""A broker's core on the real store, without sockets and on virtual time: what unit and property tests drive."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+
+from crc32c import crc32c
+
+from heliograph_broker.clock import VirtualClock
+from heliograph_broker.config import BrokerConfig
+from heliograph_broker.messaging.broker import Broker
+from heliograph_broker.messaging.consumer import Consumer
+from heliograph_broker.messaging.producer import Producer
+from heliograph_broker.messaging.subscription import Subscription
+from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.resources.names import TopicName
+from heliograph_broker.storage.entry import Entry
+from heliograph_broker.storage.store import InlineScheduler, LedgerStore
+
+
+def make_frame(
+    payload: bytes = b"x",
+    *,
+    messages: int = 1,
+    key: str | None = None,
+    publish_time: int = 0,
+    deliver_at: int | None = None,
+    sequence_id: int = 0,
+    producer: str = "p",
+) -> tuple[wire.MessageMetadata, bytes]:
+    """Return metadata and the entry's bytes as a client would send them after SEND."""
+    metadata = wire.MessageMetadata(producer_name=producer, sequence_id=sequence_id, publish_time=publish_time)
+    if messages > 1:
+        metadata.num_messages_in_batch = messages
+    if key is not None:
+        metadata.partition_key = key
+    if deliver_at is not None:
+        metadata.deliver_at_time = deliver_at
+    encoded = metadata.SerializeToString()
+    checked = struct.pack(">I", len(encoded)) + encoded + payload
+    return metadata, struct.pack(">HI", 0x0E01, crc32c(checked)) + checked
+
+
+class Client:
+    """The far side of a connection: records what the core sends, never answers by itself."""
+
+    def __init__(self) -> None:
+        self.writable = True
+        self.receipts: list[tuple[int, int, int]] = []
+        self.errors: list[tuple[int, int, str]] = []
+        self.messages: list[tuple[Consumer, Entry, int, int | None]] = []
+        self.active: dict[int, bool] = {}
+        self.closed_consumers: list[int] = []
+        self.closed_producers: list[int] = []
+        self.ready_producers: list[int] = []
+
+    def send_receipt(
+        self, producer: Producer, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int
+    ) -> None:
+        self.receipts.append((sequence_id, ledger_id, entry_id))
+
+    def send_publish_error(self, producer_id: int, sequence_id: int, server_error: int, message: str) -> None:
+        self.errors.append((sequence_id, server_error, message))
+
+    def send_producer_ready(self, producer: Producer) -> None:
+        self.ready_producers.append(producer.producer_id)
+
+    def send_close_producer(self, producer: Producer) -> None:
+        self.closed_producers.append(producer.producer_id)
+
+    def send_message(self, consumer: Consumer, entry: Entry, redelivery_count: int, remaining: int | None) -> None:
+        self.messages.append((consumer, entry, redelivery_count, remaining))
+
+    def send_active_change(self, consumer: Consumer, active: bool) -> None:
+        self.active[consumer.consumer_id] = active
+
+    def send_close_consumer(self, consumer: Consumer) -> None:
+        self.closed_consumers.append(consumer.consumer_id)
+
+    def send_end_of_topic(self, consumer: Consumer) -> None:
+        raise AssertionError("no topic here is terminated")
+
+    def take(self) -> list[tuple[Consumer, Entry, int, int | None]]:
+        """Return and forget the messages that came since the last call."""
+        taken, self.messages = self.messages, []
+        return taken
+
+
+class Core:
+    """A broker on a data directory; :meth:`restart` closes and opens it again."""
+
+    def __init__(self, directory: Path, clock: VirtualClock | None = None, **settings: object) -> None:
+        self.clock = clock or VirtualClock()
+        self.directory = directory
+        self.config = BrokerConfig(data_dir=str(directory), disk_reserve_bytes=0, **settings)  # type: ignore[arg-type]
+        self._open()
+
+    def _open(self) -> None:
+        self.store = LedgerStore.open(
+            self.directory, self.clock, scheduler=InlineScheduler(), disk_reserve_bytes=0,
+            segment_bytes=self.config.segment_bytes,
+        )
+        self.broker = Broker(self.store, self.clock, self.config, random.Random(7))
+        self.broker.load()
+        self.store.commit()
+
+    def restart(self) -> None:
+        """Stop in good order and start again."""
+        self.broker.flush_cursors()
+        self.store.commit()
+        self.close()
+        self._open()
+
+    def close(self) -> None:
+        self.store.close()
+
+    def topic(self, name: str = "t") -> Topic:
+        topic = self.broker.get_or_create_topic(TopicName.parse(name))
+        assert isinstance(topic, Topic)
+        return topic
+
+    def producer(self, topic: Topic, client: Client | None = None, name: str = "p", **options: int) -> Producer:
+        producer = Producer(topic, client or Client(), len(topic.producers) + 1, name, **options)
+        topic.producer_registry.add(producer, None)
+        return producer
+
+    def publish(self, producer: Producer, payload: bytes = b"x", **options: object) -> None:
+        """Publish one entry; it is durable after :meth:`commit`."""
+        metadata, frame = make_frame(payload, **options)  # type: ignore[arg-type]
+        messages = metadata.num_messages_in_batch
+        topic = producer.topic
+        topic.publish(producer, metadata.sequence_id, 0, messages, metadata, frame)
+
+    def consumer(
+        self,
+        subscription: Subscription,
+        sub_type: int,
+        client: Client,
+        *,
+        consumer_id: int = 1,
+        name: str = "c",
+        permits: int = 0,
+        **options: int,
+    ) -> Consumer:
+        consumer = Consumer(subscription, client, consumer_id, name, **options)  # type: ignore[arg-type]
+        subscription.add_consumer(consumer, sub_type)
+        if permits:
+            subscription.flow(consumer, permits)
+        return consumer
+
+    def commit(self) -> None:
+        self.store.commit()
+
+    def advance(self, ms: int) -> None:
+        """Let time pass and the broker's tick see it."""
+        self.clock.advance_ms(ms)
+        self.broker.tick()
+        self.store.commit()
