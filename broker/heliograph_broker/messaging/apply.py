@@ -1,7 +1,7 @@
 """Resources into the broker: create what is missing, configure what differs, leave the rest alone.
 
-Everything is checked against the broker and against each other before anything is changed. Applying never deletes:
-a resource that is left out stays as it is.
+Everything is checked against the broker and against each other before anything is changed. Applying never
+deletes: a resource that is left out stays as it is.
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from heliograph_broker.resources.manifests import in_order
-from heliograph_broker.resources.model import AnyResource, Namespace, Tenant, Topic
+from heliograph_broker.resources.model import (
+    AnyResource,
+    BrokerCluster,
+    LimitsSpec,
+    Namespace,
+    PolicySpec,
+    Tenant,
+    Topic,
+)
 from heliograph_broker.resources.names import InvalidName, TopicName
 from heliograph_broker.resources.policies import Policies
 
@@ -62,6 +70,21 @@ class _Plan:
         self.applied.append(Applied(kind, name, action))
         self.changes.extend(changes)
 
+    def cluster(self, resource: BrokerCluster) -> None:
+        """Its pods are the operator's; policies in it are not taken here, and not ignored either."""
+        for field, policies, empty in (
+            ("brokerDefaults", resource.spec.broker_defaults, PolicySpec()),
+            ("limits", resource.spec.limits, LimitsSpec()),
+        ):
+            if policies != empty:
+                self._refuse(
+                    resource,
+                    f"spec.{field}: a broker takes it from the operator only; valid: set it at a Tenant's "
+                    "limits or a Namespace",
+                )
+                return
+        self._do("BrokerCluster", resource.metadata.name, UNCHANGED, [])
+
     def tenant(self, resource: Tenant) -> None:
         broker = self._broker
         name = resource.tenant
@@ -72,7 +95,8 @@ class _Plan:
         unknown = [cluster for cluster in clusters if cluster != broker.config.cluster_name]
         if unknown:
             self._refuse(
-                resource, f"spec.allowedClusters: {unknown[0]} does not exist; valid: {broker.config.cluster_name}"
+                resource,
+                f"spec.allowedClusters: {unknown[0]} does not exist; valid: {broker.config.cluster_name}",
             )
             return
         wanted = TenantRecord(resource.spec.admin_roles, clusters, resource.spec.limits.policies())
@@ -92,8 +116,8 @@ class _Plan:
             if reference not in broker.tenants:
                 self._refuse(
                     resource,
-                    f"spec.tenantRef.name: there is no Tenant {reference}, neither among these resources nor in the "
-                    f"broker; valid: {', '.join(sorted({*self._tenants.values(), *broker.tenants}))}",
+                    f"spec.tenantRef.name: there is no Tenant {reference}, neither here nor in the broker; "
+                    f"valid: {', '.join(sorted({*self._tenants.values(), *broker.tenants}))}",
                 )
                 return
             tenant = reference
@@ -122,15 +146,15 @@ class _Plan:
         if found:
             self._refuse(
                 resource,
-                f"spec.namespaceRef.name: {reference} could be {' or '.join(found)}; apply its Namespace together with "
-                "the topic",
+                f"spec.namespaceRef.name: {reference} could be {' or '.join(found)}; "
+                "apply its Namespace together with the topic",
             )
         else:
             known = sorted({*self._namespaces.values(), *self._broker.namespaces})
             self._refuse(
                 resource,
-                f"spec.namespaceRef.name: there is no Namespace {reference}, neither among these resources nor in the "
-                f"broker; valid: {', '.join(name.partition('/')[2] for name in known)}",
+                f"spec.namespaceRef.name: there is no Namespace {reference}, neither here nor in the broker; "
+                f"valid: {', '.join(name.partition('/')[2] for name in known)}",
             )
         return None
 
@@ -166,7 +190,7 @@ class _Plan:
             changes.append(lambda: _ignore_result(broker.create_topic(name, properties)))
         if wanted is not None:
             changes.append(lambda: broker.set_topic_policies(name, wanted))
-        changes.append(lambda: _ignore_result(self._add_subscriptions(name, resource.spec.subscriptions)))
+        changes.append(lambda: self._add_subscriptions(name, resource.spec.subscriptions))
         self._do("Topic", str(name), CREATED, changes)
 
     def _configure_topic(self, name: TopicName, resource: Topic, wanted: Policies | None) -> None:
@@ -176,7 +200,7 @@ class _Plan:
         if partitions < existing:
             self._refuse(
                 resource,
-                f"spec.partitions: {name} has {existing} partitions and cannot have fewer; valid: {existing} or more",
+                f"spec.partitions: {name} has {existing} and cannot have fewer; valid: {existing} or more",
             )
             return
         if partitions and not existing:
@@ -191,7 +215,7 @@ class _Plan:
         if (broker.topic_policies(name) or Policies()) != (wanted or Policies()):
             changes.append(lambda: broker.set_topic_policies(name, wanted or Policies()))
         if self._missing_subscriptions(name, resource.spec.subscriptions):
-            changes.append(lambda: _ignore_result(self._add_subscriptions(name, resource.spec.subscriptions)))
+            changes.append(lambda: self._add_subscriptions(name, resource.spec.subscriptions))
         self._do("Topic", str(name), CONFIGURED if changes else UNCHANGED, changes)
 
     def _parts(self, name: TopicName) -> list[TopicName]:
@@ -217,8 +241,8 @@ def _ignore_result(_: object) -> None:
 def apply_resources(broker: Broker, resources: Sequence[AnyResource]) -> list[Applied]:
     """Apply ``resources``, parents first; return what became of each, in that order.
 
-    Raises :class:`PreconditionFailed`, one line for each thing that is wrong, with nothing changed. The changes are
-    durable when a ``store.after_commit`` that is asked for now says so.
+    Raises :class:`PreconditionFailed`, one line for each thing that is wrong, with nothing changed. The
+    changes are durable when a ``store.after_commit`` that is asked for now says so.
     """
     plan = _Plan(broker)
     for resource in in_order(resources):
@@ -226,8 +250,10 @@ def apply_resources(broker: Broker, resources: Sequence[AnyResource]) -> list[Ap
             plan.tenant(resource)
         elif isinstance(resource, Namespace):
             plan.namespace(resource)
-        else:
+        elif isinstance(resource, Topic):
             plan.topic(resource)
+        else:
+            plan.cluster(resource)
     if plan.problems:
         raise PreconditionFailed("\n".join(plan.problems))
     for change in plan.changes:

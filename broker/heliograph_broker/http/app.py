@@ -1,0 +1,71 @@
+"""The HTTP application: every route, the error middleware, and what runs as long as it does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from heliograph_broker.config import BrokerConfig
+from heliograph_broker.messaging.broker import Broker
+
+from . import (
+    admin_brokers,
+    admin_namespaces,
+    admin_stats,
+    admin_subscriptions,
+    admin_tenants,
+    admin_topics,
+    apply,
+    health,
+    lookup,
+    metrics,
+    schemas,
+)
+from .context import BROKER, CONFIG, ENDPOINTS, RATES, Endpoints
+from .errors import errors_as_json
+from .loop_lag import LoopLag
+from .rates import RateSampler
+
+__all__ = ["Endpoints", "create_app"]
+
+#: Enough for manifests of tens of thousands of topics.
+_MAX_BODY_BYTES = 16 * 1024 * 1024
+
+
+def create_app(broker: Broker, config: BrokerConfig, endpoints: Endpoints) -> web.Application:
+    """Return the application; ``endpoints`` may be completed when the ports are known."""
+    app = web.Application(middlewares=[errors_as_json], client_max_size=_MAX_BODY_BYTES)
+    app[BROKER] = broker
+    app[CONFIG] = config
+    app[ENDPOINTS] = endpoints
+    app[RATES] = RateSampler(broker, broker.clock)
+    app[metrics.LAG] = LoopLag()
+    for module in (
+        admin_tenants,
+        admin_namespaces,
+        admin_brokers,
+        schemas,
+        admin_topics,
+        admin_subscriptions,
+        admin_stats,
+        lookup,
+        apply,
+        metrics,
+        health,
+    ):
+        app.add_routes(module.routes())
+    app.cleanup_ctx.append(_background)
+    return app
+
+
+async def _background(app: web.Application) -> AsyncIterator[None]:
+    """Sample rates and the event loop's lag from start to clean-up."""
+    tasks = [asyncio.create_task(app[RATES].run()), asyncio.create_task(app[metrics.LAG].run())]
+    yield
+    for task in tasks:
+        task.cancel()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(outcome, Exception):
+            raise outcome

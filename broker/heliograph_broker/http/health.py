@@ -1,0 +1,41 @@
+"""/health/live and /health/ready: whether this process answers, and whether it can keep what it is given."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from heliograph_broker.messaging.broker import Broker
+
+from .context import BROKER, as_json, committed
+from .errors import ApiError
+
+WRITER_TIMEOUT_S = 5.0
+#: Deleting what never exists sends a commit through the writer thread that leaves nothing to sync.
+_PROBE_KEY = b"probe/ready"
+
+
+async def check_ready(broker: Broker) -> None:
+    """Raises :class:`ApiError` 503 naming what is wrong."""
+    if broker.store.disk_full:
+        raise ApiError(503, "the disk is full: new messages are refused until space is freed")
+    broker.store.delete(_PROBE_KEY)
+    try:
+        async with asyncio.timeout(WRITER_TIMEOUT_S):
+            await committed(broker)
+    except TimeoutError as error:
+        raise ApiError(503, f"the store has not committed anything for {WRITER_TIMEOUT_S:g} s") from error
+
+
+async def live(request: web.Request) -> web.Response:
+    return as_json({"status": "live"})
+
+
+async def ready(request: web.Request) -> web.Response:
+    await check_ready(request.app[BROKER])
+    return as_json({"status": "ready", "topics": len(request.app[BROKER].topics)})
+
+
+def routes() -> list[web.RouteDef]:
+    return [web.get("/health/live", live), web.get("/health/ready", ready)]

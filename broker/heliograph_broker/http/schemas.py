@@ -1,0 +1,122 @@
+"""Schemas of topics: /admin/v2/schemas."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from heliograph_broker.messaging.errors import BrokerError
+from heliograph_broker.messaging.records import SchemaRecord
+from heliograph_broker.protocol import wire_pb2 as wire
+
+from .context import BROKER, as_json, committed, required_body, topic_of
+from .errors import ApiError
+
+_EXAMPLE = '{"type": "JSON", "schema": "{...}", "properties": {}}'
+
+
+class SchemaNotFound(BrokerError):
+    http_status = 404
+
+
+class SchemaDocument(msgspec.Struct):
+    """Pulsar's PostSchemaPayload; ``schema`` is the definition as text."""
+
+    type: str
+    schema: str = ""
+    properties: dict[str, str] = {}
+
+
+def _type_name(value: int) -> str:
+    """Return the REST name of a wire type: KeyValue is KEY_VALUE there."""
+    name = wire.Schema.Type.Name(value)  # type: ignore[arg-type]
+    return "KEY_VALUE" if name == "KeyValue" else name.upper()
+
+
+def _type_value(name: str) -> int:
+    for wire_name, value in wire.Schema.Type.items():
+        if _type_name(value) == name.upper() and wire_name != "None":
+            return value
+    valid = ", ".join(sorted(_type_name(value) for key, value in wire.Schema.Type.items() if key != "None"))
+    raise ApiError(422, f"schema type '{name}' is not one of {valid}")
+
+
+def _data_text(record: SchemaRecord) -> str:
+    """Return the definition as text; a key/value schema's two parts as one JSON object."""
+    data = record.data
+    if _type_name(record.type) == "KEY_VALUE" and len(data) >= 8:
+        (key_size,) = struct.unpack_from(">i", data)
+        key_size = max(key_size, 0)
+        key, value = data[4 : 4 + key_size], data[8 + key_size :]
+        parts = {"key": key.decode("utf-8", "replace"), "value": value.decode("utf-8", "replace")}
+        return msgspec.json.encode(parts).decode()
+    return data.decode("utf-8", "replace")
+
+
+def _document(record: SchemaRecord, version: int) -> dict[str, Any]:
+    return {
+        "version": version,
+        "type": _type_name(record.type),
+        "timestamp": record.created_ms,
+        "data": _data_text(record),
+        "properties": record.properties,
+    }
+
+
+async def get_schema(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    text = request.match_info.get("version")
+    if text is not None and not (text.isascii() and text.isdigit()):
+        raise ApiError(400, f"a schema version is a number from 0 on, not '{text}'")
+    found = broker.schemas.get(broker.schema_key(topic_of(request)), None if text is None else int(text))
+    if found is None:
+        raise SchemaNotFound("Schema not found")
+    return as_json(_document(*found))
+
+
+async def list_schemas(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    versions = broker.schemas.versions(broker.schema_key(topic_of(request)))
+    if not versions:
+        raise SchemaNotFound("Schema not found")
+    return as_json({"getSchemaResponses": [_document(record, at) for at, record in enumerate(versions)]})
+
+
+async def post_schema(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    name = topic_of(request)
+    document = await required_body(request, SchemaDocument, _EXAMPLE)
+    record = SchemaRecord(
+        name=name.local,
+        type=_type_value(document.type),
+        data=document.schema.encode(),
+        properties=document.properties,
+        created_ms=broker.clock.now_ms(),
+    )
+    broker.namespace(name.namespace_name)
+    version = broker.schemas.add(broker.schema_key(name), record)
+    await committed(broker)
+    return as_json({"version": {"version": version}})
+
+
+async def delete_schema(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    version = broker.schemas.delete(broker.schema_key(topic_of(request)))
+    if version is None:
+        raise SchemaNotFound("Schema not found")
+    await committed(broker)
+    return as_json({"version": {"version": version}})
+
+
+def routes() -> list[web.RouteDef]:
+    path = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
+    return [
+        web.get(f"{path}/schema", get_schema),
+        web.get(f"{path}/schema/{{version}}", get_schema),
+        web.get(f"{path}/schemas", list_schemas),
+        web.post(f"{path}/schema", post_schema),
+        web.delete(f"{path}/schema", delete_schema),
+    ]
