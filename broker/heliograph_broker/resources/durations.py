@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from .quoting import quoted
+
 UNLIMITED = -1
 MAX_DURATION_MS = 2**63 - 1
 VALID = "500ms, 90s, 15m, 3h, 7d, 1w, 0, -1 or infinite"
@@ -38,7 +40,7 @@ def parse_duration(value: object) -> int:
     duration = int(Fraction(whole + (fraction or "")) * _UNITS[unit])
     if duration > MAX_DURATION_MS:
         raise InvalidDuration(
-            f"{_shown(value)} is too long a duration; valid: at most {MAX_DURATION_MS}ms, or infinite"
+            f"{quoted(value)} is too long a duration; valid: at most {MAX_DURATION_MS}ms, or infinite"
         )
     return duration
 
@@ -57,9 +59,4 @@ def format_duration(duration_ms: int) -> str:
 
 
 def _invalid(value: object) -> InvalidDuration:
-    return InvalidDuration(f"{_shown(value)} is not a duration; valid: {VALID}")
-
-
-def _shown(value: object) -> str:
-    text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return InvalidDuration(f"{quoted(value)} is not a duration; valid: {VALID}")

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import unquote
 
+from .quoting import quoted
+
 PERSISTENT = "persistent"
 NON_PERSISTENT = "non-persistent"
 
@@ -67,24 +69,24 @@ class TopicName:
                 parts = ["public", "default", rest]
             elif len(parts) == 4:
                 raise InvalidName(
-                    f"Invalid topic name {shown(text)}: names with a cluster (tenant/cluster/namespace/topic) are not"
+                    f"Invalid topic name {quoted(text)}: names with a cluster (tenant/cluster/namespace/topic) are not"
                     " supported; valid: topic or tenant/namespace/topic"
                 )
             elif len(parts) != 3:
-                raise InvalidName(f"Invalid short topic name {shown(text)}; valid: topic or tenant/namespace/topic")
+                raise InvalidName(f"Invalid short topic name {quoted(text)}; valid: topic or tenant/namespace/topic")
         else:
             if domain not in _DOMAINS:
-                raise InvalidName(f"Invalid topic domain {shown(domain)}; valid: persistent or non-persistent")
+                raise InvalidName(f"Invalid topic domain {quoted(domain)}; valid: persistent or non-persistent")
             parts = rest.split("/", 2)
             if len(parts) != 3:
-                raise InvalidName(f"Invalid topic name {shown(text)}; valid: {domain}://tenant/namespace/topic")
+                raise InvalidName(f"Invalid topic name {quoted(text)}; valid: {domain}://tenant/namespace/topic")
         return TopicName.of(domain, *parts)
 
     @staticmethod
     def of(domain: str, tenant: str, namespace: str, local: str) -> TopicName:
         """Return the name made of these parts, ``local`` as it is (not URL-encoded). Raises :class:`InvalidName`."""
         if domain not in _DOMAINS:
-            raise InvalidName(f"Invalid topic domain {shown(domain)}; valid: persistent or non-persistent")
+            raise InvalidName(f"Invalid topic domain {quoted(domain)}; valid: persistent or non-persistent")
         check_part("tenant", tenant)
         check_part("namespace", namespace)
         check_local("topic", local)
@@ -96,7 +98,7 @@ class TopicName:
         size = len(str(name).encode()) - len(local.encode()) + len(base.encode())
         if size > MAX_TOPIC_NAME_BYTES:
             raise InvalidName(
-                f"Invalid topic name {shown(str(name))}: it has {size} bytes; valid: at most {MAX_TOPIC_NAME_BYTES}"
+                f"Invalid topic name {quoted(str(name))}: it has {size} bytes; valid: at most {MAX_TOPIC_NAME_BYTES}"
             )
         return name
 
@@ -148,11 +150,11 @@ class NamespaceName:
         parts = text.split("/")
         if len(parts) == 3:
             raise InvalidName(
-                f"Invalid namespace name {shown(text)}: names with a cluster (tenant/cluster/namespace) are not"
+                f"Invalid namespace name {quoted(text)}: names with a cluster (tenant/cluster/namespace) are not"
                 " supported; valid: tenant/namespace"
             )
         if len(parts) != 2:
-            raise InvalidName(f"Invalid namespace name {shown(text)}; valid: tenant/namespace")
+            raise InvalidName(f"Invalid namespace name {quoted(text)}; valid: tenant/namespace")
         check_part("tenant", parts[0])
         check_part("namespace", parts[1])
         return NamespaceName(parts[0], parts[1])
@@ -164,7 +166,7 @@ class NamespaceName:
 def check_part(what: str, text: str) -> None:
     """Raises :class:`InvalidName` unless ``text`` may name a tenant or namespace."""
     if not _PART.fullmatch(text):
-        raise InvalidName(f"Invalid {what} name {shown(text)}; valid: letters, digits and the characters - = : . _")
+        raise InvalidName(f"Invalid {what} name {quoted(text)}; valid: letters, digits and the characters - = : . _")
 
 
 def check_local(what: str, text: str) -> None:
@@ -172,12 +174,12 @@ def check_local(what: str, text: str) -> None:
     if not text:
         raise InvalidName(f"Invalid {what} name: it is empty")
     if text != text.strip():
-        raise InvalidName(f"Invalid {what} name {shown(text)}: it begins or ends with white space")
+        raise InvalidName(f"Invalid {what} name {quoted(text)}: it begins or ends with white space")
     # Most names are plain ASCII: one quick test instead of a look at every character.
     if not (text.isascii() and text.isprintable()) and any(
         unicodedata.category(character) in _UNPRINTABLE for character in text
     ):
-        raise InvalidName(f"Invalid {what} name {shown(text)}: it has characters that cannot be printed")
+        raise InvalidName(f"Invalid {what} name {quoted(text)}: it has characters that cannot be printed")
 
 
 def check_subscription(text: str) -> None:
@@ -186,7 +188,7 @@ def check_subscription(text: str) -> None:
     size = len(text.encode())
     if size > MAX_SUBSCRIPTION_NAME_BYTES:
         raise InvalidName(
-            f"Invalid subscription name {shown(text)}: it has {size} bytes;"
+            f"Invalid subscription name {quoted(text)}: it has {size} bytes;"
             f" valid: at most {MAX_SUBSCRIPTION_NAME_BYTES}"
         )
 
@@ -199,11 +201,4 @@ def decode_local(encoded: str) -> str:
     try:
         return unquote(encoded, errors="strict")
     except UnicodeDecodeError:
-        raise InvalidName(f"Invalid topic name {shown(encoded)}: what it encodes is not UTF-8") from None
-
-
-def shown(text: str) -> str:
-    """Return ``text`` quoted for a message: on one line, and not longer than a person reads."""
-    if len(text) > 100:
-        text = f"{text[:97]}..."
-    return f"'{text}'" if text.isprintable() else ascii(text)
+        raise InvalidName(f"Invalid topic name {quoted(encoded)}: what it encodes is not UTF-8") from None

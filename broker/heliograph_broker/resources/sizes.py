@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from .quoting import quoted
+
 UNLIMITED = -1
 MAX_SIZE = 2**63 - 1
 VALID = "10G, 512M, 10Gi, bytes as a number, -1 or infinite"
@@ -38,7 +40,7 @@ def parse_size(value: object) -> int:
     else:
         raise _invalid(value)
     if number > MAX_SIZE:
-        raise InvalidSize(f"{_shown(value)} is too large a size; valid: at most {MAX_SIZE} bytes, or infinite")
+        raise InvalidSize(f"{quoted(value)} is too large a size; valid: at most {MAX_SIZE} bytes, or infinite")
     if number < UNLIMITED:
         raise _invalid(value)
     return number
@@ -55,9 +57,4 @@ def format_size(size: int) -> str:
 
 
 def _invalid(value: object) -> InvalidSize:
-    return InvalidSize(f"{_shown(value)} is not a size; valid: {VALID}")
-
-
-def _shown(value: object) -> str:
-    text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return InvalidSize(f"{quoted(value)} is not a size; valid: {VALID}")

@@ -1,0 +1,180 @@
+"""The admin REST API of a broker, as an asynchronous client: Pulsar's ``/admin/v2`` paths and Heliograph's own.
+
+It knows nothing of the broker's inside, so that whatever drives a broker from outside can use it, against a
+Pulsar too as far as the paths are Pulsar's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import aiohttp
+
+from .resources.names import TopicName
+
+#: An answer's JSON; its shape is Pulsar's, stated by each method.
+Json = Any
+
+_TIMEOUT = aiohttp.ClientTimeout(total=60, connect=5)
+
+
+class AdminError(Exception):
+    """Base of everything that goes wrong between this client and a broker; ``str(error)`` is one line for people."""
+
+
+class AdminUnreachable(AdminError):
+    """No broker answers at the URL, or what answers does not speak HTTP."""
+
+
+class AdminRefused(AdminError):
+    """The broker answered with a refusal: its HTTP ``status`` and its ``reason``."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+class AdminClient:
+    """One broker's admin API; use it with ``async with``. Every method may raise an :class:`AdminError`."""
+
+    def __init__(self, http_url: str) -> None:
+        self.http_url = http_url.rstrip("/")
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(timeout=_TIMEOUT)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Json = None,
+        text: str | None = None,
+        params: dict[str, str] | None = None,
+    ) -> Json:
+        """Call ``path`` (with its leading slash) with ``body`` as JSON or ``text`` as YAML.
+
+        Returns the decoded JSON, the text if it is not JSON, or None for an empty answer.
+        """
+        if self._session is None:
+            raise RuntimeError("AdminClient is used outside its 'async with'")
+        data: bytes | None = None
+        headers = {}
+        if text is not None:
+            data, headers["Content-Type"] = text.encode(), "application/yaml"
+        elif body is not None:
+            data, headers["Content-Type"] = json.dumps(body).encode(), "application/json"
+        url = f"{self.http_url}{path}"
+        try:
+            async with self._session.request(method, url, data=data, headers=headers, params=params) as response:
+                answer = (await response.read()).decode(errors="replace")
+                if response.status >= 400:
+                    raise AdminRefused(response.status, _reason(answer, response))
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise AdminUnreachable(f"no broker answers at {self.http_url}: {_cause(error)}") from error
+        if not answer:
+            return None
+        try:
+            return json.loads(answer)
+        except json.JSONDecodeError:
+            return answer
+
+    async def apply(self, manifests: str) -> list[dict[str, Any]]:
+        """Apply a YAML stream of manifests; returns what became of each resource, in order of application."""
+        answer = await self.request("POST", "/heliograph/v1/apply", text=manifests)
+        applied: list[dict[str, Any]] = answer["applied"]
+        return applied
+
+    async def broker_version(self) -> str:
+        return str(await self.request("GET", "/admin/v2/brokers/version"))
+
+    async def topics(self, namespace: str, *, domains: Sequence[str] = ("persistent", "non-persistent")) -> list[str]:
+        """Return the full names of a namespace's topics, every partition by its own name, sorted."""
+        found: list[str] = []
+        for domain in domains:
+            found += await self.request("GET", f"/admin/v2/{domain}/{namespace}")
+        return sorted(found)
+
+    async def partitioned_topics(self, namespace: str) -> list[str]:
+        """Return the full names of a namespace's partitioned topics, sorted."""
+        found: list[str] = []
+        for domain in ("persistent", "non-persistent"):
+            found += await self.request("GET", f"/admin/v2/{domain}/{namespace}/partitioned")
+        return sorted(found)
+
+    async def partitions(self, topic: TopicName) -> int:
+        """Return how many partitions a topic has; 0 if it is not partitioned."""
+        answer = await self.request("GET", f"{_path(topic)}/partitions")
+        return int(answer["partitions"])
+
+    async def stats(self, topic: TopicName) -> dict[str, Any]:
+        """Return a topic's stats with Pulsar's field names; of a partitioned topic the sums, and ``partitions``.
+
+        Raises :class:`AdminRefused` with status 404 if there is no such topic.
+        """
+        answer: dict[str, Any]
+        if topic.partition < 0 and await self.partitions(topic) > 0:
+            answer = await self.request(
+                "GET", f"{_path(topic)}/partitioned-stats", params={"perPartition": "true", **_OLDEST}
+            )
+        else:
+            answer = await self.request("GET", f"{_path(topic)}/stats", params=_OLDEST)
+        return answer
+
+    async def create_topic(self, topic: TopicName, *, partitions: int = 0) -> None:
+        """Create a topic; ``partitions`` 0 makes it a plain one."""
+        if partitions:
+            await self.request("PUT", f"{_path(topic)}/partitions", body=partitions)
+        else:
+            await self.request("PUT", _path(topic))
+
+    async def delete_topic(self, topic: TopicName, *, force: bool = False) -> None:
+        """Delete a topic with all its partitions; ``force`` disconnects producers and consumers first."""
+        path = _path(topic)
+        if topic.partition < 0 and await self.partitions(topic) > 0:
+            path += "/partitions"
+        await self.request("DELETE", path, params={"force": "true"} if force else None)
+
+
+_OLDEST = {"getEarliestTimeInBacklog": "true"}
+
+
+def oldest_age_ms(figures: dict[str, Any], now_ms: int) -> int:
+    """Return the age of a subscription's oldest unacknowledged message from its stats; -1 if it has none."""
+    earliest = figures.get("earliestMsgPublishTimeInBacklog", 0)
+    if not figures["msgBacklog"] or earliest <= 0:
+        return -1
+    return max(0, now_ms - int(earliest))
+
+
+def _path(topic: TopicName) -> str:
+    return f"/admin/v2/{topic.domain}/{topic.namespace_name}/{quote(topic.local, safe='')}"
+
+
+def _cause(error: aiohttp.ClientError | TimeoutError) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error.os_error.strerror or str(error.os_error)
+    return str(error) or type(error).__name__
+
+
+def _reason(answer: str, response: aiohttp.ClientResponse) -> str:
+    """Pulsar states refusals as ``{"reason": …}``; other servers (a proxy) say what they like."""
+    try:
+        reason = json.loads(answer)["reason"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        reason = f"HTTP {response.status} {response.reason or ''} for {response.url.path}".rstrip()
+    return str(reason)

@@ -1,0 +1,66 @@
+"""The ``heliograph`` command. Each subcommand's module is imported here; what it runs is imported when it runs."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from . import __version__
+from .admin_client import AdminError
+from .cli_apply import apply
+from .cli_messages import consume, produce
+from .cli_standalone import standalone
+from .cli_support import CliError
+from .cli_topics import topics_app
+from .resources.names import InvalidName
+
+app = typer.Typer(
+    name="heliograph",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+app.command()(standalone)
+app.command()(apply)
+app.add_typer(topics_app, name="topics")
+app.command()(produce)
+app.command()(consume)
+
+
+@app.command()
+def version() -> None:
+    """Print the version of Heliograph."""
+    print(f"heliograph {__version__}")
+
+
+@app.callback()
+def heliograph() -> None:
+    """A message broker that speaks Apache Pulsar's protocol.
+
+    \b
+    Run a broker, then talk to it from another terminal:
+      heliograph standalone
+      heliograph topics create orders --partitions 4
+      heliograph produce orders -m hello --key customer-1
+      heliograph consume orders -s billing --earliest
+      heliograph topics stats orders
+
+    Every command has its own help: heliograph COMMAND --help
+    """
+
+
+def main() -> None:
+    """Run the command line; expected failures are lines on stderr and exit code 1, never a traceback."""
+    try:
+        app()
+    except (CliError, AdminError, InvalidName) as error:
+        for line in str(error).splitlines():
+            print(f"heliograph: {line}", file=sys.stderr)
+        sys.exit(1)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough (| head).
+        sys.stderr.close()
+        sys.exit(1)

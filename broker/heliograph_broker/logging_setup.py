@@ -1,0 +1,57 @@
+"""Where log lines go and what they look like: stderr, JSON for machines, columns for a person at a terminal."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import structlog
+from structlog.typing import Processor
+
+FORMATS = ("json", "console")
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class LoggingError(ValueError):
+    """``HELIOGRAPH_LOG_FORMAT`` or ``HELIOGRAPH_LOG_LEVEL`` says something unknown; the message names what is known."""
+
+
+def configure_logging() -> None:
+    """Set up structlog and the standard library's logging, once per process.
+
+    ``HELIOGRAPH_LOG_FORMAT`` is ``json`` or ``console`` (default: console on a terminal), ``HELIOGRAPH_LOG_LEVEL``
+    one of debug, info, warning, error (default: info). Raises :class:`LoggingError`.
+    """
+    form = _choice("HELIOGRAPH_LOG_FORMAT", FORMATS, "console" if sys.stderr.isatty() else "json")
+    level = logging.getLevelNamesMapping()[_choice("HELIOGRAPH_LOG_LEVEL", LEVELS, "info").upper()]
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    ending: list[Processor]
+    if form == "json":
+        ending = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    else:
+        ending = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    structlog.configure(
+        processors=[*shared, *ending],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    # Libraries (aiohttp, asyncio) log through the standard library: the same lines, from warnings up.
+    handler = logging.StreamHandler(sys.stderr)
+    remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[remove_meta, *ending])
+    )
+    logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING), force=True)
+
+
+def _choice(variable: str, allowed: tuple[str, ...], default: str) -> str:
+    value = os.environ.get(variable, "") or default
+    if value not in allowed:
+        raise LoggingError(f"{variable} is {value!r}: it should be one of {', '.join(allowed)}")
+    return value

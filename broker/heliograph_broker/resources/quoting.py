@@ -1,0 +1,29 @@
+"""How a value somebody wrote is shown back in an error: as in the manifest, on one line, not longer than one reads."""
+
+from __future__ import annotations
+
+import reprlib
+from itertools import islice
+
+_LONGEST = 80
+_FEWEST = 4
+
+
+def quoted(value: object) -> str:
+    """Return ``value`` for a message: texts in quotes, ``true``, ``false`` and ``null`` as YAML writes them."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        cut = value if len(value) <= _LONGEST else f"{value[: _LONGEST - 3]}..."
+        return f"'{cut}'" if cut.isprintable() else ascii(cut)
+    if isinstance(value, int) and value.bit_length() > 256:
+        # Python refuses to write out numbers of thousands of digits.
+        return "a number of more than 77 digits"
+    if isinstance(value, dict):
+        keys = ", ".join(quoted(key) for key in islice(value, _FEWEST))
+        return f"a mapping with {keys}{', ...' if len(value) > _FEWEST else ''}" if value else "an empty mapping"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return reprlib.repr(value)
