@@ -23,7 +23,7 @@ async def apply(request: web.Request) -> web.Response:
         raise ApiError(422, str(error)) from error
     applied = apply_resources(broker, resources)
     await committed(broker)
-    return as_json({"applied": applied})
+    return as_json({"results": applied})
 
 
 def routes() -> list[web.RouteDef]:

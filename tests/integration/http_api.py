@@ -1,0 +1,74 @@
+"""The HTTP application over a real broker and a real store, on the test's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from aiohttp.test_utils import TestClient, TestServer
+from heliograph_broker.clock import SystemClock
+from heliograph_broker.config import BrokerConfig
+from heliograph_broker.http.app import Endpoints, create_app
+from heliograph_broker.messaging.broker import Broker
+from heliograph_broker.storage.scheduler import LoopScheduler
+from heliograph_broker.storage.store import LedgerStore
+from yarl import URL
+
+
+class Answer(NamedTuple):
+    """Status, decoded JSON (or text, or None without a body), and headers."""
+
+    status: int
+    body: Any
+    headers: Any
+
+
+class HttpApi:
+    """Requests with the path exactly as given: nothing is encoded or normalized on the way."""
+
+    def __init__(self, broker: Broker, client: TestClient[Any, Any]) -> None:
+        self.broker = broker
+        self._client = client
+
+    async def request(self, method: str, path: str, body: str | bytes | None = None, **headers: str) -> Answer:
+        """Send ``body`` as it is; header names are given with ``_`` for ``-``."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        url = URL(str(self._client.make_url("/")).rstrip("/") + path, encoded=True)
+        async with self._client.session.request(method, url, data=body, headers=named) as response:
+            text = await response.text()
+            is_json = response.content_type == "application/json" and bool(text)
+            return Answer(response.status, await response.json() if is_json else text or None, response.headers)
+
+    async def get(self, path: str) -> Any:
+        """Return the body of a GET that must succeed."""
+        answer = await self.request("GET", path)
+        assert answer.status == 200, answer
+        return answer.body
+
+    async def done(self, method: str, path: str, body: str | None = None) -> None:
+        """Send a change that must be accepted."""
+        answer = await self.request(method, path, body)
+        assert answer.status == 204, answer
+
+
+@asynccontextmanager
+async def running_api(data_dir: Path) -> AsyncIterator[HttpApi]:
+    """Open the store in ``data_dir``, load the broker, serve; and close everything in order."""
+    clock = SystemClock()
+    store = LedgerStore.open(data_dir, clock, scheduler=LoopScheduler(asyncio.get_running_loop()))
+    try:
+        config = BrokerConfig(data_dir=str(data_dir))
+        broker = Broker(store, clock, config, random.Random(7))
+        broker.load()
+        endpoints = Endpoints("pulsar://127.0.0.1:6650", "http://127.0.0.1:8080")
+        async with TestClient(TestServer(create_app(broker, config, endpoints))) as client:
+            yield HttpApi(broker, client)
+        committed = asyncio.Event()
+        store.after_commit(lambda error: committed.set())
+        await committed.wait()
+    finally:
+        store.close()

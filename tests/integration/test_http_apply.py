@@ -1,0 +1,90 @@
+"""Manifests posted to a running broker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from .http_api import HttpApi, running_api
+
+MANIFESTS = """
+apiVersion: heliograph.dev/v1alpha1
+kind: Topic
+metadata: {name: orders}
+spec:
+  namespaceRef: {name: payments}
+  partitions: PARTITIONS
+  messageTTL: 2h
+  subscriptions: [billing]
+---
+apiVersion: heliograph.dev/v1alpha1
+kind: Tenant
+metadata: {name: shop}
+spec: {limits: {messageTTL: 1h}}
+---
+apiVersion: heliograph.dev/v1alpha1
+kind: Namespace
+metadata: {name: payments}
+spec:
+  tenantRef: {name: shop}
+  retention: {time: 1d, size: 1Gi}
+"""
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[HttpApi]:
+    async with running_api(tmp_path / "data") as running:
+        yield running
+
+
+async def _actions(api: HttpApi, text: str) -> list[tuple[str, str, str]]:
+    answer = await api.request("POST", "/heliograph/v1/apply", text)
+    assert answer.status == 200, answer
+    return [(one["kind"], one["name"], one["action"]) for one in answer.body["results"]]
+
+
+async def test_resources_are_created_then_unchanged_then_configured(api: HttpApi) -> None:
+    names = [("Tenant", "shop"), ("Namespace", "shop/payments"), ("Topic", "persistent://shop/payments/orders")]
+    two = MANIFESTS.replace("PARTITIONS", "2")
+    assert await _actions(api, two) == [(*name, "created") for name in names]
+    assert await _actions(api, two) == [(*name, "unchanged") for name in names]
+    grown = await _actions(api, MANIFESTS.replace("PARTITIONS", "3"))
+    assert [action for _, _, action in grown] == ["unchanged", "unchanged", "configured"]
+    topic = "/admin/v2/persistent/shop/payments/orders"
+    assert (await api.get(f"{topic}/partitions"))["partitions"] == 3
+    assert await api.get(f"{topic}-partition-2/subscriptions") == ["billing"]
+    retention = await api.get("/admin/v2/namespaces/shop/payments/retention")
+    assert retention == {"retentionTimeInMinutes": 1440, "retentionSizeInMB": 1024}
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "part"),
+    [
+        ("kind: Topic", 422, "apiVersion"),
+        ("{", 422, "YAML"),
+        (
+            MANIFESTS.replace("PARTITIONS", "2").replace("tenantRef: {name: shop}", "tenantRef: {name: gone}"),
+            412,
+            "gone",
+        ),
+        (
+            MANIFESTS.replace("PARTITIONS", "2").replace("{name: payments}\n  part", "{name: x}\n  part"),
+            412,
+            "Namespace x",
+        ),
+    ],
+)
+async def test_anything_wrong_changes_nothing(api: HttpApi, text: str, status: int, part: str) -> None:
+    answer = await api.request("POST", "/heliograph/v1/apply", text)
+    assert answer.status == status, answer
+    assert part in answer.body["reason"]
+    assert await api.get("/admin/v2/tenants") == ["public"]
+
+
+async def test_partitions_never_shrink(api: HttpApi) -> None:
+    await _actions(api, MANIFESTS.replace("PARTITIONS", "3"))
+    answer = await api.request("POST", "/heliograph/v1/apply", MANIFESTS.replace("PARTITIONS", "2"))
+    assert answer.status == 412
+    assert "3 or more" in answer.body["reason"]

@@ -1,0 +1,1 @@
+"""Unit tests of the HTTP port's parts that need no server."""

@@ -1,0 +1,76 @@
+"""Rates over a window of a minute, on virtual time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from heliograph_broker.clock import VirtualClock
+from heliograph_broker.config import BrokerConfig
+from heliograph_broker.http.rates import RateSampler
+from heliograph_broker.messaging.broker import Broker
+from heliograph_broker.resources.names import TopicName
+from heliograph_broker.storage.scheduler import InlineScheduler
+from heliograph_broker.storage.store import LedgerStore
+
+TOPIC = TopicName.parse("orders")
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    clock = VirtualClock()
+    store = LedgerStore.open(tmp_path / "data", clock, scheduler=InlineScheduler())
+    broker = Broker(store, clock, BrokerConfig(), random.Random(1))
+    broker.load()
+    yield broker
+    store.commit()
+    store.close()
+
+
+def test_a_rate_is_what_the_last_minute_brought(broker: Broker) -> None:
+    clock = broker.clock
+    assert isinstance(clock, VirtualClock)
+    sampler = RateSampler(broker, clock)
+    topic = broker.create_topic(TOPIC)
+    assert sampler.rates(topic) == (0.0, 0.0)
+    for _ in range(12):
+        topic.msg_in += 100
+        topic.bytes_in += 1000
+        clock.advance_ms(10_000)
+        assert sampler.rates(topic) == pytest.approx((10.0, 100.0))
+        list(sampler.sweep())
+    for _ in range(8):
+        clock.advance_ms(10_000)
+        list(sampler.sweep())
+    assert sampler.rates(topic) == (0.0, 0.0)
+
+
+def test_traffic_after_a_pause_counts_from_the_last_look(broker: Broker) -> None:
+    clock = broker.clock
+    assert isinstance(clock, VirtualClock)
+    sampler = RateSampler(broker, clock)
+    topic = broker.create_topic(TOPIC)
+    topic.msg_in = 50
+    list(sampler.sweep())
+    for _ in range(20):
+        clock.advance_ms(10_000)
+        list(sampler.sweep())
+    topic.msg_in += 40
+    clock.advance_ms(4_000)
+    assert sampler.rates(topic)[0] == pytest.approx(10.0)
+
+
+def test_a_deleted_topic_is_forgotten(broker: Broker) -> None:
+    clock = broker.clock
+    assert isinstance(clock, VirtualClock)
+    sampler = RateSampler(broker, clock)
+    topic = broker.create_topic(TOPIC)
+    topic.msg_in = 5
+    clock.advance_ms(10_000)
+    list(sampler.sweep())
+    broker.delete_topic(TOPIC)
+    list(sampler.sweep())
+    topic.msg_in = 0
+    assert sampler.rates(topic) == (0.0, 0.0)
