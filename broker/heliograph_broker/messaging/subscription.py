@@ -191,8 +191,11 @@ class Subscription:
             return KeySharedDispatcher(self, sticky=sticky, allow_out_of_order=allow_out_of_order)
         return SingleActiveDispatcher(self, failover=sub_type == FAILOVER)
 
-    def remove_consumer(self, consumer: Consumer) -> None:
-        """Detach ``consumer``; what it holds goes to the others. A subscription that is not durable ends with it."""
+    def remove_consumer(self, consumer: Consumer, *, returns: bool = False) -> None:
+        """Detach ``consumer``; what it holds goes to the others.
+
+        A subscription that is not durable ends with its last consumer, unless that ``returns`` at once (seek).
+        """
         if self.dispatcher is None or consumer not in self.consumers:
             return
         self.dispatcher.remove(consumer)
@@ -201,14 +204,14 @@ class Subscription:
             self.dispatcher = None
             self.sub_type = None
             self.pending.clear()
-            if not self.durable:
+            if not self.durable and not returns:
                 self.topic.drop_subscription(self)
 
-    def disconnect_all(self) -> None:
-        """Ask every consumer to reconnect."""
+    def disconnect_all(self, *, keep: bool = False) -> None:
+        """Ask every consumer to reconnect; ``keep`` a subscription that is not durable for them."""
         for consumer in list(self.consumers):
             consumer.sink.send_close_consumer(consumer)
-            self.remove_consumer(consumer)
+            self.remove_consumer(consumer, returns=keep)
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """The client can take ``permits`` more messages."""
@@ -459,7 +462,8 @@ class Subscription:
         """
         topic = self.topic
         offset = min(max(offset, topic.first_offset), topic.end_offset)
-        self.disconnect_all()
+        # A reader that seeks by time subscribes again without saying where: its cursor must outlive the reconnection.
+        self.disconnect_all(keep=True)
         self._generation += 1
         generation = self._generation
 

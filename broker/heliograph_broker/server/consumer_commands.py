@@ -224,6 +224,8 @@ def seek(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
         else:
             session.succeed(request.request_id)
 
+    if isinstance(subscription, Subscription) and not subscription.durable:
+        session.sought_readers.add(subscription)
     subscription.seek(offset, remaining, done)
 
 

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from heliograph_broker.messaging.consumer import Consumer
 from heliograph_broker.messaging.errors import BrokerError
 from heliograph_broker.messaging.producer import Producer
+from heliograph_broker.messaging.subscription import Subscription
 from heliograph_broker.messaging.topic_list import TopicListWatcher
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.protocol.frames import FRAME_OVERHEAD, FrameError, encode_command, encode_command_with_entry
@@ -43,6 +44,8 @@ class Session(asyncio.BufferedProtocol):
         self.broker = listener.broker
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, Consumer] = {}
+        #: Subscriptions that are not durable, kept over a seek for a reader that was to come back.
+        self.sought_readers: set[Subscription] = set()
         self.watchers: dict[int, TopicListWatcher] = {}
         #: Producers that the broker closed: what is still on the way from them is dropped, not an error.
         self.closed_producers: set[int] = set()
@@ -84,6 +87,9 @@ class Session(asyncio.BufferedProtocol):
         for consumer in list(self.consumers.values()):
             del self.consumers[consumer.consumer_id]
             consumer.subscription.remove_consumer(consumer)
+        for subscription in self.sought_readers:
+            if not subscription.consumers and not subscription.closed:
+                subscription.topic.drop_subscription(subscription)
 
     @property
     def local_address(self) -> tuple[str, int]:

@@ -1,0 +1,164 @@
+"""Statistics after real traffic by the official client: Pulsar's field names, true figures, HTTP look-up."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import Any
+
+import pulsar
+
+from tests.support.broker_process import BrokerProcess
+
+from .clients import fresh_name
+
+_TOPIC_FIELDS = set(
+    """msgRateIn msgThroughputIn msgRateOut msgThroughputOut bytesInCounter msgInCounter systemTopicBytesInCounter
+    bytesOutCounter msgOutCounter bytesOutInternalCounter averageMsgSize msgChunkPublished storageSize backlogSize
+    backlogQuotaLimitSize backlogQuotaLimitTime oldestBacklogMessageAgeSeconds publishRateLimitedTimes
+    earliestMsgPublishTimeInBacklogs offloadedStorageSize lastOffloadLedgerId lastOffloadSuccessTimeStamp
+    lastOffloadFailureTimeStamp ongoingTxnCount abortedTxnCount committedTxnCount publishers waitingPublishers
+    subscriptions replication deduplicationStatus nonContiguousDeletedMessagesRanges
+    nonContiguousDeletedMessagesRangesSerializedSize delayedMessageIndexSizeInBytes compaction ownerBroker
+    topicCreationTimeStamp lastPublishTimeStamp""".split()
+)
+_SUBSCRIPTION_FIELDS = set(
+    """msgRateOut msgThroughputOut bytesOutCounter msgOutCounter msgRateRedeliver messageAckRate chunkedMessageRate
+    msgBacklog backlogSize earliestMsgPublishTimeInBacklog msgBacklogNoDelayed blockedSubscriptionOnUnackedMsgs
+    msgDelayed msgInReplay unackedMessages type msgRateExpired msgExpired totalMsgExpired lastExpireTimestamp
+    lastConsumedFlowTimestamp lastConsumedTimestamp lastAckedTimestamp lastMarkDeleteAdvancedTimestamp consumers
+    isDurable isReplicated allowOutOfOrderDelivery keySharedMode consumersAfterMarkDeletePosition
+    drainingHashesCount drainingHashesClearedTotal drainingHashesUnackedMessages
+    nonContiguousDeletedMessagesRanges nonContiguousDeletedMessagesRangesSerializedSize
+    delayedMessageIndexSizeInBytes subscriptionProperties filterProcessedMsgCount filterAcceptedMsgCount
+    filterRejectedMsgCount filterRescheduledMsgCount dispatchThrottledMsgEventsBySubscriptionLimit
+    dispatchThrottledBytesEventsBySubscriptionLimit dispatchThrottledMsgEventsByTopicLimit
+    dispatchThrottledBytesEventsByTopicLimit dispatchThrottledMsgEventsByBrokerLimit
+    dispatchThrottledBytesEventsByBrokerLimit durable replicated""".split()
+)
+_CONSUMER_FIELDS = set(
+    """msgRateOut msgThroughputOut bytesOutCounter msgOutCounter msgRateRedeliver messageAckRate chunkedMessageRate
+    consumerName availablePermits unackedMessages avgMessagesPerEntry blockedConsumerOnUnackedMsgs
+    drainingHashesCount drainingHashesClearedTotal drainingHashesUnackedMessages drainingHashes address
+    connectedSince clientVersion lastAckedTimestamp lastConsumedTimestamp firstMessagesSentTimestamp
+    lastConsumedFlowTimestamp firstConsumedFlowTimestamp keyHashRangeArrays metadata lastAckedTime
+    lastConsumedTime""".split()
+)
+_PRODUCER_FIELDS = set(
+    """accessMode msgRateIn msgThroughputIn averageMsgSize chunkedMessageRate producerId supportsPartialProducer
+    producerName address connectedSince clientVersion metadata""".split()
+)
+_INTERNAL_FIELDS = set(
+    """entriesAddedCounter numberOfEntries totalSize currentLedgerEntries currentLedgerSize
+    lastLedgerCreatedTimestamp waitingCursorsCount pendingAddEntriesCount lastConfirmedEntry state ledgers cursors
+    properties schemaLedgers compactedLedger""".split()
+)
+_CURSOR_FIELDS = set(
+    """markDeletePosition readPosition waitingReadOp pendingReadOps messagesConsumedCounter cursorLedger
+    cursorLedgerLastEntry individuallyDeletedMessages lastLedgerSwitchTimestamp state active
+    numberOfEntriesSinceFirstNotAckedMessage totalNonContiguousDeletedMessagesRange subscriptionHavePendingRead
+    subscriptionHavePendingReplayRead properties""".split()
+)
+
+
+def _get(broker: BrokerProcess, path: str, accept: str = "*/*") -> bytes:
+    request = urllib.request.Request(f"{broker.http_url}{path}", headers={"Accept": accept})
+    with urllib.request.urlopen(request, timeout=30) as response:
+        body: bytes = response.read()
+        return body
+
+
+def _json(broker: BrokerProcess, path: str) -> Any:
+    return json.loads(_get(broker, path))
+
+
+def _send(broker: BrokerProcess, method: str, path: str, body: str = "") -> None:
+    request = urllib.request.Request(f"{broker.http_url}{path}", data=body.encode(), method=method)
+    with urllib.request.urlopen(request, timeout=30) as response:
+        assert response.status == 204
+
+
+def test_topic_and_internal_stats_after_traffic(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(
+        topic, "ks", consumer_type=pulsar.ConsumerType.KeyShared, consumer_name="cons-a", properties={"app": "demo"}
+    )
+    path = f"/admin/v2/persistent/public/default/{topic}"
+    _send(broker, "PUT", f"{path}/subscription/idle")
+    producer = client.create_producer(topic, producer_name=f"prod-{topic}", batching_enabled=False)
+    for index in range(20):
+        producer.send(b"x" * 100, partition_key=str(index))
+    received = [consumer.receive(10_000) for _ in range(20)]
+    for message in received[:5]:
+        consumer.acknowledge(message)
+    consumer.acknowledge(received[10])
+    # The client groups acknowledgments: closing sends what is left.
+    before = _json(broker, f"{path}/stats")
+    consumer.close()
+    producer.flush()
+    stats = _json(broker, f"{path}/stats")
+    assert set(before) == _TOPIC_FIELDS
+    assert set(before["subscriptions"]["ks"]) == _SUBSCRIPTION_FIELDS
+    assert set(before["subscriptions"]["ks"]["consumers"][0]) == _CONSUMER_FIELDS
+    assert set(before["publishers"][0]) == _PRODUCER_FIELDS
+    assert before["publishers"][0]["producerName"] == f"prod-{topic}"
+    assert before["publishers"][0]["accessMode"] == "Shared"
+    assert before["subscriptions"]["ks"]["type"] == "Key_Shared"
+    assert before["subscriptions"]["ks"]["consumers"][0]["metadata"] == {"app": "demo"}
+    assert before["msgRateIn"] > 0
+    assert stats["msgInCounter"] == 20
+    assert stats["subscriptions"]["ks"]["msgBacklog"] == 14
+    idle = stats["subscriptions"]["idle"]
+    assert idle["msgBacklog"] == 20
+    assert idle["backlogSize"] == stats["storageSize"] == stats["backlogSize"] == stats["bytesInCounter"]
+    internal = _json(broker, f"{path}/internalStats")
+    assert set(internal) == _INTERNAL_FIELDS
+    assert set(internal["cursors"]["ks"]) == _CURSOR_FIELDS
+    ledger = internal["ledgers"][0]["ledgerId"]
+    assert internal["lastConfirmedEntry"] == f"{ledger}:19"
+    assert internal["cursors"]["ks"]["markDeletePosition"] == f"{ledger}:4"
+    assert internal["cursors"]["ks"]["individuallyDeletedMessages"] == f"[({ledger}:9..{ledger}:10]]"
+    assert internal["cursors"]["idle"]["markDeletePosition"] == f"{ledger}:-1"
+    assert internal["ledgers"][0]["size"] == internal["totalSize"] == stats["storageSize"]
+    metrics = _get(broker, "/metrics").decode()
+    labels = f'cluster="standalone",namespace="public/default",topic="persistent://public/default/{topic}"'
+    assert f"pulsar_msg_backlog{{{labels}}} 34\n" in metrics
+    assert f'pulsar_subscription_back_log{{{labels},subscription="ks"}} 14\n' in metrics
+    assert f"pulsar_in_messages_total{{{labels}}} 20\n" in metrics
+
+
+def test_partitioned_stats_are_the_sum(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    path = f"/admin/v2/persistent/public/default/{topic}"
+    _send(broker, "PUT", f"{path}/partitions", "4")
+    _send(broker, "PUT", f"{path}/subscription/idle")
+    producer = client.create_producer(topic, batching_enabled=False)
+    for _ in range(100):
+        producer.send(b"y" * 10)
+    whole = _json(broker, f"{path}/partitioned-stats?perPartition=false")
+    assert whole["metadata"] == {"partitions": 4, "deleted": False}
+    assert whole["partitions"] == {}
+    assert set(whole) == (_TOPIC_FIELDS - {"deduplicationStatus", "ownerBroker"}) | {"metadata", "partitions"}
+    assert len(whole["publishers"]) == 1
+    parts = _json(broker, f"{path}/partitioned-stats")["partitions"]
+    assert sorted(parts) == [f"persistent://public/default/{topic}-partition-{index}" for index in range(4)]
+    for field in ("msgInCounter", "bytesInCounter", "storageSize", "backlogSize"):
+        assert whole[field] == sum(part[field] for part in parts.values())
+    assert whole["msgInCounter"] == whole["subscriptions"]["idle"]["msgBacklog"] == 100
+
+
+def test_a_client_may_look_up_by_http(broker: BrokerProcess) -> None:
+    topic = fresh_name()
+    client = pulsar.Client(broker.http_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    try:
+        _send(broker, "PUT", f"/admin/v2/persistent/public/default/{topic}/partitions", "2")
+        consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+        producer = client.create_producer(topic)
+        for index in range(10):
+            producer.send(str(index).encode())
+        received = set()
+        for _ in range(10):
+            message = consumer.receive(10_000)
+            received.add(message.data())
+            consumer.acknowledge(message)
+        assert received == {str(index).encode() for index in range(10)}
+    finally:
+        client.close()
