@@ -12,7 +12,12 @@ from tests.support.broker_process import BrokerProcess
 
 from .clients import fresh_name
 
-_TOPIC_FIELDS = set(
+
+def _fields(text: str) -> set[str]:
+    return set(text.split())
+
+
+_TOPIC_FIELDS = _fields(
     """msgRateIn msgThroughputIn msgRateOut msgThroughputOut bytesInCounter msgInCounter systemTopicBytesInCounter
     bytesOutCounter msgOutCounter bytesOutInternalCounter averageMsgSize msgChunkPublished storageSize backlogSize
     backlogQuotaLimitSize backlogQuotaLimitTime oldestBacklogMessageAgeSeconds publishRateLimitedTimes
@@ -20,9 +25,9 @@ _TOPIC_FIELDS = set(
     lastOffloadFailureTimeStamp ongoingTxnCount abortedTxnCount committedTxnCount publishers waitingPublishers
     subscriptions replication deduplicationStatus nonContiguousDeletedMessagesRanges
     nonContiguousDeletedMessagesRangesSerializedSize delayedMessageIndexSizeInBytes compaction ownerBroker
-    topicCreationTimeStamp lastPublishTimeStamp""".split()
+    topicCreationTimeStamp lastPublishTimeStamp"""
 )
-_SUBSCRIPTION_FIELDS = set(
+_SUBSCRIPTION_FIELDS = _fields(
     """msgRateOut msgThroughputOut bytesOutCounter msgOutCounter msgRateRedeliver messageAckRate chunkedMessageRate
     msgBacklog backlogSize earliestMsgPublishTimeInBacklog msgBacklogNoDelayed blockedSubscriptionOnUnackedMsgs
     msgDelayed msgInReplay unackedMessages type msgRateExpired msgExpired totalMsgExpired lastExpireTimestamp
@@ -34,30 +39,30 @@ _SUBSCRIPTION_FIELDS = set(
     filterRejectedMsgCount filterRescheduledMsgCount dispatchThrottledMsgEventsBySubscriptionLimit
     dispatchThrottledBytesEventsBySubscriptionLimit dispatchThrottledMsgEventsByTopicLimit
     dispatchThrottledBytesEventsByTopicLimit dispatchThrottledMsgEventsByBrokerLimit
-    dispatchThrottledBytesEventsByBrokerLimit durable replicated""".split()
+    dispatchThrottledBytesEventsByBrokerLimit durable replicated"""
 )
-_CONSUMER_FIELDS = set(
+_CONSUMER_FIELDS = _fields(
     """msgRateOut msgThroughputOut bytesOutCounter msgOutCounter msgRateRedeliver messageAckRate chunkedMessageRate
     consumerName availablePermits unackedMessages avgMessagesPerEntry blockedConsumerOnUnackedMsgs
     drainingHashesCount drainingHashesClearedTotal drainingHashesUnackedMessages drainingHashes address
     connectedSince clientVersion lastAckedTimestamp lastConsumedTimestamp firstMessagesSentTimestamp
     lastConsumedFlowTimestamp firstConsumedFlowTimestamp keyHashRangeArrays metadata lastAckedTime
-    lastConsumedTime""".split()
+    lastConsumedTime"""
 )
-_PRODUCER_FIELDS = set(
+_PRODUCER_FIELDS = _fields(
     """accessMode msgRateIn msgThroughputIn averageMsgSize chunkedMessageRate producerId supportsPartialProducer
-    producerName address connectedSince clientVersion metadata""".split()
+    producerName address connectedSince clientVersion metadata"""
 )
-_INTERNAL_FIELDS = set(
+_INTERNAL_FIELDS = _fields(
     """entriesAddedCounter numberOfEntries totalSize currentLedgerEntries currentLedgerSize
     lastLedgerCreatedTimestamp waitingCursorsCount pendingAddEntriesCount lastConfirmedEntry state ledgers cursors
-    properties schemaLedgers compactedLedger""".split()
+    properties schemaLedgers compactedLedger"""
 )
-_CURSOR_FIELDS = set(
+_CURSOR_FIELDS = _fields(
     """markDeletePosition readPosition waitingReadOp pendingReadOps messagesConsumedCounter cursorLedger
     cursorLedgerLastEntry individuallyDeletedMessages lastLedgerSwitchTimestamp state active
     numberOfEntriesSinceFirstNotAckedMessage totalNonContiguousDeletedMessagesRange subscriptionHavePendingRead
-    subscriptionHavePendingReplayRead properties""".split()
+    subscriptionHavePendingReplayRead properties"""
 )
 
 
