@@ -96,8 +96,8 @@ class AdminClient:
     async def apply(self, manifests: str) -> list[dict[str, Any]]:
         """Apply a YAML stream of manifests; returns what became of each resource, in order of application."""
         answer = await self.request("POST", "/heliograph/v1/apply", text=manifests)
-        applied: list[dict[str, Any]] = answer["applied"]
-        return applied
+        results: list[dict[str, Any]] = answer["results"]
+        return results
 
     async def broker_version(self) -> str:
         return str(await self.request("GET", "/admin/v2/brokers/version"))

@@ -40,4 +40,4 @@ def apply(
     except ManifestError as error:
         raise CliError(str(error)) from error
     for line in call_broker(http_url, lambda client: client.apply(manifests)):
-        print(f"{line['kind']}/{line['name']} {line['action']}")
+        print(f"{line['kind'].lower()}/{line['name']} {line['action']}")

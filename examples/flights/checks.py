@@ -1,0 +1,54 @@
+"""Every figure that the run must come to, compared with the data set's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .dataset import Figures
+from .workers import Consumed, Published
+
+KEY_SHARED = "by-carrier"
+UNREAD = "audit"
+
+
+class Checks:
+    """Collects comparisons; :attr:`failures` are lines naming the figure, what was expected and what came."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.failures: list[str] = []
+
+    def equal(self, figure: str, expected: object, got: object) -> None:
+        self.count += 1
+        if expected != got:
+            self.failures.append(f"{figure}: expected {expected}, got {got}")
+
+
+def check_all(
+    expected: Figures, published: Published, consumed: Sequence[Consumed], stats: dict[str, Any], *, partitions: int
+) -> Checks:
+    """Compare receipts, what each subscription received, and the broker's own figures with the data set."""
+    checks = Checks()
+    checks.equal("receipts of the publisher", expected.messages, published.receipts)
+    checks.equal("errors of the publisher", None, published.error)
+    for worker in consumed:
+        checks.equal(f"errors of {worker.consumer}", None, worker.error)
+    for subscription in sorted({worker.subscription for worker in consumed}):
+        figures = [worker.figures for worker in consumed if worker.subscription == subscription]
+        checks.equal(f"{subscription}: messages", expected.messages, sum(part.messages for part in figures))
+        checks.equal(f"{subscription}: miles flown", expected.distance, sum(part.distance for part in figures))
+        for carrier, flights in sorted(expected.carriers.items()):
+            got = sum(part.carriers[carrier] for part in figures)
+            checks.equal(f"{subscription}: flights of {carrier}", flights, got)
+    for carrier in sorted(expected.carriers):
+        holders = [w.consumer for w in consumed if w.subscription == KEY_SHARED and carrier in w.figures.carriers]
+        checks.equal(f"{KEY_SHARED}: consumers that saw {carrier}", 1, len(holders))
+    checks.equal("broker: partitions", partitions, len(stats["partitions"]))
+    checks.equal("broker: messages received", expected.messages, stats["msgInCounter"])
+    for subscription, figures_of in stats["subscriptions"].items():
+        unread = expected.messages if subscription == UNREAD else 0
+        checks.equal(f"broker: backlog of {subscription}", unread, figures_of["msgBacklog"])
+        if not unread:
+            checks.equal(f"broker: backlog bytes of {subscription}", 0, figures_of["backlogSize"])
+    return checks
