@@ -113,7 +113,11 @@ class Broker:
     # -- host of topics --------------------------------------------------------------------------------------
 
     def cursor_dirty(self, subscription: Subscription) -> None:
-        self._dirty_cursors[subscription] = None
+        # Under load the cursors' own sync would double every group's: there they wait for the flush.
+        if self.store.idle:
+            self.store.put_at_commit(subscription)
+        else:
+            self._dirty_cursors[subscription] = None
 
     def trim_candidate(self, topic: Topic) -> None:
         self._trim_candidates[topic] = None

@@ -122,6 +122,11 @@ class LedgerStore:
         self._filling.callbacks.append(callback)
         self._schedule_seal()
 
+    @property
+    def idle(self) -> bool:
+        """Whether no group is being written, so that a small one costs nobody a wait."""
+        return self._writing is None
+
     def _schedule_seal(self) -> None:
         if not self._seal_scheduled and self._writing is None:
             self._seal_scheduled = True
