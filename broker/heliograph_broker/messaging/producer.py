@@ -145,6 +145,9 @@ class ProducerRegistry:
         self.connected[producer.name] = producer
         if client_topic_epoch is None:
             self.topic_epoch += 1
+        else:
+            # A producer that comes back keeps the epoch it was given, also if the topic was made anew meanwhile.
+            self.topic_epoch = client_topic_epoch
 
     def _replace_predecessor(self, producer: Producer) -> None:
         """Let a producer that reconnects take the place of its own older connection."""

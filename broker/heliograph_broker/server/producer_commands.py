@@ -46,7 +46,7 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
             connected_ms=broker.clock.now_ms(),
             request_id=request.request_id,
         )
-        ready = topic.producer_registry.add(producer, request.topic_epoch if request.HasField("topic_epoch") else None)
+        ready = topic.producer_registry.add(producer, _topic_epoch(request))
         if request.initial_subscription_name and isinstance(topic, Topic):
             if request.initial_subscription_name not in topic.subscriptions:
                 topic.create_subscription(request.initial_subscription_name, "earliest")
@@ -66,6 +66,13 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
             _answer(session, producer, request.request_id, version_bytes, ready=ready)
 
     broker.store.after_commit(committed)
+
+
+def _topic_epoch(request: wire.CommandProducer) -> int | None:
+    """Return the epoch a returning producer holds, None from a new one (a Java client's -1 counts as none)."""
+    if not request.HasField("topic_epoch") or request.topic_epoch >= 1 << 63:
+        return None
+    return request.topic_epoch
 
 
 def _answer(

@@ -20,7 +20,13 @@ from heliograph_broker.messaging.producer import Producer
 from heliograph_broker.messaging.subscription import Subscription
 from heliograph_broker.messaging.topic_list import TopicListWatcher
 from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import FRAME_OVERHEAD, FrameError, encode_command, encode_command_with_entry
+from heliograph_broker.protocol.frames import (
+    FRAME_OVERHEAD,
+    FrameError,
+    check_text,
+    encode_command,
+    encode_command_with_entry,
+)
 from heliograph_broker.storage.entry import Entry
 
 if TYPE_CHECKING:
@@ -34,6 +40,8 @@ _BUFFER_BYTES = 256 * 1024
 _UINT64 = 0xFFFFFFFFFFFFFFFF
 _HIGH_WATER_BYTES = 1024 * 1024
 _SEND = wire.BaseCommand.SEND
+#: Frequent commands that have no text field to check.
+_WITHOUT_TEXT = frozenset({wire.BaseCommand.ACK, wire.BaseCommand.FLOW, wire.BaseCommand.PING, wire.BaseCommand.PONG})
 
 
 class Session(asyncio.BufferedProtocol):
@@ -149,6 +157,11 @@ class Session(asyncio.BufferedProtocol):
             log.warning("malformed frame", client=self.address, error=str(error))
             self.send_error(0, wire.UnknownError, f"malformed frame: {error}")
             self.close("malformed frame")
+        except Exception:
+            # A mistake of ours, met by this client's command: its connection ends, the others go on.
+            log.exception("unhandled error", client=self.address)
+            self.send_error(0, wire.UnknownError, "internal error")
+            self.close("internal error")
 
     def _take_frames(self) -> None:
         view = self._view
@@ -176,8 +189,11 @@ class Session(asyncio.BufferedProtocol):
             kind = command.type
             if not self.connected and kind != wire.BaseCommand.CONNECT:
                 raise FrameError("the first command must be CONNECT")
-            if kind != _SEND and not command.IsInitialized():
-                raise FrameError(f"{wire.BaseCommand.Type.Name(kind)} lacks a required field")
+            if kind != _SEND:
+                if not command.IsInitialized():
+                    raise FrameError(f"{wire.BaseCommand.Type.Name(kind)} lacks a required field")
+                if kind not in _WITHOUT_TEXT:
+                    check_text(command)
             handler = handlers.get(kind)
             if handler is None:
                 raise FrameError(f"a client may not send {wire.BaseCommand.Type.Name(kind)}")

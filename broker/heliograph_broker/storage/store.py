@@ -212,7 +212,11 @@ class LedgerStore:
         if metadata_error is not None:
             log.error("metadata was not stored", records=len(group.metadata), error=str(metadata_error))
         for callback in group.callbacks:
-            callback(metadata_error)
+            try:
+                callback(metadata_error)
+            except Exception:
+                # One callback's mistake must not keep the others, which belong to other clients, from being told.
+                log.exception("unhandled error in a commit callback")
         if self._filling:
             self._schedule_seal()
 

@@ -208,7 +208,7 @@ def _fill(message: Message, rng: random.Random) -> None:
     _disturb(message, rng)
 
 
-def _value(field: FieldDescriptor, rng: random.Random) -> Any:
+def _value(field: Any, rng: random.Random) -> Any:
     kind = field.type
     if kind == FieldDescriptor.TYPE_STRING:
         return rng.choice(_TEXTS)
