@@ -39,6 +39,10 @@ class WireLink(asyncio.Protocol):
         self.on_message: OnMessage | None = None
         self.on_ack: Callable[[AckAnswer], None] | None = None
         self.send_errors: list[wire.CommandSendError] = []
+        #: Set when the broker is known to be gone: what still arrives counts, but nothing is sent any more.
+        self.muted = False
+        #: What a callback raised; see :meth:`check`.
+        self.failure: Exception | None = None
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._request_ids = itertools.count(1)
@@ -54,6 +58,8 @@ class WireLink(asyncio.Protocol):
     async def connect(cls, service_url: str) -> WireLink:
         """Open a connection and finish the CONNECT handshake."""
         address = urlsplit(service_url)
+        assert address.hostname is not None
+        assert address.port is not None
         loop = asyncio.get_running_loop()
         _, link = await loop.create_connection(cls, address.hostname, address.port)
         link.send(Type.CONNECT, client_version="wire-link", protocol_version=21)
@@ -94,9 +100,21 @@ class WireLink(asyncio.Protocol):
                 break
             body = at + 8 + int.from_bytes(buffer[at + 4 : at + 8], "big")
             command = from_string(bytes(buffer[at + 8 : body]))
-            self._take(command, bytes(buffer[body : at + 4 + total]))
+            try:
+                self._take(command, bytes(buffer[body : at + 4 + total]))
+            except Exception as failure:
+                self.failure = self.failure or failure
+                self.close()
+                return
             at += 4 + total
         del buffer[:at]
+
+    def check(self) -> None:
+        """Raise what a callback raised (the loop would only log it), or the first SEND_ERROR as a WireError."""
+        if self.failure is not None:
+            raise self.failure
+        if self.send_errors:
+            raise WireError(self.send_errors[0].error, self.send_errors[0].message)
 
     def _take(self, command: wire.BaseCommand, entry: bytes) -> None:
         kind = command.type
@@ -131,8 +149,8 @@ class WireLink(asyncio.Protocol):
     # Commands
 
     def write(self, data: bytes) -> None:
-        """Send bytes as they are; silently nothing once the connection has ended (see ``ended``)."""
-        if self._transport is not None:
+        """Send bytes as they are; silently nothing once the connection has ended (``ended``) or is being closed."""
+        if self._transport is not None and not self._transport.is_closing() and not self.muted:
             self._transport.write(data)
 
     async def drain(self) -> None:
@@ -171,9 +189,7 @@ class WireLink(asyncio.Protocol):
         consumer_id = next(self._ids)
         fields.setdefault("subType", wire.CommandSubscribe.Exclusive)
         fields.setdefault("initialPosition", wire.CommandSubscribe.Earliest)
-        await self.request(
-            Type.SUBSCRIBE, topic=topic, subscription=subscription, consumer_id=consumer_id, **fields
-        )
+        await self.request(Type.SUBSCRIBE, topic=topic, subscription=subscription, consumer_id=consumer_id, **fields)
         return consumer_id
 
     def flow(self, consumer_id: int, permits: int) -> None:

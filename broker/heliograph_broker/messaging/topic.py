@@ -152,7 +152,12 @@ class Topic:
                 self.total_messages = header.total_messages
                 self.total_bytes = header.total_bytes
                 break
+        counts = [ledger.entries for ledger in self.ledgers[:-1]]
         self._fit_ledgers_to(self.end_offset)
+        if counts != [ledger.entries for ledger in self.ledgers[:-1]]:
+            # Durable before anything is published again: later ledgers would else be placed behind entries that
+            # do not exist at the next start.
+            self.persist()
 
     def _fit_ledgers_to(self, end_offset: int) -> None:
         """Make the ledgers hold exactly the entries below ``end_offset``."""
