@@ -49,7 +49,7 @@ def _problem(item: ErrorDetails, model: type[BaseModel]) -> str:
     kind, location, value, context = item["type"], item["loc"], item["input"], item.get("ctx", {})
     if kind == "extra_forbidden":
         fields = fields_at(model, location[:-1])
-        near = difflib.get_close_matches(str(location[-1]), fields, n=1)
+        near = difflib.get_close_matches(str(location[-1]), fields, n=1, cutoff=0.7)
         guess = f"did you mean {near[0]}? " if near else ""
         return f"there is no such field; {guess}valid: {', '.join(fields)}"
     if kind == "missing":

@@ -60,14 +60,7 @@ class Contradiction(PydanticCustomError):
 class Model(BaseModel):
     """camelCase in manifests, types as they are (no number for a text), no unknown field."""
 
-    model_config = ConfigDict(
-        alias_generator=to_camel,
-        validate_by_name=True,
-        validate_by_alias=True,
-        extra="forbid",
-        strict=True,
-        frozen=True,
-    )
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", strict=True, frozen=True)
 
 
 class Reference(Model):
