@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import socket
 import sys
 import time
@@ -213,7 +214,7 @@ def _client(service_url: str) -> Iterator[tuple[Any, Any]]:
         service_url,
         operation_timeout_seconds=15,
         # What goes wrong comes as an exception; the client's own log would mix with the messages.
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal),
+        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
     )
     try:
         yield client, pulsar

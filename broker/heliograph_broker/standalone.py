@@ -47,7 +47,9 @@ class Standalone:
             disk_reserve_bytes=self.config.disk_reserve_bytes,
         )
         try:
-            self.broker = Broker(self._store, self._clock, self.config, random.Random(random.SystemRandom().getrandbits(64)))
+            self.broker = Broker(
+                self._store, self._clock, self.config, random.Random(random.SystemRandom().getrandbits(64))
+            )
             self.broker.load()
             if resources:
                 apply_resources(self.broker, resources)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from heliograph_broker.messaging.retention import expire
+from heliograph_broker.messaging.subscription import EXCLUSIVE, AckId, Subscription
+from heliograph_broker.resources.policies import Policies, Retention
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from heliograph_broker.messaging.retention import expire
-from heliograph_broker.messaging.subscription import EXCLUSIVE, AckId, Subscription
-from heliograph_broker.resources.policies import Policies, Retention
 from tests.support.core import Client, Core
 
 
@@ -108,9 +108,7 @@ class BacklogMachine(RuleBasedStateMachine):
         self.core.commit()
         assert outcome == [None]
         start = max(index, first)
-        self.unacked[name] = [
-            0 if at < start else (1 << entry.messages) - 1 for at, entry in enumerate(self.entries)
-        ]
+        self.unacked[name] = [0 if at < start else (1 << entry.messages) - 1 for at, entry in enumerate(self.entries)]
         if name == "a":
             self.core.consumer(self.subscription("a"), EXCLUSIVE, self.client, permits=10_000)
 

@@ -90,7 +90,7 @@ def consumer_stats(consumer: Consumer, ranges: list[tuple[int, int]] | None, rat
         "clientVersion": consumer.client_version,
         "lastAckedTimestamp": consumer.last_acked_ms,
         "lastConsumedTimestamp": consumer.last_consumed_ms,
-        "firstMessagesSentTimestamp": 0,
+        "firstMessagesSentTimestamp": consumer.first_sent_ms,
         "lastConsumedFlowTimestamp": consumer.last_flow_ms,
         "firstConsumedFlowTimestamp": consumer.first_flow_ms,
     }

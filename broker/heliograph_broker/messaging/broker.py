@@ -279,9 +279,7 @@ class Broker:
         if str(name) in self.partitioned:
             raise NotAllowed(f"Topic {name} is partitioned: use its partitions {name.with_partition(0)} and on")
         if name.partition >= 0 and name.partition >= self.partitions_of(name.base):
-            raise TopicNotFound(
-                f"Topic {name} not found: {name.base} has {self.partitions_of(name.base)} partitions"
-            )
+            raise TopicNotFound(f"Topic {name} not found: {name.base} has {self.partitions_of(name.base)} partitions")
         if not create or not self.may_auto_create(name):
             raise TopicNotFound(f"Topic {name} not found")
         return self._create(name, {})

@@ -54,6 +54,7 @@ class Consumer:
         "entries_out",
         "epoch",
         "first_flow_ms",
+        "first_sent_ms",
         "key_ranges",
         "last_acked_ms",
         "last_consumed_ms",
@@ -109,6 +110,7 @@ class Consumer:
         self.msg_redelivered = 0
         self.messages_acked = 0
         self.first_flow_ms = 0
+        self.first_sent_ms = 0
         self.last_flow_ms = 0
         self.last_acked_ms = 0
         self.last_consumed_ms = 0

@@ -66,7 +66,9 @@ class SchemaRegistry:
             if reason is not None:
                 if not versions:
                     del self._versions[topic]
-                raise IncompatibleSchema(f"Schema of topic {topic} is incompatible with version {len(versions) - 1}: {reason}")
+                raise IncompatibleSchema(
+                    f"Schema of topic {topic} is incompatible with version {len(versions) - 1}: {reason}"
+                )
         versions.append(schema)
         self._put(records.SCHEMA + topic.encode(), records.encode(versions))
         return len(versions) - 1

@@ -50,6 +50,7 @@ class Subscription:
 
     __slots__ = (
         "_generation",
+        "_marked",
         "_oldest",
         "closed",
         "created_ms",
@@ -111,6 +112,7 @@ class Subscription:
         self.last_expire_ms = 0
         #: Grows when the cursor is moved by hand, which voids header look-ups under way.
         self._generation = 0
+        self._marked = cursor.mark_delete
         self._oldest: tuple[int, int] = (-1, -1)
 
     # -- figures ---------------------------------------------------------------------------------------------
@@ -359,6 +361,7 @@ class Subscription:
             # Trimmed meanwhile, or beyond the end: everything below it that exists.
             self.acknowledge_up_to(offset - 1, done)
         elif up_to.remaining:
+
             def then_batch(error: BrokerError | None) -> None:
                 if error is not None:
                     if done is not None:
@@ -438,6 +441,9 @@ class Subscription:
     def _acked(self, done: Done | None) -> None:
         """After any change of the cursor: persist it, let trimming know, and dispatch what the ack freed."""
         if not self.closed:
+            if self.cursor.mark_delete != self._marked:
+                self._marked = self.cursor.mark_delete
+                self.last_mark_delete_ms = self.topic.host.clock.now_ms()
             self.topic.cursor_moved(self, done)
             self.notify()
         elif done is not None:

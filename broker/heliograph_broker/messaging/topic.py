@@ -316,7 +316,9 @@ class Topic:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, count: int, max_bytes: int, callback: Callable[[list[Entry] | Exception], None]) -> None:
+    def read(
+        self, offset: int, count: int, max_bytes: int, callback: Callable[[list[Entry] | Exception], None]
+    ) -> None:
         """Read durable entries from ``offset`` on, of one ledger at most ``count`` of them or ``max_bytes``."""
         ledger = self._by_id[self.position(offset)[0]]
         first = offset - ledger.base_offset
@@ -421,9 +423,7 @@ class Topic:
     def restore_subscription(self, name: str, record: records.CursorRecord) -> None:
         """Put back a durable subscription at start-up."""
         cursor = Cursor.from_record(record)
-        subscription = Subscription(
-            self, name, cursor, properties=record.properties, created_ms=record.created_ms
-        )
+        subscription = Subscription(self, name, cursor, properties=record.properties, created_ms=record.created_ms)
         self.subscriptions[name] = subscription
 
     def subscription(self, name: str) -> Subscription:
@@ -476,9 +476,7 @@ class Topic:
             log.error("trim point has no entry", topic=str(self.name), offset=offset - 1)
             return 0
         freed = offset - self.first_offset
-        dropped = [
-            ledger for ledger in self.ledgers[:-1] if ledger.base_offset + ledger.entries <= offset
-        ]
+        dropped = [ledger for ledger in self.ledgers[:-1] if ledger.base_offset + ledger.entries <= offset]
         self.first_offset = offset
         self.trimmed_messages = header.total_messages
         self.trimmed_bytes = header.total_bytes

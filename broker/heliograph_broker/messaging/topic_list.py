@@ -69,5 +69,3 @@ class TopicListWatcher:
         if namespace == self.namespace and topic in self.topics:
             self.topics.discard(topic)
             self.update([], [topic], topics_hash(self.topics))
-
-

@@ -147,7 +147,9 @@ def ack(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
         if done is not None:
             done(NotAllowed("transactions are not supported by this broker"))
         return
-    ids = [AckId(i.ledgerId, i.entryId, remaining_of(list(i.ack_set)) if i.ack_set else None) for i in request.message_id]
+    ids = [
+        AckId(i.ledgerId, i.entryId, remaining_of(list(i.ack_set)) if i.ack_set else None) for i in request.message_id
+    ]
     if request.ack_type == wire.CommandAck.Cumulative:
         if len(ids) != 1:
             if done is not None:
@@ -215,7 +217,9 @@ def seek(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
             if topic.offset_of(request.message_id.ledgerId, request.message_id.entryId) is not None:
                 remaining = remaining_of(list(request.message_id.ack_set))
         else:
-            session.refuse(request.request_id, PreconditionFailed("Message id and message publish time were not present"))
+            session.refuse(
+                request.request_id, PreconditionFailed("Message id and message publish time were not present")
+            )
             return
 
     def done(error: BrokerError | None) -> None:

@@ -68,7 +68,13 @@ class Segment:
         if self._env is None:
             created = not self.path.exists()
             self._env = lmdb.open(
-                str(self.path), map_size=self._map_size, subdir=False, lock=True, max_readers=64, metasync=True, sync=True
+                str(self.path),
+                map_size=self._map_size,
+                subdir=False,
+                lock=True,
+                max_readers=64,
+                metasync=True,
+                sync=True,
             )
             if created:
                 sync_directory(self.path.parent)

@@ -160,9 +160,7 @@ class SegmentSet:
     def _rewrite(self, segment: Segment) -> None:
         self._rewriting = True
         wanted = {
-            ledger_id: (run.live_from, run.last)
-            for ledger_id, run in segment.runs.items()
-            if run.live_from <= run.last
+            ledger_id: (run.live_from, run.last) for ledger_id, run in segment.runs.items() if run.live_from <= run.last
         }
         segment.acquire()
 

@@ -1,0 +1,152 @@
+"""The ledger store against a dictionary: appends, trims, drops, rewriting and reopening in any order."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from heliograph_broker.clock import VirtualClock
+from heliograph_broker.storage.entry import Entry
+from heliograph_broker.storage.store import InlineScheduler, LedgerStore
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+_SEGMENT_BYTES = 20_000
+
+
+class _Sink:
+    def __init__(self) -> None:
+        self.durable: list[tuple[int, int]] = []
+
+    def entries_durable(self, entries: list[Entry]) -> None:
+        self.durable += [(entry.ledger_id, entry.entry_id) for entry in entries]
+
+    def entries_failed(self, entries: list[Entry], error: Exception) -> None:
+        raise AssertionError(f"not stored: {error}")
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Three ledgers, each with dense entry ids; the model is what should be readable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._directory = tempfile.TemporaryDirectory()
+        self.sink = _Sink()
+        self.kept: dict[int, dict[int, bytes]] = {1: {}, 2: {}, 3: {}}
+        self.next_entry = {1: 0, 2: 0, 3: 0}
+        self.totals = {1: 0, 2: 0, 3: 0}
+        self.metadata: dict[bytes, bytes] = {}
+        self.ledger_ids: set[int] = set()
+
+    @initialize()
+    def open(self) -> None:
+        self.store = LedgerStore.open(
+            Path(self._directory.name) / "d",
+            VirtualClock(),
+            scheduler=InlineScheduler(),
+            segment_bytes=_SEGMENT_BYTES,
+            disk_reserve_bytes=0,
+        )
+
+    @rule(ledger=st.integers(1, 3), sizes=st.lists(st.integers(0, 3_000), min_size=1, max_size=8))
+    def append(self, ledger: int, sizes: list[int]) -> None:
+        expected = []
+        for size in sizes:
+            entry_id = self.next_entry[ledger]
+            frame = bytes([entry_id % 251]) * size
+            self.totals[ledger] += size
+            entry = Entry(ledger, entry_id, entry_id, 0, 0, 1, 7, entry_id + 1, self.totals[ledger], frame)
+            self.store.append(self.sink, entry)
+            self.kept[ledger][entry_id] = frame
+            expected.append((ledger, entry_id))
+            self.next_entry[ledger] += 1
+        assert self.store.pending_bytes == sum(sizes)
+        self.store.commit()
+        assert self.sink.durable[-len(expected) :] == expected
+        assert self.store.pending_bytes == 0
+
+    @rule(key=st.binary(min_size=1, max_size=6), value=st.binary(max_size=40))
+    def put(self, key: bytes, value: bytes) -> None:
+        self.store.put(b"m/" + key, value)
+        self.store.commit()
+        self.metadata[b"m/" + key] = value
+
+    @precondition(lambda self: self.metadata)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.metadata)))
+        self.store.delete(key)
+        self.store.commit()
+        del self.metadata[key]
+
+    @rule(ledger=st.integers(1, 3), share=st.floats(0, 1))
+    def trim(self, ledger: int, share: float) -> None:
+        below = int(self.next_entry[ledger] * share)
+        self.store.trim(ledger, below)
+        self.kept[ledger] = {entry: frame for entry, frame in self.kept[ledger].items() if entry >= below}
+
+    @rule()
+    def maintain(self) -> None:
+        self.store.maintain()
+
+    @rule()
+    def new_ledger_id(self) -> None:
+        ledger_id = self.store.next_ledger_id()
+        assert ledger_id not in self.ledger_ids
+        self.ledger_ids.add(ledger_id)
+        self.store.commit()
+
+    @rule()
+    def reopen(self) -> None:
+        self.store.close()
+        self.open()
+        self.store.retain_ledgers(
+            {ledger: min(entries) if entries else self.next_entry[ledger] for ledger, entries in self.kept.items()}
+        )
+
+    @rule(ledger=st.integers(1, 3), max_bytes=st.integers(1, 20_000))
+    def read_all(self, ledger: int, max_bytes: int) -> None:
+        wanted = self.kept[ledger]
+        found: dict[int, bytes] = {}
+        at = min(wanted) if wanted else self.next_entry[ledger]
+        while at < self.next_entry[ledger]:
+            result: list[list[Entry] | Exception] = []
+            self.store.read(ledger, at, self.next_entry[ledger] - 1, max_bytes, result.append)
+            (entries,) = result
+            assert isinstance(entries, list)
+            assert entries
+            for entry in entries:
+                assert entry.entry_id == at
+                assert entry.total_messages == at + 1
+                found[at] = entry.frame
+                at += 1
+        assert found == wanted
+
+    @invariant()
+    def metadata_is_kept(self) -> None:
+        if hasattr(self, "store"):
+            assert dict(self.store.scan(b"m/")) == self.metadata
+
+    @invariant()
+    def headers_are_found(self) -> None:
+        for ledger, entries in self.kept.items():
+            if entries and hasattr(self, "store"):
+                last = max(entries)
+                header = self.store.header(ledger, last)
+                assert header is not None
+                assert header.size == len(entries[last])
+                bounds = self.store.bounds(ledger)
+                assert bounds is not None
+                assert bounds[0] <= min(entries)
+                assert bounds[1] == last
+
+    def teardown(self) -> None:
+        self.store.close()
+        self._directory.cleanup()
+
+
+TestStoreModel = StoreMachine.TestCase
+TestStoreModel.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
