@@ -27,7 +27,7 @@ class Dispatcher:
     become possible (new entries, permits, an ack, a writable connection) and is cheap when nothing did.
     """
 
-    __slots__ = ("_busy", "generation", "read_offset", "reading", "subscription")
+    __slots__ = ("_ahead", "_busy", "generation", "read_offset", "reading", "subscription")
 
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
@@ -36,6 +36,8 @@ class Dispatcher:
         #: Grows when the read position is moved by hand: a read begun before it is void.
         self.generation = 0
         self._busy = False
+        #: What the last read brought, for the dispatch right after it only.
+        self._ahead: dict[int, Entry] = {}
 
     def add(self, consumer: Consumer) -> None:
         raise NotImplementedError
@@ -52,6 +54,7 @@ class Dispatcher:
             self._dispatch()
         finally:
             self._busy = False
+            self._ahead.clear()
 
     def _dispatch(self) -> None:
         raise NotImplementedError
@@ -59,16 +62,16 @@ class Dispatcher:
     def fetch(self, offset: int, count: int) -> Entry | None:
         """Return the entry at ``offset`` if it is in memory; else begin to read up to ``count`` from there on.
 
-        What a read brings goes through the tail cache, so that its byte budget bounds read-ahead too. Returns
-        None while the read is under way: :meth:`notify` runs again when it is done.
+        What of a read cannot be delivered at once stays in the tail cache only, so that its byte budget bounds
+        read-ahead too. Returns None while the read is under way: :meth:`notify` runs again when it is done.
         """
         topic = self.subscription.topic
-        entry = topic.tail.get(offset)
+        entry = topic.tail.get(offset) or self._ahead.get(offset)
         if entry is not None:
             return entry
         self.reading = True
         topic.read(offset, count, READ_BYTES, partial(self._read_done, self.generation))
-        return topic.tail.get(offset)
+        return self._ahead.get(offset)
 
     def _read_done(self, generation: int, result: list[Entry] | Exception) -> None:
         if generation != self.generation:
@@ -79,6 +82,7 @@ class Dispatcher:
             log.error("read failed", topic=str(self.subscription.topic.name), error=str(result))
             return
         self.subscription.topic.remember(result)
+        self._ahead = {entry.offset: entry for entry in result}
         if result:
             self.notify()
 

@@ -1,0 +1,131 @@
+"""Key_Shared over any history of joins, leaves, acks and negative acks: one holder a key, order kept, nothing lost."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from heliograph_broker.messaging.consumer import Consumer
+from heliograph_broker.messaging.subscription import KEY_SHARED, AckId
+from tests.support.core import Client, Core
+
+
+class KeySharedMachine(RuleBasedStateMachine):
+    """The model knows who holds which unacknowledged offset of which key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._directory = tempfile.TemporaryDirectory()
+        self.core = Core(Path(self._directory.name) / "d", tail_cache_bytes=3_000)
+        self.topic = self.core.topic()
+        self.subscription = self.topic.create_subscription("s")
+        self.producer = self.core.producer(self.topic)
+        self.clients: dict[Consumer, Client] = {}
+        self.keys: list[int] = []
+        self.held: dict[int, Consumer] = {}
+        self.acked: set[int] = set()
+        self.nacked: set[int] = set()
+        self.last_seen: dict[int, int] = {}
+        self.serial = 0
+
+    def _settle(self) -> None:
+        self.core.commit()
+        for consumer, client in self.clients.items():
+            for _, entry, _, _ in client.take():
+                key = self.keys[entry.offset]
+                holders = {self.held[o] for o in self.held if self.keys[o] == key}
+                assert holders <= {consumer}, f"key {key} is held by two consumers"
+                assert entry.offset not in self.held
+                assert entry.offset not in self.acked
+                earlier = [
+                    offset
+                    for offset in range(entry.offset)
+                    if self.keys[offset] == key and offset not in self.acked and offset not in self.held
+                ]
+                # Only what was negatively acknowledged may be passed: its redelivery is out of order by nature.
+                assert set(earlier) <= self.nacked, f"offset {entry.offset} came before {earlier}"
+                self.held[entry.offset] = consumer
+
+    @rule(keys=st.lists(st.integers(0, 9), min_size=1, max_size=8))
+    def publish(self, keys: list[int]) -> None:
+        for key in keys:
+            self.keys.append(key)
+            self.core.publish(self.producer, key=str(key), payload=b"x" * 200)
+        self._settle()
+
+    @precondition(lambda self: len(self.clients) < 4)
+    @rule(permits=st.integers(0, 30))
+    def join(self, permits: int) -> None:
+        self.serial += 1
+        client = Client()
+        consumer = Consumer(self.subscription, client, self.serial, f"c{self.serial}")
+        self.clients[consumer] = client
+        self.subscription.add_consumer(consumer, KEY_SHARED)
+        if permits:
+            self.subscription.flow(consumer, permits)
+        self._settle()
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        consumer = data.draw(st.sampled_from(list(self.clients)))
+        self.held = {offset: holder for offset, holder in self.held.items() if holder is not consumer}
+        del self.clients[consumer]
+        if not self.clients:
+            self.nacked.clear()
+        self.subscription.remove_consumer(consumer)
+        self._settle()
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data(), permits=st.integers(1, 30))
+    def flow(self, data: st.DataObject, permits: int) -> None:
+        self.subscription.flow(data.draw(st.sampled_from(list(self.clients))), permits)
+        self._settle()
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def ack(self, data: st.DataObject) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.held)))
+        consumer = self.held.pop(offset)
+        self.acked.add(offset)
+        self.subscription.acknowledge(consumer, [AckId(*self.topic.position(offset))], None)
+        self._settle()
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def nack(self, data: st.DataObject) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.held)))
+        consumer = self.held.pop(offset)
+        self.nacked.add(offset)
+        self.subscription.redeliver(consumer, [self.topic.position(offset)], None)
+        self._settle()
+
+    @precondition(lambda self: self.clients)
+    @rule()
+    def everything_comes_in_the_end(self) -> None:
+        while len(self.acked) < len(self.keys):
+            before = len(self.acked)
+            for consumer in list(self.clients):
+                self.subscription.flow(consumer, 100)
+            self._settle()
+            for offset, consumer in list(self.held.items()):
+                self.acked.add(offset)
+                del self.held[offset]
+                self.subscription.acknowledge(consumer, [AckId(*self.topic.position(offset))], None)
+                self._settle()
+            assert len(self.acked) > before, "messages are stuck"
+        assert self.subscription.backlog_messages == 0
+
+    def teardown(self) -> None:
+        self.core.close()
+        self._directory.cleanup()
+
+
+TestKeyShared = KeySharedMachine.TestCase
+TestKeyShared.settings = settings(
+    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)

@@ -1,0 +1,253 @@
+"""Which consumer gets what, on the real core: order, permits, takeover, redelivery, delay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from heliograph_broker.messaging.consumer import KeyRange
+from heliograph_broker.messaging.errors import ConsumerAssignError, ConsumerBusy
+from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, AckId
+from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.resources.names import TopicName
+
+from tests.support.core import Client, Core
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Core]:
+    opened = Core(tmp_path / "d")
+    yield opened
+    opened.close()
+
+
+def offsets(client: Client) -> list[int]:
+    return [entry.offset for _, entry, _, _ in client.take()]
+
+
+def publish(core: Core, topic: Topic, count: int, **options: object) -> None:
+    producer = next(iter(topic.producers.values()), None) or core.producer(topic)
+    for _ in range(count):
+        core.publish(producer, **options)
+    core.commit()
+
+
+def test_nothing_is_delivered_before_it_is_durable(core: Core) -> None:
+    topic = core.topic()
+    client = Client()
+    core.consumer(topic.create_subscription("s"), EXCLUSIVE, client, permits=10)
+    core.publish(core.producer(topic))
+    assert client.messages == []
+    core.commit()
+    assert offsets(client) == [0]
+
+
+def test_permits_count_messages_of_a_batch(core: Core) -> None:
+    topic = core.topic()
+    client = Client()
+    subscription = topic.create_subscription("s")
+    consumer = core.consumer(subscription, EXCLUSIVE, client, permits=5)
+    publish(core, topic, 4, messages=3)
+    assert offsets(client) == [0, 1]
+    assert consumer.permits == -1
+    subscription.flow(consumer, 1)
+    assert offsets(client) == []
+    subscription.flow(consumer, 1)
+    assert offsets(client) == [2]
+
+
+def test_a_connection_that_cannot_take_more_gets_no_more(core: Core) -> None:
+    topic = core.topic()
+    client = Client()
+    subscription = topic.create_subscription("s")
+    core.consumer(subscription, EXCLUSIVE, client, permits=100)
+    client.writable = False
+    publish(core, topic, 3)
+    assert offsets(client) == []
+    client.writable = True
+    subscription.notify()
+    assert offsets(client) == [0, 1, 2]
+
+
+def test_exclusive_refuses_a_second_consumer(core: Core) -> None:
+    subscription = core.topic().create_subscription("s")
+    core.consumer(subscription, EXCLUSIVE, Client())
+    with pytest.raises(ConsumerBusy, match="Exclusive consumer is already connected"):
+        core.consumer(subscription, EXCLUSIVE, Client(), consumer_id=2)
+    with pytest.raises(ConsumerBusy, match="is of type Exclusive"):
+        core.consumer(subscription, SHARED, Client(), consumer_id=2)
+
+
+def test_reading_back_what_left_the_cache(tmp_path: Path) -> None:
+    core = Core(tmp_path / "small-cache", tail_cache_bytes=2_000, ledger_max_entries=10)
+    topic = core.topic()
+    client = Client()
+    subscription = topic.create_subscription("s")
+    publish(core, topic, 100, payload=b"x" * 500)
+    core.consumer(subscription, EXCLUSIVE, client, permits=1000)
+    assert offsets(client) == list(range(100))
+    core.close()
+
+
+def test_shared_goes_round_and_takes_back_from_who_leaves(core: Core) -> None:
+    topic = core.topic()
+    one, two = Client(), Client()
+    subscription = topic.create_subscription("s")
+    first = core.consumer(subscription, SHARED, one, permits=50, name="one")
+    core.consumer(subscription, SHARED, two, permits=50, name="two", consumer_id=2)
+    publish(core, topic, 80)
+    got_one, got_two = offsets(one), offsets(two)
+    assert sorted(got_one + got_two) == list(range(80))
+    assert len(got_one) == len(got_two) == 40
+    subscription.acknowledge(None, [AckId(*topic.position(got_one[0]))], None)
+    second = subscription.consumers[1]
+    subscription.flow(second, 100)
+    subscription.remove_consumer(first)
+    assert offsets(two) == got_one[1:]
+    assert subscription.unacked_messages == 79
+
+
+def test_priority_levels_are_served_in_order(core: Core) -> None:
+    topic = core.topic()
+    high, low = Client(), Client()
+    subscription = topic.create_subscription("s")
+    core.consumer(subscription, SHARED, low, permits=10, name="low", priority=1)
+    core.consumer(subscription, SHARED, high, permits=5, name="high", consumer_id=2)
+    publish(core, topic, 8)
+    assert offsets(high) == [0, 1, 2, 3, 4]
+    assert offsets(low) == [5, 6, 7]
+
+
+def test_negative_ack_raises_the_count_and_a_disconnect_does_not(core: Core) -> None:
+    topic = core.topic()
+    client = Client()
+    subscription = topic.create_subscription("s")
+    consumer = core.consumer(subscription, SHARED, client, permits=100)
+    publish(core, topic, 3)
+    client.take()
+    subscription.redeliver(consumer, [topic.position(1)], None)
+    ((_, entry, count, _),) = client.take()
+    assert (entry.offset, count) == (1, 1)
+    other = Client()
+    core.consumer(subscription, SHARED, other, permits=100, consumer_id=2, name="other")
+    subscription.remove_consumer(consumer)
+    assert [(entry.offset, count) for _, entry, count, _ in other.take()] == [(0, 0), (1, 1), (2, 0)]
+
+
+def test_partly_acknowledged_batch_comes_again_with_what_is_left(core: Core) -> None:
+    topic = core.topic()
+    client = Client()
+    subscription = topic.create_subscription("s")
+    consumer = core.consumer(subscription, SHARED, client, permits=100)
+    publish(core, topic, 1, messages=4)
+    client.take()
+    subscription.acknowledge(consumer, [AckId(*topic.position(0), 0b1010)], None)
+    assert (subscription.backlog_messages, consumer.unacked) == (2, 2)
+    subscription.redeliver(consumer, None, None)
+    assert [remaining for _, _, _, remaining in client.take()] == [0b1010]
+    assert consumer.unacked == 2
+    assert consumer.permits == 100 - 4 - 2
+
+
+def test_unacked_limit_blocks_until_an_ack(tmp_path: Path) -> None:
+    core = Core(tmp_path / "limited", max_unacked_per_consumer=3)
+    topic = core.topic()
+    client = Client()
+    subscription = topic.create_subscription("s")
+    consumer = core.consumer(subscription, SHARED, client, permits=100)
+    publish(core, topic, 6)
+    assert offsets(client) == [0, 1, 2]
+    assert consumer.blocked_on_unacked
+    subscription.acknowledge(consumer, [AckId(*topic.position(0))], None)
+    assert offsets(client) == [3]
+    core.close()
+
+
+def test_failover_takes_over_what_was_not_acknowledged(core: Core) -> None:
+    topic = core.topic()
+    one, two = Client(), Client()
+    subscription = topic.create_subscription("s")
+    first = core.consumer(subscription, FAILOVER, one, permits=100, name="one")
+    core.consumer(subscription, FAILOVER, two, permits=100, name="two", consumer_id=2)
+    assert (one.active, two.active) == ({1: True}, {2: False})
+    publish(core, topic, 5)
+    assert offsets(one) == [0, 1, 2, 3, 4]
+    subscription.acknowledge_cumulative(first, AckId(*topic.position(1)), None)
+    subscription.remove_consumer(first)
+    assert two.active == {2: True}
+    assert offsets(two) == [2, 3, 4]
+
+
+def test_failover_spreads_partitions_by_name(core: Core) -> None:
+    name = TopicName.parse("parted")
+    core.broker.create_partitioned_topic(name, 3)
+    active = []
+    for index in range(3):
+        topic = core.broker.topics[str(name.with_partition(index))]
+        assert isinstance(topic, Topic)
+        subscription = topic.create_subscription("s")
+        clients = {label: Client() for label in "cab"}
+        for number, (label, client) in enumerate(clients.items()):
+            core.consumer(subscription, FAILOVER, client, name=label, consumer_id=number)
+        active += [label for number, (label, client) in enumerate(clients.items()) if client.active.get(number)]
+    assert active == ["a", "b", "c"]
+
+
+def test_a_key_stays_with_its_holder_until_all_of_it_is_acknowledged(core: Core) -> None:
+    topic = core.topic()
+    one = Client()
+    subscription = topic.create_subscription("s")
+    first = core.consumer(subscription, KEY_SHARED, one, permits=1000, name="one")
+    for key in range(40):
+        publish(core, topic, 1, key=str(key))
+    held = offsets(one)
+    two = Client()
+    core.consumer(subscription, KEY_SHARED, two, permits=1000, name="two", consumer_id=2)
+    for key in range(40):
+        publish(core, topic, 1, key=str(key))
+    moved = set(range(40, 80)) - set(offsets(one))
+    # What moved to the newcomer waits, since the first consumer still holds entries of those keys.
+    assert moved
+    assert offsets(two) == []
+    subscription.acknowledge(first, [AckId(*topic.position(offset)) for offset in held], None)
+    assert set(offsets(two)) == moved
+
+
+def test_sticky_ranges_must_not_overlap(core: Core) -> None:
+    subscription = core.topic().create_subscription("s")
+    from heliograph_broker.messaging.consumer import Consumer
+
+    def sticky(consumer_id: int, *ranges: tuple[int, int]) -> Consumer:
+        parts = [KeyRange(*part) for part in ranges]
+        return Consumer(subscription, Client(), consumer_id, str(consumer_id), key_ranges=parts)
+
+    subscription.add_consumer(sticky(1, (0, 99), (200, 299)), KEY_SHARED, sticky=True)
+    with pytest.raises(ConsumerAssignError, match=r"\[50, 150\] overlaps \[0, 99\]"):
+        subscription.add_consumer(sticky(2, (50, 150)), KEY_SHARED, sticky=True)
+    with pytest.raises(ConsumerAssignError, match="must not be empty"):
+        subscription.add_consumer(sticky(3), KEY_SHARED, sticky=True)
+    with pytest.raises(ConsumerAssignError, match="is not within"):
+        subscription.add_consumer(sticky(4, (100, 65536)), KEY_SHARED, sticky=True)
+    subscription.add_consumer(sticky(5, (100, 199), (300, 65535)), KEY_SHARED, sticky=True)
+
+
+def test_delayed_entries_wait_and_others_pass_them(core: Core) -> None:
+    topic = core.topic()
+    client = Client()
+    core.consumer(topic.create_subscription("s"), SHARED, client, permits=10)
+    publish(core, topic, 1, deliver_at=core.clock.now_ms() + 5_000)
+    publish(core, topic, 1)
+    assert offsets(client) == [1]
+    core.advance(4_999)
+    assert offsets(client) == []
+    core.advance(1)
+    assert offsets(client) == [0]
+
+
+def test_delay_is_for_shared_subscriptions_only(core: Core) -> None:
+    topic = core.topic()
+    client = Client()
+    core.consumer(topic.create_subscription("s"), EXCLUSIVE, client, permits=10)
+    publish(core, topic, 1, deliver_at=core.clock.now_ms() + 5_000)
+    assert offsets(client) == [0]
