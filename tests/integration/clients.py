@@ -41,11 +41,13 @@ def connect(url: str, **options: Any) -> pulsar.Client:
     return pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), **options)
 
 
-def receive_many(consumer: pulsar.Consumer, count: int, *, acknowledge: bool = True) -> list[pulsar.Message]:
+def receive_many(
+    consumer: pulsar.Consumer, count: int, *, acknowledge: bool = True, deadline_ms: int = DEADLINE_MS
+) -> list[pulsar.Message]:
     """Receive exactly ``count`` messages; raises ``pulsar.Timeout`` if one does not come by the deadline."""
     messages = []
     for _ in range(count):
-        message = consumer.receive(DEADLINE_MS)
+        message = consumer.receive(deadline_ms)
         if acknowledge:
             consumer.acknowledge(message)
         messages.append(message)

@@ -21,6 +21,9 @@ from tests.integration.clients import (
 )
 from tests.support.broker_process import BrokerProcess
 
+#: A client tries again with growing pauses, so on a busy machine it may come back long after the broker.
+RECONNECT_MS = 60_000
+
 
 @pytest.fixture
 def own_broker(broker_factory: Callable[..., BrokerProcess]) -> BrokerProcess:
@@ -38,12 +41,18 @@ def client(own_broker: BrokerProcess) -> Iterator[pulsar.Client]:
     connected.close()
 
 
-@pytest.fixture(params=["in good order", "killed"])
-def restart(request: pytest.FixtureRequest, own_broker: BrokerProcess) -> Callable[[], None]:
+@pytest.fixture(params=[False, True], ids=["in good order", "killed"])
+def killed(request: pytest.FixtureRequest) -> bool:
+    """Which end the broker takes."""
+    return bool(request.param)
+
+
+@pytest.fixture
+def restart(killed: bool, own_broker: BrokerProcess) -> Callable[[], None]:
     """Ends the broker one way or the other and starts it again on the same ports."""
 
     def again() -> None:
-        if request.param == "killed":
+        if killed:
             own_broker.kill9()
         own_broker.restart()
 
@@ -51,7 +60,7 @@ def restart(request: pytest.FixtureRequest, own_broker: BrokerProcess) -> Callab
 
 
 def test_clients_reconnect_and_go_on(
-    client: pulsar.Client, own_broker: BrokerProcess, topic: str, restart: Callable[[], None]
+    client: pulsar.Client, own_broker: BrokerProcess, topic: str, restart: Callable[[], None], killed: bool
 ) -> None:
     consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
     producer = client.create_producer(topic)
@@ -63,14 +72,21 @@ def test_clients_reconnect_and_go_on(
     restart()
     after = [producer.send(b"%d" % i) for i in range(10, 15)]
     assert sorted(before + after) == before + after
-    received = receive_many(consumer, 10)
-    assert sorted(int(m.data()) for m in received) == [0, 2, 4, 6, 8, 10, 11, 12, 13, 14]
+    expected = {0, 2, 4, 6, 8, 10, 11, 12, 13, 14}
+    received: list[int] = []
+    while not expected <= set(received):
+        message = consumer.receive(RECONNECT_MS)
+        consumer.acknowledge(message)
+        received.append(int(message.data()))
+    # This client asks for no ack receipts, so a killed broker may deliver again what was acked just before.
+    assert len(received) == len(set(received))
+    assert set(received) == expected or (killed and set(received) <= set(range(15)))
     eventually(lambda: backlog(own_broker, topic, "s") == 0, what="an empty backlog")
     assert receive_or_none(consumer, 200) is None
 
 
 def test_data_subscriptions_and_partial_batches_are_kept(
-    client: pulsar.Client, own_broker: BrokerProcess, topic: str, restart: Callable[[], None]
+    client: pulsar.Client, own_broker: BrokerProcess, topic: str, restart: Callable[[], None], killed: bool
 ) -> None:
     consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared, batch_index_ack_enabled=True)
     client.subscribe(topic, "never-read").close()
@@ -86,14 +102,17 @@ def test_data_subscriptions_and_partial_batches_are_kept(
     assert size > 0
     restart()
     shown = stats(own_broker, topic)["subscriptions"]
-    assert {name: sub["msgBacklog"] for name, sub in shown.items()} == {"s": 3, "never-read": 10}
+    assert shown["never-read"]["msgBacklog"] == 10
+    # Acks without receipt are written every tenth of a second: the last of them may be lost with a killed broker.
+    assert 3 <= shown["s"]["msgBacklog"] <= (10 if killed else 3)
     assert shown["never-read"]["backlogSize"] == size
     fresh = connect(own_broker.service_url)
     try:
         rest_of_batch = fresh.subscribe(
             topic, "s", consumer_type=pulsar.ConsumerType.Shared, batch_index_ack_enabled=True
         )
-        assert payloads(receive_many(rest_of_batch, 3)) == [b"7", b"8", b"9"]
+        left = shown["s"]["msgBacklog"]
+        assert payloads(receive_many(rest_of_batch, left)) == [b"%d" % i for i in range(10 - left, 10)]
         messages = receive_many(fresh.subscribe(topic, "never-read"), 10)
         assert [(m.data(), m.properties()) for m in messages] == [(b"%d" % i, {"n": str(i)}) for i in range(10)]
     finally:
@@ -116,7 +135,10 @@ def test_partitions_schemas_and_names_are_kept(
     assert "public/kept" in rest(own_broker, "GET", "namespaces/public")
     for i in range(6, 9):
         producer.send(str(i))
-    values = {m.value() for m in receive_many(consumer, 9)}
+    values: set[str] = set()
+    while len(values) < 9:
+        # What the client had in its queue when the connection ended may come twice.
+        values.add(consumer.receive(RECONNECT_MS).value())
     assert values == {str(i) for i in range(9)}
     with pytest.raises(pulsar.IncompatibleSchema):
         client.create_producer(topic, schema=pulsar.schema.JsonSchema(Wrong))
@@ -138,5 +160,5 @@ def test_reader_goes_on_where_it_was(
     restart()
     producer.send(b"10")
     while len(read) < 11:
-        read.append(reader.read_next(15_000).data())
+        read.append(reader.read_next(RECONNECT_MS).data())
     assert read == [b"%d" % i for i in range(11)]

@@ -72,7 +72,7 @@ def topics_of_namespace(session: Session, command: wire.BaseCommand, entry: byte
     """List a namespace's topics, filtered by the client's pattern if it sends one and unless it has the same list."""
     request = command.getTopicsOfNamespace
     try:
-        session.broker.namespace(request.namespace)
+        # No error for an unknown namespace: a pattern may be subscribed to before its first topic exists.
         topics = session.broker.list_topics(request.namespace, _Mode.Mode.Name(request.mode))
         filtered = request.HasField("topics_pattern")
         if filtered:

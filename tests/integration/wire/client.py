@@ -80,9 +80,7 @@ def make_batch(payloads: list[bytes], *, producer_name: str = "wire", sequence_i
     for payload in payloads:
         single = wire.SingleMessageMetadata(payload_size=len(payload)).SerializeToString()
         body += struct.pack(">I", len(single)) + single + payload
-    return make_entry(
-        body, producer_name=producer_name, sequence_id=sequence_id, num_messages_in_batch=len(payloads)
-    )
+    return make_entry(body, producer_name=producer_name, sequence_id=sequence_id, num_messages_in_batch=len(payloads))
 
 
 def payload_of(frame: Frame) -> bytes:
