@@ -19,8 +19,6 @@ _WORDS = st.sampled_from(
 )
 _NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 _SCALARS = st.none() | st.booleans() | _NUMBERS | st.text("aZ0.:/-é\n", max_size=8) | _WORDS
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text("aZ0.:/-é\n", max_size=8) | _WORDS
-)
 _KEYS = st.sampled_from(
     [
         "retention",
