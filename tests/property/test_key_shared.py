@@ -5,12 +5,12 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from heliograph_broker.messaging.consumer import Consumer
+from heliograph_broker.messaging.subscription import KEY_SHARED, AckId
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from heliograph_broker.messaging.consumer import Consumer
-from heliograph_broker.messaging.subscription import KEY_SHARED, AckId
 from tests.support.core import Client, Core
 
 

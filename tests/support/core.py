@@ -7,7 +7,6 @@ import struct
 from pathlib import Path
 
 from crc32c import crc32c
-
 from heliograph_broker.clock import VirtualClock
 from heliograph_broker.config import BrokerConfig
 from heliograph_broker.messaging.broker import Broker
@@ -100,7 +99,10 @@ class Core:
 
     def _open(self) -> None:
         self.store = LedgerStore.open(
-            self.directory, self.clock, scheduler=InlineScheduler(), disk_reserve_bytes=0,
+            self.directory,
+            self.clock,
+            scheduler=InlineScheduler(),
+            disk_reserve_bytes=0,
             segment_bytes=self.config.segment_bytes,
         )
         self.broker = Broker(self.store, self.clock, self.config, random.Random(7))
@@ -122,8 +124,12 @@ class Core:
         assert isinstance(topic, Topic)
         return topic
 
-    def producer(self, topic: Topic, client: Client | None = None, name: str = "p", **options: int) -> Producer:
-        producer = Producer(topic, client or Client(), len(topic.producers) + 1, name, **options)
+    def producer(
+        self, topic: Topic, client: Client | None = None, name: str = "p", *, epoch: int = 0, access_mode: int = 0
+    ) -> Producer:
+        producer = Producer(
+            topic, client or Client(), len(topic.producers) + 1, name, epoch=epoch, access_mode=access_mode
+        )
         topic.producer_registry.add(producer, None)
         return producer
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from heliograph_broker.messaging.consumer import KeyRange
+from heliograph_broker.messaging.consumer import Consumer, KeyRange
 from heliograph_broker.messaging.errors import ConsumerAssignError, ConsumerBusy
 from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, AckId
 from heliograph_broker.messaging.topic import Topic
@@ -26,7 +27,7 @@ def offsets(client: Client) -> list[int]:
     return [entry.offset for _, entry, _, _ in client.take()]
 
 
-def publish(core: Core, topic: Topic, count: int, **options: object) -> None:
+def publish(core: Core, topic: Topic, count: int, **options: Any) -> None:
     producer = next(iter(topic.producers.values()), None) or core.producer(topic)
     for _ in range(count):
         core.publish(producer, **options)
@@ -216,7 +217,6 @@ def test_a_key_stays_with_its_holder_until_all_of_it_is_acknowledged(core: Core)
 
 def test_sticky_ranges_must_not_overlap(core: Core) -> None:
     subscription = core.topic().create_subscription("s")
-    from heliograph_broker.messaging.consumer import Consumer
 
     def sticky(consumer_id: int, *ranges: tuple[int, int]) -> Consumer:
         parts = [KeyRange(*part) for part in ranges]

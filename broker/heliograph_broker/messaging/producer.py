@@ -113,7 +113,8 @@ class ProducerRegistry:
         """
         if client_topic_epoch is not None and client_topic_epoch < self.topic_epoch:
             raise ProducerFenced(
-                f"producer '{producer.name}' has topic epoch {client_topic_epoch}, the current one is {self.topic_epoch}"
+                f"producer '{producer.name}' has topic epoch {client_topic_epoch}, "
+                f"the current one is {self.topic_epoch}"
             )
         self._replace_predecessor(producer)
         mode = producer.access_mode

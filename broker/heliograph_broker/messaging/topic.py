@@ -238,9 +238,7 @@ class Topic:
         """Store an entry; the producer gets its receipt when it is durable, or a named error."""
         now = self.host.clock.now_ms()
         ledgers = self.ledgers
-        if not ledgers or ledgers[-1].entries >= self.host.config.ledger_max_entries:
-            self._roll_ledger(now)
-        elif now - ledgers[-1].created_ms >= self.host.config.ledger_max_age_ms and ledgers[-1].entries:
+        if not ledgers or self._must_roll(ledgers[-1], now):
             self._roll_ledger(now)
         ledger = ledgers[-1]
         size = len(frame)
@@ -264,6 +262,11 @@ class Topic:
         self._in_flight.append((producer, sequence_id, highest_sequence_id))
         self.last_publish_ms = now
         self.host.store.append(self, entry)
+
+    def _must_roll(self, ledger: LedgerInfo, now: int) -> bool:
+        config = self.host.config
+        too_old = now - ledger.created_ms >= config.ledger_max_age_ms
+        return ledger.entries >= config.ledger_max_entries or (too_old and ledger.entries > 0)
 
     def _roll_ledger(self, now: int) -> None:
         """Close the open ledger and begin the next; its record is durable before the first receipt from it."""

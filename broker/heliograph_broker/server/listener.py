@@ -1,4 +1,4 @@
-"""The binary protocol's port: accepts connections, keeps them alive, and holds readers back when the store is behind."""
+"""The binary protocol's port: accepts connections, keeps them alive, holds them back when the store is behind."""
 
 from __future__ import annotations
 

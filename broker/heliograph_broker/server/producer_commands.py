@@ -46,10 +46,10 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
             connected_ms=broker.clock.now_ms(),
             request_id=request.request_id,
         )
+        initial = request.initial_subscription_name
+        if initial and isinstance(topic, Topic) and initial not in topic.subscriptions:
+            topic.create_subscription(initial, "earliest")
         ready = topic.producer_registry.add(producer, _topic_epoch(request))
-        if request.initial_subscription_name and isinstance(topic, Topic):
-            if request.initial_subscription_name not in topic.subscriptions:
-                topic.create_subscription(request.initial_subscription_name, "earliest")
     except BrokerError as error:
         session.refuse(request.request_id, error)
         return

@@ -61,7 +61,7 @@ class Group:
 class StoreStats:
     """Counters since the start; the histograms count observations at most each bound, as Prometheus wants them."""
 
-    __slots__ = ("groups", "group_bytes", "group_entries", "sync_seconds")
+    __slots__ = ("group_bytes", "group_entries", "groups", "sync_seconds")
 
     def __init__(self) -> None:
         self.groups = 0
