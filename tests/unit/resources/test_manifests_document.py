@@ -32,7 +32,6 @@ def test_the_errors_shown_are_the_errors() -> None:
     shown = re.search(r"```text\n(.*?)```", DOCUMENT, flags=re.DOTALL)
     assert shown is not None
     resource = "{{apiVersion: heliograph.dev/v1alpha1, kind: {}, metadata: {{name: {}}}, spec: {}}}\n"
-    reference = "namespaceRef: {name: a}"
     text = "---\n".join(
         [
             resource.format("Tenant", "shop", "{}"),
