@@ -67,12 +67,21 @@ class LedgerStore:
         segment_bytes: int = 128 * 1024 * 1024,
         disk_reserve_bytes: int = 64 * 1024 * 1024,
     ) -> LedgerStore:
-        """Open or create the store in ``data_dir``. Raises :class:`DataDirError`."""
-        directory = DataDir(data_dir)
+        """Open or create the store in ``data_dir``; the store ends ``scheduler`` from here on.
+
+        Raises :class:`DataDirError`.
+        """
+        try:
+            directory = DataDir(data_dir)
+        except DataDirError:
+            # Its threads would keep a process alive that has nothing to do.
+            scheduler.close()
+            raise
         try:
             return cls(directory, clock, scheduler, segment_bytes, disk_reserve_bytes)
         except (lmdb.Error, OSError, ValueError) as error:
             directory.close()
+            scheduler.close()
             raise DataDirError(f"cannot open the store in {data_dir}: {error}") from error
 
     def close(self) -> None:
