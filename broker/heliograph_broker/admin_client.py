@@ -7,6 +7,7 @@ Pulsar too as far as the paths are Pulsar's.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -166,8 +167,9 @@ def _path(topic: TopicName) -> str:
 
 
 def _cause(error: aiohttp.ClientError | TimeoutError) -> str:
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return error.os_error.strerror or str(error.os_error)
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
+        # The operating system's words ("Connection refused"); asyncio's name the address, which is known.
+        return os.strerror(error.os_error.errno)
     return str(error) or type(error).__name__
 
 

@@ -7,7 +7,6 @@ import sys
 import typer
 
 from . import __version__
-from .admin_client import AdminError
 from .cli_apply import apply
 from .cli_messages import consume, produce
 from .cli_standalone import standalone
@@ -56,7 +55,7 @@ def main() -> None:
     """Run the command line; expected failures are lines on stderr and exit code 1, never a traceback."""
     try:
         app()
-    except (CliError, AdminError, InvalidName) as error:
+    except (CliError, InvalidName) as error:
         for line in str(error).splitlines():
             print(f"heliograph: {line}", file=sys.stderr)
         sys.exit(1)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rich.table import Table
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
@@ -34,6 +37,8 @@ def readable_age(milliseconds: int) -> str:
 
 def new_table(*columns: str) -> Table:
     """Return a table without lines, as kubectl prints; columns whose name starts with ``>`` hold figures."""
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
     for column in columns:
         table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", no_wrap=True)

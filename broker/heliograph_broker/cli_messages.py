@@ -149,6 +149,8 @@ def consume(
             subscription,
             consumer_type=getattr(pulsar.ConsumerType, subscription_type.value.replace("_", "")),
             initial_position=pulsar.InitialPosition.Earliest if earliest else pulsar.InitialPosition.Latest,
+            # Taking one message of a batch must not take, or bring back, the others.
+            batch_index_ack_enabled=True,
             receiver_queue_size=min(count, 1000) if count else 1000,
         )
         try:

@@ -6,13 +6,16 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
-from rich.console import Console
 
-from .admin_client import AdminClient, AdminUnreachable
 from .resources.names import TopicName
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from .admin_client import AdminClient
 
 T = TypeVar("T")
 
@@ -42,8 +45,14 @@ def usage_error(message: str) -> NoReturn:
     raise typer.BadParameter(message)
 
 
-def call_broker(http_url: str, work: Callable[[AdminClient], Awaitable[T]]) -> T:
-    """Run ``work`` with an admin client of the broker at ``http_url``. Raises :class:`CliError` if none answers."""
+def call_broker(http_url: str, work: Callable[[AdminClient], Awaitable[T]], *, topic: TopicName | None = None) -> T:
+    """Run ``work`` with an admin client of the broker at ``http_url``; ``topic`` is what it is about, for errors.
+
+    Raises :class:`CliError` if no broker answers, or the broker refuses.
+    """
+    # Here, because it takes longer to load than all the rest of the command line.
+    from .admin_client import AdminClient, AdminRefused, AdminUnreachable
+
     if not http_url.startswith(("http://", "https://")):
         usage_error(f"--http-url {http_url!r} should start with http://, as in {DEFAULT_HTTP_URL}")
 
@@ -55,6 +64,11 @@ def call_broker(http_url: str, work: Callable[[AdminClient], Awaitable[T]]) -> T
         return asyncio.run(run())
     except AdminUnreachable as error:
         raise CliError(f"{error}; {START_HINT} --http-url") from error
+    except AdminRefused as error:
+        if topic is None:
+            raise CliError(error.reason) from error
+        hint = f"; 'heliograph topics list {topic.namespace_name}' shows what there is" if error.status == 404 else ""
+        raise CliError(f"{topic}: {error.reason}{hint}") from error
 
 
 def parse_topic(text: str) -> TopicName:
@@ -80,6 +94,8 @@ def print_json(value: Any) -> None:
 
 def console() -> Console:
     """Return where tables go: as wide as they need to be unless a terminal limits them."""
+    from rich.console import Console
+
     return Console() if sys.stdout.isatty() else Console(width=240)
 
 

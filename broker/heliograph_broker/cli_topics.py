@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .admin_client import AdminClient, AdminRefused, oldest_age_ms
 from .cli_figures import new_table, readable_age, readable_size
 from .cli_support import (
     DEFAULT_HTTP_URL,
-    CliError,
     HttpUrl,
     call_broker,
     console,
@@ -21,6 +19,9 @@ from .cli_support import (
 )
 from .clock import SystemClock
 from .resources.names import TopicName
+
+if TYPE_CHECKING:
+    from .admin_client import AdminClient
 
 topics_app = typer.Typer(
     no_args_is_help=True,
@@ -91,8 +92,10 @@ def stats(topic: TopicArgument, as_json: AsJson = False, http_url: HttpUrl = DEF
       heliograph topics stats orders
       heliograph topics stats persistent://acme/shop/orders --json
     """
+    from .admin_client import oldest_age_ms
+
     name = parse_topic(topic)
-    answer = call_broker(http_url, lambda client: _existing(client, name))
+    answer = call_broker(http_url, lambda client: client.stats(name), topic=name)
     if as_json:
         print_json(answer)
         return
@@ -120,19 +123,6 @@ def stats(topic: TopicArgument, as_json: AsJson = False, http_url: HttpUrl = DEF
     console().print(table)
 
 
-async def _existing(client: AdminClient, name: TopicName) -> dict[str, Any]:
-    try:
-        return await client.stats(name)
-    except AdminRefused as error:
-        raise _with_hint(error, name) from error
-
-
-def _with_hint(error: AdminRefused, name: TopicName) -> CliError:
-    if error.status != 404:
-        return CliError(f"{name}: {error.reason}")
-    return CliError(f"{name}: {error.reason}; 'heliograph topics list {name.namespace_name}' shows what there is")
-
-
 @topics_app.command("create")
 def create(
     topic: TopicArgument,
@@ -147,14 +137,7 @@ def create(
       heliograph topics create acme/shop/orders --partitions 4
     """
     name = parse_topic(topic)
-
-    async def work(client: AdminClient) -> None:
-        try:
-            await client.create_topic(name, partitions=partitions)
-        except AdminRefused as error:
-            raise _with_hint(error, name) from error
-
-    call_broker(http_url, work)
+    call_broker(http_url, lambda client: client.create_topic(name, partitions=partitions), topic=name)
     print(f"topic/{name} created")
 
 
@@ -172,12 +155,5 @@ def delete(
       heliograph topics delete orders --force
     """
     name = parse_topic(topic)
-
-    async def work(client: AdminClient) -> None:
-        try:
-            await client.delete_topic(name, force=force)
-        except AdminRefused as error:
-            raise _with_hint(error, name) from error
-
-    call_broker(http_url, work)
+    call_broker(http_url, lambda client: client.delete_topic(name, force=force), topic=name)
     print(f"topic/{name} deleted")
