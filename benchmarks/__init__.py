@@ -1,0 +1,1 @@
+"""Throughput, latency and CPU of a broker in a process of its own: ``benchmarks/run``."""
