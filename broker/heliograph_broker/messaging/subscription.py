@@ -52,6 +52,8 @@ class Subscription:
         "_generation",
         "_marked",
         "_oldest",
+        "_seeks_under_way",
+        "_waiting_for_seek",
         "bytes_out",
         "closed",
         "created_ms",
@@ -112,6 +114,8 @@ class Subscription:
         self.last_expire_ms = 0
         #: Grows when the cursor is moved by hand, which voids header look-ups under way.
         self._generation = 0
+        self._seeks_under_way = 0
+        self._waiting_for_seek: list[Callable[[], None]] = []
         self._marked = cursor.mark_delete
         self._oldest: tuple[int, int] = (-1, -1)
 
@@ -468,14 +472,23 @@ class Subscription:
         """
         topic = self.topic
         offset = min(max(offset, topic.first_offset), topic.end_offset)
+        self._seeks_under_way += 1
         # A reader that seeks by time subscribes again without saying where: its cursor must outlive the reconnection.
         self.disconnect_all(keep=True)
         self._generation += 1
         generation = self._generation
 
+        def finished(error: BrokerError | None) -> None:
+            self._seeks_under_way -= 1
+            done(error)
+            if not self._seeks_under_way:
+                waiting, self._waiting_for_seek = self._waiting_for_seek, []
+                for callback in waiting:
+                    callback()
+
         def apply(result: tuple[int, int] | Exception) -> None:
             if isinstance(result, Exception):
-                done(PersistenceError(f"cannot read entry header: {result}"))
+                finished(PersistenceError(f"cannot read entry header: {result}"))
                 return
             if generation == self._generation and not self.closed:
                 total_messages, total_bytes = result
@@ -486,12 +499,23 @@ class Subscription:
                     self.dispatcher.rewind()
             if remaining is not None:
                 position = topic.position(offset)
-                self.acknowledge(None, [AckId(*position, remaining)], done)
+                self.acknowledge(None, [AckId(*position, remaining)], finished)
             else:
-                self.topic.cursor_moved(self, done)
+                self.topic.cursor_moved(self, finished)
                 self.notify()
 
         topic.totals_before(offset, apply)
+
+    def waits_for_seek(self, callback: Callable[[], None]) -> bool:
+        """Whether a seek is under way, and if so call ``callback`` when it is done.
+
+        A consumer that came back earlier would drop the first messages from the new position: clients empty their
+        queues when the seek is confirmed.
+        """
+        if self._seeks_under_way:
+            self._waiting_for_seek.append(callback)
+            return True
+        return False
 
     # -- persistence -------------------------------------------------------------------------------------------
 

@@ -40,6 +40,10 @@ def subscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None
         if request.HasField("schema"):
             store_schema(broker, topic.name, request.schema)
         subscription = _subscription(session, topic, request)
+        if isinstance(subscription, Subscription) and subscription.waits_for_seek(
+            lambda: subscribe(session, command, entry) if session.alive else None
+        ):
+            return
         policy = request.keySharedMeta
         sticky = request.subType == KEY_SHARED and policy.keySharedMode == wire.STICKY
         consumer = Consumer(

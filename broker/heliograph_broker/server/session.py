@@ -100,6 +100,11 @@ class Session(asyncio.BufferedProtocol):
                 subscription.topic.drop_subscription(subscription)
 
     @property
+    def alive(self) -> bool:
+        """Whether the client can still hear an answer."""
+        return self._transport is not None
+
+    @property
     def local_address(self) -> tuple[str, int]:
         """The address the client connected to."""
         name = self._transport.get_extra_info("sockname") if self._transport is not None else None
