@@ -63,9 +63,9 @@ class BrokerConfig(msgspec.Struct, frozen=True):
 
     receive_buffer_bytes: int = 256 * _KIB
     """Buffer one read from a connection's socket fills at most."""
-    max_pending_publish_bytes: int = 64 * _MIB
+    max_pending_publish_bytes: int = 16 * _MIB
     """Reading from publishing connections pauses while so much was received and is not yet durable."""
-    max_connection_write_bytes: int = 4 * _MIB
+    max_connection_write_bytes: int = _MIB
     """No more is dispatched to a connection while so much of what was sent to it waits to be written."""
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from heliograph_broker.messaging.consumer import Consumer, KeyRange
-from heliograph_broker.messaging.errors import ConsumerAssignError, ConsumerBusy
+from heliograph_broker.messaging.errors import ConsumerAssignError, ConsumerBusy, PreconditionFailed
 from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, AckId
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.names import TopicName
@@ -251,3 +251,11 @@ def test_delay_is_for_shared_subscriptions_only(core: Core) -> None:
     core.consumer(topic.create_subscription("s"), EXCLUSIVE, client, permits=10)
     publish(core, topic, 1, deliver_at=core.clock.now_ms() + 5_000)
     assert offsets(client) == [0]
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "x" * 241])
+def test_names_no_subscription_can_have(core: Core, name: str) -> None:
+    with pytest.raises(PreconditionFailed, match="[Ss]ubscription"):
+        core.topic().create_subscription(name)
+    core.commit()
+    assert core.topic().subscriptions == {}

@@ -13,6 +13,7 @@ from heliograph_broker.storage.entry import Entry
 from .consumer import Consumer
 from .errors import BrokerError, Conflict, ConsumerBusy, NotAllowed, PreconditionFailed, SubscriptionNotFound
 from .key_selector import ConsistentHashSelector, StickyRangeSelector, sticky_hash
+from .names import check_name
 from .producer import Producer, ProducerRegistry
 from .subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, AckId, Done
 
@@ -228,6 +229,7 @@ class NonPersistentTopic:
         """Raises :class:`Conflict` if the name is taken."""
         if name in self.subscriptions:
             raise Conflict("Subscription already exists for topic")
+        check_name(name)
         subscription = self.subscriptions[name] = NonPersistentSubscription(self, name)
         return subscription
 

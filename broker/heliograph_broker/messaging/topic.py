@@ -23,6 +23,7 @@ from . import records
 from .cursor import Cursor
 from .errors import BrokerError, Conflict, PersistenceError, PreconditionFailed, SubscriptionNotFound
 from .key_selector import sticky_hash
+from .names import check_name
 from .producer import Producer, ProducerRegistry
 from .subscription import Done, Subscription
 from .tail_cache import TailCache, TopicTail
@@ -404,8 +405,7 @@ class Topic:
         """
         if name in self.subscriptions:
             raise Conflict("Subscription already exists for topic")
-        if not name or "\0" in name:
-            raise PreconditionFailed("a subscription's name must not be empty or hold NUL")
+        check_name(name)
         if start_offset is None:
             start_offset = self.first_offset if position == "earliest" else self.end_offset
         start_offset = min(max(start_offset, self.first_offset), self.end_offset)

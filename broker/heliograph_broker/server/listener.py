@@ -50,9 +50,6 @@ HANDLERS: dict[int, Handler] = {
     _Type.END_TXN: connection_commands.refuse_transaction,
 }
 
-#: Bytes submitted and not yet durable beyond which publishing connections are no longer read.
-MAX_PENDING_BYTES = 16 * 1024 * 1024
-
 
 class Listener:
     """See the module. Everything runs on one event loop."""
@@ -107,7 +104,7 @@ class Listener:
 
     def check_pressure(self, session: Session) -> None:
         """Hold back ``session`` while too much waits for the store."""
-        if self.broker.store.pending_bytes <= MAX_PENDING_BYTES or session in self._paused:
+        if self.broker.store.pending_bytes <= self.broker.config.max_pending_publish_bytes or session in self._paused:
             return
         session.pause_reading()
         if not self._paused:
@@ -115,7 +112,7 @@ class Listener:
         self._paused.add(session)
 
     def _relieve(self, error: Exception | None) -> None:
-        if self.broker.store.pending_bytes > MAX_PENDING_BYTES // 2:
+        if self.broker.store.pending_bytes > self.broker.config.max_pending_publish_bytes // 2:
             self.broker.store.after_commit(self._relieve)
             return
         for session in self._paused:

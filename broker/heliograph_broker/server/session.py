@@ -36,9 +36,7 @@ log = structlog.get_logger(__name__)
 
 Handler = Callable[["Session", wire.BaseCommand, bytes], None]
 
-_BUFFER_BYTES = 256 * 1024
 _UINT64 = 0xFFFFFFFFFFFFFFFF
-_HIGH_WATER_BYTES = 1024 * 1024
 _SEND = wire.BaseCommand.SEND
 #: Frequent commands that have no text field to check.
 _WITHOUT_TEXT = frozenset({wire.BaseCommand.ACK, wire.BaseCommand.FLOW, wire.BaseCommand.PING, wire.BaseCommand.PONG})
@@ -64,7 +62,8 @@ class Session(asyncio.BufferedProtocol):
         self.writable = True
         self.heard_at = 0.0
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray(_BUFFER_BYTES)
+        self._buffer_bytes = self.broker.config.receive_buffer_bytes
+        self._buffer = bytearray(self._buffer_bytes)
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
@@ -78,7 +77,7 @@ class Session(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transport is one by behaviour, not by class.
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
+        self._transport.set_write_buffer_limits(high=self.broker.config.max_connection_write_bytes)
         peer = transport.get_extra_info("peername")
         self.address = f"/{peer[0]}:{peer[1]}" if peer else ""
         self.heard_at = self.broker.clock.monotonic()
@@ -144,7 +143,7 @@ class Session(asyncio.BufferedProtocol):
     def _make_room(self, frame_bytes: int) -> None:
         """Move what is left to the front of a buffer that holds at least ``frame_bytes``."""
         left = self._end - self._start
-        size = max(_BUFFER_BYTES, frame_bytes)
+        size = max(self._buffer_bytes, frame_bytes, left + 4096)
         if size != len(self._buffer):
             buffer = bytearray(size)
             buffer[:left] = self._view[self._start : self._end]
@@ -208,7 +207,7 @@ class Session(asyncio.BufferedProtocol):
                 return
         if self._start == self._end:
             self._start = self._end = 0
-            if len(self._buffer) > _BUFFER_BYTES:
+            if len(self._buffer) > self._buffer_bytes:
                 self._make_room(0)
         self.listener.check_pressure(self)
 

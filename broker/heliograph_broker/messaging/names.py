@@ -1,0 +1,15 @@
+"""Names that clients send, refused as a broker refuses."""
+
+from __future__ import annotations
+
+from heliograph_broker.resources.names import InvalidName, check_subscription
+
+from .errors import PreconditionFailed
+
+
+def check_name(subscription: str) -> None:
+    """Raises :class:`PreconditionFailed` unless ``subscription`` may name one."""
+    try:
+        check_subscription(subscription)
+    except InvalidName as error:
+        raise PreconditionFailed(str(error)) from error
