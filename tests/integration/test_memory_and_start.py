@@ -71,6 +71,7 @@ class Flood:
         self._link = link
         self._producer_id = producer_id
         self._window = asyncio.Semaphore(window)
+        self._progress = asyncio.Event()
         self._sent = 0
         self._receipts = 0
         link.on_receipt = self._on_receipt
@@ -83,6 +84,12 @@ class Flood:
     def _on_receipt(self, receipt: wire.CommandSendReceipt) -> None:
         self._receipts += 1
         self._window.release()
+        self._progress.set()
+
+    async def _receipted(self, target: int) -> None:
+        while self._receipts < target:
+            self._progress.clear()
+            await self._progress.wait()
 
     async def publish(self, entry: bytes, count: int, messages: int = 1) -> None:
         """Publish ``entry`` so often and wait for all receipts."""
@@ -94,7 +101,8 @@ class Flood:
                 Type.SEND, entry, producer_id=self._producer_id, sequence_id=self._sent, num_messages=messages
             )
             self._sent += 1
-        await until(lambda: self._receipts == target, 60)
+        async with asyncio.timeout(60):
+            await self._receipted(target)
         self._link.check()
 
     def close(self) -> None:
@@ -104,12 +112,6 @@ class Flood:
 def get_json(url: str) -> Any:
     with urllib.request.urlopen(url, timeout=10) as answer:
         return json.load(answer)
-
-
-async def until(true: Callable[[], bool], within_s: float) -> None:
-    async with asyncio.timeout(within_s):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 def test_an_idle_broker_is_small_and_soon_ready(tmp_path: Path) -> None:

@@ -206,6 +206,11 @@ class WireLink(asyncio.Protocol):
         self.send(Type.ACK, consumer_id=consumer_id, ack_type=kind, message_id=ids, **fields)
         return request_id
 
+    def pause(self) -> None:
+        """Read no more from the socket."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
     def close(self) -> None:
         """Drop the connection without a word."""
         if self._transport is not None:
