@@ -255,7 +255,7 @@ def test_delay_is_for_shared_subscriptions_only(core: Core) -> None:
 
 @pytest.mark.parametrize("name", ["", "a\0b", "x" * 241])
 def test_names_no_subscription_can_have(core: Core, name: str) -> None:
-    with pytest.raises(PreconditionFailed, match="[Ss]ubscription"):
+    with pytest.raises(PreconditionFailed, match=r"[Ss]ubscription"):
         core.topic().create_subscription(name)
     core.commit()
     assert core.topic().subscriptions == {}
