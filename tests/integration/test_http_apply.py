@@ -72,7 +72,7 @@ async def test_resources_are_created_then_unchanged_then_configured(api: HttpApi
         (
             MANIFESTS.replace("PARTITIONS", "2").replace("{name: payments}\n  part", "{name: x}\n  part"),
             412,
-            "Namespace x",
+            "Namespace 'x'",
         ),
     ],
 )

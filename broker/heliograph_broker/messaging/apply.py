@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from heliograph_broker.resources.manifests import in_order
+from heliograph_broker.resources.manifests import ManifestError
 from heliograph_broker.resources.model import (
     AnyResource,
     BrokerCluster,
@@ -20,7 +20,8 @@ from heliograph_broker.resources.model import (
     Tenant,
     Topic,
 )
-from heliograph_broker.resources.names import InvalidName, TopicName
+from heliograph_broker.resources.names import TopicName
+from heliograph_broker.resources.plan import Existing, plan
 from heliograph_broker.resources.policies import Policies
 
 from .broker import MAX_PARTITIONS, Broker
@@ -43,25 +44,14 @@ class Applied(msgspec.Struct, frozen=True):
 Change = Callable[[], None]
 
 
-class _Plan:
-    """Checks resources in the order parents first and collects what has to be done."""
+class _Changes:
+    """Checks every step of a plan against the broker and collects what has to be done."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.problems: list[str] = []
         self.applied: list[Applied] = []
         self.changes: list[Change] = []
-        #: (Kubernetes namespace, metadata.name) -> name in the broker, of the resources in hand
-        self._tenants: dict[tuple[str, str], str] = {}
-        self._namespaces: dict[tuple[str, str], str] = {}
-        #: Names in the broker that two resources must not share.
-        self._taken: dict[tuple[str, str], str] = {}
-
-    def _claim(self, resource: AnyResource, name: str) -> bool:
-        owner = self._taken.setdefault((resource.kind, name), resource.metadata.name)
-        if owner != resource.metadata.name:
-            self._refuse(resource, f"names {name}, which {resource.kind} {owner} names too")
-        return owner == resource.metadata.name
 
     def _refuse(self, resource: AnyResource, reason: str) -> None:
         self.problems.append(f"{resource.kind} {resource.metadata.name}: {reason}")
@@ -85,12 +75,8 @@ class _Plan:
                 return
         self._do("BrokerCluster", resource.metadata.name, UNCHANGED, [])
 
-    def tenant(self, resource: Tenant) -> None:
+    def tenant(self, name: str, resource: Tenant) -> None:
         broker = self._broker
-        name = resource.tenant
-        if not self._claim(resource, name):
-            return
-        self._tenants[resource.metadata.namespace, resource.metadata.name] = name
         clusters = resource.spec.allowed_clusters or [broker.config.cluster_name]
         unknown = [cluster for cluster in clusters if cluster != broker.config.cluster_name]
         if unknown:
@@ -108,23 +94,8 @@ class _Plan:
         else:
             self._do("Tenant", name, UNCHANGED, [])
 
-    def namespace(self, resource: Namespace) -> None:
+    def namespace(self, name: str, resource: Namespace) -> None:
         broker = self._broker
-        reference = resource.spec.tenant_ref.name
-        tenant = self._tenants.get((resource.metadata.namespace, reference))
-        if tenant is None:
-            if reference not in broker.tenants:
-                self._refuse(
-                    resource,
-                    f"spec.tenantRef.name: there is no Tenant {reference}, neither here nor in the broker; "
-                    f"valid: {', '.join(sorted({*self._tenants.values(), *broker.tenants}))}",
-                )
-                return
-            tenant = reference
-        name = f"{tenant}/{resource.local_name}"
-        if not self._claim(resource, name):
-            return
-        self._namespaces[resource.metadata.namespace, resource.metadata.name] = name
         policies = resource.spec.policies()
         existing = broker.namespaces.get(name)
         if existing is None:
@@ -135,40 +106,7 @@ class _Plan:
         else:
             self._do("Namespace", name, UNCHANGED, [])
 
-    def _namespace_of(self, resource: Topic) -> str | None:
-        reference = resource.spec.namespace_ref.name
-        name = self._namespaces.get((resource.metadata.namespace, reference))
-        if name is not None:
-            return name
-        found = sorted(name for name in self._broker.namespaces if name.partition("/")[2] == reference)
-        if len(found) == 1:
-            return found[0]
-        if found:
-            self._refuse(
-                resource,
-                f"spec.namespaceRef.name: {reference} could be {' or '.join(found)}; "
-                "apply its Namespace together with the topic",
-            )
-        else:
-            known = sorted({*self._namespaces.values(), *self._broker.namespaces})
-            self._refuse(
-                resource,
-                f"spec.namespaceRef.name: there is no Namespace {reference}, neither here nor in the broker; "
-                f"valid: {', '.join(name.partition('/')[2] for name in known)}",
-            )
-        return None
-
-    def topic(self, resource: Topic) -> None:
-        namespace = self._namespace_of(resource)
-        if namespace is None:
-            return
-        try:
-            name = resource.topic_name(namespace)
-        except InvalidName as error:
-            self._refuse(resource, f"spec.name: {error}")
-            return
-        if not self._claim(resource, str(name)):
-            return
+    def topic(self, name: TopicName, resource: Topic) -> None:
         policies = resource.spec.policies()
         wanted = policies if policies != Policies() else None
         partitions = resource.spec.partitions
@@ -244,18 +182,23 @@ def apply_resources(broker: Broker, resources: Sequence[AnyResource]) -> list[Ap
     Raises :class:`PreconditionFailed`, one line for each thing that is wrong, with nothing changed. The
     changes are durable when a ``store.after_commit`` that is asked for now says so.
     """
-    plan = _Plan(broker)
-    for resource in in_order(resources):
+    try:
+        steps = plan(resources, Existing(broker.tenants, broker.namespaces))
+    except ManifestError as error:
+        raise PreconditionFailed(str(error)) from error
+    changes = _Changes(broker)
+    for step in steps:
+        resource = step.resource
         if isinstance(resource, Tenant):
-            plan.tenant(resource)
+            changes.tenant(step.name, resource)
         elif isinstance(resource, Namespace):
-            plan.namespace(resource)
+            changes.namespace(step.name, resource)
         elif isinstance(resource, Topic):
-            plan.topic(resource)
+            changes.topic(TopicName.parse(step.name), resource)
         else:
-            plan.cluster(resource)
-    if plan.problems:
-        raise PreconditionFailed("\n".join(plan.problems))
-    for change in plan.changes:
+            changes.cluster(resource)
+    if changes.problems:
+        raise PreconditionFailed("\n".join(changes.problems))
+    for change in changes.changes:
         change()
-    return plan.applied
+    return changes.applied

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from .documents import NotReadable, read_json, read_yaml, write_yaml
 from .explain import explain, title
-from .model import API_VERSION, KINDS, AnyResource, BrokerCluster, Namespace, Tenant, Topic
+from .model import API_VERSION, KINDS, AnyResource
 from .quoting import quoted
 
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -51,13 +51,6 @@ def read_documents(paths: Iterable[Path | str]) -> str:
     if problems:
         raise ManifestError(problems)
     return write_yaml(document.content for document in documents)
-
-
-def in_order(resources: Iterable[AnyResource]) -> list[Tenant | Namespace | Topic]:
-    """Return what a broker can be given, parents first, otherwise in the order given: all but BrokerClusters."""
-    rank = {kind: index for index, kind in enumerate(KINDS)}
-    inner = [resource for resource in resources if not isinstance(resource, BrokerCluster)]
-    return sorted(inner, key=lambda resource: rank[resource.kind])
 
 
 def manifest_files(path: Path) -> list[Path]:
