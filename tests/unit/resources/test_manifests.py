@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from heliograph_broker.resources.manifests import (
     ManifestError,
-    in_order,
     load,
     manifest_files,
     parse,
@@ -110,7 +109,7 @@ def test_parents_come_first_and_clusters_are_not_a_brokers_business() -> None:
         "---\n" + tenant("a")
     )
     assert [type(resource) for resource in found] == [Topic, Namespace, BrokerCluster, Tenant]
-    assert [type(resource) for resource in in_order(found)] == [Tenant, Namespace, Topic]
+    assert [type(step.resource) for step in plan(found)] == [Tenant, Namespace, Topic]
 
 
 def test_the_orders_example_says_what_it_says() -> None:
