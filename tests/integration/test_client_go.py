@@ -16,6 +16,8 @@ from tests.integration.clients import RunningBroker
 GO_MODULE = Path(__file__).parent / "go"
 
 
+# A fresh machine downloads and compiles the client first.
+@pytest.mark.timeout(580)
 @pytest.mark.skipif(shutil.which("go") is None, reason="the go command is not installed: the Go client is not tested")
 def test_official_go_client(broker: RunningBroker, capsys: pytest.CaptureFixture[str]) -> None:
     completed = subprocess.run(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from heliograph_broker.protocol import wire_pb2 as wire
 
 from tests.integration.clients import RunningBroker, backlog, eventually, rest, stats
 from tests.integration.wire.client import Frame, Type, WireClient, WireError, make_batch, make_entry, payload_of
+from tests.support.broker_process import BrokerProcess
 
 Sub = wire.CommandSubscribe
 CUMULATIVE = wire.CommandAck.Cumulative
@@ -372,3 +373,89 @@ def test_redelivery_with_old_consumer_epoch_is_ignored(wired: WireClient, topic:
     wired.send(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=consumer, consumer_epoch=6)
     again = wired.messages(2)
     assert [f.body.consumer_epoch for f in again] == [6, 6]
+
+
+def test_cumulative_ack_inside_a_batch_comes_back_as_ack_set(
+    wired: WireClient, broker: RunningBroker, topic: str
+) -> None:
+    consumer = wired.subscribe(topic)
+    first = wired.producer(topic)
+    ids = publish_numbers(wired, topic, 2)
+    batch = wired.publish(first, make_batch(numbers(0, 4)), num_messages=5)
+    wired.flow(consumer, 100)
+    wired.messages(3)
+    within = wire.MessageIdData(
+        ledgerId=batch.ledgerId, entryId=batch.entryId, batch_size=5, batch_index=1, ack_set=[0b11100]
+    )
+    assert not wired.ack(consumer, within, ack_type=CUMULATIVE).HasField("error")
+    assert backlog(broker, topic, "s") == 3
+    wired.send(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=consumer)
+    again = wired.expect(Type.MESSAGE)
+    assert position(again.body.message_id) == position(batch) > position(ids[1])
+    assert list(again.body.ack_set) == [0b11100]
+    assert not wired.ack(consumer, batch, ack_type=CUMULATIVE).HasField("error")
+    assert backlog(broker, topic, "s") == 0
+
+
+def test_batch_of_more_than_64_messages_keeps_every_index(wired: WireClient, broker: RunningBroker, topic: str) -> None:
+    consumer = wired.subscribe(topic, subType=Sub.Shared)
+    message_id = wired.publish(wired.producer(topic), make_batch([b"x"] * 130), num_messages=130)
+    wired.flow(consumer, 1000)
+    wired.messages(1)
+    every = (1 << 130) - 1
+    left = every & ~(1 << 0) & ~(1 << 64) & ~(1 << 129)
+    # Words of 64 bits, lowest first, as Java's BitSet writes them: signed, trailing zero words left out.
+    words = [(left >> shift) & (2**64 - 1) for shift in (0, 64, 128)]
+    signed = [word - 2**64 if word >= 2**63 else word for word in words]
+    wired.ack(
+        consumer,
+        wire.MessageIdData(ledgerId=message_id.ledgerId, entryId=message_id.entryId, batch_size=130, ack_set=signed),
+    )
+    assert backlog(broker, topic, "s") == 127
+    wired.send(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=consumer)
+    assert list(wired.expect(Type.MESSAGE).body.ack_set) == signed
+
+
+def test_unsubscribe_by_force_ends_the_other_consumers(broker: RunningBroker, topic: str) -> None:
+    with WireClient(broker.service_url) as one, WireClient(broker.service_url) as two:
+        first = one.subscribe(topic, subType=Sub.Shared)
+        second = two.subscribe(topic, subType=Sub.Shared)
+        with pytest.raises(WireError):
+            one.request(Type.UNSUBSCRIBE, Type.SUCCESS, consumer_id=first)
+        one.request(Type.UNSUBSCRIBE, Type.SUCCESS, consumer_id=first, force=True)
+        assert two.expect(Type.CLOSE_CONSUMER).body.consumer_id == second
+        assert rest(broker, "GET", f"persistent/public/default/{topic}/subscriptions") == []
+
+
+def test_closing_a_consumer_returns_its_messages_and_its_permits(broker: RunningBroker, topic: str) -> None:
+    with WireClient(broker.service_url) as client:
+        leaving = client.subscribe(topic, subType=Sub.Shared)
+        staying = client.subscribe(topic, subType=Sub.Shared)
+        client.flow(leaving, 10)
+        publish_numbers(client, topic, 4)
+        assert {f.body.consumer_id for f in client.messages(4)} == {leaving}
+        client.flow(staying, 2)
+        client.request(Type.CLOSE_CONSUMER, Type.SUCCESS, consumer_id=leaving)
+        again = client.messages(2)
+        assert payloads(again) == numbers(0, 1)
+        assert [f for f in client.fence() if f.command.type == Type.MESSAGE] == []
+        client.flow(staying, 10)
+        assert payloads(client.messages(2)) == numbers(2, 3)
+
+
+def test_receipted_ack_survives_a_kill(broker_factory: Callable[..., BrokerProcess], topic: str) -> None:
+    own = broker_factory()
+    own.start()
+    with WireClient(own.service_url) as client:
+        consumer = client.subscribe(topic, subType=Sub.Shared)
+        ids = publish_numbers(client, topic, 5)
+        client.flow(consumer, 100)
+        client.messages(5)
+        assert not client.ack(consumer, ids[0], ids[3]).HasField("error")
+        own.kill9()
+    own.restart()
+    with WireClient(own.service_url) as client:
+        consumer = client.subscribe(topic, subType=Sub.Shared)
+        client.flow(consumer, 100)
+        assert payloads(client.messages(3)) == [b"1", b"2", b"4"]
+        assert backlog(own, topic, "s") == 3

@@ -175,14 +175,14 @@ def redeliver(session: Session, command: wire.BaseCommand, entry: bytes) -> None
 
 
 def unsubscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
-    """Delete the subscription; only its sole consumer may."""
+    """Delete the subscription; only its sole consumer may, or any one by force, which disconnects the others."""
     request = command.unsubscribe
     consumer = session.consumers.get(request.consumer_id)
     if consumer is None:
         session.refuse(request.request_id, ConsumerNotFound("Consumer not found"))
         return
     subscription = consumer.subscription
-    if len(subscription.consumers) > 1:
+    if len(subscription.consumers) > 1 and not request.force:
         session.send_error(
             request.request_id, wire.MetadataError, "Unconnected or shared consumer attempting to unsubscribe"
         )
@@ -197,7 +197,7 @@ def unsubscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> No
             session.succeed(request.request_id)
 
     if subscription.name in subscription.topic.subscriptions:
-        subscription.topic.delete_subscription(subscription.name, done=done)
+        subscription.topic.delete_subscription(subscription.name, force=request.force, done=done)
     else:
         done(None)
 
