@@ -99,7 +99,7 @@ def test_errors_in_the_whole_set_are_of_the_set(tmp_path: Path) -> None:
         load([tmp_path])
 
 
-def test_parents_come_first_and_clusters_are_not_a_brokers_business() -> None:
+def test_parents_come_first() -> None:
     found = parse(
         "{apiVersion: heliograph.dev/v1alpha1, kind: Topic, metadata: {name: c}, spec: {namespaceRef: {name: b}}}\n"
         "---\n"
@@ -109,7 +109,7 @@ def test_parents_come_first_and_clusters_are_not_a_brokers_business() -> None:
         "---\n" + tenant("a")
     )
     assert [type(resource) for resource in found] == [Topic, Namespace, BrokerCluster, Tenant]
-    assert [type(step.resource) for step in plan(found)] == [Tenant, Namespace, Topic]
+    assert [type(step.resource) for step in plan(found)] == [BrokerCluster, Tenant, Namespace, Topic]
 
 
 def test_the_orders_example_says_what_it_says() -> None:
