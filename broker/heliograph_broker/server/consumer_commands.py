@@ -190,12 +190,7 @@ def unsubscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> No
     del session.consumers[request.consumer_id]
     subscription.remove_consumer(consumer)
 
-    def done(error: BrokerError | None) -> None:
-        if error is not None:
-            session.refuse(request.request_id, error)
-        else:
-            session.succeed(request.request_id)
-
+    done = session.answer_to(request.request_id)
     if subscription.name in subscription.topic.subscriptions:
         subscription.topic.delete_subscription(subscription.name, force=request.force, done=done)
     else:
@@ -226,12 +221,7 @@ def seek(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
             )
             return
 
-    def done(error: BrokerError | None) -> None:
-        if error is not None:
-            session.refuse(request.request_id, error)
-        else:
-            session.succeed(request.request_id)
-
+    done = session.answer_to(request.request_id)
     if isinstance(subscription, Subscription) and not subscription.durable:
         session.sought_readers.add(subscription)
     subscription.seek(offset, remaining, done)

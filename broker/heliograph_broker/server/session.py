@@ -8,6 +8,7 @@ are copied once, from the buffer; the same object then serves the store, the tai
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
@@ -37,6 +38,7 @@ log = structlog.get_logger(__name__)
 Handler = Callable[["Session", wire.BaseCommand, bytes], None]
 
 _UINT64 = 0xFFFFFFFFFFFFFFFF
+_SIZES = struct.Struct(">II")
 _SEND = wire.BaseCommand.SEND
 #: Frequent commands that have no text field to check.
 _WITHOUT_TEXT = frozenset({wire.BaseCommand.ACK, wire.BaseCommand.FLOW, wire.BaseCommand.PING, wire.BaseCommand.PONG})
@@ -62,6 +64,7 @@ class Session(asyncio.BufferedProtocol):
         self.writable = True
         self.heard_at = 0.0
         self._transport: asyncio.Transport | None = None
+        self._closing = False
         self._buffer_bytes = self.broker.config.receive_buffer_bytes
         self._buffer = bytearray(self._buffer_bytes)
         self._view = memoryview(self._buffer)
@@ -85,6 +88,7 @@ class Session(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._closing = True
         self.writable = False
         self.listener.lost(self)
         for watcher in self.watchers.values():
@@ -114,6 +118,7 @@ class Session(asyncio.BufferedProtocol):
         if self._transport is not None:
             log.info("closing connection", client=self.address, reason=reason)
             self._flush()
+            self._closing = True
             self._transport.close()
 
     def pause_writing(self) -> None:
@@ -168,28 +173,28 @@ class Session(asyncio.BufferedProtocol):
             self.close("internal error")
 
     def _take_frames(self) -> None:
-        view = self._view
+        view, buffer = self._view, self._buffer
         handlers = self.listener.handlers
         parse = wire.BaseCommand.FromString
         limit = self.broker.config.max_message_size + FRAME_OVERHEAD
-        while self._end - self._start >= 4:
-            start = self._start
-            total = int.from_bytes(view[start : start + 4], "big")
+        start, end = self._start, self._end
+        while end - start >= 8:
+            total, command_size = _SIZES.unpack_from(buffer, start)
             if total > limit:
                 raise FrameError(f"frame of {total} bytes, the largest allowed is {limit}")
-            if self._end - start < 4 + total:
-                if start + 4 + total > len(self._buffer):
-                    self._make_room(4 + total)
-                return
             if total < 4:
                 raise FrameError(f"frame of {total} bytes has no command")
-            command_end = start + 8 + int.from_bytes(view[start + 4 : start + 8], "big")
             frame_end = start + 4 + total
+            command_end = start + 8 + command_size
             if command_end > frame_end:
                 raise FrameError("command does not fit its frame")
+            if frame_end > end:
+                if frame_end > len(buffer):
+                    self._make_room(4 + total)
+                break
             command = parse(bytes(view[start + 8 : command_end]))
             entry = bytes(view[command_end:frame_end]) if frame_end > command_end else b""
-            self._start = frame_end
+            self._start = start = frame_end
             kind = command.type
             if not self.connected and kind != wire.BaseCommand.CONNECT:
                 raise FrameError("the first command must be CONNECT")
@@ -202,7 +207,7 @@ class Session(asyncio.BufferedProtocol):
             if handler is None:
                 raise FrameError(f"a client may not send {wire.BaseCommand.Type.Name(kind)}")
             handler(self, command, entry)
-            if self._transport is None or self._transport.is_closing():
+            if self._closing:
                 self._start = self._end = 0
                 return
         if self._start == self._end:
@@ -245,6 +250,17 @@ class Session(asyncio.BufferedProtocol):
         command = wire.BaseCommand(type=wire.BaseCommand.SUCCESS)
         command.success.request_id = request_id
         self.send(command)
+
+    def answer_to(self, request_id: int) -> Callable[[BrokerError | None], None]:
+        """Return a callback that answers a request with SUCCESS, or with ERROR if it is given one."""
+
+        def answer(error: BrokerError | None) -> None:
+            if error is not None:
+                self.refuse(request_id, error)
+            else:
+                self.succeed(request_id)
+
+        return answer
 
     # -- sink of producers -----------------------------------------------------------------------------------
 
