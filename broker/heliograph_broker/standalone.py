@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from pathlib import Path
 
@@ -61,6 +62,11 @@ class Standalone:
             self._store.close()
             raise
         self._on_tick()
+        # What was loaded stays: no need to look at it again. Entries and receipts die by reference count; cycles
+        # are few (a connection that ended), and looking for them more often cost a tenth of the time a message.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
         log.info("ready", broker=self.broker_url, http=self.http_url, topics=len(self.broker.topics))
 
     async def _start_http(self) -> None:
