@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import multiprocessing
+import queue
 import sys
 import tempfile
 import time
@@ -33,6 +34,7 @@ PARTITIONS = 4
 SUBSCRIPTIONS = {"ops": "Shared", KEY_SHARED: "Key_Shared"}
 CONSUMERS_EACH = 2
 
+_PREFIX = "heliograph-quickstart-"
 _POLL_S = 0.1
 _STALLED_AFTER_S = 60.0
 _SETTLED_WITHIN_S = 20.0
@@ -48,11 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     try:
         with ExitStack() as stack:
-            if options.data_dir is None and not options.keep_running:
-                parent = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="heliograph-quickstart-")))
+            if options.data_dir is not None:
+                data_dir = options.data_dir.absolute()
+            elif options.keep_running:
+                data_dir = Path(tempfile.mkdtemp(prefix=_PREFIX)) / "data"
             else:
-                parent = Path(tempfile.mkdtemp(prefix="heliograph-quickstart-"))
-            data_dir = options.data_dir.absolute() if options.data_dir is not None else parent / "data"
+                data_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX))) / "data"
             broker = ChildBroker(data_dir)
             print(f"broker ready at {broker.service_url} and {broker.http_url}, data in {data_dir}", flush=True)
             try:
@@ -164,7 +167,11 @@ def _pass_through(broker: ChildBroker, expected: Figures, limit: int | None) -> 
         took = time.monotonic() - started
         print(f"{expected.messages:,} flights published and delivered twice in {took:.1f} s", flush=True)
         stop.set()
-        outcomes = [results.get(timeout=_STALLED_AFTER_S) for _ in processes]
+        try:
+            outcomes = [results.get(timeout=_STALLED_AFTER_S) for _ in processes]
+        except queue.Empty:
+            codes = [process.exitcode for process in processes]
+            raise RunFailed(f"a worker ended without its figures; exit codes {codes}") from None
         for process in processes:
             process.join(_STALLED_AFTER_S)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from multiprocessing.queues import Queue
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
@@ -52,6 +53,8 @@ class Work(NamedTuple):
 
 
 def _client(url: str) -> pulsar.Client:
+    # Ctrl-C goes to every process of the terminal; the parent alone acts on it, and ends the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     return pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
 
 
