@@ -64,7 +64,7 @@ def test_second_connect_ends_the_connection(broker: RunningBroker) -> None:
     "data",
     [
         struct.pack(">I", MAX_MESSAGE_SIZE + 64 * 1024) + b"x" * 1000,
-        struct.pack(">I", 0xFFFFFFFF),
+        struct.pack(">II", 0xFFFFFFFF, 0xFFFFFFFF),
         struct.pack(">II", 8, 100) + b"\x00" * 4,
         struct.pack(">II", 4, 0),
         struct.pack(">II", 9, 5) + b"\xff\xff\xff\xff\xff",

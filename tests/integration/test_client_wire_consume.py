@@ -314,6 +314,7 @@ def test_non_durable_subscription_starts_at_an_id_and_leaves_nothing(
 
 
 def test_seek_by_id_and_time_closes_then_serves_again(wired: WireClient, broker: RunningBroker, topic: str) -> None:
+    wired.subscribe(topic, "keeper")  # or what is acknowledged would be trimmed
     consumer = wired.subscribe(topic)
     producer = wired.producer(topic)
     base = int(time.time() * 1000) - 1_000_000
