@@ -11,7 +11,7 @@ from heliograph_broker.clock import VirtualClock
 from heliograph_broker.config import BrokerConfig
 from heliograph_broker.messaging.broker import Broker
 from heliograph_broker.messaging.consumer import Consumer
-from heliograph_broker.messaging.producer import Producer
+from heliograph_broker.messaging.producer import Producer, Receipt
 from heliograph_broker.messaging.subscription import Subscription
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol import wire_pb2 as wire
@@ -56,10 +56,8 @@ class Client:
         self.closed_producers: list[int] = []
         self.ready_producers: list[int] = []
 
-    def send_receipt(
-        self, producer: Producer, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int
-    ) -> None:
-        self.receipts.append((sequence_id, ledger_id, entry_id))
+    def send_receipts(self, producer: Producer, receipts: list[Receipt]) -> None:
+        self.receipts += [(sequence_id, ledger_id, entry_id) for sequence_id, _, ledger_id, entry_id in receipts]
 
     def send_publish_error(self, producer_id: int, sequence_id: int, server_error: int, message: str) -> None:
         self.errors.append((sequence_id, server_error, message))

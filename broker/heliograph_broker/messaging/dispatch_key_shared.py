@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from .dispatcher import READ_ENTRIES, Dispatcher
-from .key_selector import ConsistentHashSelector, StickyRangeSelector
+from .key_selector import ConsistentHashSelector, StickyRangeSelector, spread
 
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry
@@ -177,6 +177,7 @@ class KeySharedDispatcher(Dispatcher):
                 entry = self.fetch(offset, _WAITING_READ)
                 if entry is None:
                     return False
+                entry.key_hash = key_hash
                 self.deliver(consumer, entry)
             heappop(queue)
             self.waiting_entries -= 1
@@ -200,6 +201,8 @@ class KeySharedDispatcher(Dispatcher):
             if entry is None:
                 return
             self.read_offset = offset + 1
+            if not entry.key_hash:
+                entry.key_hash = spread(offset)
             key_hash = entry.key_hash
             if entry.deliver_at_ms and self.subscription.must_wait(entry):
                 heappush(self._delayed, (entry.deliver_at_ms, offset, key_hash))

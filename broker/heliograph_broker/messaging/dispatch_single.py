@@ -83,16 +83,18 @@ class SingleActiveDispatcher(Dispatcher):
         consumer = self.active
         topic = self.subscription.topic
         cursor = self.subscription.cursor
-        while consumer is not None and consumer.ready:
-            offset = max(self.read_offset, cursor.mark_delete + 1, topic.first_offset)
-            self.read_offset = offset
-            if offset >= topic.end_offset:
-                return
+        # Nothing in this loop acknowledges or trims, so the lower bound stays as it is.
+        offset = max(self.read_offset, cursor.mark_delete + 1, topic.first_offset)
+        end = topic.end_offset
+        tail = topic.tail
+        while consumer is not None and consumer.ready and offset < end:
             if cursor.acked and offset in cursor.acked:
-                self.read_offset = offset + 1
+                offset += 1
                 continue
-            entry = self.fetch(offset, min(consumer.permits, READ_ENTRIES))
+            entry = tail.get(offset) or self.fetch(offset, min(consumer.permits, READ_ENTRIES))
             if entry is None:
-                return
-            self.read_offset = offset + 1
+                break
+            offset += 1
+            self.read_offset = offset
             self.deliver(consumer, entry)
+        self.read_offset = offset

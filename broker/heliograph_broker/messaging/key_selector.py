@@ -17,7 +17,7 @@ SLOTS = 65536
 
 
 def sticky_hash(metadata: MessageMetadata) -> int:
-    """Return the slot 1..65535 of an entry: murmur3 of its ordering key, else key, else producer and sequence id."""
+    """Return the slot 1..65535 of an entry: murmur3 of its ordering key, else of its key; 0 if it has neither."""
     if metadata.HasField("ordering_key"):
         key = metadata.ordering_key
     elif metadata.HasField("partition_key"):
@@ -29,8 +29,13 @@ def sticky_hash(metadata: MessageMetadata) -> int:
         else:
             key = metadata.partition_key.encode()
     else:
-        key = f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+        return 0
     return (mmh3.hash(key, 0, False) & 0x7FFFFFFF) % SLOTS or 1
+
+
+def spread(offset: int) -> int:
+    """Return a slot 1..65535 for an entry without a key: such entries go round all consumers."""
+    return (offset * 40503) % (SLOTS - 1) + 1
 
 
 class ConsistentHashSelector:

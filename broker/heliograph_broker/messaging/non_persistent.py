@@ -12,7 +12,7 @@ from heliograph_broker.storage.entry import Entry
 
 from .consumer import Consumer
 from .errors import BrokerError, Conflict, ConsumerBusy, NotAllowed, PreconditionFailed, SubscriptionNotFound
-from .key_selector import ConsistentHashSelector, StickyRangeSelector, sticky_hash
+from .key_selector import ConsistentHashSelector, StickyRangeSelector, spread, sticky_hash
 from .names import check_name
 from .producer import Producer, ProducerRegistry
 from .subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, AckId, Done
@@ -129,7 +129,7 @@ class NonPersistentSubscription:
 
     def _choose(self, entry: Entry) -> Consumer | None:
         if self._selector is not None:
-            return self._selector.select(entry.key_hash)
+            return self._selector.select(entry.key_hash or spread(entry.entry_id))
         if self.sub_type == SHARED:
             for _ in range(len(self.consumers)):
                 self._turn = (self._turn + 1) % len(self.consumers)
@@ -221,7 +221,7 @@ class NonPersistentTopic:
         self.last_publish_ms = now
         entry = Entry(0, self._entry_id, now, metadata.publish_time, 0, messages, sticky_hash(metadata), 0, 0, frame)
         self._entry_id += 1
-        producer.sink.send_receipt(producer, sequence_id, highest_sequence_id, -1, -1)
+        producer.sink.send_receipts(producer, [(sequence_id, highest_sequence_id, -1, -1)])
         for subscription in list(self.subscriptions.values()):
             subscription.offer(entry)
 

@@ -18,13 +18,15 @@ WAIT_FOR_EXCLUSIVE = wire.WaitForExclusive
 EXCLUSIVE_WITH_FENCING = wire.ExclusiveWithFencing
 
 
+#: sequence id, highest sequence id, ledger id and entry id of an entry that is durable
+Receipt = tuple[int, int, int, int]
+
+
 class ProducerSink(Protocol):
     """The connection of a producer. Every method only queues bytes; none blocks."""
 
-    def send_receipt(
-        self, producer: Producer, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int
-    ) -> None:
-        """Send SEND_RECEIPT: the entry is durable."""
+    def send_receipts(self, producer: Producer, receipts: list[Receipt]) -> None:
+        """Send a SEND_RECEIPT for each: the entries are durable."""
 
     def send_publish_error(self, producer_id: int, sequence_id: int, server_error: int, message: str) -> None:
         """Send SEND_ERROR: the entry was not stored."""

@@ -24,7 +24,7 @@ from .cursor import Cursor
 from .errors import BrokerError, Conflict, PersistenceError, PreconditionFailed, SubscriptionNotFound
 from .key_selector import sticky_hash
 from .names import check_name
-from .producer import Producer, ProducerRegistry
+from .producer import Producer, ProducerRegistry, Receipt
 from .subscription import Done, Subscription
 from .tail_cache import TailCache, TopicTail
 
@@ -282,15 +282,23 @@ class Topic:
         cache = self.host.tail_cache
         tail = self.tail
         keep = bool(self.subscriptions)
+        receipts: dict[Producer, list[Receipt]] = {}
         for entry in entries:
             producer, sequence_id, highest = in_flight.popleft()
+            size = len(entry.frame)
             producer.msg_in += entry.messages
-            producer.bytes_in += len(entry.frame)
-            self.bytes_in += len(entry.frame)
+            producer.bytes_in += size
+            self.bytes_in += size
             self.msg_in += entry.messages
-            producer.sink.send_receipt(producer, sequence_id, highest, entry.ledger_id, entry.entry_id)
+            receipt = (sequence_id, highest, entry.ledger_id, entry.entry_id)
+            if producer in receipts:
+                receipts[producer].append(receipt)
+            else:
+                receipts[producer] = [receipt]
             if keep:
                 cache.add(tail, entry)
+        for producer, of_producer in receipts.items():
+            producer.sink.send_receipts(producer, of_producer)
         last = entries[-1]
         self.end_offset = last.offset + 1
         self.total_messages = last.total_messages

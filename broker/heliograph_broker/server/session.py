@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from heliograph_broker.messaging.consumer import Consumer
 from heliograph_broker.messaging.errors import BrokerError
-from heliograph_broker.messaging.producer import Producer
+from heliograph_broker.messaging.producer import Producer, Receipt
 from heliograph_broker.messaging.subscription import Subscription
 from heliograph_broker.messaging.topic_list import TopicListWatcher
 from heliograph_broker.protocol import wire_pb2 as wire
@@ -266,18 +266,20 @@ class Session(asyncio.BufferedProtocol):
 
     # -- sink of producers -----------------------------------------------------------------------------------
 
-    def send_receipt(
-        self, producer: Producer, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int
-    ) -> None:
+    def send_receipts(self, producer: Producer, receipts: list[Receipt]) -> None:
         command = self._receipt
         receipt = command.send_receipt
-        receipt.producer_id = producer.producer_id
-        receipt.sequence_id = sequence_id
-        receipt.highest_sequence_id = highest_sequence_id
         position = receipt.message_id
-        position.ledgerId = ledger_id & _UINT64
-        position.entryId = entry_id & _UINT64
-        self.write(encode_command(command))
+        receipt.producer_id = producer.producer_id
+        encode = encode_command
+        frames = []
+        for sequence_id, highest_sequence_id, ledger_id, entry_id in receipts:
+            receipt.sequence_id = sequence_id
+            receipt.highest_sequence_id = highest_sequence_id
+            position.ledgerId = ledger_id & _UINT64
+            position.entryId = entry_id & _UINT64
+            frames.append(encode(command))
+        self.write(b"".join(frames))
 
     def send_publish_error(self, producer_id: int, sequence_id: int, server_error: int, message: str) -> None:
         command = wire.BaseCommand(type=wire.BaseCommand.SEND_ERROR)
