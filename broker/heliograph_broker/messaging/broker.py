@@ -19,7 +19,15 @@ from heliograph_broker.resources.policies import Policies, Retention, resolve
 from heliograph_broker.storage.store import LedgerStore
 
 from . import records
-from .errors import Conflict, NamespaceNotFound, NotAllowed, PreconditionFailed, TenantNotFound, TopicNotFound
+from .errors import (
+    Conflict,
+    FewerPartitions,
+    NamespaceNotFound,
+    NotAllowed,
+    PreconditionFailed,
+    TenantNotFound,
+    TopicNotFound,
+)
 from .non_persistent import NonPersistentTopic
 from .records import NamespaceRecord, PartitionedRecord, TenantRecord
 from .retention import expire, trim_point
@@ -331,7 +339,7 @@ class Broker:
         if record is None:
             raise TopicNotFound(f"Topic {name} not found or not partitioned")
         if partitions < record.partitions:
-            raise PreconditionFailed(
+            raise FewerPartitions(
                 f"Number of new partitions must be greater than existing number of partitions: "
                 f"{partitions} < {record.partitions}"
             )

@@ -58,6 +58,13 @@ class PreconditionFailed(BrokerError):
     http_status = 412
 
 
+class FewerPartitions(BrokerError):
+    """Partitions can only grow."""
+
+    server_error = wire.NotAllowedError
+    http_status = 422
+
+
 class NotAllowed(BrokerError):
     server_error = wire.NotAllowedError
     http_status = 409
