@@ -123,7 +123,7 @@ async def test_partitions_grow_with_their_subscriptions_and_never_shrink(api: Ht
     assert await api.get(f"{_T}/p-partition-2/subscriptions") == ["s"]
     refused = await api.request("POST", f"{_T}/p/partitions", "2")
     assert refused.status == 422
-    assert (await api.request("DELETE", f"{_T}/p/partitions")).status == 422
+    assert (await api.request("DELETE", f"{_T}/p/partitions")).status == 412
     await api.done("DELETE", f"{_T}/p/partitions?force=true")
     assert await api.get(_T) == []
 
