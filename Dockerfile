@@ -3,6 +3,10 @@
 ARG BASE_IMAGE=python:3.12-slim
 
 FROM ${BASE_IMAGE} AS build
+# How pip reaches its index from here. Of this stage only: nothing of it, a password least of all, is in the image.
+ARG PIP_INDEX_URL
+ARG PIP_CERT
+ARG SSL_CERT_FILE
 COPY requirements.lock /src/requirements.lock
 RUN python3 -m venv /opt/heliograph \
  && /opt/heliograph/bin/python -m pip install --no-cache-dir --disable-pip-version-check --require-hashes \
