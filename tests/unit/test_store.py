@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from heliograph_broker.clock import VirtualClock
+from heliograph_broker.storage.data_dir import DataDir
 from heliograph_broker.storage.entry import Entry
 from heliograph_broker.storage.store import DataDirError, InlineScheduler, LedgerStore, StorageFull
 
@@ -139,6 +140,19 @@ def test_full_disk_refuses_entries_and_keeps_metadata(tmp_path: Path) -> None:
     assert store.disk_full
     assert committed == [None]
     assert store.get(b"cursor") == b"1"
+    store.close()
+
+
+def test_space_that_returns_is_noticed_without_traffic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(tmp_path / "d", reserve=1 << 20)
+    monkeypatch.setattr(DataDir, "free_bytes", lambda _: 1 << 10)
+    store.append(Sink(), entry(0))
+    store.commit()
+    store.maintain()
+    assert store.disk_full
+    monkeypatch.setattr(DataDir, "free_bytes", lambda _: 1 << 30)
+    store.maintain()
+    assert not store.disk_full
     store.close()
 
 

@@ -341,6 +341,9 @@ class LedgerStore:
     def maintain(self) -> None:
         """Begin to give back disk space where enough of it is dead. Call it now and then; cheap if nothing changed."""
         self._segments.reclaim(writing=self._writing is not None and bool(self._writing.entries))
+        if self.disk_full and self._data_dir.free_bytes() > self._reserve:
+            # Without traffic no append would find out, and the broker would stay not ready.
+            self.disk_full = False
 
     def live_bytes(self) -> int:
         """Return the bytes of frames that are still wanted."""
