@@ -91,10 +91,6 @@ class Cursor:
         self.acked.clear()
         self.partial.clear()
 
-    def unacked_indexes(self, offset: int) -> int | None:
-        """Bits of the unacknowledged indexes of a partly acknowledged batch, None if none of it is acknowledged."""
-        return self.partial.get(offset)
-
     def first_unacked(self) -> int:
         """Offset of the oldest unacknowledged entry (it may not exist yet)."""
         return self.mark_delete + 1

@@ -111,11 +111,6 @@ class Dispatcher:
         """Entries waiting for their delivery time."""
         return 0
 
-    def skip_below(self, offset: int) -> None:
-        """Entries below ``offset`` are gone or acknowledged; never read them."""
-        if self.read_offset < offset:
-            self.read_offset = offset
-
     def deliver(self, consumer: Consumer, entry: Entry) -> None:
         """Send one entry and account for it."""
         subscription = self.subscription

@@ -100,8 +100,3 @@ class PersistenceError(BrokerError):
 
     server_error = wire.PersistenceError
     http_status = 503
-
-
-class TopicTerminated(BrokerError):
-    server_error = wire.TopicTerminatedError
-    http_status = 409

@@ -73,10 +73,6 @@ class SchemaRegistry:
         self._put(records.SCHEMA + topic.encode(), records.encode(versions))
         return len(versions) - 1
 
-    def check_consumer(self, topic: str, schema: records.SchemaRecord) -> None:
-        """A consumer's schema is stored if it is the first; else it must be compatible, as a producer's."""
-        self.add(topic, schema)
-
     def delete(self, topic: str) -> int | None:
         """Forget all versions; return the last one, None if there was none."""
         versions = self._versions.pop(topic, None)

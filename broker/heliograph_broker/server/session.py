@@ -212,8 +212,6 @@ class Session(asyncio.BufferedProtocol):
                 return
         if 4 <= end - start < 8 and int.from_bytes(view[start : start + 4], "big") > limit:
             raise FrameError(f"the frame announced is too large, the largest allowed is {limit} bytes")
-        if 4 <= end - start < 8 and int.from_bytes(view[start : start + 4], "big") > limit:
-            raise FrameError(f"frame larger than {limit} bytes, the largest allowed")
         if self._start == self._end:
             self._start = self._end = 0
             if len(self._buffer) > self._buffer_bytes:
