@@ -16,10 +16,7 @@ from .sizes import format_size
 
 UNLIMITED: Final = -1
 BACKLOG_QUOTA_POLICIES: Final = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
-
-
-class InvalidPolicies(ValueError):
-    """Policies that contradict themselves; the message names the fields and the figures."""
+INACTIVE_TOPIC_MODES: Final = ("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up")
 
 
 class Retention(msgspec.Struct, frozen=True):
@@ -36,11 +33,44 @@ class BacklogQuota(msgspec.Struct, frozen=True):
     policy: str
 
 
+class Rate(msgspec.Struct, frozen=True):
+    """Messages and bytes allowed in ``period_s`` seconds; 0 or less: that one is not limited."""
+
+    messages: int = -1
+    bytes: int = -1
+    period_s: int = 1
+
+
+class SubscribeRate(msgspec.Struct, frozen=True):
+    """How often one consumer may subscribe in ``period_s`` seconds; 0 or less: as often as it wants."""
+
+    per_consumer: int
+    period_s: int = 30
+
+
+class InactiveTopic(msgspec.Struct, frozen=True):
+    """Pulsar's inactive-topic policy: delete a topic without clients after ``max_inactive_ms``, if ``delete``.
+
+    ``mode`` is one of INACTIVE_TOPIC_MODES: without subscriptions, or with subscriptions that are caught up.
+    """
+
+    max_inactive_ms: int
+    mode: str = "delete_when_no_subscriptions"
+    delete: bool = True
+
+
+class AutoTopicCreation(msgspec.Struct, frozen=True):
+    """Whether clients create topics by naming them; ``partitions`` 0: not partitioned."""
+
+    allow: bool
+    partitions: int = 0
+
+
 class Policies(msgspec.Struct, omit_defaults=True):
     """What one level sets. ``None`` means: not set here, inherit.
 
     To set "none at all" against a level below, figures are -1 (``max_*``: 0 too, as in Pulsar) and
-    ``dead_letter_topic`` is the empty text.
+    ``dead_letter_topic`` is the empty text. Times are ms, sizes bytes.
     """
 
     retention: Retention | None = None
@@ -55,6 +85,29 @@ class Policies(msgspec.Struct, omit_defaults=True):
     max_consumers: int | None = None
     max_subscriptions: int | None = None
     max_message_size: int | None = None
+    max_consumers_per_subscription: int | None = None
+    max_unacked_per_consumer: int | None = None
+    max_unacked_per_subscription: int | None = None
+    max_topics: int | None = None
+    max_delivery_delay_ms: int | None = None
+    #: Whether batches are opened to look for messages with a TTL of their own.
+    ttl_in_batches: bool | None = None
+    subscription_expiration_ms: int | None = None
+    inactive_topic: InactiveTopic | None = None
+    publish_rate: Rate | None = None
+    dispatch_rate: Rate | None = None
+    subscription_dispatch_rate: Rate | None = None
+    subscribe_rate: SubscribeRate | None = None
+    #: Bytes of backlog of the compaction cursor at which compaction starts by itself; 0 never.
+    compaction_threshold: int | None = None
+    auto_topic_creation: AutoTopicCreation | None = None
+    auto_subscription_creation: bool | None = None
+    #: Names of the subscription types consumers may use; an empty list allows all.
+    subscription_types: list[str] | None = None
+    encryption_required: bool | None = None
+    schema_compatibility: str | None = None
+    auto_update_schema: bool | None = None
+    schema_validation_enforced: bool | None = None
 
 
 DEFAULTS: Final = Policies(retention=Retention(0, 0), deduplication=False, delayed_delivery=True)
@@ -63,7 +116,20 @@ DEFAULTS: Final = Policies(retention=Retention(0, 0), deduplication=False, delay
 _DURATIONS: Final = ("message_ttl_ms", "expires_ms")
 _QUOTAS: Final = ("backlog_quota_size", "backlog_quota_age")
 # Of these 0 means "no limit", as in Pulsar.
-_MAXIMA: Final = ("max_producers", "max_consumers", "max_subscriptions", "max_message_size")
+_MAXIMA: Final = (
+    "max_producers",
+    "max_consumers",
+    "max_subscriptions",
+    "max_message_size",
+    "max_consumers_per_subscription",
+    "max_unacked_per_consumer",
+    "max_unacked_per_subscription",
+    "max_topics",
+    "max_delivery_delay_ms",
+    "subscription_expiration_ms",
+    "compaction_threshold",
+)
+_RATES: Final = ("publish_rate", "dispatch_rate", "subscription_dispatch_rate")
 
 
 def resolve(
@@ -101,6 +167,14 @@ def _drop_nones(policies: Policies) -> None:
         value = getattr(policies, field)
         if value is not None and value <= 0:
             setattr(policies, field, None)
+    for field in _RATES:
+        rate = getattr(policies, field)
+        if rate is not None and rate.messages <= 0 and rate.bytes <= 0:
+            setattr(policies, field, None)
+    if policies.subscribe_rate is not None and policies.subscribe_rate.per_consumer <= 0:
+        policies.subscribe_rate = None
+    if policies.inactive_topic is not None and not policies.inactive_topic.delete:
+        policies.inactive_topic = None
     if not policies.dead_letter_topic:
         policies.dead_letter_topic = None
 
@@ -125,6 +199,22 @@ def _cap(policies: Policies, limit: Policies) -> None:
         own, cap = getattr(policies, field), getattr(limit, field)
         if cap is not None and cap > 0 and (own is None or cap < own):
             setattr(policies, field, cap)
+    for field in _RATES:
+        own, cap = getattr(policies, field), getattr(limit, field)
+        if cap is not None:
+            setattr(policies, field, _lower_rate(own, cap))
+
+
+def _lower_rate(own: Rate | None, cap: Rate) -> Rate | None:
+    """Return what of both lets less through, messages and bytes each for itself, in the period of ``own``."""
+    if own is None:
+        return cap if cap.messages > 0 or cap.bytes > 0 else None
+
+    def lower(mine: int, other: int) -> int:
+        scaled = other * own.period_s // cap.period_s if other > 0 else -1
+        return scaled if mine <= 0 else mine if scaled <= 0 else min(mine, scaled)
+
+    return Rate(lower(own.messages, cap.messages), lower(own.bytes, cap.bytes), own.period_s)
 
 
 def _lower(one: int, other: int) -> int:
@@ -163,10 +253,3 @@ def contradictions(policies: Policies) -> Iterator[tuple[str, str]]:
             f"{time} is below backlogQuota.messageAge.limit {format_duration(quota.limit)};"
             " valid: at least the quota, or infinite",
         )
-
-
-def check(policies: Policies) -> None:
-    """Raises :class:`InvalidPolicies`, naming every contradiction, if there is one."""
-    found = [f"{field}: {problem}" for field, problem in contradictions(policies)]
-    if found:
-        raise InvalidPolicies("; ".join(found))

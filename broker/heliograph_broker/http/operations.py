@@ -1,0 +1,60 @@
+"""What an HTTP handler takes and answers, said once beside it; the OpenAPI description is made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_ATTRIBUTE = "heliograph_operation"
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """A query parameter: its JSON type (bool, int, str) and what it means."""
+
+    name: str
+    kind: type
+    description: str
+    required: bool = False
+    choices: tuple[str, ...] = ()
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """One handler, for people and machines. ``body`` and the values of ``answers`` are types msgspec knows.
+
+    ``answers`` maps statuses to the type of a JSON body, None for no body, ``str`` for plain text. Refusals that a
+    path of this kind can always give (400, 404, 405, 409, 412 with a reason) are declared for every operation.
+    """
+
+    summary: str
+    body: Any = None
+    body_required: bool = False
+    query: tuple[Parameter, ...] = ()
+    answers: Mapping[int, Any] = {204: None}
+
+
+def operation(
+    summary: str,
+    *,
+    body: Any = None,
+    body_required: bool = False,
+    query: tuple[Parameter, ...] = (),
+    answers: Mapping[int, Any] | None = None,
+) -> Callable[[Handler], Handler]:
+    """Attach an :class:`Operation` to a handler. Without ``answers`` it answers 204."""
+
+    def attach(handler: Handler) -> Handler:
+        described = Operation(summary, body, body_required, query, answers if answers is not None else {204: None})
+        setattr(handler, _ATTRIBUTE, described)
+        return handler
+
+    return attach
+
+
+def operation_of(handler: object) -> Operation | None:
+    """Return what :func:`operation` attached to ``handler``."""
+    found = getattr(handler, _ATTRIBUTE, None)
+    return found if isinstance(found, Operation) else None
