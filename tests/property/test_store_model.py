@@ -56,7 +56,7 @@ class StoreMachine(RuleBasedStateMachine):
             entry_id = self.next_entry[ledger]
             frame = bytes([entry_id % 251]) * size
             self.totals[ledger] += size
-            entry = Entry(ledger, entry_id, entry_id, 0, 0, 1, 7, entry_id + 1, self.totals[ledger], frame)
+            entry = Entry(ledger, entry_id, entry_id, 0, 0, -1, 1, 7, entry_id + 1, self.totals[ledger], frame)
             self.store.append(self.sink, entry)
             self.kept[ledger][entry_id] = frame
             expected.append((ledger, entry_id))

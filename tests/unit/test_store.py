@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> Iterator[LedgerStore]:
 
 
 def entry(entry_id: int, size: int = 1024, ledger_id: int = 1) -> Entry:
-    return Entry(ledger_id, entry_id, 0, 0, 0, 1, 1, entry_id + 1, (entry_id + 1) * size, b"x" * size)
+    return Entry(ledger_id, entry_id, 0, 0, 0, -1, 1, 1, entry_id + 1, (entry_id + 1) * size, b"x" * size)
 
 
 def test_second_opening_is_refused_and_names_the_holder(tmp_path: Path, store: LedgerStore) -> None:
@@ -55,7 +55,7 @@ def test_second_opening_is_refused_and_names_the_holder(tmp_path: Path, store: L
 def test_unknown_format_is_refused_by_name(tmp_path: Path) -> None:
     open_store(tmp_path / "d").close()
     (tmp_path / "d" / "FORMAT").write_text("heliograph 99\n")
-    with pytest.raises(DataDirError, match="format 'heliograph 99'; this version knows 'heliograph 1'"):
+    with pytest.raises(DataDirError, match="format 'heliograph 99'; this version knows 'heliograph 2'"):
         open_store(tmp_path / "d")
 
 

@@ -219,7 +219,7 @@ class NonPersistentTopic:
         producer.msg_in += messages
         producer.bytes_in += len(frame)
         self.last_publish_ms = now
-        entry = Entry(0, self._entry_id, now, metadata.publish_time, 0, messages, sticky_hash(metadata), 0, 0, frame)
+        entry = Entry(0, self._entry_id, now, metadata.publish_time, 0, -1, messages, sticky_hash(metadata), 0, 0, frame)
         self._entry_id += 1
         producer.sink.send_receipts(producer, [(sequence_id, highest_sequence_id, -1, -1)])
         for subscription in list(self.subscriptions.values()):

@@ -251,6 +251,7 @@ class Topic:
             now,
             metadata.publish_time,
             metadata.deliver_at_time if metadata.HasField("deliver_at_time") else 0,
+            -1,
             messages,
             sticky_hash(metadata),
             self._next_messages,

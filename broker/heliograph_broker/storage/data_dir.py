@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 #: What this version writes and the only one it reads.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class DataDirError(Exception):

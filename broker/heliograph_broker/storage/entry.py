@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-#: receive_ms, publish_ms, deliver_at_ms, total_messages, total_bytes, messages, key_hash
-HEADER = struct.Struct(">QQqQQIH")
+#: receive_ms, publish_ms, deliver_at_ms, ttl_ms, total_messages, total_bytes, messages, key_hash
+HEADER = struct.Struct(">QQqqQQIH")
 
 
 class EntryHeader(NamedTuple):
@@ -16,6 +16,7 @@ class EntryHeader(NamedTuple):
     receive_ms: int
     publish_ms: int
     deliver_at_ms: int
+    ttl_ms: int
     total_messages: int
     total_bytes: int
     messages: int
@@ -26,6 +27,7 @@ class EntryHeader(NamedTuple):
 class Entry:
     """One entry. Times are wall-clock ms; ``total_*`` count the topic's messages and bytes up to and including it.
 
+    ``ttl_ms`` is the shortest TTL of its own that a message in it has, -1 without.
     ``frame`` is what followed the command in the SEND frame, verbatim. ``offset`` is the entry's dense index in its
     topic; the topic sets it, it is not stored.
     """
@@ -42,6 +44,7 @@ class Entry:
         "receive_ms",
         "total_bytes",
         "total_messages",
+        "ttl_ms",
     )
 
     def __init__(
@@ -51,6 +54,7 @@ class Entry:
         receive_ms: int,
         publish_ms: int,
         deliver_at_ms: int,
+        ttl_ms: int,
         messages: int,
         key_hash: int,
         total_messages: int,
@@ -62,6 +66,7 @@ class Entry:
         self.receive_ms = receive_ms
         self.publish_ms = publish_ms
         self.deliver_at_ms = deliver_at_ms
+        self.ttl_ms = ttl_ms
         self.messages = messages
         self.key_hash = key_hash
         self.total_messages = total_messages
@@ -80,6 +85,7 @@ class Entry:
                 self.receive_ms,
                 self.publish_ms,
                 self.deliver_at_ms,
+                self.ttl_ms,
                 self.total_messages,
                 self.total_bytes,
                 self.messages,
@@ -91,20 +97,20 @@ class Entry:
 
 def decode_header(entry_id: int, value: memoryview | bytes) -> EntryHeader:
     """Return the header of a stored value."""
-    receive, publish, deliver_at, messages_total, bytes_total, messages, key_hash = HEADER.unpack_from(value)
     size = len(value) - HEADER.size
-    return EntryHeader(entry_id, receive, publish, deliver_at, messages_total, bytes_total, messages, key_hash, size)
+    return EntryHeader(entry_id, *HEADER.unpack_from(value), size)
 
 
 def decode_entry(ledger_id: int, entry_id: int, value: memoryview | bytes) -> Entry:
     """Return the entry of a stored value; its frame is copied out of it."""
-    receive, publish, deliver_at, messages_total, bytes_total, messages, key_hash = HEADER.unpack_from(value)
+    receive, publish, deliver_at, ttl, messages_total, bytes_total, messages, key_hash = HEADER.unpack_from(value)
     return Entry(
         ledger_id,
         entry_id,
         receive,
         publish,
         deliver_at,
+        ttl,
         messages,
         key_hash,
         messages_total,

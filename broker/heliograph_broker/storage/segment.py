@@ -105,7 +105,14 @@ class Segment:
             (
                 key(e.ledger_id, e.entry_id),
                 header(
-                    e.receive_ms, e.publish_ms, e.deliver_at_ms, e.total_messages, e.total_bytes, e.messages, e.key_hash
+                    e.receive_ms,
+                    e.publish_ms,
+                    e.deliver_at_ms,
+                    e.ttl_ms,
+                    e.total_messages,
+                    e.total_bytes,
+                    e.messages,
+                    e.key_hash,
                 )
                 + e.frame,
             )
