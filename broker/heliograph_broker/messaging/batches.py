@@ -214,7 +214,7 @@ def single_entry(
         "null_value",
         "null_partition_key",
     ):
-        built.ClearField(of_batch)  # type: ignore[arg-type]
+        built.ClearField(of_batch)
     built.properties.extend(single.properties)
     if single.HasField("partition_key"):
         built.partition_key = single.partition_key
