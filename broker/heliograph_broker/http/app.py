@@ -21,6 +21,7 @@ from . import (
     health,
     lookup,
     metrics,
+    openapi,
     schemas,
 )
 from .context import BROKER, CONFIG, ENDPOINTS, RATES, Endpoints
@@ -42,6 +43,7 @@ def create_app(broker: Broker, config: BrokerConfig, endpoints: Endpoints) -> we
     app[ENDPOINTS] = endpoints
     app[RATES] = RateSampler(broker, broker.clock)
     app[metrics.LAG] = LoopLag()
+    app[openapi.DESCRIPTION] = openapi.Cached()
     for module in (
         admin_tenants,
         admin_namespaces,
@@ -54,6 +56,7 @@ def create_app(broker: Broker, config: BrokerConfig, endpoints: Endpoints) -> we
         apply,
         metrics,
         health,
+        openapi,
     ):
         app.add_routes(module.routes())
     app.cleanup_ctx.append(_background)

@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
+import msgspec
 from aiohttp import web
 
-from heliograph_broker.messaging.apply import apply_resources
+from heliograph_broker.messaging.apply import Applied, apply_resources
 from heliograph_broker.resources.manifests import ManifestError, parse
 
 from .context import BROKER, as_json, committed
 from .errors import ApiError
+from .operations import Media, operation
 
 
+class Manifest(msgspec.Struct, rename="camel"):
+    """One manifest as kubectl takes it; a body may hold several, as YAML documents."""
+
+    api_version: Literal["heliograph.dev/v1alpha1"]
+    kind: Literal["BrokerCluster", "Tenant", "Namespace", "Topic"]
+    metadata: dict[str, Any]
+    spec: dict[str, Any] = {}
+
+
+class ApplyAnswer(msgspec.Struct):
+    """What became of the resources, in order of application."""
+
+    results: list[Applied]
+
+
+@operation(
+    "Create and configure what manifests describe: all of it, or nothing.",
+    body=Media(("application/yaml",), Manifest),
+    body_required=True,
+    answers={200: ApplyAnswer},
+)
 async def apply(request: web.Request) -> web.Response:
     """Answer with what was done to each resource, once durable; nothing is done if anything is wrong."""
     broker = request.app[BROKER]
@@ -23,7 +48,7 @@ async def apply(request: web.Request) -> web.Response:
         raise ApiError(422, str(error)) from error
     applied = apply_resources(broker, resources)
     await committed(broker)
-    return as_json({"results": applied})
+    return as_json(ApplyAnswer(applied))
 
 
 def routes() -> list[web.RouteDef]:

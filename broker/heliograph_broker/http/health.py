@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 from aiohttp import web
 
 from heliograph_broker.messaging.broker import Broker
 
 from .context import BROKER, as_json, committed
 from .errors import ApiError
+from .operations import Refusal, operation
 
 WRITER_TIMEOUT_S = 5.0
 #: Deleting what never exists sends a commit through the writer thread that leaves nothing to sync.
 _PROBE_KEY = b"probe/ready"
+
+
+class Live(msgspec.Struct):
+    """The process answers."""
+
+    status: str
+
+
+class Ready(msgspec.Struct):
+    """It keeps what it is given; ``topics`` are those it serves, each partition for itself."""
+
+    status: str
+    topics: int
 
 
 async def check_ready(broker: Broker) -> None:
@@ -28,13 +43,15 @@ async def check_ready(broker: Broker) -> None:
         raise ApiError(503, f"the store has not committed anything for {WRITER_TIMEOUT_S:g} s") from error
 
 
+@operation("Whether the process answers.", answers={200: Live})
 async def live(request: web.Request) -> web.Response:
-    return as_json({"status": "live"})
+    return as_json(Live("live"))
 
 
+@operation("Whether it can keep what it is given.", answers={200: Ready, 503: Refusal})
 async def ready(request: web.Request) -> web.Response:
     await check_ready(request.app[BROKER])
-    return as_json({"status": "ready", "topics": len(request.app[BROKER].topics)})
+    return as_json(Ready("ready", len(request.app[BROKER].topics)))
 
 
 def routes() -> list[web.RouteDef]:

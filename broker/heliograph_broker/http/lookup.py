@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import msgspec
 from aiohttp import web
 
 from .admin_topics import DOMAIN
 from .context import BROKER, ENDPOINTS, as_json, as_text, topic_of
+from .operations import operation
 
 
+class LookupAnswer(msgspec.Struct, rename="camel"):
+    """Pulsar's LookupData: where clients and tools reach the broker."""
+
+    broker_url: str
+    http_url: str
+    native_url: str
+    broker_url_ssl: str = ""
+
+
+@operation("The broker that serves a topic, which need not exist yet.", answers={200: LookupAnswer})
 async def lookup(request: web.Request) -> web.Response:
     request.app[BROKER].namespace(topic_of(request).namespace_name)
     endpoints = request.app[ENDPOINTS]
-    return as_json(
-        {
-            "brokerUrl": endpoints.broker_url,
-            "httpUrl": endpoints.http_url,
-            "nativeUrl": endpoints.broker_url,
-            "brokerUrlSsl": "",
-        }
-    )
+    return as_json(LookupAnswer(endpoints.broker_url, endpoints.http_url, endpoints.broker_url))
 
 
+@operation("The hash range a topic falls into.", answers={200: str})
 async def bundle(request: web.Request) -> web.Response:
     """The hash range of the one bundle that one broker needs."""
     request.app[BROKER].namespace(topic_of(request).namespace_name)

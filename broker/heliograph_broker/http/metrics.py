@@ -15,6 +15,7 @@ from heliograph_broker.messaging.broker import AnyTopic
 
 from .context import BROKER, RATES
 from .loop_lag import LoopLag
+from .operations import Media, operation
 from .process_metrics import process_metrics
 from .topic_metrics import FAMILIES, Family, Scrape, broker_families, namespace_families
 
@@ -42,6 +43,9 @@ def _topic_lines(scrape: Scrape, family: Family, topics: list[AnyTopic]) -> Iter
             yield "".join(lines)
 
 
+@operation(
+    "The figures of the broker, in the format the Accept header asks for.", answers={200: Media((_TEXT, _OPENMETRICS))}
+)
 async def metrics(request: web.Request) -> web.StreamResponse:
     broker = request.app[BROKER]
     openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")

@@ -10,10 +10,17 @@ from aiohttp import web
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _ATTRIBUTE = "heliograph_operation"
+JSON = "application/json"
+
+
+class Refusal(msgspec.Struct):
+    """Why the request was refused, for people."""
+
+    reason: str
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """A query parameter: its JSON type (bool, int, str) and what it means."""
+    """A parameter of the query: its JSON type (bool, int, str) and what it means."""
 
     name: str
     kind: type
@@ -22,18 +29,26 @@ class Parameter(msgspec.Struct, frozen=True):
     choices: tuple[str, ...] = ()
 
 
+class Media(msgspec.Struct, frozen=True):
+    """A body or answer that is not JSON: the content types it may have, and the type of what is in it."""
+
+    types: tuple[str, ...]
+    kind: Any = str
+
+
 class Operation(msgspec.Struct, frozen=True):
     """One handler, for people and machines. ``body`` and the values of ``answers`` are types msgspec knows.
 
-    ``answers`` maps statuses to the type of a JSON body, None for no body, ``str`` for plain text. Refusals that a
-    path of this kind can always give (400, 404, 405, 409, 412 with a reason) are declared for every operation.
+    ``answers`` maps statuses to the type of a JSON body, None for no body, ``str`` for plain text, ``bytes`` for
+    binary data, or a :class:`Media`. Refusals that a path of this kind can always give (400, 404, 405, 409, 412 with a
+    reason) need not be named; others are, with :class:`Refusal`. ``body`` may be a :class:`Media` too.
     """
 
     summary: str
     body: Any = None
     body_required: bool = False
     query: tuple[Parameter, ...] = ()
-    answers: Mapping[int, Any] = {204: None}
+    answers: Mapping[int, Any] = msgspec.field(default_factory=lambda: {204: None})
 
 
 def operation(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -14,6 +13,7 @@ from heliograph_broker.protocol import wire_pb2 as wire
 
 from .context import BROKER, as_json, committed, required_body, topic_of
 from .errors import ApiError
+from .operations import operation
 
 _EXAMPLE = '{"type": "JSON", "schema": "{...}", "properties": {}}'
 
@@ -22,12 +22,40 @@ class SchemaNotFound(BrokerError):
     http_status = 404
 
 
-class SchemaDocument(msgspec.Struct):
+class SchemaDocument(msgspec.Struct, forbid_unknown_fields=True):
     """Pulsar's PostSchemaPayload; ``schema`` is the definition as text."""
 
     type: str
     schema: str = ""
     properties: dict[str, str] = {}
+
+
+class SchemaAnswer(msgspec.Struct):
+    """Pulsar's GetSchemaResponse; ``timestamp`` is when the version was added, in ms, ``data`` the definition."""
+
+    version: int
+    type: str
+    timestamp: int
+    data: str
+    properties: dict[str, str]
+
+
+class SchemaVersions(msgspec.Struct, rename="camel"):
+    """Pulsar's GetAllVersionsSchemaResponse, oldest first."""
+
+    get_schema_responses: list[SchemaAnswer]
+
+
+class SchemaVersion(msgspec.Struct):
+    """Pulsar's SchemaVersion."""
+
+    version: int
+
+
+class SchemaVersionAnswer(msgspec.Struct):
+    """Pulsar's PostSchemaResponse and DeleteSchemaResponse."""
+
+    version: SchemaVersion
 
 
 def _type_name(value: int) -> str:
@@ -56,16 +84,11 @@ def _data_text(record: SchemaRecord) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _document(record: SchemaRecord, version: int) -> dict[str, Any]:
-    return {
-        "version": version,
-        "type": _type_name(record.type),
-        "timestamp": record.created_ms,
-        "data": _data_text(record),
-        "properties": record.properties,
-    }
+def _document(record: SchemaRecord, version: int) -> SchemaAnswer:
+    return SchemaAnswer(version, _type_name(record.type), record.created_ms, _data_text(record), record.properties)
 
 
+@operation("The newest version of a topic's schema, or the one the path names.", answers={200: SchemaAnswer})
 async def get_schema(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     text = request.match_info.get("version")
@@ -77,14 +100,21 @@ async def get_schema(request: web.Request) -> web.Response:
     return as_json(_document(*found))
 
 
+@operation("All versions of a topic's schema.", answers={200: SchemaVersions})
 async def list_schemas(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     versions = broker.schemas.versions(broker.schema_key(topic_of(request)))
     if not versions:
         raise SchemaNotFound("Schema not found")
-    return as_json({"getSchemaResponses": [_document(record, at) for at, record in enumerate(versions)]})
+    return as_json(SchemaVersions([_document(record, at) for at, record in enumerate(versions)]))
 
 
+@operation(
+    "Add a schema, if it is compatible with what is there.",
+    body=SchemaDocument,
+    body_required=True,
+    answers={200: SchemaVersionAnswer},
+)
 async def post_schema(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = topic_of(request)
@@ -99,16 +129,17 @@ async def post_schema(request: web.Request) -> web.Response:
     broker.namespace(name.namespace_name)
     version = broker.schemas.add(broker.schema_key(name), record)
     await committed(broker)
-    return as_json({"version": {"version": version}})
+    return as_json(SchemaVersionAnswer(SchemaVersion(version)))
 
 
+@operation("Delete a topic's schema with all its versions.", answers={200: SchemaVersionAnswer})
 async def delete_schema(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     version = broker.schemas.delete(broker.schema_key(topic_of(request)))
     if version is None:
         raise SchemaNotFound("Schema not found")
     await committed(broker)
-    return as_json({"version": {"version": version}})
+    return as_json(SchemaVersionAnswer(SchemaVersion(version)))
 
 
 def routes() -> list[web.RouteDef]:
