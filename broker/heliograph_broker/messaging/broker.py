@@ -28,6 +28,7 @@ from .errors import (
     TenantNotFound,
     TopicNotFound,
 )
+from .figures import BrokerFigures
 from .non_persistent import NonPersistentTopic
 from .records import NamespaceRecord, PartitionedRecord, TenantRecord
 from .retention import expire, trim_point
@@ -56,6 +57,7 @@ class Broker:
         self.config = config
         self.rng = rng
         self.tail_cache = TailCache(config.tail_cache_bytes)
+        self.figures = BrokerFigures(clock)
         self.tenants: dict[str, TenantRecord] = {}
         self.namespaces: dict[str, NamespaceRecord] = {}
         self.partitioned: dict[str, PartitionedRecord] = {}

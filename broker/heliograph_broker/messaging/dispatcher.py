@@ -133,6 +133,7 @@ class Dispatcher:
         consumer.bytes_out += size
         subscription.msg_out += messages
         subscription.bytes_out += size
+        subscription.entries_out += 1
         count = 0
         if subscription.redelivery_counts:
             count = subscription.redelivery_counts.get(offset, 0)

@@ -60,6 +60,7 @@ class Subscription:
         "cursor",
         "dispatcher",
         "durable",
+        "entries_out",
         "last_acked_ms",
         "last_consumed_flow_ms",
         "last_consumed_ms",
@@ -104,6 +105,7 @@ class Subscription:
         self.max_unacked_messages = topic.host.config.max_unacked_per_subscription
         self.msg_out = 0
         self.bytes_out = 0
+        self.entries_out = 0
         self.msg_redelivered = 0
         self.msg_expired = 0
         self.messages_acked = 0

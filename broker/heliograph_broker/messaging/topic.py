@@ -22,6 +22,7 @@ from heliograph_broker.storage.entry import Entry, EntryHeader
 from . import records
 from .cursor import Cursor
 from .errors import BrokerError, Conflict, PersistenceError, PreconditionFailed, SubscriptionNotFound
+from .figures import BrokerFigures, TopicFigures
 from .key_selector import sticky_hash
 from .names import check_name
 from .producer import Producer, ProducerRegistry, Receipt
@@ -47,6 +48,7 @@ class TopicHost(Protocol):
     clock: Clock
     config: BrokerConfig
     tail_cache: TailCache
+    figures: BrokerFigures
 
     def cursor_dirty(self, subscription: Subscription) -> None:
         """Persist the cursor soon, no receipt wanted."""
@@ -86,6 +88,7 @@ class Topic:
         "created_ms",
         "delayed_delivery",
         "end_offset",
+        "figures",
         "first_offset",
         "host",
         "last_publish_ms",
@@ -116,6 +119,8 @@ class Topic:
         self.tail = TopicTail()
         self.delayed_delivery = True
         self.closed = False
+        #: None until the first entry is durable.
+        self.figures: TopicFigures | None = None
         self.msg_in = 0
         self.bytes_in = 0
         self.last_publish_ms = 0
@@ -259,6 +264,7 @@ class Topic:
             frame,
         )
         entry.offset = self._next_offset
+        entry.taken_at = self.host.clock.monotonic()
         self._next_offset += 1
         ledger.entries += 1
         self._in_flight.append((producer, sequence_id, highest_sequence_id))
@@ -283,6 +289,12 @@ class Topic:
         cache = self.host.tail_cache
         tail = self.tail
         keep = bool(self.subscriptions)
+        if self.figures is None:
+            self.figures = TopicFigures()
+        host = self.host
+        self.figures.entries_durable(
+            entries, host.clock.monotonic(), host.store.stats.commit_s, host.figures.publish_latency
+        )
         receipts: dict[Producer, list[Receipt]] = {}
         for entry in entries:
             producer, sequence_id, highest = in_flight.popleft()
@@ -350,6 +362,9 @@ class Topic:
         """Keep entries that were read in the tail cache."""
         for entry in entries:
             self.host.tail_cache.add(self.tail, entry)
+        if self.figures is None:
+            self.figures = TopicFigures()
+        self.figures.cache_misses += len(entries)
 
     def header(self, offset: int) -> EntryHeader | None:
         """Return the header of a kept entry by a point read, None if there is none."""

@@ -29,7 +29,7 @@ class Entry:
 
     ``ttl_ms`` is the shortest TTL of its own that a message in it has, -1 without.
     ``frame`` is what followed the command in the SEND frame, verbatim. ``offset`` is the entry's dense index in its
-    topic; the topic sets it, it is not stored.
+    topic; the topic sets it, it is not stored. Nor is ``taken_at``, when it came from its producer (monotonic, s).
     """
 
     __slots__ = (
@@ -42,6 +42,7 @@ class Entry:
         "offset",
         "publish_ms",
         "receive_ms",
+        "taken_at",
         "total_bytes",
         "total_messages",
         "ttl_ms",
@@ -73,6 +74,7 @@ class Entry:
         self.total_bytes = total_bytes
         self.frame = frame
         self.offset = -1
+        self.taken_at = 0.0
 
     @property
     def size(self) -> int:

@@ -61,10 +61,12 @@ class Group:
 class StoreStats:
     """Counters since the start; the histograms count observations at most each bound, as Prometheus wants them."""
 
-    __slots__ = ("group_bytes", "group_entries", "groups", "sync_seconds")
+    __slots__ = ("commit_s", "group_bytes", "group_entries", "groups", "sync_seconds")
 
     def __init__(self) -> None:
         self.groups = 0
+        #: What the group that is being reported durable took to write and sync.
+        self.commit_s = 0.0
         self.group_entries = Histogram((1, 4, 16, 64, 256, 1024, 4096, 16384))
         self.group_bytes = Histogram((1024, 16384, 65536, 262144, 1048576, 4194304, 16777216))
         self.sync_seconds = Histogram((0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0))

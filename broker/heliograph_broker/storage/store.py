@@ -201,6 +201,7 @@ class LedgerStore:
         self.pending_bytes -= group.entry_bytes
         if group.entries or group.metadata:
             self.stats.groups += 1
+            self.stats.commit_s = seconds
             self.stats.sync_seconds.observe(seconds)
             self.stats.group_entries.observe(len(group.entries))
             self.stats.group_bytes.observe(group.entry_bytes)
