@@ -5,6 +5,9 @@ from __future__ import annotations
 import msgspec
 from aiohttp import web
 
+from heliograph_broker.messaging.errors import BrokerError
+from heliograph_broker.resources.names import InvalidName
+
 from .admin_topics import DOMAIN
 from .context import BROKER, ENDPOINTS, as_json, as_text, topic_of
 from .operations import operation
@@ -21,8 +24,15 @@ class LookupAnswer(msgspec.Struct, rename="camel"):
 
 @operation("The broker that serves a topic, which need not exist yet.", answers={200: LookupAnswer})
 async def lookup(request: web.Request) -> web.Response:
-    request.app[BROKER].namespace(topic_of(request).namespace_name)
+    broker = request.app[BROKER]
+    began = broker.clock.monotonic()
+    try:
+        broker.namespace(topic_of(request).namespace_name)
+    except (BrokerError, InvalidName):
+        broker.figures.looked_up(began, found=False)
+        raise
     endpoints = request.app[ENDPOINTS]
+    broker.figures.looked_up(began, found=True)
     return as_json(LookupAnswer(endpoints.broker_url, endpoints.http_url, endpoints.broker_url))
 
 

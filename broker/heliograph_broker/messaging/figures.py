@@ -6,10 +6,11 @@ by who shows them. The broker's quantiles are of the last minute up to the momen
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from operator import attrgetter
 
 from heliograph_broker.clock import Clock
 from heliograph_broker.storage.entry import Entry
@@ -32,6 +33,9 @@ _RATIO = 1.1
 _FINE_S = tuple(sorted({*LATENCY_BOUNDS_S, *(1e-5 * _RATIO**step for step in range(165))}))
 #: For each of the fine buckets, the one of Pulsar's that it is part of.
 _COARSE = (*(bisect_left(LATENCY_BOUNDS_S, bound) for bound in _FINE_S), len(LATENCY_BOUNDS_S))
+
+_taken_at = attrgetter("taken_at")
+_frame = attrgetter("frame")
 
 WINDOW_S = 60.0
 _SLICE_S = 5.0
@@ -110,55 +114,42 @@ class TopicFigures:
     def entries_durable(self, entries: list[Entry], now: float, commit_s: float, summary: LatencySummary) -> None:
         """A group's entries are durable at ``now`` (monotonic), ``commit_s`` of it was the writing and the sync.
 
-        Entries that came together mostly share their buckets, so that these are looked up once a run of entries.
+        Sorted, entries of one bucket lie side by side: buckets are looked up once for all of them.
         """
         counts = self.counts
+        taken = sorted(map(_taken_at, entries))
+        number = len(taken)
         current = summary.current(now)
-        run = size_run = fine = 0
-        since = until = waited = 0.0
-        size_bound = size_over = -1
-        size_at = ENTRY_SIZE
-        for entry in entries:
-            taken_at = entry.taken_at
-            if not since <= taken_at < until:
-                if run:
-                    current.counts[fine] += run
-                    counts[WRITE_LATENCY + _COARSE[fine]] += run
-                    run = 0
-                latency = now - taken_at
-                fine = bisect_left(_FINE_S, latency)
-                since = now - _FINE_S[fine] if fine < len(_FINE_S) else float("-inf")
-                until = now - _FINE_S[fine - 1] if fine else float("inf")
-                current.least = min(current.least, latency)
-                current.most = max(current.most, latency)
-            waited += taken_at
-            run += 1
-            size = len(entry.frame)
-            if not size_over < size <= size_bound:
-                counts[size_at] += size_run
-                size_run = 0
-                at = bisect_left(SIZE_BOUNDS, size)
-                size_at = ENTRY_SIZE + at
-                size_bound = SIZE_BOUNDS[at] if at < len(SIZE_BOUNDS) else size
-                size_over = SIZE_BOUNDS[at - 1] if at else -1
-            size_run += 1
-        current.counts[fine] += run
-        counts[WRITE_LATENCY + _COARSE[fine]] += run
-        counts[size_at] += size_run
-        number = len(entries)
-        latencies = number * now - waited
+        current.least = min(current.least, now - taken[-1])
+        current.most = max(current.most, now - taken[0])
+        at = 0
+        while at < number:
+            fine = bisect_left(_FINE_S, now - taken[at])
+            end = max(at + 1, bisect_left(taken, now - _FINE_S[fine - 1], at)) if fine else number
+            current.counts[fine] += end - at
+            counts[WRITE_LATENCY + _COARSE[fine]] += end - at
+            at = end
+        latencies = number * now - sum(taken)
         summary.count += number
         summary.total += latencies
         counts[WRITE_SUM_US] += round(latencies * 1e6)
         counts[LEDGER_LATENCY + bisect_left(LATENCY_BOUNDS_S, commit_s)] += number
         counts[LEDGER_SUM_US] += round(number * commit_s * 1e6)
-        counts[ENTRY_SIZE_SUM] += entries[-1].total_bytes - entries[0].total_bytes + len(entries[0].frame)
+        sizes = sorted(map(len, map(_frame, entries)))
+        at = 0
+        while at < number:
+            bucket = bisect_left(SIZE_BOUNDS, sizes[at])
+            end = bisect_right(sizes, SIZE_BOUNDS[bucket], at) if bucket < len(SIZE_BOUNDS) else number
+            counts[ENTRY_SIZE + bucket] += end - at
+            at = end
+        counts[ENTRY_SIZE_SUM] += sum(sizes)
 
 
 class BrokerFigures:
     """Figures of the whole broker; the server fills in what it alone knows."""
 
     def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self.started_ms = clock.now_ms()
         self.publish_latency = LatencySummary(clock)
         self.lookup_latency = LatencySummary(clock)
@@ -170,3 +161,11 @@ class BrokerFigures:
         self.throttled_connections: Callable[[], int] = int
         #: Bytes sent to consumers that their connections have not taken yet.
         self.undelivered_bytes: Callable[[], int] = int
+
+    def looked_up(self, began: float, *, found: bool) -> None:
+        """A look-up that ``began`` then (monotonic, s) is answered."""
+        self.lookup_latency.observe(self._clock.monotonic() - began)
+        if found:
+            self.lookups_answered += 1
+        else:
+            self.lookups_failed += 1

@@ -63,6 +63,8 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._keep_alive: asyncio.TimerHandle | None = None
         self.port = 0
+        broker.figures.throttled_connections = lambda: len(self._paused)
+        broker.figures.undelivered_bytes = lambda: sum(session.unwritten_bytes for session in self.sessions)
 
     async def start(self) -> None:
         """Bind the port. Raises :class:`OSError` if it is taken."""

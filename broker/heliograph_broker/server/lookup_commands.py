@@ -23,6 +23,7 @@ def parse_topic(text: str) -> TopicName:
 def lookup(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
     """Every topic is served here: answer with this broker's own address."""
     request = command.lookupTopic
+    began = session.broker.clock.monotonic()
     answer = wire.BaseCommand(type=wire.BaseCommand.LOOKUP_RESPONSE)
     response = answer.lookupTopicResponse
     response.request_id = request.request_id
@@ -39,6 +40,7 @@ def lookup(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
         response.authoritative = True
         response.proxy_through_service_url = False
     session.send(answer)
+    session.broker.figures.looked_up(began, found=response.response == wire.CommandLookupTopicResponse.Connect)
 
 
 def partitioned_metadata(session: Session, command: wire.BaseCommand, entry: bytes) -> None:

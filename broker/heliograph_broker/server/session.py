@@ -108,6 +108,11 @@ class Session(asyncio.BufferedProtocol):
         return self._transport is not None
 
     @property
+    def unwritten_bytes(self) -> int:
+        """Bytes sent to the client that its connection has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    @property
     def local_address(self) -> tuple[str, int]:
         """The address the client connected to."""
         name = self._transport.get_extra_info("sockname") if self._transport is not None else None
