@@ -12,10 +12,22 @@ from .admin_brokers import own_address
 from .admin_topics import TOPIC_PATH
 from .context import BROKER, RATES, as_json, flag, topic_of
 from .internal_stats import internal_stats
+from .operations import Parameter, operation
 from .partitioned_stats import partitioned_stats
 from .stats import topic_stats
+from .stats_documents import InternalStats, PartitionedStats, TopicStats
+
+_EARLIEST = Parameter(
+    "getEarliestTimeInBacklog", bool, "Also look up when the oldest message of each backlog was published."
+)
+_PER_PARTITION = Parameter("perPartition", bool, "Also give each partition's own figures (the default).")
 
 
+@operation(
+    "A topic's, or one partition's, producers, subscriptions and figures.",
+    query=(_EARLIEST,),
+    answers={200: TopicStats},
+)
 async def get_stats(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     topic = broker.get_topic(topic_of(request))
@@ -23,10 +35,16 @@ async def get_stats(request: web.Request) -> web.Response:
     return as_json(topic_stats(broker, topic, request.app[RATES], own_address(request), earliest))
 
 
+@operation("Ledgers and cursors of a topic or partition.", answers={200: InternalStats})
 async def get_internal_stats(request: web.Request) -> web.Response:
     return as_json(internal_stats(request.app[BROKER].get_topic(topic_of(request))))
 
 
+@operation(
+    "A partitioned topic's figures: the sums over its partitions, and theirs.",
+    query=(_EARLIEST, _PER_PARTITION),
+    answers={200: PartitionedStats},
+)
 async def get_partitioned_stats(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = topic_of(request)

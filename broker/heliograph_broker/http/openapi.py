@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -196,22 +197,24 @@ def _tag(path: str) -> str:
 
 
 def _operation_ids(routes: list[tuple[str, str]]) -> Mapping[tuple[str, str], str]:
-    """Name each operation by its method and the fixed words of its path; where that is not enough, its parameters."""
-    short = {route: _operation_id(*route, parameters=False) for route in routes}
-    counts: dict[str, int] = {}
-    for name in short.values():
-        counts[name] = counts.get(name, 0) + 1
-    return {
-        route: name if counts[name] == 1 else _operation_id(*route, parameters=True) for route, name in short.items()
-    }
+    """Name each operation by its method and path: as short as it can be, other spellings of a path with a number."""
+    short = Counter(_operation_id(*route, parameters=False) for route in routes)
+    names: dict[tuple[str, str], str] = {}
+    taken: Counter[str] = Counter()
+    for route in routes:
+        name = _operation_id(*route, parameters=False)
+        if short[name] > 1:
+            name = _operation_id(*route, parameters=True)
+        taken[name] += 1
+        names[route] = name if taken[name] == 1 else f"{name}{taken[name]}"
+    return names
 
 
 def _operation_id(method: str, path: str, *, parameters: bool) -> str:
-    # A trailing slash is a path of its own.
-    words = path.removeprefix("/admin/v2").replace("{domain}", "topics").split("/")[1:]
-    named = [word if word else "slash" for word in words if not word.startswith("{")]
-    if parameters:
-        named += ["by", *_parameter_names(path)]
+    words = path.replace("/admin/v2/{domain}", "/topics").removeprefix("/admin/v2").split("/")
+    named = [word for word in words if not word.startswith("{")]
+    if parameters and (names := _parameter_names(path)):
+        named += ["by", *names]
     return method.lower() + "".join(_capital(part) for word in named for part in re.split(r"[^A-Za-z0-9]+", word))
 
 
