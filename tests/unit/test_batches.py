@@ -114,6 +114,16 @@ def test_batch_built_from_its_messages_opens_to_them_again(codec: str) -> None:
     assert metadata.num_messages_in_batch == 4
 
 
+@pytest.mark.parametrize("codec", CODECS)
+def test_batch_is_built_with_the_codec_it_had_if_asked_to(codec: str) -> None:
+    metadata, payload = taken_apart(FRAMES[f"{codec} batch"][0])
+    messages = open_batch(metadata, payload)
+    built, content = build_batch(metadata, messages[:2], compress=True)
+    assert built.compression == metadata.compression
+    assert codec == "NONE" or len(content) < len(messages[1][1])
+    assert open_batch(built, content) == messages[:2]
+
+
 def test_message_of_a_batch_becomes_an_entry_of_its_own() -> None:
     metadata, payload = taken_apart(FRAMES["LZ4 batch"][0])
     metadata.schema_version = b"\0" * 8

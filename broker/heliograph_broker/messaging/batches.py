@@ -124,6 +124,13 @@ _DECOMPRESS: dict[int, Callable[[bytes, int], bytes | memoryview]] = {
     wire.SNAPPY: _snappy,
 }
 
+_COMPRESS: dict[int, Callable[[bytes], bytes]] = {
+    wire.ZLIB: zlib.compress,
+    wire.ZSTD: lambda data: bytes(cramjam.zstd.compress(data)),
+    wire.LZ4: lambda data: bytes(cramjam.lz4.compress_block(data, store_size=False)),
+    wire.SNAPPY: lambda data: bytes(cramjam.snappy.compress_raw(data)),
+}
+
 
 def open_batch(
     metadata: wire.MessageMetadata, payload: bytes, *, max_bytes: int = MAX_UNCOMPRESSED_BYTES
@@ -165,11 +172,12 @@ def open_batch(
 
 
 def build_batch(
-    metadata: wire.MessageMetadata, messages: Iterable[SingleMessage]
+    metadata: wire.MessageMetadata, messages: Iterable[SingleMessage], *, compress: bool = False
 ) -> tuple[wire.MessageMetadata, bytes]:
-    """Return metadata and payload of an uncompressed batch of ``messages``; neither argument is changed.
+    """Return metadata and payload of a batch of ``messages``; neither argument is changed.
 
-    What else ``metadata`` says (producer, sequence ids, times, schema version, key of the batch) stays.
+    It is not compressed, or with ``compress`` as ``metadata`` says. What else ``metadata`` says (producer, sequence
+    ids, times, schema version, key of the batch) stays.
     """
     parts: list[bytes] = []
     count = 0
@@ -188,6 +196,9 @@ def build_batch(
     built.CopyFrom(metadata)
     built.num_messages_in_batch = count
     joined = b"".join(parts)
+    if compress and built.compression != wire.NONE:
+        built.uncompressed_size = len(joined)
+        return built, _COMPRESS[built.compression](joined)
     _set_uncompressed(built, len(joined))
     return built, joined
 
