@@ -96,8 +96,9 @@ class Standalone:
         await future
 
     def _on_tick(self) -> None:
-        self._tick = self._loop.call_later(_TICK_S, self._on_tick)
-        self.broker.tick()
+        # What is due at once goes on in the next turn of the loop, after what the sockets brought.
+        more = self.broker.tick()
+        self._tick = self._loop.call_later(0 if more else _TICK_S, self._on_tick)
 
     async def stop(self) -> None:
         """Take no more connections, end those there are, make everything durable, close the store."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from heliograph_broker.messaging.retention import expire
 from heliograph_broker.messaging.subscription import EXCLUSIVE, AckId, Subscription
 from heliograph_broker.resources.policies import Policies, Retention
 from hypothesis import HealthCheck, settings
@@ -115,8 +114,10 @@ class BacklogMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from("ab"), age=st.integers(0, 5_000))
     def expire(self, name: str, age: int) -> None:
         now = self.core.clock.now_ms()
-        expire(self.subscription(name), age, now)
+        outcome: list[object] = []
+        self.subscription(name).expire_older_than(age, outcome.append)
         self.core.commit()
+        assert outcome == [None]
         for at, entry in enumerate(self.entries):
             if entry.receive_ms < now - age:
                 self.unacked[name][at] = 0

@@ -159,7 +159,8 @@ class Core:
         self.store.commit()
 
     def advance(self, ms: int) -> None:
-        """Let time pass and the broker's tick see it."""
+        """Let time pass and the broker's ticks see it."""
         self.clock.advance_ms(ms)
-        self.broker.tick()
+        while self.broker.tick():
+            self.store.commit()
         self.store.commit()

@@ -15,10 +15,11 @@ import structlog
 from heliograph_broker.clock import Clock
 from heliograph_broker.config import BrokerConfig
 from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import Policies, Retention, resolve
+from heliograph_broker.resources.policies import DEFAULTS, Policies, resolve
 from heliograph_broker.storage.store import LedgerStore
 
 from . import records
+from .dead_letter import DeadLetters
 from .errors import (
     Conflict,
     FewerPartitions,
@@ -29,9 +30,9 @@ from .errors import (
     TopicNotFound,
 )
 from .figures import BrokerFigures
+from .housekeeping import Housekeeping
 from .non_persistent import NonPersistentTopic
-from .records import NamespaceRecord, PartitionedRecord, TenantRecord
-from .retention import expire, trim_point
+from .records import BrokerPoliciesRecord, NamespaceRecord, PartitionedRecord, TenantRecord
 from .schema_registry import SchemaRegistry
 from .subscription import Subscription
 from .tail_cache import TailCache
@@ -43,8 +44,8 @@ log = structlog.get_logger(__name__)
 AnyTopic = Topic | NonPersistentTopic
 #: Acks nobody waits for are persisted at the latest this much later.
 CURSOR_FLUSH_MS = 100
-#: How often retention and expiry look at what changed.
-POLICY_TICK_MS = 500
+#: How often the store is asked to give back disk space.
+MAINTAIN_MS = 500
 MAX_PARTITIONS = 10_000
 
 
@@ -65,13 +66,18 @@ class Broker:
         self.topics_by_namespace: dict[str, dict[str, AnyTopic]] = {}
         self.schemas = SchemaRegistry(store.put, store.delete)
         self.watchers: set[TopicListWatcher] = set()
-        self.default_policies = Policies(retention=Retention(time_ms=0, size_bytes=0))
+        #: What holds where no level says anything, and what caps all levels.
+        self.broker_policies = DEFAULTS
+        self.broker_limits = Policies()
+        self.dead_letters = DeadLetters(self)
+        self.housekeeping = Housekeeping()
+        #: namespace -> what holds for its topics that have no policies of their own
+        self._namespace_effective: dict[str, Policies] = {}
         self._dirty_cursors: dict[Subscription, None] = {}
-        self._trim_candidates: dict[Topic, None] = {}
         self._delayed_topics: dict[Topic, None] = {}
         self._producer_serial = rng.getrandbits(32)
         self._next_flush_ms = 0
-        self._next_policy_ms = 0
+        self._next_maintain_ms = 0
 
     # -- start-up --------------------------------------------------------------------------------------------
 
@@ -84,6 +90,10 @@ class Broker:
             self.namespaces[key[len(records.NAMESPACE) :].decode()] = decode(value, type=NamespaceRecord)
         for key, value in self.store.scan(records.PARTITIONED):
             self.partitioned[key[len(records.PARTITIONED) :].decode()] = decode(value, type=PartitionedRecord)
+        stored = self.store.get(records.BROKER_POLICIES)
+        if stored is not None:
+            record = decode(stored, type=BrokerPoliciesRecord)
+            self.broker_policies, self.broker_limits = record.defaults, record.limits
         schema_decoder = msgspec.msgpack.Decoder(list[records.SchemaRecord])
         for key, value in self.store.scan(records.SCHEMA):
             self.schemas.restore(key[len(records.SCHEMA) :].decode(), schema_decoder.decode(value))
@@ -111,14 +121,15 @@ class Broker:
                 # The topic's deletion was durable before its cursor's.
                 self.store.delete(key)
         self.store.retain_ledgers(kept)
+        for restored in self.topics.values():
+            if isinstance(restored, Topic) and restored.has_timed:
+                restored.find_timed()
 
     def _register(self, topic: AnyTopic) -> None:
         full_name = str(topic.name)
         self.topics[full_name] = topic
         self.topics_by_namespace.setdefault(topic.name.namespace_name, {})[full_name] = topic
-        if isinstance(topic, Topic):
-            topic.delayed_delivery = self.effective_policies(topic.name).delayed_delivery is not False
-            self._trim_candidates[topic] = None
+        topic.configure(self.effective_policies(topic.name))
 
     # -- host of topics --------------------------------------------------------------------------------------
 
@@ -129,14 +140,17 @@ class Broker:
         else:
             self._dirty_cursors[subscription] = None
 
-    def trim_candidate(self, topic: Topic) -> None:
-        self._trim_candidates[topic] = None
+    def look_at(self, topic: Topic) -> None:
+        self.housekeeping.changed(topic)
 
     def delayed_candidate(self, topic: Topic) -> None:
         self._delayed_topics[topic] = None
 
-    def tick(self) -> None:
-        """Do what time brings: flush cursors, deliver delayed entries, trim, expire. Call it every ~50 ms."""
+    def tick(self) -> bool:
+        """Do what time brings: flush cursors, deliver delayed entries, apply policies. Call it every ~50 ms.
+
+        Returns whether more is due at once; traffic should have its turn before the next call.
+        """
         now = self.clock.now_ms()
         if now >= self._next_flush_ms:
             self._next_flush_ms = now + CURSOR_FLUSH_MS
@@ -152,34 +166,16 @@ class Broker:
                     waiting = waiting or dispatcher.delayed > 0
             if not waiting:
                 del self._delayed_topics[topic]
-        if now >= self._next_policy_ms:
-            self._next_policy_ms = now + POLICY_TICK_MS
-            self._apply_policies(now)
+        if now >= self._next_maintain_ms:
+            self._next_maintain_ms = now + MAINTAIN_MS
             self.store.maintain()
+        return self.housekeeping.run(now)
 
     def flush_cursors(self) -> None:
         """Queue every changed cursor for the next group."""
         for subscription in self._dirty_cursors:
             self.store.put_at_commit(subscription)
         self._dirty_cursors.clear()
-
-    def _apply_policies(self, now: int) -> None:
-        candidates = self._trim_candidates
-        self._trim_candidates = {}
-        for topic in candidates:
-            if topic.closed:
-                continue
-            policies = self.effective_policies(topic.name)
-            if policies.message_ttl_ms:
-                for subscription in list(topic.subscriptions.values()):
-                    if subscription.durable:
-                        expire(subscription, policies.message_ttl_ms, now)
-                if topic.backlog_size():
-                    self._trim_candidates[topic] = None
-            topic.trim(trim_point(topic, policies, now))
-            retention = policies.retention
-            if retention is not None and retention.time_ms > 0 and topic.stored_messages:
-                self._trim_candidates[topic] = None
 
     # -- tenants and namespaces ------------------------------------------------------------------------------
 
@@ -219,6 +215,7 @@ class Broker:
         if not record.replication_clusters:
             record.replication_clusters = [self.config.cluster_name]
         self.namespaces[name] = record
+        self._namespace_effective.pop(name, None)
         self.store.put(records.NAMESPACE + name.encode(), records.encode(record))
 
     def namespace(self, name: str) -> NamespaceRecord:
@@ -239,6 +236,7 @@ class Broker:
         for topic in list(topics.values()):
             self.delete_topic(topic.name, force=True)
         del self.namespaces[name]
+        self._namespace_effective.pop(name, None)
         self.topics_by_namespace.pop(name, None)
         self.store.delete(records.NAMESPACE + name.encode())
 
@@ -248,11 +246,19 @@ class Broker:
         self.store.put(records.NAMESPACE + name.encode(), records.encode(record))
         self._policies_changed(lambda topic: topic.name.namespace_name == name)
 
+    def set_broker_policies(self, defaults: Policies, limits: Policies) -> None:
+        """Set what holds where no level says anything, and what caps all levels. Retention is 0/0 if not said."""
+        self.broker_policies = resolve(defaults, None, DEFAULTS)
+        self.broker_limits = limits
+        record = BrokerPoliciesRecord(self.broker_policies, limits)
+        self.store.put(records.BROKER_POLICIES, records.encode(record))
+        self._policies_changed(lambda topic: True)
+
     def _policies_changed(self, concerned: Callable[[AnyTopic], bool]) -> None:
+        self._namespace_effective.clear()
         for topic in self.topics.values():
-            if isinstance(topic, Topic) and concerned(topic):
-                topic.delayed_delivery = self.effective_policies(topic.name).delayed_delivery is not False
-                self._trim_candidates[topic] = None
+            if concerned(topic):
+                topic.configure(self.effective_policies(topic.name))
 
     # -- topics ----------------------------------------------------------------------------------------------
 
@@ -365,6 +371,12 @@ class Broker:
             if str(name.with_partition(index)) not in self.topics:
                 self._create(name.with_partition(index), {})
 
+    def unload_topic(self, name: TopicName) -> None:
+        """Ask every client of a topic to reconnect; what they acknowledged is written with the next group."""
+        topic = self.get_topic(name)
+        self.flush_cursors()
+        topic.disconnect_clients()
+
     def delete_topic(self, name: TopicName, force: bool = False) -> None:
         """Delete a topic with its data. One in use is refused unless ``force``, which disconnects its clients."""
         topic = self.get_topic(name)
@@ -380,7 +392,7 @@ class Broker:
         del self.topics[str(name)]
         self.topics_by_namespace[name.namespace_name].pop(str(name), None)
         if isinstance(topic, Topic):
-            self._trim_candidates.pop(topic, None)
+            self.housekeeping.forget(topic)
             self._delayed_topics.pop(topic, None)
         if name.partition < 0:
             self.schemas.delete(self.schema_key(name))
@@ -434,14 +446,26 @@ class Broker:
         self._policies_changed(lambda topic: str(topic.name.base) == base)
 
     def effective_policies(self, name: TopicName) -> Policies:
-        """Return what holds for a topic: topic, else namespace, else broker, capped by the tenant's limits."""
-        namespace = self.namespaces.get(name.namespace_name)
-        tenant = self.tenants.get(name.tenant)
+        """Return what holds for a topic: topic, else namespace, else broker, capped by tenant and broker.
+
+        The answer is shared by the namespace's topics: not to be changed.
+        """
+        own = self.topic_policies(name)
+        if own is not None:
+            return self._resolve(own, name.namespace_name)
+        effective = self._namespace_effective.get(name.namespace_name)
+        if effective is None:
+            effective = self._namespace_effective[name.namespace_name] = self._resolve(None, name.namespace_name)
+        return effective
+
+    def _resolve(self, own: Policies | None, namespace: str) -> Policies:
+        record = self.namespaces.get(namespace)
+        tenant = self.tenants.get(namespace.partition("/")[0])
         return resolve(
-            self.topic_policies(name),
-            namespace.policies if namespace is not None else None,
-            self.default_policies,
-            [tenant.limits] if tenant is not None else [],
+            own,
+            record.policies if record is not None else None,
+            self.broker_policies,
+            [tenant.limits, self.broker_limits] if tenant is not None else [self.broker_limits],
         )
 
     # -- names -----------------------------------------------------------------------------------------------

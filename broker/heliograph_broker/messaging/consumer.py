@@ -56,6 +56,7 @@ class Consumer:
         "first_flow_ms",
         "first_sent_ms",
         "key_ranges",
+        "knows_end",
         "last_acked_ms",
         "last_consumed_ms",
         "last_flow_ms",
@@ -102,6 +103,7 @@ class Consumer:
         self.connected_ms = connected_ms
         self.active = True
         self.read_compacted = False
+        self.knows_end = False
         self.permits = 0
         self.unacked = 0
         self.msg_out = 0

@@ -88,6 +88,9 @@ class KeySharedDispatcher(Dispatcher):
             if count:
                 self.subscription.count_redelivery(offset)
 
+    def offer_again(self, offset: int, key_hash: int) -> None:
+        self._wait(offset, key_hash or spread(offset))
+
     def rewind(self) -> None:
         super().rewind()
         self._holders.clear()
@@ -178,7 +181,8 @@ class KeySharedDispatcher(Dispatcher):
                 if entry is None:
                     return False
                 entry.key_hash = key_hash
-                self.deliver(consumer, entry)
+                if not (topic.may_expire and self.subscription.withholds(entry)):
+                    self.deliver(consumer, entry)
             heappop(queue)
             self.waiting_entries -= 1
             if not queue:
@@ -206,6 +210,8 @@ class KeySharedDispatcher(Dispatcher):
             key_hash = entry.key_hash
             if entry.deliver_at_ms and self.subscription.must_wait(entry):
                 heappush(self._delayed, (entry.deliver_at_ms, offset, key_hash))
+                continue
+            if topic.may_expire and self.subscription.withholds(entry):
                 continue
             target = self._selector.select(key_hash)
             holder = self._holders.get(key_hash)

@@ -48,6 +48,9 @@ class SharedDispatcher(Dispatcher):
             self.subscription.count_redelivery(offset)
         self.notify()
 
+    def offer_again(self, offset: int, key_hash: int) -> None:
+        self.replay.add(offset)
+
     def rewind(self) -> None:
         super().rewind()
         self.replay.clear()
@@ -114,6 +117,8 @@ class SharedDispatcher(Dispatcher):
             entry = self.fetch(offset, count)
             if entry is not None:
                 replay.discard(offset)
+                if topic.may_expire and self.subscription.withholds(entry):
+                    continue
             return entry
         while True:
             offset = max(self.read_offset, cursor.mark_delete + 1, topic.first_offset)
@@ -129,5 +134,7 @@ class SharedDispatcher(Dispatcher):
             self.read_offset = offset + 1
             if entry.deliver_at_ms and self.subscription.must_wait(entry):
                 heappush(self._delayed, (entry.deliver_at_ms, offset))
+                continue
+            if topic.may_expire and self.subscription.withholds(entry):
                 continue
             return entry

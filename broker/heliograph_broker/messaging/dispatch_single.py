@@ -19,13 +19,15 @@ class SingleActiveDispatcher(Dispatcher):
     partitions in turn; on any other topic the one that subscribed first is active.
     """
 
-    __slots__ = ("active", "consumers", "failover")
+    __slots__ = ("_again", "active", "consumers", "failover")
 
     def __init__(self, subscription: Subscription, *, failover: bool) -> None:
         super().__init__(subscription)
         self.failover = failover
         self.consumers: list[Consumer] = []
         self.active: Consumer | None = None
+        #: Entries that were passed over as expired and turned out not to be.
+        self._again: list[int] = []
 
     def add(self, consumer: Consumer) -> None:
         if not self.failover and self.consumers:
@@ -83,6 +85,10 @@ class SingleActiveDispatcher(Dispatcher):
         consumer = self.active
         topic = self.subscription.topic
         cursor = self.subscription.cursor
+        if self._again and consumer is not None:
+            self._deliver_again(consumer)
+            if self.reading:
+                return
         # Nothing in this loop acknowledges or trims, so the lower bound stays as it is.
         offset = max(self.read_offset, cursor.mark_delete + 1, topic.first_offset)
         end = topic.end_offset
@@ -96,5 +102,24 @@ class SingleActiveDispatcher(Dispatcher):
                 break
             offset += 1
             self.read_offset = offset
+            if topic.may_expire and self.subscription.withholds(entry):
+                continue
             self.deliver(consumer, entry)
         self.read_offset = offset
+
+    def offer_again(self, offset: int, key_hash: int) -> None:
+        self._again.append(offset)
+
+    def rewind(self) -> None:
+        super().rewind()
+        self._again.clear()
+
+    def _deliver_again(self, consumer: Consumer) -> None:
+        while self._again and consumer.ready:
+            offset = self._again[-1]
+            if not self.subscription.cursor.is_acked(offset):
+                entry = self.fetch(offset, 1)
+                if entry is None:
+                    return
+                self.deliver(consumer, entry)
+            self._again.pop()

@@ -93,11 +93,16 @@ class Dispatcher:
         """Deliver again what ``consumer`` holds: all of it, or the given offsets."""
         raise NotImplementedError
 
+    def offer_again(self, offset: int, key_hash: int) -> None:
+        """Deliver an entry after all that was withheld as expired (its TTL was raised meanwhile)."""
+        raise NotImplementedError
+
     def rewind(self) -> None:
         """Start over at the first unacknowledged entry (seek, takeover): what was delivered counts as not delivered."""
         self.generation += 1
         self.reading = False
         self.read_offset = self.subscription.cursor.first_unacked()
+        self.subscription.expiry.dispatch_restarts()
 
     def tick(self, now_ms: int) -> None:
         """Time has passed; delayed entries may be due."""
@@ -117,6 +122,8 @@ class Dispatcher:
         offset = entry.offset
         remaining = subscription.cursor.partial.get(offset) if subscription.cursor.partial else None
         messages = entry.messages if remaining is None else remaining.bit_count()
+        if subscription.expiry.hidden:
+            remaining = subscription.expiry.visible(offset, entry.messages, remaining)
         size = len(entry.frame)
         subscription.pending[offset] = (
             consumer,

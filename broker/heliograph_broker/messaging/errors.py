@@ -100,3 +100,24 @@ class PersistenceError(BrokerError):
 
     server_error = wire.PersistenceError
     http_status = 503
+
+
+class BacklogQuotaExceeded(BrokerError):
+    """The backlog quota's policy is producer_exception: what is pending at the client fails."""
+
+    server_error = wire.ProducerBlockedQuotaExceededException
+    http_status = 412
+
+
+class BacklogQuotaHeld(BrokerError):
+    """The backlog quota's policy is producer_request_hold: the client keeps what is pending and tries again."""
+
+    server_error = wire.ProducerBlockedQuotaExceededError
+    http_status = 412
+
+
+class TopicTerminated(BrokerError):
+    """Nothing can be published any more; what is stored can be read."""
+
+    server_error = wire.TopicTerminatedError
+    http_status = 405

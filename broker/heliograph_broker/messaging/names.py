@@ -6,6 +6,9 @@ from heliograph_broker.resources.names import InvalidName, check_subscription
 
 from .errors import PreconditionFailed
 
+#: The durable subscription that keeps what is not compacted yet; it is the broker's own.
+COMPACTION = "__compaction"
+
 
 def check_name(subscription: str) -> None:
     """Raises :class:`PreconditionFailed` unless ``subscription`` may name one."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import Policies
+from heliograph_broker.resources.policies import DEFAULTS, Policies
 from heliograph_broker.storage.entry import Entry
 
 from .consumer import Consumer
@@ -166,6 +166,7 @@ class NonPersistentTopic:
         "bytes_in",
         "closed",
         "created_ms",
+        "effective",
         "host",
         "last_publish_ms",
         "msg_in",
@@ -177,6 +178,7 @@ class NonPersistentTopic:
     )
 
     persistent = False
+    terminated = False
     stored_messages = 0
     stored_bytes = 0
     total_messages = 0
@@ -188,6 +190,7 @@ class NonPersistentTopic:
         self.created_ms = host.clock.now_ms()
         self.properties: dict[str, str] = {}
         self.policies: Policies | None = None
+        self.effective = DEFAULTS
         self.producer_registry = ProducerRegistry()
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.closed = False
@@ -202,6 +205,10 @@ class NonPersistentTopic:
 
     def backlog_size(self) -> int:
         return 0
+
+    def configure(self, effective: Policies) -> None:
+        """Take over what the levels of policies come to."""
+        self.effective = effective
 
     def publish(
         self,
@@ -219,7 +226,9 @@ class NonPersistentTopic:
         producer.msg_in += messages
         producer.bytes_in += len(frame)
         self.last_publish_ms = now
-        entry = Entry(0, self._entry_id, now, metadata.publish_time, 0, -1, messages, sticky_hash(metadata), 0, 0, frame)
+        entry = Entry(
+            0, self._entry_id, now, metadata.publish_time, 0, -1, messages, sticky_hash(metadata), 0, 0, frame
+        )
         self._entry_id += 1
         producer.sink.send_receipts(producer, [(sequence_id, highest_sequence_id, -1, -1)])
         for subscription in list(self.subscriptions.values()):
@@ -253,8 +262,12 @@ class NonPersistentTopic:
         """Nothing is kept."""
 
     def close(self) -> None:
-        """Disconnect everybody."""
+        """Disconnect everybody; the topic is going away."""
         self.closed = True
+        self.disconnect_clients()
+
+    def disconnect_clients(self) -> None:
+        """Ask everybody to reconnect."""
         for producer in [*self.producers.values(), *self.producer_registry.waiting]:
             producer.sink.send_close_producer(producer)
         self.producer_registry = ProducerRegistry()

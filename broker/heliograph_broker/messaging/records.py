@@ -16,6 +16,7 @@ PARTITIONED = b"partitioned/"
 TOPIC = b"topic/"
 CURSOR = b"cursor/"
 SCHEMA = b"schema/"
+BROKER_POLICIES = b"broker/policies"
 
 
 class TenantRecord(msgspec.Struct):
@@ -62,6 +63,16 @@ class TopicRecord(msgspec.Struct):
     epoch: int = -1
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     policies: Policies | None = None
+    #: Whether it ever held delayed entries or such with a TTL of their own: they are looked for at start.
+    timed: bool = False
+    terminated: bool = False
+
+
+class BrokerPoliciesRecord(msgspec.Struct):
+    """What a BrokerCluster says of policies: ``defaults`` where no level says anything, ``limits`` over all of them."""
+
+    defaults: Policies = msgspec.field(default_factory=Policies)
+    limits: Policies = msgspec.field(default_factory=Policies)
 
 
 class CursorRecord(msgspec.Struct):

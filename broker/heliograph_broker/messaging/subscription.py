@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyroaring import BitMap64
+
 from heliograph_broker.protocol.wire_pb2 import CommandSubscribe
 
 from . import records
@@ -15,11 +17,14 @@ from .dispatch_shared import SharedDispatcher
 from .dispatch_single import SingleActiveDispatcher
 from .dispatcher import Dispatcher
 from .errors import BrokerError, ConsumerBusy, NotAllowed, PersistenceError
+from .expiry import Expiry
+from .names import COMPACTION
+from .retention import first_received_after
 
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry
 
-    from .topic import Topic
+    from .topic import HeaderFacts, Topic
 
 EXCLUSIVE = CommandSubscribe.Exclusive
 SHARED = CommandSubscribe.Shared
@@ -49,7 +54,6 @@ class Subscription:
     """
 
     __slots__ = (
-        "_generation",
         "_marked",
         "_oldest",
         "_seeks_under_way",
@@ -58,9 +62,14 @@ class Subscription:
         "closed",
         "created_ms",
         "cursor",
+        "dead_letter_failures",
+        "dead_letter_loops",
+        "dead_lettered",
         "dispatcher",
         "durable",
         "entries_out",
+        "expiry",
+        "generation",
         "last_acked_ms",
         "last_consumed_flow_ms",
         "last_consumed_ms",
@@ -77,6 +86,7 @@ class Subscription:
         "properties",
         "redelivery_counts",
         "sub_type",
+        "takes_part",
         "topic",
     )
 
@@ -108,6 +118,9 @@ class Subscription:
         self.entries_out = 0
         self.msg_redelivered = 0
         self.msg_expired = 0
+        self.dead_lettered = 0
+        self.dead_letter_loops = 0
+        self.dead_letter_failures = 0
         self.messages_acked = 0
         self.last_acked_ms = 0
         self.last_consumed_ms = 0
@@ -115,11 +128,14 @@ class Subscription:
         self.last_mark_delete_ms = 0
         self.last_expire_ms = 0
         #: Grows when the cursor is moved by hand, which voids header look-ups under way.
-        self._generation = 0
+        self.generation = 0
         self._seeks_under_way = 0
         self._waiting_for_seek: list[Callable[[], None]] = []
         self._marked = cursor.mark_delete
         self._oldest: tuple[int, int] = (-1, -1)
+        #: Whether its backlog counts for quotas and expires; that of the broker's own compaction does not.
+        self.takes_part = name != COMPACTION
+        self.expiry = Expiry(self)
 
     # -- figures ---------------------------------------------------------------------------------------------
 
@@ -190,6 +206,7 @@ class Subscription:
         dispatcher.add(consumer)
         self.dispatcher = dispatcher
         self.sub_type = sub_type
+        self.tell_end()
 
     def _make_dispatcher(self, sub_type: int, sticky: bool, allow_out_of_order: bool) -> Dispatcher:
         self.pending.clear()
@@ -212,6 +229,7 @@ class Subscription:
             self.dispatcher = None
             self.sub_type = None
             self.pending.clear()
+            self.expiry.give_back_all()
             if not self.durable and not returns:
                 self.topic.drop_subscription(self)
 
@@ -236,6 +254,15 @@ class Subscription:
         if self.dispatcher is not None:
             self.dispatcher.notify()
 
+    def withholds(self, entry: Entry) -> bool:
+        """Whether an entry about to be delivered has expired. Readers see what is stored, expired or not."""
+        return self.durable and self.expiry.withholds(entry, self.topic.host.clock.now_ms())
+
+    def offer_again(self, entry: Entry) -> None:
+        """Deliver an entry after all that :meth:`withholds` kept back."""
+        if self.dispatcher is not None:
+            self.dispatcher.offer_again(entry.offset, entry.key_hash)
+
     def must_wait(self, entry: Entry) -> bool:
         """Whether a delayed entry is not deliverable yet."""
         if not self.topic.delayed_delivery or entry.deliver_at_ms <= self.topic.host.clock.now_ms():
@@ -249,6 +276,13 @@ class Subscription:
         remaining = self.cursor.partial.get(offset)
         return messages if remaining is None else remaining.bit_count()
 
+    def unacked_bits(self, offset: int, messages: int) -> int:
+        """Return a bit for each unacknowledged message of the entry, bit 0 for a single message."""
+        if self.cursor.is_acked(offset):
+            return 0
+        remaining = self.cursor.partial.get(offset)
+        return (1 << messages) - 1 if remaining is None else remaining
+
     def take_back(self, consumer: Consumer, offsets: list[int] | None) -> list[tuple[int, int]]:
         """Take entries (all, or ``offsets``) from ``consumer``; return their offsets and key hashes, in order."""
         pending = self.pending
@@ -261,11 +295,13 @@ class Subscription:
                 del pending[offset]
                 consumer.unacked -= self._unacked_in(offset, delivery[1])
                 taken.append((offset, delivery[5]))
+                self.expiry.give_back(offset)
         return taken
 
     def forget_deliveries(self, consumer: Consumer) -> None:
         """Treat what the (only) active consumer holds as not delivered."""
         self.pending.clear()
+        self.expiry.give_back_all()
         consumer.unacked = 0
 
     def count_redelivery(self, offset: int) -> None:
@@ -298,11 +334,11 @@ class Subscription:
                 continue
             delivery = self.pending.get(offset)
             if delivery is not None:
-                self._ack_entry(offset, delivery[1], delivery[2], remaining)
+                self.acknowledge_entry(offset, delivery[1], delivery[2], remaining)
                 continue
             entry = topic.tail.get(offset)
             if entry is not None:
-                self._ack_entry(offset, entry.messages, len(entry.frame), remaining)
+                self.acknowledge_entry(offset, entry.messages, len(entry.frame), remaining)
             elif not self.cursor.is_acked(offset):
                 unknown.append((offset, remaining))
         if consumer is not None:
@@ -310,11 +346,11 @@ class Subscription:
         if unknown:
             self._ack_unknown(unknown, done)
         else:
-            self._acked(done)
+            self.acked(done)
 
     def _ack_unknown(self, unknown: list[tuple[int, int | None]], done: Done | None) -> None:
         """Acknowledge entries whose size is known only to the store: one header look-up after the other."""
-        generation = self._generation
+        generation = self.generation
         offset, remaining = unknown[-1]
 
         def found(headers: list[tuple[int, int, int, int, int]] | Exception) -> None:
@@ -322,18 +358,19 @@ class Subscription:
                 if done is not None:
                     done(PersistenceError(f"cannot read entry header: {headers}"))
                 return
-            if generation == self._generation and not self.closed:
+            if generation == self.generation and not self.closed:
                 for at, messages, size, _, _ in headers:
-                    self._ack_entry(at, messages, size, remaining)
+                    self.acknowledge_entry(at, messages, size, remaining)
             unknown.pop()
             if unknown:
                 self._ack_unknown(unknown, done)
             else:
-                self._acked(done)
+                self.acked(done)
 
         self.topic.read_headers(offset, offset, found)
 
-    def _ack_entry(self, offset: int, messages: int, size: int, remaining: int | None) -> None:
+    def acknowledge_entry(self, offset: int, messages: int, size: int, remaining: int | None) -> None:
+        """Acknowledge an entry, or of a batch all but the ``remaining`` bits; :meth:`acked` has to follow."""
         cursor = self.cursor
         if remaining is not None and messages > 1:
             newly = cursor.ack_batch(offset, remaining, messages, size)
@@ -379,14 +416,19 @@ class Subscription:
         else:
             self.acknowledge_up_to(offset, done)
 
-    def acknowledge_up_to(self, offset: int, done: Done | None, *, expired: bool = False) -> None:
-        """Acknowledge every entry up to and including ``offset`` (cumulative ack, expiry, skip, clear)."""
+    def acknowledge_up_to(
+        self, offset: int, done: Done | None, *, counted: Callable[[int], None] | None = None
+    ) -> None:
+        """Acknowledge every entry up to and including ``offset`` (cumulative ack, expiry, eviction, clear).
+
+        ``counted`` is told, perhaps in several steps, how many messages that newly acknowledges.
+        """
         cursor = self.cursor
         offset = min(offset, self.topic.end_offset - 1)
         if offset <= cursor.mark_delete:
-            self._acked(done)
+            self.acked(done)
             return
-        generation = self._generation
+        generation = self.generation
         contiguous = cursor.is_contiguous()
         first = offset if contiguous else max(cursor.mark_delete + 1, self.topic.first_offset)
 
@@ -395,8 +437,8 @@ class Subscription:
                 if done is not None:
                     done(PersistenceError(f"cannot read entry headers: {headers}"))
                 return
-            if generation != self._generation or self.closed:
-                self._acked(done)
+            if generation != self.generation or self.closed:
+                self.acked(done)
                 return
             before = cursor.acked_messages
             if contiguous and cursor.is_contiguous() and headers:
@@ -406,17 +448,16 @@ class Subscription:
             else:
                 if contiguous:
                     # An ack came in between: now entry by entry.
-                    self.acknowledge_up_to(offset, done, expired=expired)
+                    self.acknowledge_up_to(offset, done, counted=counted)
                     return
                 for at, messages, size, _, _ in headers:
-                    self._ack_entry(at, messages, size, None)
-            if expired:
-                self.msg_expired += cursor.acked_messages - before
-                self.last_expire_ms = self.topic.host.clock.now_ms()
+                    self.acknowledge_entry(at, messages, size, None)
+            if counted is not None:
+                counted(cursor.acked_messages - before)
             if headers and headers[-1][0] < offset:
-                self.acknowledge_up_to(offset, done, expired=expired)
+                self.acknowledge_up_to(offset, done, counted=counted)
             else:
-                self._acked(done)
+                self.acked(done)
 
         known = self._known_header(offset) if contiguous else None
         if known is not None:
@@ -444,9 +485,11 @@ class Subscription:
             if self.dispatcher is not None:
                 self.dispatcher.acked(offset, delivery[5])
 
-    def _acked(self, done: Done | None) -> None:
+    def acked(self, done: Done | None) -> None:
         """After any change of the cursor: persist it, let trimming know, and dispatch what the ack freed."""
         if not self.closed:
+            if self.topic.terminated:
+                self.tell_end()
             if self.cursor.mark_delete != self._marked:
                 self._marked = self.cursor.mark_delete
                 self.last_mark_delete_ms = self.topic.host.clock.now_ms()
@@ -454,6 +497,76 @@ class Subscription:
             self.notify()
         elif done is not None:
             done(None)
+
+    def tell_end(self) -> None:
+        """Tell consumers that have acknowledged everything of a terminated topic that nothing more will come."""
+        if self.topic.terminated and self.backlog_messages == 0:
+            for consumer in self.consumers:
+                if not consumer.knows_end:
+                    consumer.knows_end = True
+                    consumer.sink.send_end_of_topic(consumer)
+
+    def count_expired(self, messages: int) -> None:
+        """Messages were acknowledged because they expired."""
+        self.msg_expired += messages
+        self.last_expire_ms = self.topic.host.clock.now_ms()
+
+    def clear_backlog(self, done: Done) -> None:
+        """Acknowledge everything there is now."""
+        self.acknowledge_up_to(self.topic.end_offset - 1, done)
+
+    def skip(self, messages: int, done: Done) -> None:
+        """Acknowledge the oldest ``messages`` unacknowledged messages; of a batch its first ones if not all."""
+        topic = self.topic
+        generation = self.generation
+        first = max(self.cursor.first_unacked(), topic.first_offset)
+        if messages <= 0 or first >= topic.end_offset:
+            self.acked(done)
+            return
+
+        def found(headers: list[HeaderFacts] | Exception) -> None:
+            if isinstance(headers, Exception):
+                done(PersistenceError(f"cannot read entry headers: {headers}"))
+                return
+            left = messages
+            if generation == self.generation and not self.closed:
+                for offset, count, size, _, _ in headers:
+                    bits = self.unacked_bits(offset, count)
+                    unacked = bits.bit_count()
+                    if 0 < unacked <= left:
+                        left -= unacked
+                        self.acknowledge_entry(offset, count, size, None)
+                    elif unacked:
+                        for _ in range(left):
+                            bits &= bits - 1
+                        left = 0
+                        self.acknowledge_entry(offset, count, size, bits)
+                    if not left:
+                        break
+            if 0 < left < messages:
+                self.skip(left, done)
+            else:
+                self.acked(done)
+
+        topic.read_headers(first, topic.end_offset - 1, found)
+
+    def expire_older_than(self, age_ms: int, done: Done) -> None:
+        """Let everything expire that the broker received more than ``age_ms`` ago."""
+        now_ms = self.topic.host.clock.now_ms()
+        first = max(self.cursor.first_unacked(), self.topic.first_offset)
+        self._expire_below(first_received_after(self.topic, first, now_ms - age_ms - 1), done)
+
+    def expire_up_to(self, ledger_id: int, entry_id: int, done: Done) -> None:
+        """Let everything expire up to and including a position."""
+        self._expire_below(self.topic.offset_at_or_after(ledger_id, entry_id + 1), done)
+
+    def _expire_below(self, offset: int, done: Done) -> None:
+        if self.topic.dead_letter_topic is None:
+            self.acknowledge_up_to(offset - 1, done, counted=self.count_expired)
+            return
+        offsets = BitMap64()
+        offsets.add_range(self.cursor.first_unacked(), max(offset, self.cursor.first_unacked()))
+        self.expiry.force(offsets, self.topic.host.clock.now_ms(), done)
 
     def acknowledge_trimmed(self, offset: int, total_messages: int, total_bytes: int) -> None:
         """Entries up to ``offset`` were trimmed although this cursor, not a durable one, had not passed them."""
@@ -477,8 +590,8 @@ class Subscription:
         self._seeks_under_way += 1
         # A reader that seeks by time subscribes again without saying where: its cursor must outlive the reconnection.
         self.disconnect_all(keep=True)
-        self._generation += 1
-        generation = self._generation
+        self.generation += 1
+        generation = self.generation
 
         def finished(error: BrokerError | None) -> None:
             self._seeks_under_way -= 1
@@ -492,9 +605,11 @@ class Subscription:
             if isinstance(result, Exception):
                 finished(PersistenceError(f"cannot read entry header: {result}"))
                 return
-            if generation == self._generation and not self.closed:
+            if generation == self.generation and not self.closed:
                 total_messages, total_bytes = result
                 self.cursor.reset(offset - 1, total_messages, total_bytes)
+                self.expiry.restart()
+                topic.quota.moved_back()
                 self.redelivery_counts.clear()
                 self.pending.clear()
                 if self.dispatcher is not None:

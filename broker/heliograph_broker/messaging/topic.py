@@ -7,6 +7,7 @@ see (ledger id, entry id). :meth:`Topic.offset_of` and :meth:`Topic.position` ma
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
@@ -16,23 +17,30 @@ import structlog
 
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import Policies
+from heliograph_broker.resources.policies import DEFAULTS, Policies
 from heliograph_broker.storage.entry import Entry, EntryHeader
 
 from . import records
+from .backlog_quota import QuotaState
+from .batches import is_batch
 from .cursor import Cursor
 from .errors import BrokerError, Conflict, PersistenceError, PreconditionFailed, SubscriptionNotFound
+from .expiry import InvalidMessageTtl, base_ms, ttl_of, ttls_in
 from .figures import BrokerFigures, TopicFigures
 from .key_selector import sticky_hash
 from .names import check_name
 from .producer import Producer, ProducerRegistry, Receipt
+from .retention import releasable
 from .subscription import Done, Subscription
 from .tail_cache import TailCache, TopicTail
+from .timed_entries import TimedEntries
 
 if TYPE_CHECKING:
     from heliograph_broker.clock import Clock
     from heliograph_broker.config import BrokerConfig
     from heliograph_broker.storage.store import LedgerStore
+
+    from .dead_letter import DeadLetters
 
 log = structlog.get_logger(__name__)
 
@@ -49,12 +57,13 @@ class TopicHost(Protocol):
     config: BrokerConfig
     tail_cache: TailCache
     figures: BrokerFigures
+    dead_letters: DeadLetters
 
     def cursor_dirty(self, subscription: Subscription) -> None:
         """Persist the cursor soon, no receipt wanted."""
 
-    def trim_candidate(self, topic: Topic) -> None:
-        """Something was acknowledged or published: see on the next tick what retention lets go."""
+    def look_at(self, topic: Topic) -> None:
+        """Something changed (a publish, an ack, a policy): see soon what expires, is evicted, or may be let go."""
 
     def delayed_candidate(self, topic: Topic) -> None:
         """The topic has delayed entries to watch."""
@@ -87,23 +96,32 @@ class Topic:
         "closed",
         "created_ms",
         "delayed_delivery",
+        "effective",
         "end_offset",
         "figures",
         "first_offset",
+        "fresh_from",
+        "has_timed",
         "host",
         "last_publish_ms",
+        "last_receive_ms",
         "ledgers",
+        "may_expire",
         "msg_in",
         "name",
         "policies",
         "producer_registry",
         "properties",
+        "quota",
         "subscriptions",
         "tail",
+        "terminated",
+        "timed",
         "total_bytes",
         "total_messages",
         "trimmed_bytes",
         "trimmed_messages",
+        "ttl_ms",
     )
 
     persistent = True
@@ -117,14 +135,25 @@ class Topic:
         self.producer_registry = ProducerRegistry(record.epoch)
         self.subscriptions: dict[str, Subscription] = {}
         self.tail = TopicTail()
+        self.effective = DEFAULTS
         self.delayed_delivery = True
         self.closed = False
+        self.terminated = record.terminated
+        #: The topic's TTL, -1 without; ``may_expire`` says whether any entry has to be looked at before delivery.
+        self.ttl_ms = -1
+        self.may_expire = False
+        self.timed = TimedEntries()
+        #: From here on entries became durable just now, which is when those with a TTL of 0 have their chance.
+        self.fresh_from = sys.maxsize
+        self.last_receive_ms = 0
+        self.quota = QuotaState(self)
         #: None until the first entry is durable.
         self.figures: TopicFigures | None = None
         self.msg_in = 0
         self.bytes_in = 0
         self.last_publish_ms = 0
         self._in_flight: deque[tuple[Producer, int, int]] = deque()
+        self.has_timed = record.timed
         self.first_offset = record.first_offset
         self.trimmed_messages = record.trimmed_messages
         self.trimmed_bytes = record.trimmed_bytes
@@ -157,6 +186,7 @@ class Topic:
                 self.end_offset = ledger.base_offset + bounds[1] + 1
                 self.total_messages = header.total_messages
                 self.total_bytes = header.total_bytes
+                self.last_receive_ms = header.receive_ms
                 break
         counts = [ledger.entries for ledger in self.ledgers[:-1]]
         self._fit_ledgers_to(self.end_offset)
@@ -194,9 +224,93 @@ class Topic:
     def stored_bytes(self) -> int:
         return self.total_bytes - self.trimmed_bytes
 
+    @property
+    def dead_letter_topic(self) -> str | None:
+        """Full name of the topic expired messages go to."""
+        return self.effective.dead_letter_topic
+
+    @property
+    def submitted_bytes(self) -> int:
+        """Bytes ever published, those on their way to the disk included."""
+        return self._next_bytes
+
+    def backlogged(self) -> list[Subscription]:
+        """Return the durable subscriptions that have a backlog (the broker's own compaction is not asked)."""
+        return [
+            sub
+            for sub in self.subscriptions.values()
+            if sub.durable and sub.takes_part and sub.cursor.acked_messages < self.total_messages
+        ]
+
     def backlog_size(self) -> int:
         """Bytes that the slowest durable subscription has not acknowledged."""
-        return max((sub.backlog_bytes for sub in self.subscriptions.values() if sub.durable), default=0)
+        return max((sub.backlog_bytes for sub in self.backlogged()), default=0)
+
+    def slowest_acked_bytes(self) -> int | None:
+        """Return how much of all bytes ever published the slowest durable subscription has acknowledged."""
+        return min(
+            (sub.cursor.acked_bytes for sub in self.subscriptions.values() if sub.durable and sub.takes_part),
+            default=None,
+        )
+
+    def oldest_backlog(self) -> tuple[Subscription, int] | None:
+        """Return the durable subscription with the oldest unacknowledged message, and that message's age in ms."""
+        slowest: Subscription | None = None
+        oldest = 0
+        for subscription in self.backlogged():
+            received = subscription.oldest_unacked_receive_ms()
+            if received >= 0 and (slowest is None or received < oldest):
+                slowest, oldest = subscription, received
+        return None if slowest is None else (slowest, max(0, self.host.clock.now_ms() - oldest))
+
+    # -- policies --------------------------------------------------------------------------------------------
+
+    def configure(self, effective: Policies) -> None:
+        """Take over what the levels of policies come to; it holds for what is stored, too."""
+        self.effective = effective
+        delayed_delivery = effective.delayed_delivery is not False
+        if delayed_delivery != self.delayed_delivery:
+            self.delayed_delivery = delayed_delivery
+            if self.timed:
+                self.find_timed()
+        self.ttl_ms = effective.message_ttl_ms if effective.message_ttl_ms is not None else -1
+        self.may_expire = self.ttl_ms >= 0 or bool(self.timed.own)
+        self.quota.configure(effective)
+        self.host.look_at(self)
+
+    def find_timed(self) -> None:
+        """Find the stored entries that expire by a rule of their own: at start, or when delays begin to count."""
+        self.timed = TimedEntries()
+        end = self.end_offset
+
+        def find(offset: int) -> None:
+            ledger = self._by_id[self.position(offset)[0]]
+            first = offset - ledger.base_offset
+            last = min(first + _HEADERS_AT_ONCE, ledger.entries) - 1
+
+            def found(result: list[EntryHeader] | Exception) -> None:
+                if isinstance(result, Exception):
+                    log.error("delayed entries and TTLs were not read", topic=str(self.name), error=str(result))
+                    return
+                for header in result:
+                    if header.ttl_ms >= 0 or header.deliver_at_ms > header.receive_ms:
+                        self._note_timed(ledger.base_offset + header.entry_id, header)
+                if ledger.base_offset + last + 1 < end:
+                    find(ledger.base_offset + last + 1)
+                else:
+                    self.host.look_at(self)
+
+            self.host.store.read_headers(ledger.ledger_id, first, last, found)
+
+        if self.first_offset < end:
+            find(self.first_offset)
+
+    def _note_timed(self, offset: int, entry: Entry | EntryHeader) -> None:
+        if entry.deliver_at_ms > entry.receive_ms:
+            self.timed.add_delayed(offset, entry.deliver_at_ms)
+        if entry.ttl_ms >= 0:
+            self.timed.add_own(offset, base_ms(self, entry) + entry.ttl_ms)
+            self.may_expire = True
 
     # -- positions -------------------------------------------------------------------------------------------
 
@@ -243,11 +357,35 @@ class Topic:
     ) -> None:
         """Store an entry; the producer gets its receipt when it is durable, or a named error."""
         now = self.host.clock.now_ms()
+        if now < self.last_receive_ms:
+            # Receive times never go back along a topic: expiry and retention search by them.
+            now = self.last_receive_ms
+        size = len(frame)
+        if self.terminated:
+            producer.sink.send_publish_error(
+                producer.producer_id, sequence_id, wire.TopicTerminatedError, f"topic {self.name} is terminated"
+            )
+            return
+        ttl_ms = -1
+        try:
+            if metadata.properties:
+                ttl_ms = ttl_of(metadata.properties)
+            if self.effective.ttl_in_batches and is_batch(metadata):
+                ttl_ms = min((ttl for ttl in ttls_in(metadata, frame) if ttl >= 0), default=-1)
+        except InvalidMessageTtl as error:
+            producer.sink.send_publish_error(producer.producer_id, sequence_id, error.server_error, str(error))
+            return
+        if self.quota.active and not self.quota.admits(producer, size, now):
+            return
+        self.last_receive_ms = now
+        deliver_at_ms = metadata.deliver_at_time if metadata.HasField("deliver_at_time") else 0
+        if (ttl_ms >= 0 or deliver_at_ms > now) and not self.has_timed:
+            self.has_timed = True
+            self.persist()
         ledgers = self.ledgers
         if not ledgers or self._must_roll(ledgers[-1], now):
             self._roll_ledger(now)
         ledger = ledgers[-1]
-        size = len(frame)
         self._next_messages += messages
         self._next_bytes += size
         entry = Entry(
@@ -255,8 +393,8 @@ class Topic:
             ledger.entries,
             now,
             metadata.publish_time,
-            metadata.deliver_at_time if metadata.HasField("deliver_at_time") else 0,
-            -1,
+            deliver_at_ms,
+            ttl_ms,
             messages,
             sticky_hash(metadata),
             self._next_messages,
@@ -310,6 +448,8 @@ class Topic:
                 receipts[producer] = [receipt]
             if keep:
                 cache.add(tail, entry)
+            if entry.ttl_ms >= 0 or entry.deliver_at_ms > entry.receive_ms:
+                self._note_timed(entry.offset, entry)
         for producer, of_producer in receipts.items():
             producer.sink.send_receipts(producer, of_producer)
         last = entries[-1]
@@ -318,12 +458,14 @@ class Topic:
         self.total_bytes = last.total_bytes
         if self.closed:
             return
-        self.host.trim_candidate(self)
+        self.host.look_at(self)
+        self.fresh_from = entries[0].offset
         for subscription in self.subscriptions.values():
             if subscription.dispatcher is not None:
                 subscription.dispatcher.notify()
                 if subscription.dispatcher.delayed:
                     self.host.delayed_candidate(self)
+        self.fresh_from = sys.maxsize
 
     def entries_failed(self, entries: list[Entry], error: Exception) -> None:
         """The store could not keep ``entries``; everything submitted after them fails too, so no gap arises."""
@@ -441,6 +583,7 @@ class Topic:
             self, name, cursor, durable=durable, properties=properties, created_ms=self.host.clock.now_ms()
         )
         self.subscriptions[name] = subscription
+        self.quota.moved_back()
         if self.first_offset < start_offset < self.end_offset:
             subscription.acknowledge_up_to(start_offset - 1, done)
         else:
@@ -477,11 +620,11 @@ class Topic:
         subscription.closed = True
         if subscription.durable:
             self.host.store.delete(subscription.key())
-        self.host.trim_candidate(self)
+        self.host.look_at(self)
 
     def cursor_moved(self, subscription: Subscription, done: Done | None) -> None:
         """A cursor changed: persist it with the next group if somebody waits for that, else soon."""
-        self.host.trim_candidate(self)
+        self.host.look_at(self)
         if not subscription.durable:
             if done is not None:
                 done(None)
@@ -511,6 +654,7 @@ class Topic:
             del self.ledgers[: len(dropped)]
             self._index_ledgers()
         self.persist()
+        self.timed.trim(offset)
         tail = self.tail
         for gone in [cached for cached in tail if cached < offset]:
             del tail[gone]
@@ -557,12 +701,60 @@ class Topic:
             epoch=self.producer_registry.topic_epoch,
             properties=self.properties,
             policies=self.policies,
+            timed=self.has_timed,
+            terminated=self.terminated,
         )
         self.host.store.put(self.key(), records.encode(record))
+
+    def truncate(self, done: Done) -> None:
+        """Acknowledge everything for every durable subscription and let all of it go, whatever retention keeps."""
+        end = self.end_offset
+        subscriptions = [sub for sub in self.subscriptions.values() if sub.durable]
+        left = len(subscriptions)
+        errors: list[BrokerError] = []
+
+        def finish() -> None:
+            if errors:
+                done(errors[0])
+                return
+            self.trim(min(end, releasable(self)))
+            self.host.store.after_commit(_durable(done))
+
+        def cleared(error: BrokerError | None) -> None:
+            nonlocal left
+            left -= 1
+            if error is not None:
+                errors.append(error)
+            if left == 0:
+                finish()
+
+        if not subscriptions:
+            finish()
+        for subscription in subscriptions:
+            subscription.clear_backlog(cleared)
+
+    def terminate(self, done: Done) -> None:
+        """Accept nothing more, for ever; readers and consumers that have read all are told of the end."""
+        self.terminated = True
+        self.persist()
+        self.host.store.after_commit(_durable(done))
+        for producer in [*self.producers.values(), *self.producer_registry.waiting]:
+            producer.sink.send_close_producer(producer)
+        self.producer_registry = ProducerRegistry(self.producer_registry.topic_epoch)
+        for subscription in list(self.subscriptions.values()):
+            subscription.tell_end()
+
+    def last_position(self) -> tuple[int, int]:
+        """Return (ledger id, entry id) of the last durable entry, entry id -1 if there never was one in its ledger."""
+        return self.position(self.end_offset - 1)
 
     def close(self) -> None:
         """Disconnect everybody; the topic is going away."""
         self.closed = True
+        self.disconnect_clients()
+
+    def disconnect_clients(self) -> None:
+        """Ask everybody to reconnect."""
         for producer in [*self.producers.values(), *self.producer_registry.waiting]:
             producer.sink.send_close_producer(producer)
         self.producer_registry = ProducerRegistry(self.producer_registry.topic_epoch)

@@ -99,8 +99,11 @@ class Entry:
 
 def decode_header(entry_id: int, value: memoryview | bytes) -> EntryHeader:
     """Return the header of a stored value."""
+    receive, publish, deliver_at, ttl, messages_total, bytes_total, messages, key_hash = HEADER.unpack_from(value)
     size = len(value) - HEADER.size
-    return EntryHeader(entry_id, *HEADER.unpack_from(value), size)
+    return EntryHeader(
+        entry_id, receive, publish, deliver_at, ttl, messages_total, bytes_total, messages, key_hash, size
+    )
 
 
 def decode_entry(ledger_id: int, entry_id: int, value: memoryview | bytes) -> Entry:

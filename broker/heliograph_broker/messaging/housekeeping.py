@@ -1,0 +1,117 @@
+"""What time and policies do to topics: expiry, eviction, trimming, the release of held producers.
+
+Nothing is polled. A topic is looked at when something in it changed, and again at the time it said something will be
+due; topics that are due together are taken a few at a time, so that traffic goes on between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from .retention import next_trim_ms, trim_point
+from .topic import Topic
+
+#: A topic is not looked at more often than this, however busy it is.
+LOOK_INTERVAL_MS = 200
+#: How many topics one slice takes; the event loop runs in between.
+TOPICS_A_SLICE = 10
+
+#: Does its part on a topic and returns when to be called again (wall-clock ms), None if only a change can matter.
+Duty = Callable[[Topic, int], int | None]
+
+
+class Housekeeping:
+    """Topics by the time they are due. :meth:`changed` costs a dictionary entry, :meth:`run` does the work."""
+
+    __slots__ = ("_changed", "_due", "_duties", "_looked", "_queue", "_serial")
+
+    def __init__(self) -> None:
+        self._duties: list[Duty] = [expire, enforce_quota, trim]
+        self._changed: dict[Topic, None] = {}
+        self._queue: list[tuple[int, int, Topic]] = []
+        self._due: dict[Topic, int] = {}
+        self._looked: dict[Topic, int] = {}
+        self._serial = 0
+
+    def add(self, duty: Duty) -> None:
+        """Have ``duty`` done too, after the others."""
+        self._duties.append(duty)
+
+    def changed(self, topic: Topic) -> None:
+        """Look at ``topic`` soon."""
+        self._changed[topic] = None
+
+    def forget(self, topic: Topic) -> None:
+        """The topic was deleted."""
+        self._changed.pop(topic, None)
+        self._due.pop(topic, None)
+        self._looked.pop(topic, None)
+
+    def run(self, now_ms: int) -> bool:
+        """Look at some of the topics that are due; return whether more are."""
+        changed, self._changed = self._changed, {}
+        for topic in changed:
+            self._schedule(topic, max(now_ms, self._looked.get(topic, 0) + LOOK_INTERVAL_MS))
+        queue = self._queue
+        left = TOPICS_A_SLICE
+        while queue and queue[0][0] <= now_ms:
+            if left == 0:
+                return True
+            due, _, topic = heappop(queue)
+            if self._due.get(topic) != due:
+                continue
+            del self._due[topic]
+            left -= 1
+            self._look(topic, now_ms)
+        return False
+
+    def _schedule(self, topic: Topic, due_ms: int) -> None:
+        known = self._due.get(topic)
+        if known is None or due_ms < known:
+            self._due[topic] = due_ms
+            self._serial += 1
+            heappush(self._queue, (due_ms, self._serial, topic))
+
+    def _look(self, topic: Topic, now_ms: int) -> None:
+        if topic.closed:
+            self.forget(topic)
+            return
+        self._looked[topic] = now_ms
+        soonest: int | None = None
+        for duty in self._duties:
+            due = duty(topic, now_ms)
+            if due is not None and (soonest is None or due < soonest):
+                soonest = due
+            if topic.closed:
+                self.forget(topic)
+                return
+        if soonest is not None:
+            self._schedule(topic, max(soonest, now_ms + LOOK_INTERVAL_MS))
+
+
+def expire(topic: Topic, now_ms: int) -> int | None:
+    """Let messages expire, for each durable subscription."""
+    if topic.ttl_ms < 0 and not topic.timed.own:
+        return None
+    soonest: int | None = None
+    for subscription in list(topic.subscriptions.values()):
+        if subscription.durable and subscription.takes_part:
+            subscription.expiry.run(now_ms)
+            due = subscription.expiry.next_due_ms(now_ms)
+            if due is not None and (soonest is None or due < soonest):
+                soonest = due
+    return soonest
+
+
+def enforce_quota(topic: Topic, now_ms: int) -> int | None:
+    """Evict what is over the backlog quota, and let held producers go on where there is room."""
+    topic.quota.evict(now_ms)
+    topic.quota.release()
+    return topic.quota.next_eviction_ms()
+
+
+def trim(topic: Topic, now_ms: int) -> int | None:
+    """Let go what no subscription and no retention keeps."""
+    topic.trim(trim_point(topic, now_ms))
+    return next_trim_ms(topic)
