@@ -55,12 +55,20 @@ class Client:
         self.closed_consumers: list[int] = []
         self.closed_producers: list[int] = []
         self.ready_producers: list[int] = []
+        #: Why nothing may be published now, and for how long (ms) that was said.
+        self.holds: dict[object, int] = {}
 
     def send_receipts(self, producer: Producer, receipts: list[Receipt]) -> None:
         self.receipts += [(sequence_id, ledger_id, entry_id) for sequence_id, _, ledger_id, entry_id in receipts]
 
     def send_publish_error(self, producer_id: int, sequence_id: int, server_error: int, message: str) -> None:
         self.errors.append((sequence_id, server_error, message))
+
+    def hold_publishing(self, reason: object, ms: int) -> None:
+        self.holds[reason] = ms
+
+    def release_publishing(self, reason: object) -> None:
+        self.holds.pop(reason, None)
 
     def send_producer_ready(self, producer: Producer) -> None:
         self.ready_producers.append(producer.producer_id)

@@ -152,6 +152,12 @@ class DeadLetters:
         flight = waiting.pop() if self._publishing else waiting.popleft()
         flight.failed(f"the dead-letter topic refused it: {message}")
 
+    def hold_publishing(self, reason: object, ms: int) -> None:
+        """Letters count for a publish rate and are not held back by it: what expired must not wait."""
+
+    def release_publishing(self, reason: object) -> None:
+        """Nothing was held."""
+
     def send_producer_ready(self, producer: Producer) -> None:
         """Letters do not ask for exclusive access."""
 

@@ -31,6 +31,12 @@ class ProducerSink(Protocol):
     def send_publish_error(self, producer_id: int, sequence_id: int, server_error: int, message: str) -> None:
         """Send SEND_ERROR: the entry was not stored."""
 
+    def hold_publishing(self, reason: object, ms: int) -> None:
+        """Take nothing from the client for ``ms``, or until :meth:`release_publishing` for the same reason."""
+
+    def release_publishing(self, reason: object) -> None:
+        """What was held for ``reason`` may go on."""
+
     def send_producer_ready(self, producer: Producer) -> None:
         """Tell a producer that waited for exclusive access that it has it now."""
 

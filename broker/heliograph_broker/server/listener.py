@@ -63,7 +63,7 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._keep_alive: asyncio.TimerHandle | None = None
         self.port = 0
-        broker.figures.throttled_connections = lambda: len(self._paused)
+        broker.figures.throttled_connections = lambda: sum(session.held for session in self.sessions)
         broker.figures.undelivered_bytes = lambda: sum(session.unwritten_bytes for session in self.sessions)
 
     async def start(self) -> None:
@@ -108,7 +108,7 @@ class Listener:
         """Hold back ``session`` while too much waits for the store."""
         if self.broker.store.pending_bytes <= self.broker.config.max_pending_publish_bytes or session in self._paused:
             return
-        session.pause_reading()
+        session.hold(self)
         if not self._paused:
             self.broker.store.after_commit(self._relieve)
         self._paused.add(session)
@@ -118,7 +118,7 @@ class Listener:
             self.broker.store.after_commit(self._relieve)
             return
         for session in self._paused:
-            session.resume_reading()
+            session.release(self)
         self._paused.clear()
 
     def _check_alive(self) -> None:
@@ -129,7 +129,7 @@ class Listener:
         ping.ping.SetInParent()
         for session in list(self.sessions):
             silent = now - session.heard_at
-            if session in self._paused:
+            if session.held:
                 continue
             if silent > 2 * interval:
                 session.close(f"silent for {silent:.0f} s")

@@ -57,6 +57,8 @@ class Session(asyncio.BufferedProtocol):
         self.watchers: dict[int, TopicListWatcher] = {}
         #: Producers that the broker closed: what is still on the way from them is dropped, not an error.
         self.closed_producers: set[int] = set()
+        #: Producers whose opening waits for room in the topic's backlog quota, and how to give that up.
+        self.held_producers: dict[int, Callable[[], None]] = {}
         self.connected = False
         self.protocol_version = 0
         self.client_version = ""
@@ -65,6 +67,10 @@ class Session(asyncio.BufferedProtocol):
         self.heard_at = 0.0
         self._transport: asyncio.Transport | None = None
         self._closing = False
+        #: Why nothing is taken from the socket now, and the timers that end it.
+        self._holds: dict[object, asyncio.TimerHandle | None] = {}
+        #: Closing or held: no further frame is handled.
+        self._stopped = False
         self._buffer_bytes = self.broker.config.receive_buffer_bytes
         self._buffer = bytearray(self._buffer_bytes)
         self._view = memoryview(self._buffer)
@@ -88,8 +94,14 @@ class Session(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._closing = True
+        self._closing = self._stopped = True
+        for timer in self._holds.values():
+            if timer is not None:
+                timer.cancel()
+        self._holds.clear()
         self.writable = False
+        for producer_id in list(self.held_producers):
+            self.stop_holding(producer_id)
         self.listener.lost(self)
         for watcher in self.watchers.values():
             self.broker.watchers.discard(watcher)
@@ -123,7 +135,7 @@ class Session(asyncio.BufferedProtocol):
         if self._transport is not None:
             log.info("closing connection", client=self.address, reason=reason)
             self._flush()
-            self._closing = True
+            self._closing = self._stopped = True
             self._transport.close()
 
     def pause_writing(self) -> None:
@@ -134,13 +146,39 @@ class Session(asyncio.BufferedProtocol):
         for consumer in list(self.consumers.values()):
             consumer.subscription.notify()
 
-    def pause_reading(self) -> None:
-        """Stop taking from the socket: the store is behind."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
+    @property
+    def held(self) -> bool:
+        """Whether the client is kept waiting on purpose."""
+        return bool(self._holds)
 
-    def resume_reading(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+    def hold(self, reason: object, ms: int | None = None) -> None:
+        """Take nothing more from the client until :meth:`release` of the same ``reason``, or for ``ms``."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if not self._holds:
+            self._transport.pause_reading()
+            self._stopped = True
+        timer = self._holds.get(reason)
+        if timer is not None:
+            timer.cancel()
+        self._holds[reason] = None if ms is None else self.listener.loop.call_later(ms / 1000, self.release, reason)
+
+    def release(self, reason: object) -> None:
+        """Go on, unless there is another reason to wait: first with the frames that were received before."""
+        if reason not in self._holds:
+            return
+        timer = self._holds.pop(reason)
+        if timer is not None:
+            timer.cancel()
+        if not self._holds and not self._closing:
+            self._stopped = False
+            self.listener.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self.heard_at = self.broker.clock.monotonic()
+        if not self._stopped:
+            self._handle_frames()
+        if not self._stopped and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     # -- frames in -------------------------------------------------------------------------------------------
@@ -165,6 +203,10 @@ class Session(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
         self.heard_at = self.broker.clock.monotonic()
+        if not self._stopped:
+            self._handle_frames()
+
+    def _handle_frames(self) -> None:
         try:
             self._take_frames()
         except (FrameError, DecodeError) as error:
@@ -212,8 +254,9 @@ class Session(asyncio.BufferedProtocol):
             if handler is None:
                 raise FrameError(f"a client may not send {wire.BaseCommand.Type.Name(kind)}")
             handler(self, command, entry)
-            if self._closing:
-                self._start = self._end = 0
+            if self._stopped:
+                if self._closing:
+                    self._start = self._end = 0
                 return
         if 4 <= end - start < 8 and int.from_bytes(view[start : start + 4], "big") > limit:
             raise FrameError(f"the frame announced is too large, the largest allowed is {limit} bytes")
@@ -295,6 +338,12 @@ class Session(asyncio.BufferedProtocol):
         refusal.message = message
         self.send(command)
 
+    def hold_publishing(self, reason: object, ms: int) -> None:
+        self.hold(reason, ms)
+
+    def release_publishing(self, reason: object) -> None:
+        self.release(reason)
+
     def send_producer_ready(self, producer: Producer) -> None:
         self.listener.producer_ready(self, producer)
 
@@ -306,6 +355,12 @@ class Session(asyncio.BufferedProtocol):
             command.close_producer.producer_id = producer.producer_id
             command.close_producer.request_id = _UINT64
             self.send(command)
+
+    def stop_holding(self, producer_id: int) -> None:
+        """The client gave up, or asks again."""
+        give_up = self.held_producers.pop(producer_id, None)
+        if give_up is not None:
+            give_up()
 
     def forget_producer(self, producer: Producer) -> None:
         """The producer is gone: its topic may hand exclusive access on."""
