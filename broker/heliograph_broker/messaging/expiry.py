@@ -219,7 +219,8 @@ class Expiry:
         self.returned = BitMap64()
         if topic.timed.own:
             due.update(topic.timed.by_own_expiry.between(self._own_until, now_ms))
-            self._own_until = now_ms
+            # What is published in this very millisecond, after this run, may have a TTL of 0: the next run sees it.
+            self._own_until = now_ms - 1
         point = first
         waiting = BitMap64()
         if topic.ttl_ms >= 0 and first < topic.end_offset:
