@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph_broker.messaging.errors import BrokerError
+from heliograph_broker.messaging.errors import BrokerError, TopicTerminated
 from heliograph_broker.messaging.producer import SHARED, Producer
 from heliograph_broker.messaging.schema_registry import encode_version
 from heliograph_broker.messaging.topic import Topic
@@ -25,8 +25,16 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
     if existing is not None:
         _answer(session, existing, request.request_id, None, ready=existing in existing.topic.producers.values())
         return
+    session.stop_holding(request.producer_id)
     try:
         topic = broker.get_or_create_topic(parse_topic(request.topic))
+        if topic.terminated:
+            raise TopicTerminated(f"Topic {topic.name} was already terminated")
+        if isinstance(topic, Topic) and not topic.quota.check_creation(
+            request.producer_name, returning=request.epoch > 0
+        ):
+            _hold(session, topic, command)
+            return
         version = None
         if request.HasField("schema"):
             version = store_schema(broker, topic.name, request.schema)
@@ -66,6 +74,19 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
             _answer(session, producer, request.request_id, version_bytes, ready=ready)
 
     broker.store.after_commit(committed)
+
+
+def _hold(session: Session, topic: Topic, command: wire.BaseCommand) -> None:
+    """Answer a producer that comes back to a full topic when there is room, or whoever asks in its stead."""
+    request = wire.BaseCommand()
+    request.CopyFrom(command)
+
+    def resume() -> None:
+        del session.held_producers[request.producer.producer_id]
+        create_producer(session, request, b"")
+
+    topic.quota.hold(resume)
+    session.held_producers[request.producer.producer_id] = lambda: topic.quota.drop_held(resume)
 
 
 def _topic_epoch(request: wire.CommandProducer) -> int | None:
@@ -144,6 +165,7 @@ def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
 def close_producer(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
     """Close when everything the producer sent before is durable, as its client expects of a graceful close."""
     request = command.close_producer
+    session.stop_holding(request.producer_id)
     producer = session.producers.get(request.producer_id)
     if producer is None:
         session.succeed(request.request_id)
