@@ -9,6 +9,8 @@ import msgspec
 
 ENVIRONMENT_PREFIX = "HELIOGRAPH_"
 
+METRICS_LEVELS = ("topic", "namespace", "broker")
+
 _KIB = 1024
 _MIB = 1024 * _KIB
 _MINUTE_MS = 60_000
@@ -61,6 +63,9 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     allow_auto_subscription_creation: bool = True
     """Subscribing with an unknown name creates the subscription."""
 
+    metrics_level: str = "topic"
+    """What /metrics tells apart: every "topic", only each "namespace", or only the "broker" as a whole."""
+
     receive_buffer_bytes: int = 256 * _KIB
     """Buffer one read from a connection's socket fills at most."""
     max_pending_publish_bytes: int = 16 * _MIB
@@ -86,6 +91,9 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         self._check("tail_cache_bytes", 0)
         # A segment that could not hold the largest entry would be closed empty for ever.
         self._check("segment_bytes", _MIB)
+        if self.metrics_level not in METRICS_LEVELS:
+            levels = ", ".join(METRICS_LEVELS)
+            raise ValueError(f"metrics_level: '{self.metrics_level}' is out of range; valid: {levels}")
         if not self.keep_alive_interval_s > 0:
             raise ValueError(f"keep_alive_interval_s: {self.keep_alive_interval_s} is out of range; valid: above 0")
 

@@ -353,3 +353,7 @@ class LedgerStore:
     def disk_bytes(self) -> int:
         """Return the disk space the data directory takes (reads the directory)."""
         return self._data_dir.used_bytes()
+
+    def free_bytes(self) -> int:
+        """Return the disk space an ordinary user may still write where the data directory is."""
+        return self._data_dir.free_bytes()
