@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
-from urllib.parse import quote
+from typing import Any, NamedTuple, Self
 
 import aiohttp
 
+from .admin_paths import topic_path
 from .resources.names import TopicName
 
 #: An answer's JSON; its shape is Pulsar's, stated by each method.
@@ -38,6 +38,14 @@ class AdminRefused(AdminError):
         super().__init__(reason)
         self.status = status
         self.reason = reason
+
+
+class Answer(NamedTuple):
+    """An accepted request's status, headers and body as they came."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
 class AdminClient:
@@ -71,6 +79,25 @@ class AdminClient:
 
         Returns the decoded JSON, the text if it is not JSON, or None for an empty answer.
         """
+        answer = await self.exchange(method, path, body=body, text=text, params=params)
+        decoded = answer.body.decode(errors="replace")
+        if not decoded:
+            return None
+        try:
+            return json.loads(decoded)
+        except json.JSONDecodeError:
+            return decoded
+
+    async def exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Json = None,
+        text: str | None = None,
+        params: dict[str, str] | None = None,
+    ) -> Answer:
+        """As :meth:`request`, for answers that are not JSON or say something in their headers."""
         if self._session is None:
             raise RuntimeError("AdminClient is used outside its 'async with'")
         data: bytes | None = None
@@ -82,17 +109,12 @@ class AdminClient:
         url = f"{self.http_url}{path}"
         try:
             async with self._session.request(method, url, data=data, headers=headers, params=params) as response:
-                answer = (await response.read()).decode(errors="replace")
+                answer = await response.read()
                 if response.status >= 400:
-                    raise AdminRefused(response.status, _reason(answer, response))
+                    raise AdminRefused(response.status, _reason(answer.decode(errors="replace"), response))
+                return Answer(response.status, response.headers, answer)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise AdminUnreachable(f"no broker answers at {self.http_url}: {_cause(error)}") from error
-        if not answer:
-            return None
-        try:
-            return json.loads(answer)
-        except json.JSONDecodeError:
-            return answer
 
     async def apply(self, manifests: str) -> list[dict[str, Any]]:
         """Apply a YAML stream of manifests; returns what became of each resource, in order of application."""
@@ -119,7 +141,7 @@ class AdminClient:
 
     async def partitions(self, topic: TopicName) -> int:
         """Return how many partitions a topic has; 0 if it is not partitioned."""
-        answer = await self.request("GET", f"{_path(topic)}/partitions")
+        answer = await self.request("GET", f"{topic_path(topic)}/partitions")
         return int(answer["partitions"])
 
     async def stats(self, topic: TopicName) -> dict[str, Any]:
@@ -130,22 +152,22 @@ class AdminClient:
         answer: dict[str, Any]
         if topic.partition < 0 and await self.partitions(topic) > 0:
             answer = await self.request(
-                "GET", f"{_path(topic)}/partitioned-stats", params={"perPartition": "true", **_OLDEST}
+                "GET", f"{topic_path(topic)}/partitioned-stats", params={"perPartition": "true", **_OLDEST}
             )
         else:
-            answer = await self.request("GET", f"{_path(topic)}/stats", params=_OLDEST)
+            answer = await self.request("GET", f"{topic_path(topic)}/stats", params=_OLDEST)
         return answer
 
     async def create_topic(self, topic: TopicName, *, partitions: int = 0) -> None:
         """Create a topic; ``partitions`` 0 makes it a plain one."""
         if partitions:
-            await self.request("PUT", f"{_path(topic)}/partitions", body=partitions)
+            await self.request("PUT", f"{topic_path(topic)}/partitions", body=partitions)
         else:
-            await self.request("PUT", _path(topic))
+            await self.request("PUT", topic_path(topic))
 
     async def delete_topic(self, topic: TopicName, *, force: bool = False) -> None:
         """Delete a topic with all its partitions; ``force`` disconnects producers and consumers first."""
-        path = _path(topic)
+        path = topic_path(topic)
         if topic.partition < 0 and await self.partitions(topic) > 0:
             path += "/partitions"
         await self.request("DELETE", path, params={"force": "true"} if force else None)
@@ -160,10 +182,6 @@ def oldest_age_ms(figures: dict[str, Any], now_ms: int) -> int:
     if not figures["msgBacklog"] or earliest <= 0:
         return -1
     return max(0, now_ms - int(earliest))
-
-
-def _path(topic: TopicName) -> str:
-    return f"/admin/v2/{topic.domain}/{topic.namespace_name}/{quote(topic.local, safe='')}"
 
 
 def _cause(error: aiohttp.ClientError | TimeoutError) -> str:

@@ -8,9 +8,12 @@ import typer
 
 from . import __version__
 from .cli_apply import apply
+from .cli_brokers import brokers_app, clusters_app
 from .cli_messages import consume, produce
+from .cli_namespaces import namespaces_app
 from .cli_standalone import standalone
-from .cli_support import CliError
+from .cli_support import CliError, list_whole_sentences
+from .cli_tenants import tenants_app
 from .cli_topics import topics_app
 from .resources.names import InvalidName
 
@@ -24,7 +27,15 @@ app = typer.Typer(
 )
 app.command()(standalone)
 app.command()(apply)
-app.add_typer(topics_app, name="topics")
+for name, group in (
+    ("tenants", tenants_app),
+    ("namespaces", namespaces_app),
+    ("topics", topics_app),
+    ("brokers", brokers_app),
+    ("clusters", clusters_app),
+):
+    list_whole_sentences(group)
+    app.add_typer(group, name=name)
 app.command()(produce)
 app.command()(consume)
 
@@ -46,6 +57,7 @@ def heliograph() -> None:
       heliograph produce orders -m hello --key customer-1
       heliograph consume orders -s billing --earliest
       heliograph topics stats orders
+      heliograph namespaces set-retention public/default --size 10G --time 3h
 
     Every command has its own help: heliograph COMMAND --help
     """

@@ -6,11 +6,12 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 import typer
 
-from .resources.names import TopicName
+from .admin_paths import namespace_path, tenant_path, topic_path
+from .resources.names import NamespaceName, TopicName, check_part
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,8 +37,47 @@ DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
 START_HINT = "start one with 'heliograph standalone', or name another with"
 
 
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="'orders', 'tenant/ns/orders' or the full name.")]
+NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="As 'tenant/namespace'.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the broker's answer as JSON, for programs.")]
+Force = Annotated[bool, typer.Option("-f", "--force", help="Do it although it is in use.")]
+
+
 class CliError(Exception):
     """An expected failure: one line that says what was wrong and what would be right; exit code 1."""
+
+
+class Target(NamedTuple):
+    """What a command is about: its kind and name for people, its path in the admin API, and where to look for it."""
+
+    kind: str
+    name: str
+    path: str
+    #: The command that lists what there is, for whom it was not found.
+    look: str
+
+
+def tenant_target(text: str) -> Target:
+    """Raises ``InvalidName``."""
+    check_part("tenant", text)
+    return Target("tenant", text, tenant_path(text), "heliograph tenants list")
+
+
+def namespace_target(text: str) -> Target:
+    """Return the namespace ``text`` names, as ``tenant/namespace``; ends with a usage error if it is not one."""
+    if text.count("/") != 1:
+        usage_error(f"NAMESPACE {text!r} should be tenant/namespace, as in public/default")
+    name = NamespaceName.parse(text)
+    return Target("namespace", str(name), namespace_path(name), f"heliograph namespaces list {name.tenant}")
+
+
+def topic_target(text: str) -> Target:
+    """Return the topic ``text`` names, short or in full. Raises ``InvalidName``."""
+    return target_of(TopicName.parse(text))
+
+
+def target_of(topic: TopicName) -> Target:
+    return Target("topic", str(topic), topic_path(topic), f"heliograph topics list {topic.namespace_name}")
 
 
 def usage_error(message: str) -> NoReturn:
@@ -45,8 +85,16 @@ def usage_error(message: str) -> NoReturn:
     raise typer.BadParameter(message)
 
 
-def call_broker(http_url: str, work: Callable[[AdminClient], Awaitable[T]], *, topic: TopicName | None = None) -> T:
-    """Run ``work`` with an admin client of the broker at ``http_url``; ``topic`` is what it is about, for errors.
+def list_whole_sentences(app: typer.Typer) -> None:
+    """Let the list of commands show the first sentence of each one's help in full, on several lines if need be."""
+    for command in app.registered_commands:
+        text = command.callback.__doc__ if command.callback is not None else None
+        if text:
+            command.short_help = text.strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+
+
+def call_broker(http_url: str, work: Callable[[AdminClient], Awaitable[T]], *, target: Target | None = None) -> T:
+    """Run ``work`` with an admin client of the broker at ``http_url``; ``target`` is what it is about, for errors.
 
     Raises :class:`CliError` if no broker answers, or the broker refuses.
     """
@@ -65,10 +113,10 @@ def call_broker(http_url: str, work: Callable[[AdminClient], Awaitable[T]], *, t
     except AdminUnreachable as error:
         raise CliError(f"{error}; {START_HINT} --http-url") from error
     except AdminRefused as error:
-        if topic is None:
+        if target is None:
             raise CliError(error.reason) from error
-        hint = f"; 'heliograph topics list {topic.namespace_name}' shows what there is" if error.status == 404 else ""
-        raise CliError(f"{topic}: {error.reason}{hint}") from error
+        hint = f"; '{target.look}' shows what there is" if error.status == 404 else ""
+        raise CliError(f"{target.name}: {error.reason}{hint}") from error
 
 
 def parse_topic(text: str) -> TopicName:

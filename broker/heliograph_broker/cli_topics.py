@@ -7,16 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .cli_figures import new_table, readable_age, readable_size
+from .cli_policies import TOPIC_POLICIES
+from .cli_policy_commands import Level, add_policy_commands
+from .cli_subscriptions import add_subscription_commands
 from .cli_support import (
     DEFAULT_HTTP_URL,
+    AsJson,
     HttpUrl,
+    TopicArgument,
     call_broker,
     console,
     format_count,
+    namespace_target,
     parse_topic,
     print_json,
-    usage_error,
+    target_of,
+    topic_target,
 )
+from .cli_topic_operations import add_topic_operations
 from .clock import SystemClock
 from .resources.names import TopicName
 
@@ -26,21 +34,24 @@ if TYPE_CHECKING:
 topics_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""List, inspect, create and delete topics of a running broker.
+    help="""Create and inspect topics, set their policies, and work on their subscriptions.
 
     \b
     Examples:
-      heliograph topics list
       heliograph topics list acme/shop
       heliograph topics create orders --partitions 4
       heliograph topics stats orders
+      heliograph topics set-retention orders --size 10G --time 3h
+      heliograph topics get-retention orders --applied
+      heliograph topics skip orders -s billing -n 10
 
-    A topic may be written short: 'orders' is persistent://public/default/orders.
+    A topic may be written short: 'orders' is persistent://public/default/orders. What set-NAME sets, get-NAME prints
+    and remove-NAME takes back. Sizes are 10G, 512M or a number of bytes; times are 3h, 90s, 7d or a number of seconds;
+    -1 is without limit.
     """,
 )
 
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="'orders', 'tenant/ns/orders' or the full name.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the broker's answer as JSON, for programs.")]
+_PARTITIONS = typer.Option("--partitions", "-p", min=1, max=10_000, help="How many partitions.")
 
 
 @topics_app.command("list")
@@ -56,8 +67,7 @@ def list_topics(
       heliograph topics list
       heliograph topics list acme/shop --json
     """
-    if namespace.count("/") != 1:
-        usage_error(f"NAMESPACE {namespace!r} should be tenant/namespace, as in public/default")
+    target = namespace_target(namespace)
 
     async def work(client: AdminClient) -> list[dict[str, Any]]:
         partitioned = await client.partitioned_topics(namespace)
@@ -67,7 +77,7 @@ def list_topics(
                 rows.append({"name": name, "partitions": 0})
         return sorted(rows, key=lambda row: str(row["name"]))
 
-    rows = call_broker(http_url, work)
+    rows = call_broker(http_url, work, target=target)
     if as_json:
         print_json(rows)
         return
@@ -95,7 +105,7 @@ def stats(topic: TopicArgument, as_json: AsJson = False, http_url: HttpUrl = DEF
     from .admin_client import oldest_age_ms
 
     name = parse_topic(topic)
-    answer = call_broker(http_url, lambda client: client.stats(name), topic=name)
+    answer = call_broker(http_url, lambda client: client.stats(name), target=target_of(name))
     if as_json:
         print_json(answer)
         return
@@ -126,10 +136,12 @@ def stats(topic: TopicArgument, as_json: AsJson = False, http_url: HttpUrl = DEF
 @topics_app.command("create")
 def create(
     topic: TopicArgument,
-    partitions: Annotated[int, typer.Option(min=0, max=10_000, help="0 makes a topic that is not partitioned.")] = 0,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=0, max=10_000, help="0 makes a topic that is not partitioned.")
+    ] = 0,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
-    """Create a topic. Policies are set by manifests (heliograph apply).
+    """Create a topic.
 
     \b
     Examples:
@@ -137,14 +149,46 @@ def create(
       heliograph topics create acme/shop/orders --partitions 4
     """
     name = parse_topic(topic)
-    call_broker(http_url, lambda client: client.create_topic(name, partitions=partitions), topic=name)
+    call_broker(http_url, lambda client: client.create_topic(name, partitions=partitions), target=target_of(name))
     print(f"topic/{name} created")
 
 
+@topics_app.command("create-partitioned-topic")
+@topics_app.command("create-partitioned", hidden=True)
+def create_partitioned(
+    topic: TopicArgument, partitions: Annotated[int, _PARTITIONS], http_url: HttpUrl = DEFAULT_HTTP_URL
+) -> None:
+    """Create a partitioned topic.
+
+    \b
+    Examples:
+      heliograph topics create-partitioned-topic orders --partitions 4
+    """
+    create(topic, partitions, http_url)
+
+
+@topics_app.command("update-partitioned-topic")
+@topics_app.command("update-partitioned", hidden=True)
+def update_partitioned(
+    topic: TopicArgument, partitions: Annotated[int, _PARTITIONS], http_url: HttpUrl = DEFAULT_HTTP_URL
+) -> None:
+    """Give a partitioned topic more partitions. Keys may move to others; partitions are never taken away.
+
+    \b
+    Examples:
+      heliograph topics update-partitioned-topic orders --partitions 8
+    """
+    target = topic_target(topic)
+    path = f"{target.path}/partitions"
+    call_broker(http_url, lambda client: client.request("POST", path, body=partitions), target=target)
+    print(f"topic/{target.name} has {partitions} partitions")
+
+
 @topics_app.command("delete")
+@topics_app.command("delete-partitioned-topic", hidden=True)
 def delete(
     topic: TopicArgument,
-    force: Annotated[bool, typer.Option("--force", help="Disconnect its producers and consumers first.")] = False,
+    force: Annotated[bool, typer.Option("-f", "--force", help="Disconnect its producers and consumers first.")] = False,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
     """Delete a topic with its partitions, subscriptions and data.
@@ -155,5 +199,14 @@ def delete(
       heliograph topics delete orders --force
     """
     name = parse_topic(topic)
-    call_broker(http_url, lambda client: client.delete_topic(name, force=force), topic=name)
+    call_broker(http_url, lambda client: client.delete_topic(name, force=force), target=target_of(name))
     print(f"topic/{name} deleted")
+
+
+add_topic_operations(topics_app)
+add_subscription_commands(topics_app)
+add_policy_commands(
+    topics_app,
+    Level("topics", "TOPIC", "'orders', 'tenant/ns/orders' or the full name.", "orders", topic_target, applied=True),
+    TOPIC_POLICIES,
+)
