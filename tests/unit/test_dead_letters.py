@@ -1,0 +1,269 @@
+"""Expired messages on their way to the dead-letter topic: the real core on virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from heliograph_broker.messaging.batches import build_batch, build_frame, open_batch
+from heliograph_broker.messaging.producer import Producer
+from heliograph_broker.messaging.subscription import EXCLUSIVE, SHARED
+from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.protocol.frames import parse_entry
+from heliograph_broker.resources.names import TopicName
+from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_broker.storage.entry import Entry
+
+from tests.support.core import Client, Core
+
+DEAD = "persistent://public/default/dead"
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Core]:
+    core = Core(tmp_path / "data")
+    yield core
+    core.close()
+
+
+def _with(core: Core, policies: Policies, name: str = "t") -> Topic:
+    topic = core.topic(name)
+    core.broker.set_topic_policies(topic.name, policies)
+    return topic
+
+
+def _dead(core: Core) -> Topic:
+    """The dead-letter topic, kept readable."""
+    topic = core.topic("dead")
+    core.broker.set_topic_policies(topic.name, Policies(retention=Retention(-1, -1)))
+    return topic
+
+
+def _letters(topic: Topic) -> list[tuple[dict[str, str], bytes]]:
+    found: list[Entry] = []
+
+    def keep(result: list[Entry] | Exception) -> None:
+        assert not isinstance(result, Exception)
+        found.extend(result)
+
+    if topic.end_offset > topic.first_offset:
+        topic.read(topic.first_offset, 1000, 1 << 20, keep)
+    letters = []
+    for entry in found:
+        parsed = parse_entry(entry.frame)
+        properties = {pair.key: pair.value for pair in parsed.metadata.properties}
+        letters.append((properties, entry.frame[parsed.payload_offset :]))
+    return letters
+
+
+def _publish(core: Core, producer: Producer, payload: bytes, **properties: str) -> tuple[int, int]:
+    metadata = wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, partition_key="k")
+    for key, value in properties.items():
+        metadata.properties.add(key=key.replace("_", "-"), value=value)
+    producer.topic.publish(producer, 0, 0, 1, metadata, build_frame(metadata, payload))
+    core.commit()
+    assert isinstance(producer.topic, Topic)
+    return producer.topic.last_position()
+
+
+def _publish_batch(core: Core, producer: Producer, messages: list[tuple[bytes, str | None]]) -> None:
+    singles = []
+    for payload, ttl in messages:
+        single = wire.SingleMessageMetadata(payload_size=len(payload))
+        if ttl is not None:
+            single.properties.add(key="x-message-ttl", value=ttl)
+        singles.append((single, payload))
+    metadata = wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0)
+    metadata, joined = build_batch(metadata, singles)
+    producer.topic.publish(producer, 0, 0, len(messages), metadata, build_frame(metadata, joined))
+    core.commit()
+
+
+def test_an_expired_message_arrives_with_headers_that_tell_its_story(core: Core) -> None:
+    dead = _dead(core)
+    topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
+    topic.create_subscription("s")
+    producer = core.producer(topic)
+    ledger_id, entry_id = _publish(core, producer, b"payload", colour="red")
+    core.advance(1000)
+    [(headers, payload)] = _letters(dead)
+    assert payload == b"payload"
+    assert headers == {
+        "colour": "red",
+        "x-death-reason": "expired",
+        "x-death-topic": "persistent://public/default/t",
+        "x-death-subscription": "s",
+        "x-death-time": str(core.clock.now_ms()),
+        "x-death-count": "1",
+        "x-death-message-id": f"{ledger_id}:{entry_id}",
+        "x-death-topics": '["persistent://public/default/t"]',
+    }
+    subscription = topic.subscription("s")
+    assert (subscription.backlog_messages, subscription.msg_expired, subscription.dead_lettered) == (0, 1, 1)
+
+
+def test_each_subscription_sends_its_own_letter_and_one_that_acknowledged_sends_none(core: Core) -> None:
+    dead = _dead(core)
+    topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
+    for name in ("a", "b", "c"):
+        topic.create_subscription(name)
+    _publish(core, core.producer(topic), b"x")
+    topic.subscription("b").acknowledge_up_to(0, None)
+    core.advance(1000)
+    assert [headers["x-death-subscription"] for headers, _ in _letters(dead)] == ["a", "c"]
+
+
+def test_the_ttl_of_a_message_is_kept_under_another_name(core: Core) -> None:
+    dead = _dead(core)
+    topic = _with(core, Policies(dead_letter_topic=DEAD))
+    topic.create_subscription("s")
+    _publish(core, core.producer(topic), b"x", x_message_ttl="500")
+    core.advance(500)
+    [(headers, _)] = _letters(dead)
+    assert headers["x-original-message-ttl"] == "500"
+    assert "x-message-ttl" not in headers
+
+
+def test_a_second_death_counts_and_lists_both_topics(core: Core) -> None:
+    last = core.topic("last")
+    core.broker.set_topic_policies(last.name, Policies(retention=Retention(-1, -1)))
+    dead = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=str(last.name)), "dead")
+    dead.create_subscription("mourner")
+    topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
+    topic.create_subscription("s")
+    _publish(core, core.producer(topic), b"x")
+    core.advance(1000)
+    core.advance(1500)
+    [(headers, _)] = _letters(last)
+    assert headers["x-death-count"] == "2"
+    assert msgspec.json.decode(headers["x-death-topics"]) == [str(topic.name), DEAD]
+    assert headers["x-death-topic"] == DEAD
+
+
+def test_a_loop_ends_where_it_began(core: Core) -> None:
+    topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
+    dead = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=str(topic.name)), "dead")
+    topic.create_subscription("s")
+    dead.create_subscription("s")
+    _publish(core, core.producer(topic), b"x")
+    core.advance(1000)
+    assert dead.subscription("s").backlog_messages == 1
+    core.advance(2000)
+    assert dead.subscription("s").backlog_messages == 0
+    assert dead.subscription("s").dead_letter_loops == 1
+    assert topic.subscription("s").backlog_messages == 0
+
+
+def test_messages_of_a_batch_become_letters_of_their_own(core: Core) -> None:
+    dead = _dead(core)
+    topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
+    topic.create_subscription("s")
+    _publish_batch(core, core.producer(topic), [(b"a", None), (b"b", None), (b"c", None)])
+    position = topic.last_position()
+    subscription = topic.subscription("s")
+    subscription.acknowledge_entry(0, 3, topic.header(0).size, 0b101)  # type: ignore[union-attr]
+    core.advance(1000)
+    assert [(payload, headers["x-death-message-id"]) for headers, payload in _letters(dead)] == [
+        (b"a", f"{position[0]}:{position[1]}:0"),
+        (b"c", f"{position[0]}:{position[1]}:2"),
+    ]
+    assert (subscription.msg_expired, subscription.backlog_messages) == (2, 0)
+
+
+def test_messages_of_one_batch_expire_each_at_its_own_time(core: Core) -> None:
+    dead = _dead(core)
+    topic = _with(core, Policies(ttl_in_batches=True, dead_letter_topic=DEAD))
+    topic.create_subscription("s")
+    _publish_batch(core, core.producer(topic), [(b"late", "5000"), (b"never", None), (b"soon", "1000")])
+    subscription = topic.subscription("s")
+    core.advance(1000)
+    assert [payload for _, payload in _letters(dead)] == [b"soon"]
+    assert subscription.backlog_messages == 2
+    core.advance(4000)
+    assert [payload for _, payload in _letters(dead)] == [b"soon", b"late"]
+    core.advance(60_000)
+    assert (subscription.backlog_messages, subscription.msg_expired) == (1, 2)
+
+
+def test_a_consumer_gets_of_a_batch_what_has_not_expired(core: Core) -> None:
+    topic = _with(core, Policies(ttl_in_batches=True))
+    subscription = topic.create_subscription("s")
+    _publish_batch(core, core.producer(topic), [(b"soon", "1000"), (b"never", None)])
+    core.clock.advance_ms(1000)
+    client = Client()
+    core.consumer(subscription, SHARED, client, permits=10)
+    [(_, entry, _, remaining)] = client.take()
+    assert remaining == 0b10
+    assert [payload for _, payload in open_batch(parse_entry(entry.frame).metadata, _payload(entry))] == [
+        b"soon",
+        b"never",
+    ]
+    core.advance(500)
+    assert subscription.backlog_messages == 1
+
+
+def _payload(entry: Entry) -> bytes:
+    return entry.frame[parse_entry(entry.frame).payload_offset :]
+
+
+def test_the_letter_of_a_partitioned_topic_goes_to_a_partition(core: Core) -> None:
+    base = TopicName.parse(DEAD)
+    core.broker.create_partitioned_topic(base, 3)
+    core.broker.set_topic_policies(base, Policies(retention=Retention(-1, -1)))
+    topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
+    topic.create_subscription("s")
+    producer = core.producer(topic)
+    for _ in range(4):
+        _publish(core, producer, b"x")
+    core.advance(1000)
+    parts = [core.topic(base.with_partition(index).local) for index in range(3)]
+    assert sorted(part.stored_messages for part in parts) == [0, 0, 4]
+
+
+def test_a_message_stays_while_its_letter_cannot_be_stored_and_nobody_gets_it(core: Core) -> None:
+    dead = core.topic("dead")
+    quota = BacklogQuota(50, "producer_exception")
+    core.broker.set_topic_policies(dead.name, Policies(backlog_quota_size=quota))
+    dead.create_subscription("mourner")
+    topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
+    subscription = topic.create_subscription("s")
+    _publish(core, core.producer(topic), b"x" * 100)
+    core.advance(1000)
+    client = Client()
+    core.consumer(subscription, EXCLUSIVE, client, permits=10)
+    core.advance(1000)
+    assert client.take() == []
+    assert (subscription.backlog_messages, subscription.dead_lettered) == (1, 0)
+    assert subscription.dead_letter_failures >= 1
+    core.broker.set_topic_policies(dead.name, Policies())
+    core.advance(1500)
+    assert (subscription.backlog_messages, subscription.dead_lettered) == (0, 1)
+    assert dead.subscription("mourner").backlog_messages == 1
+
+
+def test_letters_survive_a_restart_between_expiry_and_reading(core: Core) -> None:
+    dead = _dead(core)
+    topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
+    topic.create_subscription("s")
+    _publish(core, core.producer(topic), b"x")
+    core.advance(1000)
+    core.restart()
+    dead = core.topic("dead")
+    assert [payload for _, payload in _letters(dead)] == [b"x"]
+    assert core.topic("t").subscription("s").backlog_messages == 0
+    core.advance(10_000)
+    assert len(_letters(dead)) == 1
+
+
+def test_a_broken_claim_about_earlier_deaths_is_not_believed(core: Core) -> None:
+    dead = _dead(core)
+    topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
+    topic.create_subscription("s")
+    _publish(core, core.producer(topic), b"x", x_death_topics="{", x_death_count="many")
+    core.advance(1000)
+    [(headers, _)] = _letters(dead)
+    assert headers["x-death-count"] == "1"
+    assert msgspec.json.decode(headers["x-death-topics"]) == [str(topic.name)]
