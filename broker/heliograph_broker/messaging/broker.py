@@ -18,8 +18,9 @@ from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import DEFAULTS, Policies, resolve
 from heliograph_broker.storage.store import LedgerStore
 
-from . import records
+from . import gates, records
 from .dead_letter import DeadLetters
+from .deduplication import Snapshots
 from .errors import (
     Conflict,
     FewerPartitions,
@@ -31,7 +32,9 @@ from .errors import (
 )
 from .figures import BrokerFigures
 from .housekeeping import Housekeeping
+from .inactivity import InactivityWatch
 from .non_persistent import NonPersistentTopic
+from .rate_limits import ThrottledSubscriptions
 from .records import BrokerPoliciesRecord, NamespaceRecord, PartitionedRecord, TenantRecord
 from .schema_registry import SchemaRegistry
 from .subscription import Subscription
@@ -71,6 +74,9 @@ class Broker:
         self.broker_limits = Policies()
         self.dead_letters = DeadLetters(self)
         self.housekeeping = Housekeeping()
+        self.snapshots = Snapshots(self)
+        self.throttled = ThrottledSubscriptions()
+        self.inactivity = InactivityWatch(self)
         #: namespace -> what holds for its topics that have no policies of their own
         self._namespace_effective: dict[str, Policies] = {}
         self._dirty_cursors: dict[Subscription, None] = {}
@@ -97,7 +103,9 @@ class Broker:
         schema_decoder = msgspec.msgpack.Decoder(list[records.SchemaRecord])
         for key, value in self.store.scan(records.SCHEMA):
             self.schemas.restore(key[len(records.SCHEMA) :].decode(), schema_decoder.decode(value))
+        self.snapshots.load()
         self._load_topics()
+        self.snapshots.loaded()
         if "public" not in self.tenants:
             self.create_tenant("public", TenantRecord(allowed_clusters=[self.config.cluster_name]))
         if "public/default" not in self.namespaces:
@@ -129,7 +137,11 @@ class Broker:
         full_name = str(topic.name)
         self.topics[full_name] = topic
         self.topics_by_namespace.setdefault(topic.name.namespace_name, {})[full_name] = topic
+        self._configure(topic)
+
+    def _configure(self, topic: AnyTopic) -> None:
         topic.configure(self.effective_policies(topic.name))
+        gates.configure(self, topic)
 
     # -- host of topics --------------------------------------------------------------------------------------
 
@@ -142,6 +154,9 @@ class Broker:
 
     def look_at(self, topic: Topic) -> None:
         self.housekeeping.changed(topic)
+
+    def subscription_added(self, subscription: Subscription) -> None:
+        gates.configure_subscription(self, subscription)
 
     def delayed_candidate(self, topic: Topic) -> None:
         self._delayed_topics[topic] = None
@@ -169,6 +184,9 @@ class Broker:
         if now >= self._next_maintain_ms:
             self._next_maintain_ms = now + MAINTAIN_MS
             self.store.maintain()
+        self.throttled.run(now)
+        self.inactivity.run(now)
+        self.snapshots.run(now)
         return self.housekeeping.run(now)
 
     def flush_cursors(self) -> None:
@@ -246,6 +264,11 @@ class Broker:
         self.store.put(records.NAMESPACE + name.encode(), records.encode(record))
         self._policies_changed(lambda topic: topic.name.namespace_name == name)
 
+    def set_namespace_properties(self, name: str, properties: dict[str, str]) -> None:
+        record = self.namespace(name)
+        record.properties = properties
+        self.store.put(records.NAMESPACE + name.encode(), records.encode(record))
+
     def set_broker_policies(self, defaults: Policies, limits: Policies) -> None:
         """Set what holds where no level says anything, and what caps all levels. Retention is 0/0 if not said."""
         self.broker_policies = resolve(defaults, None, DEFAULTS)
@@ -258,7 +281,7 @@ class Broker:
         self._namespace_effective.clear()
         for topic in self.topics.values():
             if concerned(topic):
-                topic.configure(self.effective_policies(topic.name))
+                self._configure(topic)
 
     # -- topics ----------------------------------------------------------------------------------------------
 
@@ -389,6 +412,7 @@ class Broker:
                 raise PreconditionFailed("Topic has subscriptions")
         topic.close()
         topic.delete()
+        self.inactivity.forget(topic)
         del self.topics[str(name)]
         self.topics_by_namespace[name.namespace_name].pop(str(name), None)
         if isinstance(topic, Topic):

@@ -16,6 +16,7 @@ PARTITIONED = b"partitioned/"
 TOPIC = b"topic/"
 CURSOR = b"cursor/"
 SCHEMA = b"schema/"
+DEDUPLICATION = b"deduplication/"
 BROKER_POLICIES = b"broker/policies"
 
 
@@ -33,6 +34,7 @@ class NamespaceRecord(msgspec.Struct):
     policies: Policies = msgspec.field(default_factory=Policies)
     bundles: int = 4
     replication_clusters: list[str] = msgspec.field(default_factory=list)
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class PartitionedRecord(msgspec.Struct):
@@ -86,6 +88,13 @@ class CursorRecord(msgspec.Struct):
     partial: dict[int, bytes] = msgspec.field(default_factory=dict)
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     created_ms: int = 0
+
+
+class DeduplicationRecord(msgspec.Struct):
+    """Highest sequence id by producer name, of the entries below ``offset``."""
+
+    offset: int
+    sequence_ids: dict[str, int]
 
 
 class SchemaRecord(msgspec.Struct):

@@ -90,6 +90,8 @@ class Policies(msgspec.Struct, omit_defaults=True):
     max_unacked_per_subscription: int | None = None
     max_topics: int | None = None
     max_delivery_delay_ms: int | None = None
+    #: How late Pulsar's clients were told delayed messages may be. Kept for them to read: they are on time.
+    delayed_delivery_tick_ms: int | None = None
     #: Whether batches are opened to look for messages with a TTL of their own.
     ttl_in_batches: bool | None = None
     subscription_expiration_ms: int | None = None
