@@ -25,7 +25,7 @@ _TOPIC_FIELDS = _fields(
     lastOffloadFailureTimeStamp ongoingTxnCount abortedTxnCount committedTxnCount publishers waitingPublishers
     subscriptions replication deduplicationStatus nonContiguousDeletedMessagesRanges
     nonContiguousDeletedMessagesRangesSerializedSize delayedMessageIndexSizeInBytes compaction ownerBroker
-    topicCreationTimeStamp lastPublishTimeStamp"""
+    topicCreationTimeStamp lastPublishTimeStamp oldestBacklogMessageSubscriptionName"""
 )
 _SUBSCRIPTION_FIELDS = _fields(
     """msgRateOut msgThroughputOut bytesOutCounter msgOutCounter msgRateRedeliver messageAckRate chunkedMessageRate

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 from pyroaring import BitMap64
 
@@ -12,7 +11,8 @@ from heliograph_broker.messaging.broker import AnyTopic
 from heliograph_broker.messaging.subscription import Subscription
 from heliograph_broker.messaging.topic import Topic
 
-from .stats import iso
+from .stats import iso, ranges_of
+from .stats_documents import CursorStats, InternalStats, LedgerStats
 
 #: More ranges than this are counted as this many: the answer stays readable and the event loop free.
 MAX_RANGES = 1000
@@ -57,7 +57,7 @@ def _total_bytes_before(topic: Topic, offset: int) -> int:
     return header.total_bytes if header is not None else topic.total_bytes
 
 
-def _ledgers(topic: Topic) -> list[dict[str, Any]]:
+def _ledgers(topic: Topic) -> list[LedgerStats]:
     """What is kept in each ledger; a ledger trimmed in part counts what is left of it."""
     ledgers = []
     for ledger in topic.ledgers:
@@ -65,80 +65,68 @@ def _ledgers(topic: Topic) -> list[dict[str, Any]]:
         start = max(ledger.base_offset, topic.first_offset)
         kept = max(0, end - start)
         size = _total_bytes_before(topic, end) - _total_bytes_before(topic, start) if kept else 0
-        ledgers.append(
-            {
-                "ledgerId": ledger.ledger_id,
-                "entries": kept,
-                "size": size,
-                "offloaded": False,
-                "underReplicated": False,
-            }
-        )
+        ledgers.append(LedgerStats(ledger.ledger_id, kept, size))
     return ledgers
 
 
-def _cursor(topic: Topic, subscription: Subscription) -> dict[str, Any]:
+def _cursor(topic: Topic, subscription: Subscription) -> CursorStats:
     cursor = subscription.cursor
     dispatcher = subscription.dispatcher
     ranges = list(islice(acked_ranges(cursor.acked), MAX_RANGES))
     read_offset = dispatcher.read_offset if dispatcher is not None else cursor.first_unacked()
-    deleted = []
-    for first, last in ranges:
-        deleted.append(f"({_text(topic.position(first - 1))}..{_text(topic.position(last))}]")
-    return {
-        "markDeletePosition": _text(topic.position(cursor.mark_delete)),
-        "readPosition": _text(topic.position(read_offset)),
-        "waitingReadOp": dispatcher is not None and not dispatcher.reading and read_offset >= topic.end_offset,
-        "pendingReadOps": int(dispatcher is not None and dispatcher.reading),
-        "messagesConsumedCounter": subscription.messages_acked,
-        "cursorLedger": -1,
-        "cursorLedgerLastEntry": -1,
-        "individuallyDeletedMessages": f"[{', '.join(deleted)}]",
-        "lastLedgerSwitchTimestamp": iso(subscription.created_ms),
-        "state": "Open" if subscription.durable else "NoLedger",
-        "active": dispatcher is not None,
-        "numberOfEntriesSinceFirstNotAckedMessage": read_offset - cursor.mark_delete,
-        "totalNonContiguousDeletedMessagesRange": len(ranges),
-        "subscriptionHavePendingRead": dispatcher is not None and dispatcher.reading,
-        "subscriptionHavePendingReplayRead": False,
-        "properties": {},
-    }
+    deleted = [f"({_text(topic.position(first - 1))}..{_text(topic.position(last))}]" for first, last in ranges]
+    reading = dispatcher is not None and dispatcher.reading
+    return CursorStats(
+        mark_delete_position=_text(topic.position(cursor.mark_delete)),
+        read_position=_text(topic.position(read_offset)),
+        waiting_read_op=dispatcher is not None and not reading and read_offset >= topic.end_offset,
+        pending_read_ops=int(reading),
+        messages_consumed_counter=subscription.messages_acked,
+        individually_deleted_messages=f"[{', '.join(deleted)}]",
+        last_ledger_switch_timestamp=iso(subscription.created_ms),
+        state="Open" if subscription.durable else "NoLedger",
+        active=dispatcher is not None,
+        number_of_entries_since_first_not_acked_message=read_offset - cursor.mark_delete,
+        total_non_contiguous_deleted_messages_range=ranges_of(cursor.acked)[0],
+        subscription_have_pending_read=reading,
+    )
 
 
-def internal_stats(topic: AnyTopic) -> dict[str, Any]:
+def internal_stats(topic: AnyTopic) -> InternalStats:
     """Return the document; of a non-persistent topic, which has neither ledgers nor cursors, an empty one."""
-    persistent = topic if isinstance(topic, Topic) else None
-    ledgers = _ledgers(persistent) if persistent is not None else []
-    open_ledger = persistent.ledgers[-1] if persistent is not None and persistent.ledgers else None
-    cursors: dict[str, Any] = {}
-    last_confirmed = "-1:-1"
-    if persistent is not None:
-        cursors = {name: _cursor(persistent, sub) for name, sub in persistent.subscriptions.items()}
-        last_confirmed = _text(persistent.position(persistent.end_offset - 1))
-    return {
-        "entriesAddedCounter": persistent.end_offset if persistent is not None else 0,
-        "numberOfEntries": persistent.end_offset - persistent.first_offset if persistent is not None else 0,
-        "totalSize": topic.stored_bytes,
-        "currentLedgerEntries": open_ledger.entries if open_ledger is not None else 0,
-        "currentLedgerSize": ledgers[-1]["size"] if ledgers else 0,
-        "lastLedgerCreatedTimestamp": iso(open_ledger.created_ms if open_ledger is not None else topic.created_ms),
-        "waitingCursorsCount": sum(cursor["waitingReadOp"] for cursor in cursors.values()),
-        "pendingAddEntriesCount": (
-            open_ledger.base_offset + open_ledger.entries - persistent.end_offset
-            if persistent is not None and open_ledger is not None
-            else 0
-        ),
-        "lastConfirmedEntry": last_confirmed,
-        "state": "LedgerOpened",
-        "ledgers": ledgers,
-        "cursors": cursors,
-        "properties": topic.properties,
-        "schemaLedgers": [],
-        "compactedLedger": {
-            "ledgerId": -1,
-            "entries": -1,
-            "size": -1,
-            "offloaded": False,
-            "underReplicated": False,
-        },
-    }
+    compacted = LedgerStats(-1, -1, -1)
+    if not isinstance(topic, Topic):
+        return InternalStats(
+            entries_added_counter=0,
+            number_of_entries=0,
+            total_size=0,
+            current_ledger_entries=0,
+            current_ledger_size=0,
+            last_ledger_created_timestamp=iso(topic.created_ms),
+            waiting_cursors_count=0,
+            pending_add_entries_count=0,
+            last_confirmed_entry="-1:-1",
+            ledgers=[],
+            cursors={},
+            properties=topic.properties,
+            compacted_ledger=compacted,
+        )
+    ledgers = _ledgers(topic)
+    open_ledger = topic.ledgers[-1] if topic.ledgers else None
+    cursors = {name: _cursor(topic, subscription) for name, subscription in topic.subscriptions.items()}
+    pending = open_ledger.base_offset + open_ledger.entries - topic.end_offset if open_ledger is not None else 0
+    return InternalStats(
+        entries_added_counter=topic.end_offset,
+        number_of_entries=topic.end_offset - topic.first_offset,
+        total_size=topic.stored_bytes,
+        current_ledger_entries=open_ledger.entries if open_ledger is not None else 0,
+        current_ledger_size=ledgers[-1].size if ledgers else 0,
+        last_ledger_created_timestamp=iso(open_ledger.created_ms if open_ledger is not None else topic.created_ms),
+        waiting_cursors_count=sum(cursor.waiting_read_op for cursor in cursors.values()),
+        pending_add_entries_count=pending,
+        last_confirmed_entry=_text(topic.position(topic.end_offset - 1)),
+        ledgers=ledgers,
+        cursors=cursors,
+        properties=topic.properties,
+        compacted_ledger=compacted,
+    )

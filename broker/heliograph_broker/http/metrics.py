@@ -1,72 +1,116 @@
 """/metrics in Prometheus text or OpenMetrics: Pulsar's names and labels, and Heliograph's own.
 
-Written family by family (as both formats want it) and some hundred topics at a time, so that ten thousand
-topics neither hold up the event loop nor are in memory as text all at once.
+Topics are looked at some at a time, then written family by family as both formats want it, again some at a time, so
+that ten thousand of them neither hold up the event loop nor are in memory as text all at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 
 from aiohttp import web
 
-from heliograph_broker.messaging.broker import AnyTopic
-
+from .broker_metrics import broker_blocks, namespace_blocks
 from .context import BROKER, RATES
+from .exposition import OPENMETRICS, TEXT, accepts_gzip, header, prefers_openmetrics, write_block
 from .loop_lag import LoopLag
 from .operations import Media, operation
-from .process_metrics import process_metrics
-from .topic_metrics import FAMILIES, Family, Scrape, broker_families, namespace_families
+from .process_metrics import disk_usage, process_metrics
+from .scrape import Rows, Scrape
+from .topic_columns import Column, SubscriptionColumn
+from .topic_metrics import SUBSCRIPTION_COLUMNS, TOPIC_COLUMNS
 
 LAG: web.AppKey[LoopLag] = web.AppKey("loop_lag", LoopLag)
 
-_TEXT = "text/plain; version=0.0.4; charset=utf-8"
-_OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-_TOPICS_AT_ONCE = 200
+_LOOKS_AT_ONCE = 25
+_LINES_AT_ONCE = 1000
+#: Text is written when there is so much of it: compressing and sending cost something a time.
+_WRITE_BYTES = 256 * 1024
 
 
-def type_line(name: str, kind: str, openmetrics: bool) -> str:
-    """Return the TYPE comment; OpenMetrics names a counter's family without the ``_total`` of its samples."""
-    family = name.removesuffix("_total") if openmetrics and kind == "counter" else name
-    return f"# TYPE {family} {kind}\n"
+class _Output:
+    """Collects text, and sends it compressed (by a thread beside the loop) if the scraper takes that."""
+
+    def __init__(self, response: web.StreamResponse, compress: bool) -> None:
+        self._response = response
+        self._compressor = zlib.compressobj(1, wbits=31) if compress else None
+        self._parts: list[str] = []
+        self._size = 0
+
+    async def write(self, text: str) -> None:
+        """Take some text, and let others have the loop."""
+        self._parts.append(text)
+        self._size += len(text)
+        if self._size >= _WRITE_BYTES:
+            await self._flush()
+        await asyncio.sleep(0)
+
+    async def _flush(self) -> None:
+        data = "".join(self._parts).encode()
+        self._parts.clear()
+        self._size = 0
+        compressor = self._compressor
+        if compressor is not None:
+            data = await asyncio.get_running_loop().run_in_executor(None, compressor.compress, data)
+        if data:
+            await self._response.write(data)
+
+    async def end(self) -> None:
+        await self._flush()
+        if self._compressor is not None:
+            await self._response.write(self._compressor.flush())
+        await self._response.write_eof()
 
 
-def _topic_lines(scrape: Scrape, family: Family, topics: list[AnyTopic]) -> Iterator[str]:
-    """Yield the family's lines for some topics at a time."""
-    for start in range(0, len(topics), _TOPICS_AT_ONCE):
-        lines: list[str] = []
-        for topic in topics[start : start + _TOPICS_AT_ONCE]:
-            if not topic.closed:
-                family.write(scrape, topic, lines)
-        if lines:
-            yield "".join(lines)
+def _families(columns: Sequence[Column | SubscriptionColumn], rows: Rows, openmetrics: bool) -> Iterator[str]:
+    """Yield the lines of the columns, those of one family one after the other, some rows at a time."""
+    labels, values = rows
+    before = ""
+    for index, column in enumerate(columns):
+        name, end = column.name, f"{column.more}}} "
+        start = header(name, column.kind, openmetrics) if name != before else ""
+        before = name
+        for first in range(0, len(labels), _LINES_AT_ONCE):
+            of_these = zip(labels[first : first + _LINES_AT_ONCE], values[first : first + _LINES_AT_ONCE], strict=True)
+            lines = [f"{name}{own}{end}{row[index]}\n" for own, row in of_these if row[index] is not None]
+            if lines:
+                yield start + "".join(lines)
+                start = ""
 
 
 @operation(
-    "The figures of the broker, in the format the Accept header asks for.", answers={200: Media((_TEXT, _OPENMETRICS))}
+    "The figures of the broker, in the format the Accept header asks for.", answers={200: Media((TEXT, OPENMETRICS))}
 )
 async def metrics(request: web.Request) -> web.StreamResponse:
     broker = request.app[BROKER]
-    openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
-    response = web.StreamResponse(headers={"Content-Type": _OPENMETRICS if openmetrics else _TEXT})
+    openmetrics = prefers_openmetrics(request.headers.get("Accept", ""))
+    compress = accepts_gzip(request.headers.get("Accept-Encoding", ""))
+    response = web.StreamResponse(headers={"Content-Type": OPENMETRICS if openmetrics else TEXT})
+    response.headers["Vary"] = "Accept, Accept-Encoding"
+    if compress:
+        response.headers["Content-Encoding"] = "gzip"
     await response.prepare(request)
-    await response.write(process_metrics(broker, request.app[LAG], openmetrics))
+    output = _Output(response, compress)
+    disk = await asyncio.to_thread(disk_usage, broker.store)
+    await output.write(process_metrics(broker, request.app[LAG], disk, openmetrics))
     scrape = Scrape(broker, request.app[RATES])
     topics = list(broker.topics.values())
-    for single in (*broker_families(scrape, topics), *namespace_families(scrape)):
-        name, kind, lines = single
-        await response.write((type_line(name, kind, openmetrics) + "".join(lines)).encode())
+    for first in range(0, len(topics), _LOOKS_AT_ONCE):
+        for topic in topics[first : first + _LOOKS_AT_ONCE]:
+            if not topic.closed:
+                scrape.look(topic)
         await asyncio.sleep(0)
-    for family in FAMILIES:
-        header = type_line(family.name, family.kind, openmetrics)
-        for text in _topic_lines(scrape, family, topics):
-            await response.write((header + text).encode())
-            header = ""
-            await asyncio.sleep(0)
+    blocks = [*broker_blocks(broker, scrape.totals), *namespace_blocks(scrape)]
+    await output.write("".join(write_block(block, openmetrics) for block in blocks))
+    for text in _families(TOPIC_COLUMNS, scrape.topics, openmetrics):
+        await output.write(text)
+    for text in _families(SUBSCRIPTION_COLUMNS, scrape.subscriptions, openmetrics):
+        await output.write(text)
     if openmetrics:
-        await response.write(b"# EOF\n")
-    await response.write_eof()
+        await output.write("# EOF\n")
+    await output.end()
     return response
 
 

@@ -2,108 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from .stats_documents import (
+    CompactionStats,
+    ConsumerFigures,
+    PartitionedStats,
+    PartitionsInfo,
+    PublisherFigures,
+    SubscriptionFigures,
+    SubscriptionStats,
+    TopicFigures,
+    TopicStats,
+)
 
 #: Of these the largest counts: ages and times of the last something.
 _LARGEST = frozenset(
     {
-        "oldestBacklogMessageAgeSeconds",
-        "lastPublishTimeStamp",
-        "lastExpireTimestamp",
-        "lastConsumedFlowTimestamp",
-        "lastConsumedTimestamp",
-        "lastAckedTimestamp",
-        "lastMarkDeleteAdvancedTimestamp",
-        "lastOffloadLedgerId",
-        "lastOffloadSuccessTimeStamp",
-        "lastOffloadFailureTimeStamp",
-        "firstMessagesSentTimestamp",
-        "firstConsumedFlowTimestamp",
-        "avgMessagesPerEntry",
+        "oldest_backlog_message_age_seconds",
+        "last_publish_time_stamp",
+        "last_expire_timestamp",
+        "last_consumed_flow_timestamp",
+        "last_consumed_timestamp",
+        "last_acked_timestamp",
+        "last_mark_delete_advanced_timestamp",
+        "last_offload_ledger_id",
+        "last_offload_success_time_stamp",
+        "last_offload_failure_time_stamp",
+        "last_compaction_succeed_timestamp",
+        "last_compaction_failed_timestamp",
+        "last_compaction_duration_time_in_mills",
+        "first_messages_sent_timestamp",
+        "first_consumed_flow_timestamp",
+        "avg_messages_per_entry",
     }
 )
 #: Of these the smallest that is not 0.
-_EARLIEST = frozenset({"topicCreationTimeStamp", "earliestMsgPublishTimeInBacklogs", "earliestMsgPublishTimeInBacklog"})
+_EARLIEST = frozenset(
+    {"topic_creation_time_stamp", "earliest_msg_publish_time_in_backlogs", "earliest_msg_publish_time_in_backlog"}
+)
 #: The same for every partition.
-_COMMON = frozenset({"backlogQuotaLimitSize", "backlogQuotaLimitTime", "producerId"})
-#: Say nothing about the whole, and are not in Pulsar's document of it.
-_OF_ONE = frozenset({"ownerBroker", "deduplicationStatus"})
-#: A producer or consumer of a partitioned topic is one per partition: their sum has figures, no identity.
-_PUBLISHER_FIELDS = (
-    "msgRateIn",
-    "msgThroughputIn",
-    "averageMsgSize",
-    "chunkedMessageRate",
-    "producerId",
-    "supportsPartialProducer",
-)
-_CONSUMER_FIELDS = (
-    "msgRateOut",
-    "msgThroughputOut",
-    "bytesOutCounter",
-    "msgOutCounter",
-    "msgRateRedeliver",
-    "messageAckRate",
-    "chunkedMessageRate",
-    "availablePermits",
-    "unackedMessages",
-    "avgMessagesPerEntry",
-    "blockedConsumerOnUnackedMsgs",
-    "drainingHashesCount",
-    "drainingHashesClearedTotal",
-    "drainingHashesUnackedMessages",
-    "lastAckedTimestamp",
-    "lastConsumedTimestamp",
-    "firstMessagesSentTimestamp",
-    "lastConsumedFlowTimestamp",
-    "firstConsumedFlowTimestamp",
-)
+_COMMON = frozenset({"backlog_quota_limit_size", "backlog_quota_limit_time", "producer_id"})
+
+F = TypeVar("F", bound=msgspec.Struct)
 
 
 def _combined(name: str, values: Sequence[Any]) -> Any:
-    first = values[0]
+    known = [value for value in values if value is not UNSET]
+    first = known[0] if known else UNSET
     if name in _COMMON or not isinstance(first, int | float):
         return first
     if isinstance(first, bool):
         # A subscription is durable if it is everywhere; anything else is so if it is so somewhere.
-        return all(values) if name in ("isDurable", "durable") else any(values)
+        return all(known) if name in ("is_durable", "durable") else any(known)
     if name in _LARGEST:
-        return max(values)
+        return max(known)
     if name in _EARLIEST:
-        return min((value for value in values if value), default=0)
-    return sum(values)
+        return min((value for value in known if value), default=0)
+    if name == "backlog_size" and first < 0:
+        return first
+    return sum(known)
 
 
-def _add(parts: Sequence[dict[str, Any]], names: Iterable[str]) -> dict[str, Any]:
-    return {name: _combined(name, [part[name] for part in parts if name in part]) for name in names}
+def _sums(parts: Sequence[msgspec.Struct], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {
+        name: _combined(name, [getattr(part, name) for part in parts])
+        for name in kind.__struct_fields__
+        if hasattr(parts[0], name)
+    }
 
 
-def _by_index(lists: Sequence[list[dict[str, Any]]], names: tuple[str, ...]) -> list[dict[str, Any]]:
+def _by_index(lists: Sequence[Sequence[msgspec.Struct]], kind: type[F]) -> tuple[F, ...]:
     """Add the first of every partition, the second of every one, and so on, as Pulsar does."""
     longest = max((len(parts) for parts in lists), default=0)
-    return [_add([parts[index] for parts in lists if index < len(parts)], names) for index in range(longest)]
+    columns = [[parts[index] for parts in lists if index < len(parts)] for index in range(longest)]
+    return tuple(kind(**_sums(column, kind)) for column in columns)
 
 
-def _names(parts: Sequence[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(name for part in parts for name in part))
+def _publishers(parts: Sequence[TopicStats]) -> tuple[PublisherFigures, ...]:
+    publishers = _by_index([part.publishers for part in parts], PublisherFigures)
+    for publisher in publishers:
+        rate = publisher.msg_rate_in
+        publisher.average_msg_size = publisher.msg_throughput_in / rate if rate else 0.0
+    return publishers
 
 
-def partitioned_stats(partitions: dict[str, dict[str, Any]], count: int, per_partition: bool) -> dict[str, Any]:
-    """Return the sum of ``partitions`` (stats by topic name), with each one's own on demand."""
+def _subscription(same: Sequence[SubscriptionStats]) -> SubscriptionFigures:
+    figures = _sums(same, SubscriptionFigures)
+    figures["consumers"] = _by_index([part.consumers for part in same], ConsumerFigures)
+    return SubscriptionFigures(**figures)
+
+
+def partitioned_stats(partitions: dict[str, TopicStats], per_partition: bool) -> PartitionedStats:
+    """Return the sum of ``partitions`` (stats by topic name, at least one), with each one's own on demand."""
     parts = list(partitions.values())
-    stats = _add(parts, [name for name in _names(parts) if name not in _OF_ONE])
-    stats["averageMsgSize"] = stats["bytesInCounter"] / stats["msgInCounter"] if stats["msgInCounter"] else 0.0
-    stats["publishers"] = _by_index([part["publishers"] for part in parts], _PUBLISHER_FIELDS)
-    for publisher in stats["publishers"]:
-        rate = publisher["msgRateIn"]
-        publisher["averageMsgSize"] = publisher["msgThroughputIn"] / rate if rate else 0.0
-    subscriptions: dict[str, dict[str, Any]] = {}
-    for name in dict.fromkeys(name for part in parts for name in part["subscriptions"]):
-        same = [part["subscriptions"][name] for part in parts if name in part["subscriptions"]]
-        subscriptions[name] = _add(same, _names(same))
-        subscriptions[name]["consumers"] = _by_index([sub["consumers"] for sub in same], _CONSUMER_FIELDS)
-    stats["subscriptions"] = subscriptions
-    stats["metadata"] = {"partitions": count, "deleted": False}
-    stats["partitions"] = partitions if per_partition else {}
-    return stats
+    figures = _sums(parts, TopicFigures)
+    messages = figures["msg_in_counter"]
+    figures["average_msg_size"] = figures["bytes_in_counter"] / messages if messages else 0.0
+    figures["publishers"] = _publishers(parts)
+    oldest = max(parts, key=lambda part: part.oldest_backlog_message_age_seconds)
+    figures["oldest_backlog_message_subscription_name"] = oldest.oldest_backlog_message_subscription_name
+    names = dict.fromkeys(name for part in parts for name in part.subscriptions)
+    figures["subscriptions"] = {
+        name: _subscription([part.subscriptions[name] for part in parts if name in part.subscriptions])
+        for name in names
+    }
+    figures["compaction"] = CompactionStats(**_sums([part.compaction for part in parts], CompactionStats))
+    return PartitionedStats(
+        **figures, metadata=PartitionsInfo(len(parts)), partitions=partitions if per_partition else {}
+    )

@@ -1,30 +1,37 @@
-"""Metrics of the process, the event loop and the store's group commit, by way of prometheus_client."""
+"""Metrics of the process, the event loop, the store and its group commit; all of Heliograph's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import accumulate
+import platform
 from pathlib import Path
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest as generate_text
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
-from prometheus_client.registry import Collector
 
+from heliograph_broker import __version__
 from heliograph_broker.messaging.broker import Broker
 from heliograph_broker.storage.group import Histogram
+from heliograph_broker.storage.store import LedgerStore
 
+from .exposition import Block, Value, histogram_samples, write_block
 from .loop_lag import LoopLag
 
 _STATUS = Path("/proc/self/status")
 _EOF = b"# EOF\n"
 
 
-def _histogram(name: str, text: str, histogram: Histogram) -> HistogramMetricFamily:
-    bounds = [*(str(float(bound)) for bound in histogram.bounds), "+Inf"]
-    buckets = list(zip(bounds, (float(count) for count in accumulate(histogram.buckets)), strict=True))
-    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=histogram.total)
+class DiskUsage(NamedTuple):
+    """Bytes the data directory takes, and bytes that are free where it is."""
+
+    used: int
+    free: int
+
+
+def disk_usage(store: LedgerStore) -> DiskUsage:
+    """Ask the file system; for a thread beside the event loop."""
+    return DiskUsage(store.disk_bytes(), store.free_bytes())
 
 
 def anonymous_bytes() -> int | None:
@@ -39,40 +46,47 @@ def anonymous_bytes() -> int | None:
     return None
 
 
-class _BrokerCollector(Collector):
-    def __init__(self, broker: Broker, lag: LoopLag) -> None:
-        self._broker = broker
-        self._lag = lag
-
-    def collect(self) -> Iterable[Metric]:
-        store = self._broker.store
-        stats = store.stats
-        yield _histogram("heliograph_group_commit_entries", "Entries in each group.", stats.group_entries)
-        yield _histogram("heliograph_group_commit_bytes", "Bytes in each group.", stats.group_bytes)
-        yield _histogram("heliograph_group_commit_seconds", "Time to write and sync.", stats.sync_seconds)
-        yield _histogram("heliograph_event_loop_lag_seconds", "How late timers fire.", self._lag.seconds)
-        yield GaugeMetricFamily(
-            "heliograph_store_pending_bytes", "Bytes taken and not yet durable.", store.pending_bytes
-        )
-        yield GaugeMetricFamily(
-            "heliograph_store_live_bytes", "Bytes of messages that are still wanted.", store.live_bytes()
-        )
-        yield GaugeMetricFamily("heliograph_store_disk_full", "1 if new messages are refused.", store.disk_full)
-        anonymous = anonymous_bytes()
-        if anonymous is not None:
-            yield GaugeMetricFamily(
-                "heliograph_process_anonymous_memory_bytes",
-                "Resident memory without mapped files.",
-                anonymous,
-            )
+def _histogram(name: str, text: str, histogram: Histogram) -> Block:
+    return Block(name, "histogram", histogram_samples(histogram), text)
 
 
-def process_metrics(broker: Broker, lag: LoopLag, openmetrics: bool) -> bytes:
+def _gauge(name: str, text: str, value: Value) -> Block:
+    return Block(name, "gauge", [("", "", value)], text)
+
+
+def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]:
+    """Return the families without labels."""
+    store, cache = broker.store, broker.tail_cache
+    stats = store.stats
+    build = f'{{version="{__version__}",python="{platform.python_version()}"}}'
+    blocks = [
+        Block("heliograph_build_info", "gauge", [("", build, 1)], "The broker's version and the Python it runs on."),
+        _histogram("heliograph_group_commit_entries", "Entries in each group.", stats.group_entries),
+        _histogram("heliograph_group_commit_bytes", "Bytes in each group.", stats.group_bytes),
+        _histogram("heliograph_group_commit_seconds", "Time to write and sync a group.", stats.sync_seconds),
+        _histogram("heliograph_event_loop_lag_seconds", "How late timers fire.", lag.seconds),
+        _gauge("heliograph_store_pending_bytes", "Bytes taken and not yet durable.", store.pending_bytes),
+        _gauge("heliograph_store_live_bytes", "Bytes of messages that are still wanted.", store.live_bytes()),
+        _gauge("heliograph_store_disk_bytes", "Disk space the data directory takes.", disk.used),
+        _gauge("heliograph_store_disk_free_bytes", "Disk space that is free where the data is.", disk.free),
+        _gauge("heliograph_store_disk_full", "1 if new messages are refused.", int(store.disk_full)),
+        _gauge("heliograph_tail_cache_bytes", "Recent entries in memory, overhead included.", cache.used_bytes),
+        _gauge("heliograph_tail_cache_limit_bytes", "What they may take.", broker.config.tail_cache_bytes),
+    ]
+    anonymous = anonymous_bytes()
+    if anonymous is not None:
+        name = "heliograph_process_anonymous_memory_bytes"
+        blocks.append(_gauge(name, "Resident memory without mapped files.", anonymous))
+    return blocks
+
+
+def process_metrics(broker: Broker, lag: LoopLag, disk: DiskUsage, openmetrics: bool) -> str:
     """Return these families in the format asked for, without an end mark."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    registry.register(_BrokerCollector(broker, lag))
-    if not openmetrics:
-        return generate_text(registry)
-    text: bytes = generate_openmetrics(registry)  # type: ignore[no-untyped-call]
-    return text.removesuffix(_EOF)
+    if openmetrics:
+        process: bytes = generate_openmetrics(registry)  # type: ignore[no-untyped-call]
+    else:
+        process = generate_text(registry)
+    blocks = "".join(write_block(block, openmetrics) for block in process_blocks(broker, lag, disk))
+    return process.removesuffix(_EOF).decode() + blocks

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from operator import sub
 
 from heliograph_broker.clock import Clock
 from heliograph_broker.messaging.broker import AnyTopic, Broker
 from heliograph_broker.messaging.consumer import Consumer
+from heliograph_broker.messaging.figures import FIGURES, TopicFigures
 from heliograph_broker.messaging.non_persistent import NonPersistentSubscription
 from heliograph_broker.messaging.producer import Producer
 from heliograph_broker.messaging.subscription import Subscription
+from heliograph_broker.messaging.topic import Topic
 
 AnySubscription = Subscription | NonPersistentSubscription
-Counted = AnyTopic | AnySubscription | Producer | Consumer
+Counted = AnyTopic | AnySubscription | Producer | Consumer | TopicFigures
 Counters = tuple[int, ...]
 
 #: Pulsar's statsUpdateFrequencyInSecs.
@@ -22,14 +25,18 @@ INTERVAL_S = 10.0
 #: A rate over less than this would say more about the moment of the question than about the traffic.
 _SHORTEST_S = 1.0
 _TOPICS_AT_ONCE = 256
+NO_FIGURES: Counters = (0,) * (FIGURES + 1)
 
 
 def counters(counted: Counted) -> Counters:
     """Return the counters of an object, in the order its rates are named below.
 
     Topic and producer: messages in, bytes in; a producer also chunks. Subscription and consumer: messages
-    out, bytes out, redelivered, acknowledged; a subscription also expired and dropped.
+    out, bytes out, redelivered, acknowledged; a subscription also expired, dropped, and entries out. A topic's
+    figures: its buckets, then the entries read from the store.
     """
+    if isinstance(counted, TopicFigures):
+        return *counted.counts, counted.cache_misses
     if isinstance(counted, Consumer):
         return counted.msg_out, counted.bytes_out, counted.msg_redelivered, counted.messages_acked
     if isinstance(counted, Subscription):
@@ -40,9 +47,10 @@ def counters(counted: Counted) -> Counters:
             counted.messages_acked,
             counted.msg_expired,
             0,
+            counted.entries_out,
         )
     if isinstance(counted, NonPersistentSubscription):
-        return counted.msg_out, counted.bytes_out, 0, 0, 0, counted.dropped
+        return counted.msg_out, counted.bytes_out, 0, 0, 0, counted.dropped, 0
     if isinstance(counted, Producer):
         return counted.msg_in, counted.bytes_in, counted.chunks_in
     return counted.msg_in, counted.bytes_in
@@ -71,6 +79,17 @@ class RateSampler:
         seconds = max(self._clock.monotonic() - since, _SHORTEST_S)
         return tuple((now - then) / seconds for now, then in zip(current, before, strict=True))
 
+    def last_minute(self, figures: TopicFigures | None) -> tuple[Counters, float]:
+        """Return what the last minute added to each of a topic's figures (see :func:`counters`), and its seconds."""
+        if figures is None:
+            return NO_FIGURES, _SHORTEST_S
+        current = counters(figures)
+        looks = self._looks.get(figures)
+        since, before = looks[0] if looks else (self._last_sweep, NO_FIGURES)
+        if before == current:
+            return NO_FIGURES, _SHORTEST_S
+        return tuple(map(sub, current, before)), max(self._clock.monotonic() - since, _SHORTEST_S)
+
     def sweep(self) -> Iterator[None]:
         """Look at everything; yields now and then so that a caller on the event loop can let others run."""
         seen: dict[Counted, list[tuple[float, Counters]]] = {}
@@ -79,6 +98,8 @@ class RateSampler:
             if index % _TOPICS_AT_ONCE == _TOPICS_AT_ONCE - 1:
                 yield
             self._look(topic, now, seen)
+            if isinstance(topic, Topic) and topic.figures is not None:
+                self._look(topic.figures, now, seen)
             for producer in topic.producers.values():
                 self._look(producer, now, seen)
             for subscription in topic.subscriptions.values():

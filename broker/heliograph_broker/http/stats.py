@@ -1,38 +1,37 @@
-"""Pulsar's topic statistics, letter for letter in names, with this broker's true figures."""
+"""A topic's statistics, with this broker's true figures behind Pulsar's names."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
-from heliograph_broker.messaging.broker import AnyTopic, Broker
+import msgspec
+from msgspec import UNSET
+from pyroaring import BitMap64
+
+from heliograph_broker.messaging.broker import AnyTopic
 from heliograph_broker.messaging.consumer import Consumer
 from heliograph_broker.messaging.dispatch_key_shared import KeySharedDispatcher
 from heliograph_broker.messaging.dispatch_shared import SharedDispatcher
 from heliograph_broker.messaging.dispatch_single import SingleActiveDispatcher
 from heliograph_broker.messaging.producer import Producer
 from heliograph_broker.messaging.subscription import Subscription
+from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol import wire_pb2 as wire
 
 from .rates import AnySubscription, RateSampler
+from .stats_documents import CompactionStats, ConsumerStats, PublisherStats, SubscriptionStats, TopicStats
 
-_NO_DRAINING = {"drainingHashesCount": 0, "drainingHashesClearedTotal": 0, "drainingHashesUnackedMessages": 0}
-_NO_RANGES = {
-    "nonContiguousDeletedMessagesRanges": 0,
-    "nonContiguousDeletedMessagesRangesSerializedSize": 0,
-    "delayedMessageIndexSizeInBytes": 0,
-}
-_NO_FILTER = {
-    "filterProcessedMsgCount": 0,
-    "filterAcceptedMsgCount": 0,
-    "filterRejectedMsgCount": 0,
-    "filterRescheduledMsgCount": 0,
-}
-_NO_THROTTLING = {
-    f"dispatchThrottled{what}EventsBy{level}Limit": 0
-    for level in ("Subscription", "Topic", "Broker")
-    for what in ("Msg", "Bytes")
-}
+#: What a delayed entry takes in memory: its place in a heap, and two numbers.
+DELAYED_ENTRY_BYTES = 128
+
+
+class StatsOptions(msgspec.Struct, frozen=True):
+    """What of the statistics is wanted; Pulsar's defaults."""
+
+    earliest_publish: bool = False
+    subscription_backlog_size: bool = True
+    publishers: bool = True
+    consumers: bool = True
 
 
 def iso(ms: int) -> str:
@@ -47,61 +46,52 @@ def _slashed(address: str) -> str:
     return address if address.startswith("/") or not address else f"/{address}"
 
 
-def producer_stats(producer: Producer, rates: RateSampler) -> dict[str, Any]:
+def producer_stats(producer: Producer, rates: RateSampler) -> PublisherStats:
     rate_in, throughput_in, chunk_rate = rates.rates(producer)
-    return {
-        "accessMode": wire.ProducerAccessMode.Name(producer.access_mode),  # type: ignore[arg-type]
-        "msgRateIn": rate_in,
-        "msgThroughputIn": throughput_in,
-        "averageMsgSize": producer.bytes_in / producer.msg_in if producer.msg_in else 0.0,
-        "chunkedMessageRate": chunk_rate,
-        "producerId": producer.producer_id,
-        "supportsPartialProducer": False,
-        "producerName": producer.name,
-        "address": _slashed(producer.address),
-        "connectedSince": iso(producer.connected_ms),
-        "clientVersion": producer.client_version,
-        "metadata": producer.metadata,
-    }
+    return PublisherStats(
+        access_mode=wire.ProducerAccessMode.Name(producer.access_mode),  # type: ignore[arg-type]
+        msg_rate_in=rate_in,
+        msg_throughput_in=throughput_in,
+        average_msg_size=producer.bytes_in / producer.msg_in if producer.msg_in else 0.0,
+        chunked_message_rate=chunk_rate,
+        producer_id=producer.producer_id,
+        producer_name=producer.name,
+        address=_slashed(producer.address),
+        connected_since=iso(producer.connected_ms),
+        client_version=producer.client_version,
+        metadata=producer.metadata,
+        msg_drop_rate=UNSET if producer.topic.persistent else 0.0,
+    )
 
 
-def consumer_stats(consumer: Consumer, ranges: list[tuple[int, int]] | None, rates: RateSampler) -> dict[str, Any]:
+def consumer_stats(consumer: Consumer, ranges: list[tuple[int, int]] | None, rates: RateSampler) -> ConsumerStats:
     rate_out, throughput_out, redeliver_rate, ack_rate = rates.rates(consumer)
-    stats: dict[str, Any] = {
-        "msgRateOut": rate_out,
-        "msgThroughputOut": throughput_out,
-        "bytesOutCounter": consumer.bytes_out,
-        "msgOutCounter": consumer.msg_out,
-        "msgRateRedeliver": redeliver_rate,
-        "messageAckRate": ack_rate,
-        "chunkedMessageRate": 0.0,
-        "consumerName": consumer.name,
-        "availablePermits": consumer.permits,
-        "unackedMessages": consumer.unacked,
-        "avgMessagesPerEntry": round(consumer.msg_out / consumer.entries_out) if consumer.entries_out else 0,
-        "blockedConsumerOnUnackedMsgs": consumer.blocked_on_unacked,
-        **_NO_DRAINING,
-    }
-    if ranges is not None:
-        stats["drainingHashes"] = []
-    stats |= {
-        "address": _slashed(consumer.address),
-        "connectedSince": iso(consumer.connected_ms),
-        "clientVersion": consumer.client_version,
-        "lastAckedTimestamp": consumer.last_acked_ms,
-        "lastConsumedTimestamp": consumer.last_consumed_ms,
-        "firstMessagesSentTimestamp": consumer.first_sent_ms,
-        "lastConsumedFlowTimestamp": consumer.last_flow_ms,
-        "firstConsumedFlowTimestamp": consumer.first_flow_ms,
-    }
-    if ranges is not None:
-        stats["keyHashRangeArrays"] = ranges
-    stats |= {
-        "metadata": consumer.metadata,
-        "lastAckedTime": iso(consumer.last_acked_ms),
-        "lastConsumedTime": iso(consumer.last_consumed_ms),
-    }
-    return stats
+    return ConsumerStats(
+        msg_rate_out=rate_out,
+        msg_throughput_out=throughput_out,
+        bytes_out_counter=consumer.bytes_out,
+        msg_out_counter=consumer.msg_out,
+        msg_rate_redeliver=redeliver_rate,
+        message_ack_rate=ack_rate,
+        consumer_name=consumer.name,
+        available_permits=consumer.permits,
+        unacked_messages=consumer.unacked,
+        avg_messages_per_entry=round(consumer.msg_out / consumer.entries_out) if consumer.entries_out else 0,
+        blocked_consumer_on_unacked_msgs=consumer.blocked_on_unacked,
+        address=_slashed(consumer.address),
+        connected_since=iso(consumer.connected_ms),
+        client_version=consumer.client_version,
+        last_acked_timestamp=consumer.last_acked_ms,
+        last_consumed_timestamp=consumer.last_consumed_ms,
+        first_messages_sent_timestamp=consumer.first_sent_ms,
+        last_consumed_flow_timestamp=consumer.last_flow_ms,
+        first_consumed_flow_timestamp=consumer.first_flow_ms,
+        metadata=consumer.metadata,
+        last_acked_time=iso(consumer.last_acked_ms),
+        last_consumed_time=iso(consumer.last_consumed_ms),
+        draining_hashes=UNSET if ranges is None else [],
+        key_hash_range_arrays=UNSET if ranges is None else ranges,
+    )
 
 
 def delayed_messages(subscription: AnySubscription) -> int:
@@ -125,73 +115,75 @@ def blocked(subscription: AnySubscription) -> bool:
     return isinstance(subscription, Subscription) and not subscription.may_deliver
 
 
-def subscription_stats(
-    subscription: AnySubscription, rates: RateSampler, earliest_publish: bool = False
-) -> dict[str, Any]:
-    """Return one subscription's part. The backlog counts messages, not entries as a real Pulsar does."""
-    rate_out, throughput_out, redeliver_rate, ack_rate, expire_rate, drop_rate = rates.rates(subscription)
-    durable = subscription if isinstance(subscription, Subscription) else None
-    dispatcher = durable.dispatcher if durable is not None else None
-    delayed = delayed_messages(subscription)
-    stats: dict[str, Any] = {
-        "msgRateOut": rate_out,
-        "msgThroughputOut": throughput_out,
-        "bytesOutCounter": subscription.bytes_out,
-        "msgOutCounter": subscription.msg_out,
-        "msgRateRedeliver": redeliver_rate,
-        "messageAckRate": ack_rate,
-        "chunkedMessageRate": 0.0,
-        "msgBacklog": subscription.backlog_messages,
-        "backlogSize": subscription.backlog_bytes,
-        "earliestMsgPublishTimeInBacklog": _earliest_publish(subscription) if earliest_publish else 0,
-        "msgBacklogNoDelayed": max(0, subscription.backlog_messages - delayed),
-        "blockedSubscriptionOnUnackedMsgs": blocked(subscription),
-        "msgDelayed": delayed,
-        "msgInReplay": in_replay(subscription),
-        "unackedMessages": subscription.unacked_messages,
-    }
-    if subscription.type is not None:
-        stats["type"] = subscription.type
-    if isinstance(dispatcher, SingleActiveDispatcher) and dispatcher.active is not None:
-        stats["activeConsumerName"] = dispatcher.active.name
+def in_backlog(subscription: AnySubscription) -> bool:
+    """Whether what it has not acknowledged counts as its topic's backlog: readers' and compaction's does not."""
+    return isinstance(subscription, Subscription) and subscription.durable and subscription.takes_part
+
+
+def ranges_of(acked: BitMap64) -> tuple[int, int]:
+    """Return the number of runs of acknowledged entries beyond the mark-delete position, and their size stored."""
+    if not acked:
+        return 0, 0
+    return len(acked) - len(acked & acked.shift(1)), len(acked.serialize())
+
+
+def _subscription_stats(subscription: AnySubscription, rates: RateSampler, options: StatsOptions) -> SubscriptionStats:
+    rate_out, throughput_out, redeliver_rate, ack_rate, expire_rate, drop_rate, _ = rates.rates(subscription)
+    kept = subscription if isinstance(subscription, Subscription) else None
+    dispatcher = kept.dispatcher if kept is not None else None
     key_shared = dispatcher if isinstance(dispatcher, KeySharedDispatcher) else None
-    stats |= {
-        "msgRateExpired": expire_rate,
-        "msgExpired": durable.msg_expired if durable is not None else 0,
-        "totalMsgExpired": durable.msg_expired if durable is not None else 0,
-        "lastExpireTimestamp": durable.last_expire_ms if durable is not None else 0,
-        "lastConsumedFlowTimestamp": durable.last_consumed_flow_ms if durable is not None else 0,
-        "lastConsumedTimestamp": durable.last_consumed_ms if durable is not None else 0,
-        "lastAckedTimestamp": durable.last_acked_ms if durable is not None else 0,
-        "lastMarkDeleteAdvancedTimestamp": durable.last_mark_delete_ms if durable is not None else 0,
-        "consumers": [
-            consumer_stats(consumer, key_shared.ranges(consumer) if key_shared else None, rates)
-            for consumer in subscription.consumers
-        ],
-        "isDurable": subscription.durable,
-        "isReplicated": False,
-        "allowOutOfOrderDelivery": key_shared.allow_out_of_order if key_shared else False,
-    }
-    if key_shared is not None:
-        stats["keySharedMode"] = "STICKY" if key_shared.sticky else "AUTO_SPLIT"
-    if durable is None:
-        stats["msgDropRate"] = drop_rate
-    stats |= {
-        "consumersAfterMarkDeletePosition": {},
-        **_NO_DRAINING,
-        **_NO_RANGES,
-        "subscriptionProperties": durable.properties if durable is not None else {},
-        **_NO_FILTER,
-        **_NO_THROTTLING,
-        "durable": subscription.durable,
-        "replicated": False,
-    }
-    return stats
+    single = dispatcher if isinstance(dispatcher, SingleActiveDispatcher) else None
+    delayed = delayed_messages(subscription)
+    ranges, ranges_size = ranges_of(kept.cursor.acked) if kept is not None else (0, 0)
+    consumers = subscription.consumers if options.consumers else []
+    return SubscriptionStats(
+        msg_rate_out=rate_out,
+        msg_throughput_out=throughput_out,
+        bytes_out_counter=subscription.bytes_out,
+        msg_out_counter=subscription.msg_out,
+        msg_rate_redeliver=redeliver_rate,
+        message_ack_rate=ack_rate,
+        msg_backlog=subscription.backlog_messages,
+        backlog_size=subscription.backlog_bytes if options.subscription_backlog_size else -1,
+        earliest_msg_publish_time_in_backlog=_earliest_publish(kept) if options.earliest_publish else 0,
+        msg_backlog_no_delayed=max(0, subscription.backlog_messages - delayed),
+        blocked_subscription_on_unacked_msgs=blocked(subscription),
+        msg_delayed=delayed,
+        msg_in_replay=in_replay(subscription),
+        unacked_messages=subscription.unacked_messages,
+        type=UNSET if subscription.type is None else subscription.type,  # type: ignore[arg-type]
+        active_consumer_name=single.active.name if single is not None and single.active is not None else UNSET,
+        msg_rate_expired=expire_rate,
+        msg_expired=kept.msg_expired if kept is not None else 0,
+        total_msg_expired=kept.msg_expired if kept is not None else 0,
+        last_expire_timestamp=kept.last_expire_ms if kept is not None else 0,
+        last_consumed_flow_timestamp=kept.last_consumed_flow_ms if kept is not None else 0,
+        last_consumed_timestamp=kept.last_consumed_ms if kept is not None else 0,
+        last_acked_timestamp=kept.last_acked_ms if kept is not None else 0,
+        last_mark_delete_advanced_timestamp=kept.last_mark_delete_ms if kept is not None else 0,
+        consumers=tuple(
+            consumer_stats(each, key_shared.ranges(each) if key_shared is not None else None, rates)
+            for each in consumers
+        ),
+        is_durable=subscription.durable,
+        allow_out_of_order_delivery=key_shared.allow_out_of_order if key_shared is not None else False,
+        key_shared_mode=UNSET if key_shared is None else "STICKY" if key_shared.sticky else "AUTO_SPLIT",
+        subscription_properties=kept.properties if kept is not None else {},
+        msg_drop_rate=drop_rate if kept is None else UNSET,
+        non_contiguous_deleted_messages_ranges=ranges,
+        non_contiguous_deleted_messages_ranges_serialized_size=ranges_size,
+        delayed_message_index_size_in_bytes=DELAYED_ENTRY_BYTES * delayed,
+        dispatch_throttled_msg_events_by_subscription_limit=0,
+        dispatch_throttled_bytes_events_by_subscription_limit=0,
+        dispatch_throttled_msg_events_by_topic_limit=0,
+        dispatch_throttled_bytes_events_by_topic_limit=0,
+        durable=subscription.durable,
+    )
 
 
-def _earliest_publish(subscription: AnySubscription) -> int:
+def _earliest_publish(subscription: Subscription | None) -> int:
     """Return the client's publish time of the oldest unacknowledged entry, 0 if there is none."""
-    if not isinstance(subscription, Subscription):
+    if subscription is None:
         return 0
     topic = subscription.topic
     offset = max(subscription.cursor.first_unacked(), topic.first_offset)
@@ -199,79 +191,64 @@ def _earliest_publish(subscription: AnySubscription) -> int:
     return header.publish_ms if header is not None else 0
 
 
-def oldest_backlog_age_s(topic: AnyTopic) -> int:
-    """Return the age (s) of the oldest message a durable subscription has not acknowledged, -1 without."""
-    ages = [sub.oldest_unacked_age_ms() for sub in topic.subscriptions.values() if sub.durable]
-    oldest = max(ages, default=-1)
-    return oldest // 1000 if oldest >= 0 else -1
+def quota_limits(topic: AnyTopic) -> tuple[tuple[int, int], int]:
+    """Return the backlog's limits in bytes and seconds, as they are shown, and the second one in ms; -1 without."""
+    size, age = topic.effective.backlog_quota_size, topic.effective.backlog_quota_age
+    age_ms = age.limit if age is not None else -1
+    return (size.limit if size is not None else -1, age_ms // 1000 if age_ms >= 0 else -1), age_ms
 
 
-def quota_limits(broker: Broker, topic: AnyTopic) -> tuple[int, int]:
-    """Return the backlog quota's limits in bytes and seconds, -1 without."""
-    policies = broker.effective_policies(topic.name)
-    size, age = policies.backlog_quota_size, policies.backlog_quota_age
-    seconds = -1 if age is None else age.limit // 1000 if age.limit > 0 else age.limit
-    return size.limit if size is not None else -1, seconds
-
-
-def out_counters(topic: AnyTopic) -> tuple[int, int]:
-    """Return messages and bytes delivered to the subscriptions there are."""
-    subscriptions = topic.subscriptions.values()
-    return sum(sub.msg_out for sub in subscriptions), sum(sub.bytes_out for sub in subscriptions)
+def _compaction(topic: AnyTopic) -> CompactionStats:
+    return CompactionStats()
 
 
 def topic_stats(
-    broker: Broker, topic: AnyTopic, rates: RateSampler, owner: str, earliest_publish: bool = False
-) -> dict[str, Any]:
+    topic: AnyTopic,
+    rates: RateSampler,
+    owner: str,
+    options: StatsOptions = StatsOptions(),  # noqa: B008
+) -> TopicStats:
     """Return the stats of one topic that is not partitioned, or of one partition."""
     rate_in, throughput_in = rates.rates(topic)
     subscriptions = {
-        name: subscription_stats(subscription, rates, earliest_publish)
-        for name, subscription in topic.subscriptions.items()
+        name: _subscription_stats(subscription, rates, options) for name, subscription in topic.subscriptions.items()
     }
-    msg_out, bytes_out = out_counters(topic)
-    limit_size, limit_time = quota_limits(broker, topic)
-    times = [sub["earliestMsgPublishTimeInBacklog"] for sub in subscriptions.values()]
-    return {
-        "msgRateIn": rate_in,
-        "msgThroughputIn": throughput_in,
-        "msgRateOut": sum(sub["msgRateOut"] for sub in subscriptions.values()),
-        "msgThroughputOut": sum(sub["msgThroughputOut"] for sub in subscriptions.values()),
-        "bytesInCounter": topic.bytes_in,
-        "msgInCounter": topic.msg_in,
-        "systemTopicBytesInCounter": 0,
-        "bytesOutCounter": bytes_out,
-        "msgOutCounter": msg_out,
-        "bytesOutInternalCounter": 0,
-        "averageMsgSize": topic.bytes_in / topic.msg_in if topic.msg_in else 0.0,
-        "msgChunkPublished": any(producer.chunks_in for producer in topic.producers.values()),
-        "storageSize": topic.stored_bytes,
-        "backlogSize": topic.backlog_size(),
-        "backlogQuotaLimitSize": limit_size,
-        "backlogQuotaLimitTime": limit_time,
-        "oldestBacklogMessageAgeSeconds": oldest_backlog_age_s(topic),
-        "publishRateLimitedTimes": 0,
-        "earliestMsgPublishTimeInBacklogs": min((time for time in times if time), default=0),
-        "offloadedStorageSize": 0,
-        "lastOffloadLedgerId": 0,
-        "lastOffloadSuccessTimeStamp": 0,
-        "lastOffloadFailureTimeStamp": 0,
-        "ongoingTxnCount": 0,
-        "abortedTxnCount": 0,
-        "committedTxnCount": 0,
-        "publishers": [producer_stats(producer, rates) for producer in topic.producers.values()],
-        "waitingPublishers": len(topic.producer_registry.waiting),
-        "subscriptions": subscriptions,
-        "replication": {},
-        "deduplicationStatus": "Enabled" if broker.effective_policies(topic.name).deduplication else "Disabled",
-        **_NO_RANGES,
-        "compaction": {
-            "lastCompactionRemovedEventCount": 0,
-            "lastCompactionSucceedTimestamp": 0,
-            "lastCompactionFailedTimestamp": 0,
-            "lastCompactionDurationTimeInMills": 0,
-        },
-        "ownerBroker": owner,
-        "topicCreationTimeStamp": topic.created_ms,
-        "lastPublishTimeStamp": topic.last_publish_ms,
-    }
+    each = subscriptions.values()
+    (limit_size, limit_time), _ = quota_limits(topic)
+    oldest = topic.oldest_backlog() if isinstance(topic, Topic) else None
+    producers = topic.producers.values()
+    times = [sub.earliest_msg_publish_time_in_backlog for sub in each]
+    return TopicStats(
+        msg_rate_in=rate_in,
+        msg_throughput_in=throughput_in,
+        msg_rate_out=sum(sub.msg_rate_out for sub in each),
+        msg_throughput_out=sum(sub.msg_throughput_out for sub in each),
+        bytes_in_counter=topic.bytes_in,
+        msg_in_counter=topic.msg_in,
+        bytes_out_counter=sum(sub.bytes_out_counter for sub in each),
+        msg_out_counter=sum(sub.msg_out_counter for sub in each),
+        average_msg_size=topic.bytes_in / topic.msg_in if topic.msg_in else 0.0,
+        msg_chunk_published=any(producer.chunks_in for producer in producers),
+        storage_size=topic.stored_bytes,
+        backlog_size=topic.backlog_size(),
+        backlog_quota_limit_size=limit_size,
+        backlog_quota_limit_time=limit_time,
+        oldest_backlog_message_age_seconds=oldest[1] // 1000 if oldest is not None else -1,
+        oldest_backlog_message_subscription_name=oldest[0].name if oldest is not None else UNSET,
+        publish_rate_limited_times=0,
+        earliest_msg_publish_time_in_backlogs=min((time for time in times if time), default=0),
+        publishers=tuple(producer_stats(producer, rates) for producer in producers) if options.publishers else (),
+        waiting_publishers=len(topic.producer_registry.waiting),
+        subscriptions=subscriptions,
+        deduplication_status="Enabled" if topic.effective.deduplication else "Disabled",
+        non_contiguous_deleted_messages_ranges=sum(sub.non_contiguous_deleted_messages_ranges for sub in each),
+        non_contiguous_deleted_messages_ranges_serialized_size=sum(
+            sub.non_contiguous_deleted_messages_ranges_serialized_size for sub in each
+        ),
+        delayed_message_index_size_in_bytes=sum(sub.delayed_message_index_size_in_bytes for sub in each),
+        compaction=_compaction(topic),
+        owner_broker=owner,
+        topic_creation_time_stamp=topic.created_ms,
+        last_publish_time_stamp=topic.last_publish_ms,
+        msg_drop_rate=UNSET if topic.persistent else 0.0,
+    )

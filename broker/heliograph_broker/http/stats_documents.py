@@ -1,7 +1,8 @@
-"""The shape of the statistics, for their description: Pulsar's names and the JSON types of what is behind them.
+"""The statistics as Pulsar names them: what the handlers answer, and what the API's description says they answer.
 
-The documents themselves are built as plain mappings by :mod:`.stats`, :mod:`.partitioned_stats` and
-:mod:`.internal_stats`; a test reads real ones with these types.
+Rates are per second over the last minute, sizes bytes, timestamps wall-clock ms with 0 for never; ages and limits that
+there are none of are -1. Fields of what this broker does not have (transactions, offloading, replication, filters)
+stay at what Pulsar shows of them when they are not used.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from msgspec import UNSET, UnsetType
 
 
 class PublisherFigures(msgspec.Struct, rename="camel", kw_only=True):
-    """The figures of a producer; of a partitioned topic their sum over the partitions. Rates are per second."""
+    """The figures of a producer; of a partitioned topic their sum over the partitions."""
 
     msg_rate_in: float
     msg_throughput_in: float
     average_msg_size: float
     chunked_message_rate: float
     producer_id: int
-    supports_partial_producer: bool
+    supports_partial_producer: bool = False
 
 
 class PublisherStats(PublisherFigures, rename="camel", kw_only=True):
-    """One connected producer."""
+    """One connected producer; ``msgDropRate`` on non-persistent topics only."""
 
     access_mode: str
     producer_name: str
@@ -33,10 +34,14 @@ class PublisherStats(PublisherFigures, rename="camel", kw_only=True):
     connected_since: str
     client_version: str
     metadata: dict[str, str]
+    msg_drop_rate: float | UnsetType = UNSET
 
 
 class ConsumerFigures(msgspec.Struct, rename="camel", kw_only=True):
-    """The figures of a consumer; of a partitioned topic their sum over the partitions. Timestamps are ms, 0 never."""
+    """The figures of a consumer; of a partitioned topic their sum over the partitions.
+
+    Draining hashes are keys on their way from one consumer to another: here a key moves at once.
+    """
 
     msg_rate_out: float
     msg_throughput_out: float
@@ -44,11 +49,14 @@ class ConsumerFigures(msgspec.Struct, rename="camel", kw_only=True):
     msg_out_counter: int
     msg_rate_redeliver: float
     message_ack_rate: float
-    chunked_message_rate: float
+    chunked_message_rate: float = 0.0
     available_permits: int
     unacked_messages: int
     avg_messages_per_entry: int
     blocked_consumer_on_unacked_msgs: bool
+    draining_hashes_count: int = 0
+    draining_hashes_cleared_total: int = 0
+    draining_hashes_unacked_messages: int = 0
     last_acked_timestamp: int
     last_consumed_timestamp: int
     first_messages_sent_timestamp: int
@@ -66,11 +74,23 @@ class ConsumerStats(ConsumerFigures, rename="camel", kw_only=True):
     metadata: dict[str, str]
     last_acked_time: str
     last_consumed_time: str
+    draining_hashes: list[str] | UnsetType = UNSET
     key_hash_range_arrays: list[tuple[int, int]] | UnsetType = UNSET
 
 
-class SubscriptionFigures(msgspec.Struct, rename="camel", kw_only=True):
-    """What a subscription has been given and has not acknowledged, in messages and bytes."""
+class Ranges(msgspec.Struct, rename="camel", kw_only=True):
+    """What is remembered beyond a mark-delete position: ranges acknowledged out of order, and delayed messages."""
+
+    non_contiguous_deleted_messages_ranges: int
+    non_contiguous_deleted_messages_ranges_serialized_size: int
+    delayed_message_index_size_in_bytes: int
+
+
+class SubscriptionFigures(Ranges, rename="camel", kw_only=True):
+    """What a subscription was given and has not acknowledged. The backlog counts messages, also of batches.
+
+    ``backlogSize`` is -1 if it was not asked for, ``earliestMsgPublishTimeInBacklog`` 0.
+    """
 
     msg_rate_out: float
     msg_throughput_out: float
@@ -78,6 +98,7 @@ class SubscriptionFigures(msgspec.Struct, rename="camel", kw_only=True):
     msg_out_counter: int
     msg_rate_redeliver: float
     message_ack_rate: float
+    chunked_message_rate: float = 0.0
     msg_backlog: int
     backlog_size: int
     earliest_msg_publish_time_in_backlog: int
@@ -89,6 +110,7 @@ class SubscriptionFigures(msgspec.Struct, rename="camel", kw_only=True):
     type: Literal["Exclusive", "Shared", "Failover", "Key_Shared"] | UnsetType = UNSET
     active_consumer_name: str | UnsetType = UNSET
     msg_rate_expired: float
+    msg_expired: int
     total_msg_expired: int
     last_expire_timestamp: int
     last_consumed_flow_timestamp: int
@@ -97,32 +119,50 @@ class SubscriptionFigures(msgspec.Struct, rename="camel", kw_only=True):
     last_mark_delete_advanced_timestamp: int
     consumers: tuple[ConsumerFigures, ...]
     is_durable: bool
-    is_replicated: bool
+    is_replicated: bool = False
     allow_out_of_order_delivery: bool
     key_shared_mode: Literal["AUTO_SPLIT", "STICKY"] | UnsetType = UNSET
-    msg_drop_rate: float | UnsetType = UNSET
+    consumers_after_mark_delete_position: dict[str, str] = {}
+    draining_hashes_count: int = 0
+    draining_hashes_cleared_total: int = 0
+    draining_hashes_unacked_messages: int = 0
     subscription_properties: dict[str, str]
+    msg_drop_rate: float | UnsetType = UNSET
+    filter_processed_msg_count: int = 0
+    filter_accepted_msg_count: int = 0
+    filter_rejected_msg_count: int = 0
+    filter_rescheduled_msg_count: int = 0
+    dispatch_throttled_msg_events_by_subscription_limit: int
+    dispatch_throttled_bytes_events_by_subscription_limit: int
+    dispatch_throttled_msg_events_by_topic_limit: int
+    dispatch_throttled_bytes_events_by_topic_limit: int
+    dispatch_throttled_msg_events_by_broker_limit: int = 0
+    dispatch_throttled_bytes_events_by_broker_limit: int = 0
     durable: bool
-    replicated: bool
+    replicated: bool = False
 
 
 class SubscriptionStats(SubscriptionFigures, rename="camel", kw_only=True):
-    """One subscription of a topic, or of one partition."""
+    """One subscription of a topic, or of one partition; ``msgDropRate`` on non-persistent topics only."""
 
     consumers: tuple[ConsumerStats, ...]
 
 
-class CompactionStats(msgspec.Struct, rename="camel"):
-    """The latest compactions; times in ms, 0 for never."""
+class CompactionStats(msgspec.Struct, rename="camel", kw_only=True):
+    """The latest compactions."""
 
-    last_compaction_removed_event_count: int
-    last_compaction_succeed_timestamp: int
-    last_compaction_failed_timestamp: int
-    last_compaction_duration_time_in_mills: int
+    last_compaction_removed_event_count: int = 0
+    last_compaction_succeed_timestamp: int = 0
+    last_compaction_failed_timestamp: int = 0
+    last_compaction_duration_time_in_mills: int = 0
 
 
-class TopicFigures(msgspec.Struct, rename="camel", kw_only=True):
-    """What came in, what went out and what is kept; limits and ages without a value are -1."""
+class ReplicatorStats(msgspec.Struct, rename="camel"):
+    """Of another cluster; there is none."""
+
+
+class TopicFigures(Ranges, rename="camel", kw_only=True):
+    """What came in, what went out and what is kept."""
 
     msg_rate_in: float
     msg_throughput_in: float
@@ -130,8 +170,10 @@ class TopicFigures(msgspec.Struct, rename="camel", kw_only=True):
     msg_throughput_out: float
     bytes_in_counter: int
     msg_in_counter: int
+    system_topic_bytes_in_counter: int = 0
     bytes_out_counter: int
     msg_out_counter: int
+    bytes_out_internal_counter: int = 0
     average_msg_size: float
     msg_chunk_published: bool
     storage_size: int
@@ -139,22 +181,32 @@ class TopicFigures(msgspec.Struct, rename="camel", kw_only=True):
     backlog_quota_limit_size: int
     backlog_quota_limit_time: int
     oldest_backlog_message_age_seconds: int
+    oldest_backlog_message_subscription_name: str | UnsetType = UNSET
     publish_rate_limited_times: int
     earliest_msg_publish_time_in_backlogs: int
+    offloaded_storage_size: int = 0
+    last_offload_ledger_id: int = 0
+    last_offload_success_time_stamp: int = 0
+    last_offload_failure_time_stamp: int = 0
+    ongoing_txn_count: int = 0
+    aborted_txn_count: int = 0
+    committed_txn_count: int = 0
     publishers: tuple[PublisherFigures, ...]
     waiting_publishers: int
     subscriptions: Mapping[str, SubscriptionFigures]
+    replication: dict[str, ReplicatorStats] = {}
+    compaction: CompactionStats
     topic_creation_time_stamp: int
     last_publish_time_stamp: int
+    msg_drop_rate: float | UnsetType = UNSET
 
 
 class TopicStats(TopicFigures, rename="camel", kw_only=True):
-    """A topic that is not partitioned, or one partition."""
+    """A topic that is not partitioned, or one partition; ``msgDropRate`` on non-persistent topics only."""
 
     publishers: tuple[PublisherStats, ...]
     subscriptions: Mapping[str, SubscriptionStats]
     deduplication_status: Literal["Enabled", "Disabled"]
-    compaction: CompactionStats
     owner_broker: str
 
 
@@ -162,7 +214,7 @@ class PartitionsInfo(msgspec.Struct):
     """How many partitions there are."""
 
     partitions: int
-    deleted: bool
+    deleted: bool = False
 
 
 class PartitionedStats(TopicFigures, rename="camel", kw_only=True):
@@ -178,25 +230,32 @@ class LedgerStats(msgspec.Struct, rename="camel"):
     ledger_id: int
     entries: int
     size: int
-    offloaded: bool
-    under_replicated: bool
+    offloaded: bool = False
+    under_replicated: bool = False
 
 
-class CursorStats(msgspec.Struct, rename="camel"):
+class CursorStats(msgspec.Struct, rename="camel", kw_only=True):
     """Where a subscription stands; positions are ``ledger:entry``."""
 
     mark_delete_position: str
     read_position: str
+    waiting_read_op: bool
+    pending_read_ops: int
     messages_consumed_counter: int
+    cursor_ledger: int = -1
+    cursor_ledger_last_entry: int = -1
     individually_deleted_messages: str
-    state: str
+    last_ledger_switch_timestamp: str
+    state: Literal["Open", "NoLedger"]
     active: bool
     number_of_entries_since_first_not_acked_message: int
     total_non_contiguous_deleted_messages_range: int
-    properties: dict[str, int]
+    subscription_have_pending_read: bool
+    subscription_have_pending_replay_read: bool = False
+    properties: dict[str, int] = {}
 
 
-class InternalStats(msgspec.Struct, rename="camel"):
+class InternalStats(msgspec.Struct, rename="camel", kw_only=True):
     """Ledgers and cursors of one topic."""
 
     entries_added_counter: int
@@ -205,9 +264,19 @@ class InternalStats(msgspec.Struct, rename="camel"):
     current_ledger_entries: int
     current_ledger_size: int
     last_ledger_created_timestamp: str
+    waiting_cursors_count: int
+    pending_add_entries_count: int
     last_confirmed_entry: str
-    state: str
+    state: Literal["LedgerOpened"] = "LedgerOpened"
     ledgers: list[LedgerStats]
     cursors: dict[str, CursorStats]
     properties: dict[str, str]
+    schema_ledgers: list[LedgerStats] = []
     compacted_ledger: LedgerStats
+
+
+class PartitionedInternalStats(msgspec.Struct, rename="camel"):
+    """Those of each partition."""
+
+    metadata: PartitionsInfo
+    partitions: dict[str, InternalStats]

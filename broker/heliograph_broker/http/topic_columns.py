@@ -1,0 +1,91 @@
+"""What a scrape looks at of a topic and its subscriptions, and what a column of figures is.
+
+A topic is looked at once a scrape and all its figures are of that moment; namespaces and the broker are the sums of
+what was looked at, so that they agree with their parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from heliograph_broker.messaging.broker import AnyTopic
+from heliograph_broker.messaging.subscription import Subscription
+from heliograph_broker.messaging.topic import Topic
+
+from .exposition import Value
+from .rates import AnySubscription, RateSampler
+from .stats import delayed_messages, in_backlog, quota_limits
+
+
+class SubscriptionLook:
+    """A subscription at the moment of the scrape."""
+
+    __slots__ = ("cursor", "delayed", "rates", "subscription")
+
+    def __init__(self, subscription: AnySubscription, rates: RateSampler) -> None:
+        self.subscription = subscription
+        self.cursor = subscription if isinstance(subscription, Subscription) else None
+        self.rates = rates.rates(subscription)
+        self.delayed = delayed_messages(subscription)
+
+
+class TopicLook:
+    """A topic at the moment of the scrape; ``oldest_ms`` is the age of its oldest unacknowledged message, or -1."""
+
+    __slots__ = (
+        "age_limit_ms",
+        "backlogged",
+        "kept",
+        "limits",
+        "looks",
+        "minute",
+        "oldest_ms",
+        "rates",
+        "seconds",
+        "topic",
+    )
+
+    def __init__(self, topic: AnyTopic, rates: RateSampler) -> None:
+        self.topic = topic
+        self.kept = topic if isinstance(topic, Topic) else None
+        self.rates = rates.rates(topic)
+        self.looks = [SubscriptionLook(subscription, rates) for subscription in topic.subscriptions.values()]
+        self.minute, self.seconds = rates.last_minute(self.kept.figures if self.kept is not None else None)
+        #: Quota limits in bytes and seconds, -1 without.
+        self.limits, self.age_limit_ms = quota_limits(topic)
+        #: The subscriptions whose backlog is that of the topic.
+        self.backlogged = [look for look in self.looks if in_backlog(look.subscription)]
+        self.oldest_ms = max((look.subscription.oldest_unacked_age_ms() for look in self.backlogged), default=-1)
+
+    def sum_rate(self, index: int) -> float:
+        return sum(look.rates[index] for look in self.looks)
+
+
+class Column(NamedTuple):
+    """One line a topic: its family, what its labels have beyond the topic's, and where its value comes from.
+
+    ``kind`` as in :func:`~.exposition.header`. ``whole`` says what namespaces and the broker make of it: the sum, the
+    largest, or nothing. A value of None is not written.
+    """
+
+    name: str
+    read: Callable[[TopicLook], Value | None]
+    more: str = ""
+    kind: str = "gauge"
+    whole: str = "sum"
+
+
+class SubscriptionColumn(NamedTuple):
+    """The same of a subscription; by default namespaces do not show it."""
+
+    name: str
+    read: Callable[[SubscriptionLook], Value]
+    more: str = ""
+    kind: str = "gauge"
+    whole: str = ""
+
+
+def of_cursor(read: Callable[[Subscription], int]) -> Callable[[SubscriptionLook], int]:
+    """A figure that only a subscription with a cursor has; any other says 0."""
+    return lambda look: read(look.cursor) if look.cursor is not None else 0
