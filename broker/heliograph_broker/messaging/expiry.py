@@ -135,10 +135,13 @@ class Expiry:
         if offset in self.lent:
             self.lent.discard(offset)
             self.returned.add(offset)
+            self.subscription.topic.host.look_at(self.subscription.topic)
 
     def give_back_all(self) -> None:
-        self.returned.update(self.lent)
-        self.lent.clear()
+        if self.lent:
+            self.returned.update(self.lent)
+            self.lent.clear()
+            self.subscription.topic.host.look_at(self.subscription.topic)
 
     def withholds(self, entry: Entry, now_ms: int) -> bool:
         """Whether ``entry`` must not be delivered any more; it is acknowledged with the next run then.
@@ -234,7 +237,8 @@ class Expiry:
                 waiting.add_range(first, point)
                 waiting &= topic.timed.delayed
                 waiting -= now_due
-        if point > first and not waiting and not self.lent and topic.dead_letter_topic is None:
+        spared = bool(self.lent) or (topic.ttl_ms == 0 and bool(subscription.pending))
+        if point > first and not waiting and not spared and topic.dead_letter_topic is None:
             subscription.acknowledge_up_to(point - 1, None, counted=subscription.count_expired)
             if due and due.max() < point:
                 return
@@ -255,8 +259,6 @@ class Expiry:
         if due:
             due.remove_range(0, max(subscription.cursor.first_unacked(), topic.first_offset))
             due -= subscription.cursor.acked
-            if not forced:
-                due -= BitMap64(self.lent)
         if not due or due.min() >= topic.end_offset:
             if done is not None:
                 topic.cursor_moved(subscription, done)
@@ -309,6 +311,10 @@ class Expiry:
                 if later_ms is not None and bits & ~expired:
                     topic.timed.add_own(entry.offset, later_ms)
                 bits &= expired
+                if bits and has_zero_ttl(topic, entry) and entry.offset in subscription.pending:
+                    # In flight: it was delivered in time, or a TTL of 0 came later. Given back, it will expire.
+                    bits &= ~_zero_bits(topic, entry)
+                    self.lent.add(entry.offset)
             if bits:
                 expiring.append((entry, bits))
             if entry.offset in self._withheld:
@@ -353,7 +359,8 @@ class Expiry:
         for entry, bits in expiring:
             remaining = subscription.unacked_bits(entry.offset, entry.messages) & ~bits
             subscription.acknowledge_entry(entry.offset, entry.messages, len(entry.frame), remaining or None)
-            self.lent.discard(entry.offset)
+            if not remaining:
+                self.lent.discard(entry.offset)
         subscription.count_expired(subscription.cursor.acked_messages - before)
 
 
@@ -378,3 +385,12 @@ def _expired(topic: Topic, entry: Entry, now_ms: int) -> tuple[int, int | None]:
         elif ttl >= 0:
             later.append(base + ttl)
     return bits, min(later, default=None)
+
+
+def _zero_bits(topic: Topic, entry: Entry) -> int:
+    """Return the messages of ``entry`` whose TTL is 0, a bit for each; ``entry`` has one or the topic's is 0."""
+    whole = (1 << entry.messages) - 1
+    metadata = parse_entry(entry.frame).metadata
+    if topic.ttl_ms == 0 or not is_batch(metadata):
+        return whole
+    return sum(1 << index for index, ttl in enumerate(ttls_in(metadata, entry.frame)) if ttl == 0)
