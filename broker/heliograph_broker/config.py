@@ -66,6 +66,9 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     metrics_level: str = "topic"
     """What /metrics tells apart: every "topic", only each "namespace", or only the "broker" as a whole."""
 
+    deduplication_inactivity_ms: int = 360 * _MINUTE_MS
+    """Deduplication forgets a producer that was not connected for so long."""
+
     receive_buffer_bytes: int = 256 * _KIB
     """Buffer one read from a connection's socket fills at most."""
     max_pending_publish_bytes: int = 16 * _MIB
@@ -83,6 +86,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
             "max_message_size",
             "ledger_max_entries",
             "ledger_max_age_ms",
+            "deduplication_inactivity_ms",
             "receive_buffer_bytes",
             "max_pending_publish_bytes",
             "max_connection_write_bytes",

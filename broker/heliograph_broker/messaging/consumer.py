@@ -126,7 +126,7 @@ class Consumer:
     @property
     def ready(self) -> bool:
         """Whether a message may be sent to it now."""
-        if self.permits <= 0 or not self.sink.writable:
+        if self.permits <= 0 or not self.sink.writable or self.subscription.rate_limited:
             return False
         limit = self.subscription.max_unacked_per_consumer
         return not 0 < limit <= self.unacked

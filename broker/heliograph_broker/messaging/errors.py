@@ -102,6 +102,13 @@ class PersistenceError(BrokerError):
     http_status = 503
 
 
+class InvalidRequestMetadata(BrokerError):
+    """What the client says of itself or of a message is not what the topic asks for (encryption)."""
+
+    server_error = wire.MetadataError
+    http_status = 412
+
+
 class BacklogQuotaExceeded(BrokerError):
     """The backlog quota's policy is producer_exception: what is pending at the client fails."""
 

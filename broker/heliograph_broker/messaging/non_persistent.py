@@ -18,6 +18,8 @@ from .producer import Producer, ProducerRegistry
 from .subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, AckId, Done
 
 if TYPE_CHECKING:
+    from .admission import EntryRules
+    from .rate_limits import PublishLimit, SubscribeLimit
     from .topic import TopicHost
 
 
@@ -39,6 +41,7 @@ class NonPersistentSubscription:
     )
 
     durable = False
+    rate_limited = False
 
     def __init__(self, topic: NonPersistentTopic, name: str) -> None:
         self.topic = topic
@@ -78,6 +81,7 @@ class NonPersistentSubscription:
         if self._selector is not None:
             self._selector.add(consumer)
         self.consumers.append(consumer)
+        self.topic.used()
         self._elect()
 
     def remove_consumer(self, consumer: Consumer) -> None:
@@ -85,12 +89,14 @@ class NonPersistentSubscription:
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
+        self.topic.used()
         if self._selector is not None:
             self._selector.remove(consumer)
         self._elect()
         if not self.consumers:
             self.sub_type = None
             self.topic.subscriptions.pop(self.name, None)
+            self.topic.subscriptions_changed_ms = self.topic.last_used_ms
 
     def _elect(self) -> None:
         if self.sub_type not in (EXCLUSIVE, FAILOVER):
@@ -167,18 +173,25 @@ class NonPersistentTopic:
         "closed",
         "created_ms",
         "effective",
+        "entry_rules",
         "host",
         "last_publish_ms",
+        "last_used_ms",
         "msg_in",
         "name",
         "policies",
         "producer_registry",
         "properties",
+        "publish_limit",
+        "publish_throttled",
+        "subscribe_limit",
         "subscriptions",
+        "subscriptions_changed_ms",
     )
 
     persistent = False
     terminated = False
+    deduplication = None
     stored_messages = 0
     stored_bytes = 0
     total_messages = 0
@@ -197,6 +210,11 @@ class NonPersistentTopic:
         self.msg_in = 0
         self.bytes_in = 0
         self.last_publish_ms = 0
+        self.entry_rules: EntryRules | None = None
+        self.publish_limit: PublishLimit | None = None
+        self.subscribe_limit: SubscribeLimit | None = None
+        self.publish_throttled = 0
+        self.last_used_ms = self.subscriptions_changed_ms = self.created_ms
         self._entry_id = 0
 
     @property
@@ -205,6 +223,10 @@ class NonPersistentTopic:
 
     def backlog_size(self) -> int:
         return 0
+
+    def used(self) -> None:
+        """Note that somebody uses the topic now."""
+        self.last_used_ms = self.host.clock.now_ms()
 
     def configure(self, effective: Policies) -> None:
         """Take over what the levels of policies come to."""
@@ -233,6 +255,8 @@ class NonPersistentTopic:
         producer.sink.send_receipts(producer, [(sequence_id, highest_sequence_id, -1, -1)])
         for subscription in list(self.subscriptions.values()):
             subscription.offer(entry)
+        if self.publish_limit is not None:
+            self.publish_limit.published(messages, len(frame), now)
 
     def create_subscription(self, name: str) -> NonPersistentSubscription:
         """Raises :class:`Conflict` if the name is taken."""
@@ -240,6 +264,7 @@ class NonPersistentTopic:
             raise Conflict("Subscription already exists for topic")
         check_name(name)
         subscription = self.subscriptions[name] = NonPersistentSubscription(self, name)
+        self.subscriptions_changed_ms = self.host.clock.now_ms()
         return subscription
 
     def subscription(self, name: str) -> NonPersistentSubscription:

@@ -125,6 +125,7 @@ class ProducerRegistry:
                 f"the current one is {self.topic_epoch}"
             )
         self._replace_predecessor(producer)
+        producer.topic.used()
         mode = producer.access_mode
         if mode == SHARED:
             if self.exclusive is not None or self.waiting:
@@ -174,6 +175,7 @@ class ProducerRegistry:
 
     def remove(self, producer: Producer) -> Producer | None:
         """Forget ``producer``; return the one that gets exclusive access in its stead, if one waited."""
+        producer.topic.used()
         if producer in self.waiting:
             self.waiting.remove(producer)
             return None

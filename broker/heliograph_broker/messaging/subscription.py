@@ -24,7 +24,9 @@ from .retention import first_received_after
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry
 
-    from .topic import HeaderFacts, Topic
+    from .entry_log import HeaderFacts
+    from .rate_limits import DispatchGate
+    from .topic import Topic
 
 EXCLUSIVE = CommandSubscribe.Exclusive
 SHARED = CommandSubscribe.Shared
@@ -65,6 +67,9 @@ class Subscription:
         "dead_letter_failures",
         "dead_letter_loops",
         "dead_lettered",
+        "dispatch_gate",
+        "dispatch_throttled_bytes",
+        "dispatch_throttled_messages",
         "dispatcher",
         "durable",
         "entries_out",
@@ -75,6 +80,7 @@ class Subscription:
         "last_consumed_ms",
         "last_expire_ms",
         "last_mark_delete_ms",
+        "last_used_ms",
         "max_unacked_messages",
         "max_unacked_per_consumer",
         "messages_acked",
@@ -84,6 +90,7 @@ class Subscription:
         "name",
         "pending",
         "properties",
+        "rate_limited",
         "redelivery_counts",
         "sub_type",
         "takes_part",
@@ -136,6 +143,13 @@ class Subscription:
         #: Whether its backlog counts for quotas and expires; that of the broker's own compaction does not.
         self.takes_part = name != COMPACTION
         self.expiry = Expiry(self)
+        #: When a consumer last came or left, or somebody moved it by hand; it was restored or created before.
+        self.last_used_ms = topic.host.clock.now_ms()
+        #: The dispatch rates it is under, and whether one of them stops it now.
+        self.dispatch_gate: DispatchGate | None = None
+        self.rate_limited = False
+        self.dispatch_throttled_messages = 0
+        self.dispatch_throttled_bytes = 0
 
     # -- figures ---------------------------------------------------------------------------------------------
 
@@ -204,6 +218,7 @@ class Subscription:
         ):
             raise ConsumerBusy(f"Subscription '{self.name}' has a different Key_Shared policy")
         dispatcher.add(consumer)
+        self.used()
         self.dispatcher = dispatcher
         self.sub_type = sub_type
         self.tell_end()
@@ -223,6 +238,7 @@ class Subscription:
         """
         if self.dispatcher is None or consumer not in self.consumers:
             return
+        self.used()
         self.dispatcher.remove(consumer)
         if not self.consumers:
             self.dispatcher.rewind()
@@ -232,6 +248,11 @@ class Subscription:
             self.expiry.give_back_all()
             if not self.durable and not returns:
                 self.topic.drop_subscription(self)
+
+    def used(self) -> None:
+        """Note that somebody uses the subscription, and with it the topic."""
+        self.topic.used()
+        self.last_used_ms = self.topic.last_used_ms
 
     def disconnect_all(self, *, keep: bool = False) -> None:
         """Ask every consumer to reconnect; ``keep`` a subscription that is not durable for them."""

@@ -1,14 +1,12 @@
-"""A persistent topic: its ledgers, what is published to it, and the subscriptions that read it.
+"""A persistent topic: what is published to it, the subscriptions that read it, and the policies it is kept by.
 
 Synchronous and free of I/O of its own: it submits entries and records to the store and is called back when they
-are durable. Entries are addressed inside the core by *offset*, the dense index of an entry in its topic; clients
-see (ledger id, entry id). :meth:`Topic.offset_of` and :meth:`Topic.position` map one to the other.
+are durable. Where its entries lie is the business of :mod:`.entry_log`.
 """
 
 from __future__ import annotations
 
 import sys
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -24,39 +22,26 @@ from . import records
 from .backlog_quota import QuotaState
 from .batches import is_batch
 from .cursor import Cursor
+from .entry_log import EntryLog, LogHost
 from .errors import BrokerError, Conflict, PersistenceError, PreconditionFailed, SubscriptionNotFound
 from .expiry import InvalidMessageTtl, base_ms, ttl_of, ttls_in
-from .figures import BrokerFigures, TopicFigures
+from .figures import TopicFigures
 from .key_selector import sticky_hash
 from .names import check_name
 from .producer import Producer, ProducerRegistry, Receipt
 from .retention import releasable
 from .subscription import Done, Subscription
-from .tail_cache import TailCache, TopicTail
 from .timed_entries import TimedEntries
 
 if TYPE_CHECKING:
-    from heliograph_broker.clock import Clock
-    from heliograph_broker.config import BrokerConfig
-    from heliograph_broker.storage.store import LedgerStore
-
     from .dead_letter import DeadLetters
 
 log = structlog.get_logger(__name__)
 
-#: offset, messages, bytes, cumulative messages, cumulative bytes
-HeaderFacts = tuple[int, int, int, int, int]
-_HEADERS_AT_ONCE = 10_000
 
-
-class TopicHost(Protocol):
+class TopicHost(LogHost, Protocol):
     """What a topic needs of the broker around it."""
 
-    store: LedgerStore
-    clock: Clock
-    config: BrokerConfig
-    tail_cache: TailCache
-    figures: BrokerFigures
     dead_letters: DeadLetters
 
     def cursor_dirty(self, subscription: Subscription) -> None:
@@ -69,72 +54,42 @@ class TopicHost(Protocol):
         """The topic has delayed entries to watch."""
 
 
-class LedgerInfo:
-    """A ledger: entries ``base_offset .. base_offset + entries - 1`` of the topic."""
-
-    __slots__ = ("base_offset", "created_ms", "entries", "ledger_id")
-
-    def __init__(self, ledger_id: int, base_offset: int, created_ms: int, entries: int = 0) -> None:
-        self.ledger_id = ledger_id
-        self.base_offset = base_offset
-        self.created_ms = created_ms
-        #: Entries assigned, the ones not durable yet included.
-        self.entries = entries
-
-
-class Topic:
-    """See the module. ``end_offset`` is one beyond the last durable entry, ``first_offset`` the first one kept."""
+class Topic(EntryLog):
+    """See the module."""
 
     __slots__ = (
-        "_bases",
-        "_by_id",
         "_in_flight",
-        "_next_bytes",
-        "_next_messages",
-        "_next_offset",
         "bytes_in",
         "closed",
         "created_ms",
         "delayed_delivery",
         "effective",
-        "end_offset",
-        "figures",
-        "first_offset",
         "fresh_from",
         "has_timed",
         "host",
         "last_publish_ms",
-        "last_receive_ms",
-        "ledgers",
         "may_expire",
         "msg_in",
-        "name",
         "policies",
         "producer_registry",
         "properties",
         "quota",
         "subscriptions",
-        "tail",
         "terminated",
         "timed",
-        "total_bytes",
-        "total_messages",
-        "trimmed_bytes",
-        "trimmed_messages",
         "ttl_ms",
     )
 
     persistent = True
+    host: TopicHost
 
     def __init__(self, host: TopicHost, name: TopicName, record: records.TopicRecord) -> None:
         self.host = host
-        self.name = name
         self.created_ms = record.created_ms
         self.properties = record.properties
         self.policies: Policies | None = record.policies
         self.producer_registry = ProducerRegistry(record.epoch)
         self.subscriptions: dict[str, Subscription] = {}
-        self.tail = TopicTail()
         self.effective = DEFAULTS
         self.delayed_delivery = True
         self.closed = False
@@ -145,69 +100,13 @@ class Topic:
         self.timed = TimedEntries()
         #: From here on entries became durable just now, which is when those with a TTL of 0 have their chance.
         self.fresh_from = sys.maxsize
-        self.last_receive_ms = 0
         self.quota = QuotaState(self)
-        #: None until the first entry is durable.
-        self.figures: TopicFigures | None = None
         self.msg_in = 0
         self.bytes_in = 0
         self.last_publish_ms = 0
         self._in_flight: deque[tuple[Producer, int, int]] = deque()
         self.has_timed = record.timed
-        self.first_offset = record.first_offset
-        self.trimmed_messages = record.trimmed_messages
-        self.trimmed_bytes = record.trimmed_bytes
-        self.ledgers: list[LedgerInfo] = []
-        base = record.base_offset
-        for ledger in record.ledgers:
-            self.ledgers.append(LedgerInfo(ledger.ledger_id, base, ledger.created_ms, ledger.entries))
-            base += ledger.entries
-        self._index_ledgers()
-        self.total_messages = record.trimmed_messages
-        self.total_bytes = record.trimmed_bytes
-        self.end_offset = self.first_offset
-        self._recover_end()
-        self._next_offset = self.end_offset
-        self._next_messages = self.total_messages
-        self._next_bytes = self.total_bytes
-
-    def _recover_end(self) -> None:
-        """Find the last durable entry and correct the counts of ledgers that a crash cut short.
-
-        A ledger's record may be durable although the last entries of the ledger before it never became so.
-        """
-        store = self.host.store
-        for ledger in reversed(self.ledgers):
-            bounds = store.bounds(ledger.ledger_id)
-            if bounds is None or ledger.base_offset + bounds[1] < self.first_offset:
-                continue
-            header = store.header(ledger.ledger_id, bounds[1])
-            if header is not None:
-                self.end_offset = ledger.base_offset + bounds[1] + 1
-                self.total_messages = header.total_messages
-                self.total_bytes = header.total_bytes
-                self.last_receive_ms = header.receive_ms
-                break
-        counts = [ledger.entries for ledger in self.ledgers[:-1]]
-        self._fit_ledgers_to(self.end_offset)
-        if counts != [ledger.entries for ledger in self.ledgers[:-1]]:
-            # Durable before anything is published again: later ledgers would else be placed behind entries that
-            # do not exist at the next start.
-            self.persist()
-
-    def _fit_ledgers_to(self, end_offset: int) -> None:
-        """Make the ledgers hold exactly the entries below ``end_offset``."""
-        base = self.ledgers[0].base_offset if self.ledgers else 0
-        for ledger in self.ledgers:
-            ledger.base_offset = base
-            room = max(0, end_offset - base)
-            ledger.entries = room if ledger is self.ledgers[-1] else min(ledger.entries, room)
-            base += ledger.entries
-        self._index_ledgers()
-
-    def _index_ledgers(self) -> None:
-        self._bases = [ledger.base_offset for ledger in self.ledgers]
-        self._by_id = {ledger.ledger_id: ledger for ledger in self.ledgers}
+        super().__init__(name, record)
 
     # -- figures ---------------------------------------------------------------------------------------------
 
@@ -216,23 +115,9 @@ class Topic:
         return self.producer_registry.connected
 
     @property
-    def stored_messages(self) -> int:
-        """Messages still kept: the backlog of the slowest subscription and what retention holds beyond it."""
-        return self.total_messages - self.trimmed_messages
-
-    @property
-    def stored_bytes(self) -> int:
-        return self.total_bytes - self.trimmed_bytes
-
-    @property
     def dead_letter_topic(self) -> str | None:
         """Full name of the topic expired messages go to."""
         return self.effective.dead_letter_topic
-
-    @property
-    def submitted_bytes(self) -> int:
-        """Bytes ever published, those on their way to the disk included."""
-        return self._next_bytes
 
     def backlogged(self) -> list[Subscription]:
         """Return the durable subscriptions that have a backlog (the broker's own compaction is not asked)."""
@@ -281,29 +166,16 @@ class Topic:
     def find_timed(self) -> None:
         """Find the stored entries that expire by a rule of their own: at start, or when delays begin to count."""
         self.timed = TimedEntries()
-        end = self.end_offset
 
-        def find(offset: int) -> None:
-            ledger = self._by_id[self.position(offset)[0]]
-            first = offset - ledger.base_offset
-            last = min(first + _HEADERS_AT_ONCE, ledger.entries) - 1
+        def found(headers: list[tuple[int, EntryHeader]] | None) -> None:
+            if headers is None:
+                self.host.look_at(self)
+                return
+            for offset, header in headers:
+                if header.ttl_ms >= 0 or header.deliver_at_ms > header.receive_ms:
+                    self._note_timed(offset, header)
 
-            def found(result: list[EntryHeader] | Exception) -> None:
-                if isinstance(result, Exception):
-                    log.error("delayed entries and TTLs were not read", topic=str(self.name), error=str(result))
-                    return
-                for header in result:
-                    if header.ttl_ms >= 0 or header.deliver_at_ms > header.receive_ms:
-                        self._note_timed(ledger.base_offset + header.entry_id, header)
-                if ledger.base_offset + last + 1 < end:
-                    find(ledger.base_offset + last + 1)
-                else:
-                    self.host.look_at(self)
-
-            self.host.store.read_headers(ledger.ledger_id, first, last, found)
-
-        if self.first_offset < end:
-            find(self.first_offset)
+        self.scan_headers(found)
 
     def _note_timed(self, offset: int, entry: Entry | EntryHeader) -> None:
         if entry.deliver_at_ms > entry.receive_ms:
@@ -311,38 +183,6 @@ class Topic:
         if entry.ttl_ms >= 0:
             self.timed.add_own(offset, base_ms(self, entry) + entry.ttl_ms)
             self.may_expire = True
-
-    # -- positions -------------------------------------------------------------------------------------------
-
-    def position(self, offset: int) -> tuple[int, int]:
-        """Return (ledger id, entry id) of ``offset``; entry id -1 stands for "before the first of the ledger"."""
-        if not self.ledgers:
-            return -1, -1
-        index = bisect_right(self._bases, offset) - 1
-        if index < 0:
-            return self.ledgers[0].ledger_id, -1
-        ledger = self.ledgers[index]
-        return ledger.ledger_id, offset - ledger.base_offset
-
-    def offset_of(self, ledger_id: int, entry_id: int) -> int | None:
-        """Return the offset of a stored, durable entry; None if it is trimmed, unknown or not there yet."""
-        ledger = self._by_id.get(ledger_id)
-        if ledger is None:
-            return None
-        offset = ledger.base_offset + entry_id
-        if not 0 <= entry_id < ledger.entries or not self.first_offset <= offset < self.end_offset:
-            return None
-        return offset
-
-    def offset_at_or_after(self, ledger_id: int, entry_id: int) -> int:
-        """Return the offset of the first kept entry at or after a position, whatever it names; the end if none is."""
-        for ledger in self.ledgers:
-            if ledger.ledger_id > ledger_id:
-                return max(self.first_offset, ledger.base_offset)
-            if ledger.ledger_id == ledger_id:
-                within = min(max(entry_id, 0), ledger.entries)
-                return min(max(self.first_offset, ledger.base_offset + within), self.end_offset)
-        return self.end_offset
 
     # -- publishing ------------------------------------------------------------------------------------------
 
@@ -409,18 +249,6 @@ class Topic:
         self.last_publish_ms = now
         self.host.store.append(self, entry)
 
-    def _must_roll(self, ledger: LedgerInfo, now: int) -> bool:
-        config = self.host.config
-        too_old = now - ledger.created_ms >= config.ledger_max_age_ms
-        return ledger.entries >= config.ledger_max_entries or (too_old and ledger.entries > 0)
-
-    def _roll_ledger(self, now: int) -> None:
-        """Close the open ledger and begin the next; its record is durable before the first receipt from it."""
-        ledger = LedgerInfo(self.host.store.next_ledger_id(), self._next_offset, now)
-        self.ledgers.append(ledger)
-        self._index_ledgers()
-        self.persist()
-
     def entries_durable(self, entries: list[Entry]) -> None:
         """A group is synced: send the receipts, then offer the entries to every subscription."""
         in_flight = self._in_flight
@@ -480,78 +308,6 @@ class Topic:
             self._next_bytes = self.total_bytes
             self._fit_ledgers_to(self.end_offset)
             self.persist()
-
-    # -- reading ---------------------------------------------------------------------------------------------
-
-    def read(
-        self, offset: int, count: int, max_bytes: int, callback: Callable[[list[Entry] | Exception], None]
-    ) -> None:
-        """Read durable entries from ``offset`` on, of one ledger at most ``count`` of them or ``max_bytes``."""
-        ledger = self._by_id[self.position(offset)[0]]
-        first = offset - ledger.base_offset
-        last = min(first + count, ledger.entries, self.end_offset - ledger.base_offset) - 1
-        base = ledger.base_offset
-
-        def with_offsets(result: list[Entry] | Exception) -> None:
-            if not isinstance(result, Exception):
-                for entry in result:
-                    entry.offset = base + entry.entry_id
-            callback(result)
-
-        self.host.store.read(ledger.ledger_id, first, last, max_bytes, with_offsets)
-
-    def remember(self, entries: list[Entry]) -> None:
-        """Keep entries that were read in the tail cache."""
-        for entry in entries:
-            self.host.tail_cache.add(self.tail, entry)
-        if self.figures is None:
-            self.figures = TopicFigures()
-        self.figures.cache_misses += len(entries)
-
-    def header(self, offset: int) -> EntryHeader | None:
-        """Return the header of a kept entry by a point read, None if there is none."""
-        ledger_id, entry_id = self.position(offset)
-        return self.host.store.header(ledger_id, entry_id) if entry_id >= 0 else None
-
-    def read_headers(self, first: int, last: int, callback: Callable[[list[HeaderFacts] | Exception], None]) -> None:
-        """Read the sizes of entries ``first..last``: of one ledger and a bounded number at a time, at least one."""
-        ledger = self._by_id[self.position(first)[0]]
-        base = ledger.base_offset
-        end = min(last - base, ledger.entries - 1, first - base + _HEADERS_AT_ONCE)
-
-        def facts(result: list[EntryHeader] | Exception) -> None:
-            if isinstance(result, Exception):
-                callback(result)
-                return
-            callback([(base + h.entry_id, h.messages, h.size, h.total_messages, h.total_bytes) for h in result])
-
-        self.host.store.read_headers(ledger.ledger_id, first - base, end, facts)
-
-    def totals_before(self, offset: int, callback: Callable[[tuple[int, int] | Exception], None]) -> None:
-        """Call back with the cumulative messages and bytes of everything before ``offset``."""
-        if offset <= self.first_offset:
-            callback((self.trimmed_messages, self.trimmed_bytes))
-            return
-        if offset >= self.end_offset:
-            callback((self.total_messages, self.total_bytes))
-            return
-
-        def found(result: list[HeaderFacts] | Exception) -> None:
-            callback(result if isinstance(result, Exception) else (result[-1][3], result[-1][4]))
-
-        self.read_headers(offset - 1, offset - 1, found)
-
-    def first_published_at_or_after(self, publish_ms: int) -> int:
-        """Return the offset of the first entry whose publish time is not before ``publish_ms`` (binary search)."""
-        low, high = self.first_offset, self.end_offset
-        while low < high:
-            middle = (low + high) // 2
-            header = self.header(middle)
-            if header is None or header.publish_ms < publish_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
     # -- subscriptions ---------------------------------------------------------------------------------------
 
@@ -676,10 +432,6 @@ class Topic:
         store.after_commit(let_go)
         return freed
 
-    def retain_in_store(self) -> dict[int, int]:
-        """Return ledger id -> first entry kept, for the store's clean-up at start."""
-        return {ledger.ledger_id: max(0, self.first_offset - ledger.base_offset) for ledger in self.ledgers}
-
     def key(self) -> bytes:
         return records.TOPIC + str(self.name).encode()
 
@@ -743,10 +495,6 @@ class Topic:
         self.producer_registry = ProducerRegistry(self.producer_registry.topic_epoch)
         for subscription in list(self.subscriptions.values()):
             subscription.tell_end()
-
-    def last_position(self) -> tuple[int, int]:
-        """Return (ledger id, entry id) of the last durable entry, entry id -1 if there never was one in its ledger."""
-        return self.position(self.end_offset - 1)
 
     def close(self) -> None:
         """Disconnect everybody; the topic is going away."""

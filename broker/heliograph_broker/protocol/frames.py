@@ -70,6 +70,17 @@ def check_text(message: Message) -> None:
                 check_text(part)
 
 
+def peek_metadata(entry: memoryview) -> MessageMetadata:
+    """Return the metadata of an entry that :func:`parse_entry` found good before; the payload is not looked at."""
+    at = 0
+    if entry[0] << 8 | entry[1] == MAGIC_BROKER_ENTRY_METADATA:
+        at = 6 + int(_U32.unpack_from(entry, 2)[0])
+    if entry[at] << 8 | entry[at + 1] == MAGIC_CRC32C:
+        at += 6
+    (size,) = _U32.unpack_from(entry, at)
+    return MessageMetadata.FromString(bytes(entry[at + 4 : at + 4 + size]))
+
+
 def parse_entry(entry: bytes) -> ParsedEntry:
     """Verify the checksum of an entry as published and decode its metadata.
 

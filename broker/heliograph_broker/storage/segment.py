@@ -8,8 +8,9 @@ its place by an atomic rename. At start the highest generation of each order cou
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import lmdb
 
@@ -17,6 +18,8 @@ from .data_dir import sync_directory
 from .entry import HEADER, Entry, EntryHeader, decode_entry, decode_header
 
 _KEY = struct.Struct(">QQ")
+
+T = TypeVar("T")
 
 
 class Run:
@@ -187,6 +190,21 @@ class Segment:
                 if ledger != ledger_id or entry_id > last:
                     break
                 found.append(decode_header(entry_id, value))
+        return found
+
+    def map_frames(
+        self, ledger_id: int, first: int, last: int, function: Callable[[memoryview], T]
+    ) -> list[tuple[int, T]]:
+        """Return (entry id, ``function`` of the frame) of entries ``first..last``."""
+        found: list[tuple[int, T]] = []
+        with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
+            if not cursor.set_range(_KEY.pack(ledger_id, first)):
+                return found
+            for key, value in cursor:
+                ledger, entry_id = _KEY.unpack(key)
+                if ledger != ledger_id or entry_id > last:
+                    break
+                found.append((entry_id, function(memoryview(value)[HEADER.size :])))
         return found
 
     def header(self, ledger_id: int, entry_id: int) -> EntryHeader | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import lmdb
 import structlog
@@ -27,6 +27,8 @@ from .segment_set import SegmentSet
 __all__ = ["DataDirError", "InlineScheduler", "LedgerStore", "LoopScheduler", "StorageFull"]
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 _NEXT_LEDGER = b"next-ledger-id"
 _LEDGER_BLOCK = 1000
@@ -290,6 +292,25 @@ class LedgerStore:
             callback(result)
 
         self._scheduler.read(lambda: job(segment), done)
+
+    def map_frames(
+        self, ledger_id: int, first_entry: int, last_entry: int, function: Callable[[memoryview], T]
+    ) -> Iterator[T]:
+        """Yield ``function`` of the frame of each entry, read in the calling thread: for a bounded number of them.
+
+        Only the pages it looks at are read. The view it is given is void when it has returned.
+        """
+        at = first_entry
+        while at <= last_entry:
+            segment = self._segments.holder(ledger_id, at)
+            if segment is None:
+                return
+            mapped = segment.map_frames(ledger_id, at, last_entry, function)
+            if not mapped:
+                return
+            at = mapped[-1][0] + 1
+            for _, value in mapped:
+                yield value
 
     def header(self, ledger_id: int, entry_id: int) -> EntryHeader | None:
         """Return one header by a point read in the calling thread."""

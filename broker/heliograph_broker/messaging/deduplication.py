@@ -1,0 +1,313 @@
+"""Deduplication: what a producer sends again is answered as stored and not stored again (Pulsar's message dedup).
+
+A topic remembers, by producer name, the highest sequence id that is durable. An entry at or below it is a duplicate:
+its receipt has the message id -1:-1, which official clients take as success. Receipts keep the order of the entries,
+so a duplicate of an entry that is still being written is answered right after that one's receipt.
+
+The ids are kept by a record in the metadata store, a *snapshot*, and the entries behind it: after a crash the
+metadata of those few entries brings the ids up to date when the topic is first used. Nothing is trimmed before a
+snapshot that covers it is durable. So the ids and the entries cannot part, whenever the broker is killed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.protocol.frames import peek_metadata
+
+from . import records
+
+if TYPE_CHECKING:
+    from heliograph_broker.resources.names import TopicName
+    from heliograph_broker.resources.policies import Policies
+
+    from .broker import Broker
+    from .producer import Producer, Receipt
+    from .topic import Topic
+
+#: A snapshot is taken after so many entries (or one for each producer remembered, if these are more), and at most
+#: about so many have to be read again after a crash.
+SNAPSHOT_ENTRIES = 1000
+#: How often producers are looked at that may be forgotten.
+PURGE_INTERVAL_MS = 60_000
+
+
+class _Duplicate:
+    """A duplicate that waits for its receipt until the entries before it are durable."""
+
+    __slots__ = ("behind", "highest_sequence_id", "producer", "sequence_id", "up_to")
+
+    def __init__(self, behind: int, producer: Producer, sequence_id: int, highest: int, up_to: int) -> None:
+        #: Offset of the last entry that was submitted before it.
+        self.behind = behind
+        self.producer = producer
+        self.sequence_id = sequence_id
+        self.highest_sequence_id = highest
+        self.up_to = up_to
+
+
+class Deduplication:
+    """The sequence ids of one topic that has deduplication switched on. ``duplicates`` counts entries not stored."""
+
+    __slots__ = (
+        "_active_ms",
+        "_closed",
+        "_covered",
+        "_durable",
+        "_durable_end",
+        "_since_snapshot",
+        "_stored",
+        "_submitted",
+        "_topic",
+        "_under_way",
+        "_waiting",
+        "duplicates",
+    )
+
+    def __init__(self, topic: Topic, stored: bytes | None = None) -> None:
+        """Continue from a ``stored`` snapshot; without one begin with what is published from now on."""
+        self._topic = topic
+        self.duplicates = 0
+        self._closed = False
+        self._stored = stored
+        self._durable: dict[str, int] = {}
+        self._durable_end = topic.next_offset
+        #: Entries below this offset are in the last snapshot.
+        self._covered = 0
+        self._since_snapshot = 0
+        #: Highest id submitted and not durable yet, by producer name; and the same by entry: offset, name, id.
+        self._under_way: dict[str, int] = {}
+        self._submitted: deque[tuple[int, str, int]] = deque()
+        self._waiting: deque[_Duplicate] = deque()
+        #: When a producer was last known to be there.
+        self._active_ms: dict[str, int] = {}
+        if stored is None:
+            # At once: that entries before this one do not count must survive a crash too.
+            self._take_snapshot()
+
+    # -- publishing ------------------------------------------------------------------------------------------
+
+    def admits(
+        self, producer: Producer, sequence_id: int, highest_sequence_id: int, metadata: wire.MessageMetadata
+    ) -> bool:
+        """Whether an entry is to be stored; if not, it is answered here. The topic submits it next if so."""
+        self.recover()
+        name = producer.name
+        if metadata.producer_name != name:
+            # After a crash only the entry itself tells whose it was.
+            self._refuse(producer, sequence_id, f"the entry names producer '{metadata.producer_name}', not '{name}'")
+            return False
+        first, last = _sequence_ids(metadata)
+        known = self._under_way.get(name)
+        if known is None:
+            known = self._durable.get(name, -1)
+        if first > known:
+            if _completes_message(metadata):
+                self._under_way[name] = last
+                self._submitted.append((self._topic.next_offset, name, last))
+            return True
+        if last > known:
+            self._refuse(
+                producer,
+                sequence_id,
+                f"the batch has sequence ids {first} to {last}, of which those up to {known} are stored: storing it "
+                "would double some messages and dropping it lose others",
+            )
+            return False
+        self.duplicates += 1
+        topic = self._topic
+        if topic.has_in_flight:
+            self._waiting.append(_Duplicate(topic.next_offset - 1, producer, sequence_id, highest_sequence_id, last))
+        else:
+            producer.sink.send_receipts(producer, [(sequence_id, highest_sequence_id, -1, -1)])
+        return False
+
+    def _refuse(self, producer: Producer, sequence_id: int, reason: str) -> None:
+        producer.sink.send_publish_error(
+            producer.producer_id, sequence_id, wire.NotAllowedError, f"deduplication: {reason}"
+        )
+
+    def entries_durable(self, end_offset: int, receipts: dict[Producer, list[Receipt]]) -> None:
+        """Entries below ``end_offset`` are durable: add to their ``receipts`` those of duplicates, in order."""
+        self._durable_end = max(self._durable_end, end_offset)
+        submitted = self._submitted
+        if submitted and submitted[0][0] < end_offset:
+            now = self._topic.host.clock.now_ms()
+            while submitted and submitted[0][0] < end_offset:
+                _, name, last = submitted.popleft()
+                self._durable[name] = last
+                self._active_ms[name] = now
+                self._since_snapshot += 1
+                if self._under_way.get(name) == last:
+                    del self._under_way[name]
+            if self._since_snapshot >= max(SNAPSHOT_ENTRIES, len(self._durable)):
+                self._take_snapshot()
+        waiting = self._waiting
+        while waiting and waiting[0].behind < end_offset:
+            duplicate = waiting.popleft()
+            receipt = (duplicate.sequence_id, duplicate.highest_sequence_id, -1, -1)
+            of_producer = receipts.setdefault(duplicate.producer, [])
+            position = self._topic.position(duplicate.behind)
+            later = (at for at, (_, _, ledger, entry) in enumerate(of_producer) if (ledger, entry) > position)
+            of_producer.insert(next(later, len(of_producer)), receipt)
+
+    def entries_failed(self) -> None:
+        """Nothing that was under way became durable: duplicates of that fail as their originals did."""
+        self._submitted.clear()
+        self._under_way.clear()
+        self._durable_end = min(self._durable_end, self._topic.end_offset)
+        if self._covered > self._durable_end:
+            # Switched on while they were under way: their offsets go to entries that count.
+            self._take_snapshot()
+        self._answer_waiting()
+
+    def _answer_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for duplicate in waiting:
+            producer = duplicate.producer
+            if duplicate.up_to <= self._durable.get(producer.name, -1):
+                receipt = (duplicate.sequence_id, duplicate.highest_sequence_id, -1, -1)
+                producer.sink.send_receipts(producer, [receipt])
+            else:
+                producer.sink.send_publish_error(
+                    producer.producer_id,
+                    duplicate.sequence_id,
+                    wire.PersistenceError,
+                    "the entry this one repeats could not be stored",
+                )
+
+    # -- producers -------------------------------------------------------------------------------------------
+
+    def last_sequence_id(self, name: str) -> int:
+        """Return the highest durable sequence id of a producer, which has connected; -1 if none is known."""
+        self.recover()
+        last = self._durable.get(name)
+        if last is None:
+            return -1
+        self._active_ms[name] = self._topic.host.clock.now_ms()
+        return last
+
+    def forget_inactive(self, now_ms: int) -> None:
+        """Forget producers that were not connected for as long as the broker's settings say."""
+        if self._stored is not None:
+            # Not used since the start, from which the time counts.
+            return
+        producers = self._topic.producers
+        # What was seen a moment before the last look may have left right before this one.
+        since = now_ms - self._topic.host.config.deduplication_inactivity_ms - PURGE_INTERVAL_MS
+        gone = []
+        for name in self._durable:
+            if name in producers or name in self._under_way:
+                self._active_ms[name] = now_ms
+            elif self._active_ms.setdefault(name, now_ms) <= since:
+                gone.append(name)
+        for name in gone:
+            del self._durable[name], self._active_ms[name]
+        if gone:
+            self._take_snapshot()
+
+    # -- persistence -----------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Take over the stored snapshot and read the metadata of the entries behind it, if that is still to be done."""
+        if self._stored is None:
+            return
+        record = msgspec.msgpack.decode(self._stored, type=records.DeduplicationRecord)
+        self._stored = None
+        topic = self._topic
+        durable = self._durable = record.sequence_ids
+        self._covered = record.offset
+        offset = max(record.offset, topic.first_offset)
+        for metadata in topic.metadata_from(offset, peek_metadata):
+            self._since_snapshot += 1
+            if _completes_message(metadata):
+                last = _sequence_ids(metadata)[1]
+                durable[metadata.producer_name] = max(last, durable.get(metadata.producer_name, -1))
+        self._durable_end = topic.end_offset
+        now = topic.host.clock.now_ms()
+        self._active_ms = dict.fromkeys(durable, now)
+
+    def trimming(self, offset: int) -> None:
+        """Entries below ``offset`` go with the next group: have what they say in the same group's snapshot."""
+        self.recover()
+        if offset > self._covered:
+            self._take_snapshot()
+
+    def _take_snapshot(self) -> None:
+        self._since_snapshot = 0
+        self._topic.host.store.put_at_commit(self)
+
+    def _key(self) -> bytes:
+        return records.DEDUPLICATION + str(self._topic.name).encode()
+
+    def encode_record(self) -> tuple[bytes, bytes] | None:
+        """Return key and value of the snapshot as of the entries that are durable now."""
+        if self._closed:
+            return None
+        self._covered = self._durable_end
+        return self._key(), records.encode(records.DeduplicationRecord(self._durable_end, self._durable))
+
+    def close(self) -> None:
+        """Forget everything: the policy was switched off, or the topic is deleted."""
+        self._closed = True
+        self._topic.host.store.delete(self._key())
+        if self._waiting:
+            self._topic.host.store.after_commit(lambda error: self._answer_waiting())
+
+
+def _sequence_ids(metadata: wire.MessageMetadata) -> tuple[int, int]:
+    """Return the first and the last sequence id of an entry; they differ for some clients' batches."""
+    first = metadata.sequence_id
+    return first, max(first, metadata.highest_sequence_id)
+
+
+def _completes_message(metadata: wire.MessageMetadata) -> bool:
+    """Whether the entry is not a chunk, or the last one: all chunks of a message have its sequence id."""
+    return metadata.num_chunks_from_msg <= 1 or metadata.chunk_id >= metadata.num_chunks_from_msg - 1
+
+
+def configure(topic: Topic, policies: Policies, snapshots: Snapshots) -> None:
+    """Switch deduplication of a topic on or off as its effective policies say."""
+    current = topic.deduplication
+    if policies.deduplication and current is None:
+        topic.deduplication = Deduplication(topic, snapshots.take(topic.name))
+    elif not policies.deduplication and current is not None:
+        topic.deduplication = None
+        current.close()
+
+
+class Snapshots:
+    """The snapshots found at start, until their topics take them, and the round of looks at inactive producers."""
+
+    __slots__ = ("_broker", "_found", "_next_look_ms")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._found: dict[str, bytes] = {}
+        self._next_look_ms = 0
+
+    def load(self) -> None:
+        prefix = records.DEDUPLICATION
+        self._found = {key[len(prefix) :].decode(): value for key, value in self._broker.store.scan(prefix)}
+
+    def take(self, topic: TopicName) -> bytes | None:
+        """Return the snapshot of a topic, once."""
+        return self._found.pop(str(topic), None) if self._found else None
+
+    def loaded(self) -> None:
+        """Drop what no topic took: deduplication is off there, or the topic is gone."""
+        for name in self._found:
+            self._broker.store.delete(records.DEDUPLICATION + name.encode())
+        self._found.clear()
+
+    def run(self, now_ms: int) -> None:
+        """Now and then let topics forget inactive producers."""
+        if now_ms >= self._next_look_ms:
+            self._next_look_ms = now_ms + PURGE_INTERVAL_MS
+            for topic in self._broker.topics.values():
+                if topic.deduplication is not None:
+                    topic.deduplication.forget_inactive(now_ms)

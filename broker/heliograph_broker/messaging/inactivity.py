@@ -1,0 +1,184 @@
+"""Topics and subscriptions that nobody uses any more are deleted, by three policies.
+
+Each has a period (ms) in which nothing may have happened:
+
+- ``expires_ms`` (RabbitMQ's queue TTL): no producer or consumer was connected, and the topic was not declared again
+  (created again, applied again) or read by HTTP. The topic goes with its data and subscriptions.
+- ``inactive_topic`` (Pulsar's): no producer or consumer, and no subscription, or none that has a backlog. Not before
+  retention's time is over for what the topic may hold.
+- ``subscription_expiration_ms`` (Pulsar's): a durable subscription without consumers, sought or acknowledged by nobody.
+
+A partitioned topic goes as a whole, once all its partitions may. Periods begin anew when the broker starts. Nothing is
+polled: each topic is looked at when it may be due, and what happened since tells when to look again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+import structlog
+
+from .subscription import Subscription
+from .topic import Topic
+
+if TYPE_CHECKING:
+    from .broker import AnyTopic, Broker
+
+log = structlog.get_logger(__name__)
+
+#: Returns when a topic may go if nothing happens from now on (wall-clock ms), None if it does not.
+Due = Callable[["AnyTopic", int], int | None]
+CAUGHT_UP = "delete_when_subscriptions_caught_up"
+
+
+def in_use(topic: AnyTopic) -> bool:
+    """Whether a producer (waiting ones too), consumer or reader is connected."""
+    registry = topic.producer_registry
+    if registry.connected or registry.waiting:
+        return True
+    return any(subscription.consumers for subscription in topic.subscriptions.values())
+
+
+def expiry_ms(topic: AnyTopic, now_ms: int) -> int | None:
+    """The :data:`Due` of ``expires``."""
+    period = topic.effective.expires_ms
+    if period is None:
+        return None
+    return (now_ms if in_use(topic) else topic.last_used_ms) + period
+
+
+def inactivity_ms(topic: AnyTopic, now_ms: int) -> int | None:
+    """The :data:`Due` of ``inactive_topic``."""
+    policy = topic.effective.inactive_topic
+    if policy is None:
+        return None
+    period = policy.max_inactive_ms
+    retention = topic.effective.retention
+    if isinstance(topic, Topic) and retention is not None:
+        if retention.time_ms < 0:
+            return None
+        period = max(period, retention.time_ms)
+    if in_use(topic):
+        return now_ms + period
+    since = max(topic.last_used_ms, topic.subscriptions_changed_ms)
+    if policy.mode == CAUGHT_UP:
+        for subscription in topic.subscriptions.values():
+            if isinstance(subscription, Subscription) and subscription.takes_part:
+                if subscription.backlog_messages:
+                    return now_ms + period
+                since = max(since, subscription.last_mark_delete_ms)
+    elif any(not isinstance(sub, Subscription) or sub.takes_part for sub in topic.subscriptions.values()):
+        return now_ms + period
+    return since + period
+
+
+def subscription_expiry_ms(subscription: Subscription, now_ms: int) -> int | None:
+    """Return when a subscription may go if nothing happens from now on, None if it never does."""
+    period = subscription.topic.effective.subscription_expiration_ms
+    if period is None or not subscription.durable or not subscription.takes_part:
+        return None
+    if subscription.consumers:
+        return now_ms + period
+    return max(subscription.last_used_ms, subscription.last_acked_ms) + period
+
+
+def next_due_ms(broker: Broker, topic: AnyTopic, now_ms: int) -> int | None:
+    """Return when :func:`apply` may have something to do with the topic next; None if no policy says so."""
+    dues = [_whole_due(broker, topic, due_of, now_ms) for due_of in (expiry_ms, inactivity_ms)]
+    period = topic.effective.subscription_expiration_ms
+    if period is not None and isinstance(topic, Topic):
+        # One that is created later is due later than this.
+        dues.append(now_ms + period)
+        dues += [subscription_expiry_ms(subscription, now_ms) for subscription in topic.subscriptions.values()]
+    return min((due for due in dues if due is not None), default=None)
+
+
+def _parts(broker: Broker, topic: AnyTopic) -> Iterator[AnyTopic]:
+    """Yield all partitions of the topic's partitioned topic, or the topic itself."""
+    partitions = broker.partitions_of(topic.name.base)
+    if not partitions:
+        yield topic
+    for index in range(partitions):
+        part = broker.topics.get(str(topic.name.base.with_partition(index)))
+        if part is not None:
+            yield part
+
+
+def _whole_due(broker: Broker, topic: AnyTopic, due_of: Due, now_ms: int) -> int | None:
+    """As ``due_of``, for all partitions together. Their first one is asked for them all, the others say None."""
+    if topic.name.partition > 0 and next(_parts(broker, topic)) is not topic:
+        return None
+    due = due_of(topic, now_ms)
+    if due is None or due > now_ms or topic.name.partition < 0:
+        return due
+    for part in _parts(broker, topic):
+        other = due_of(part, now_ms)
+        if other is None:
+            return None
+        due = max(due, other)
+    return due
+
+
+def apply(broker: Broker, topic: AnyTopic, now_ms: int) -> None:
+    """Delete of the topic's subscriptions, or the topic itself, what is due."""
+    for name, due_of in (("expires", expiry_ms), ("inactive_topic", inactivity_ms)):
+        due = _whole_due(broker, topic, due_of, now_ms)
+        if due is not None and due <= now_ms:
+            base = topic.name.base
+            log.info("topic deleted: nobody used it", topic=str(base), policy=name)
+            if broker.partitions_of(base):
+                broker.delete_partitioned_topic(base, force=True)
+            else:
+                broker.delete_topic(topic.name, force=True)
+            return
+    if isinstance(topic, Topic):
+        for subscription in list(topic.subscriptions.values()):
+            due = subscription_expiry_ms(subscription, now_ms)
+            if due is not None and due <= now_ms:
+                log.info("subscription expired", topic=str(topic.name), subscription=subscription.name)
+                topic.delete_subscription(subscription.name)
+
+
+class InactivityWatch:
+    """Topics by the time one of the three policies may have something to do."""
+
+    __slots__ = ("_broker", "_due", "_queue", "_serial")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._queue: list[tuple[int, int, AnyTopic]] = []
+        #: The entry of the queue that counts for a topic, by its serial.
+        self._due: dict[AnyTopic, int] = {}
+        self._serial = 0
+
+    def configured(self, topic: AnyTopic) -> None:
+        """A topic is new, or its policies changed."""
+        self._due.pop(topic, None)
+        self._schedule(topic, self._broker.clock.now_ms())
+
+    def _schedule(self, topic: AnyTopic, now_ms: int) -> None:
+        due = next_due_ms(self._broker, topic, now_ms)
+        if due is not None:
+            self._serial += 1
+            self._due[topic] = self._serial
+            heappush(self._queue, (max(due, now_ms + 1), self._serial, topic))
+
+    def run(self, now_ms: int) -> None:
+        """Do what is due."""
+        queue = self._queue
+        while queue and queue[0][0] <= now_ms:
+            _, serial, topic = heappop(queue)
+            if self._due.get(topic) != serial:
+                continue
+            del self._due[topic]
+            if topic.closed:
+                continue
+            apply(self._broker, topic, now_ms)
+            if not topic.closed:
+                self._schedule(topic, now_ms)
+
+    def forget(self, topic: AnyTopic) -> None:
+        """The topic was deleted."""
+        self._due.pop(topic, None)
