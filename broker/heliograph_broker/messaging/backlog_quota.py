@@ -18,9 +18,10 @@ from .errors import BacklogQuotaExceeded, BacklogQuotaHeld
 from .retention import first_received_after
 
 if TYPE_CHECKING:
+    from .entry_log import HeaderFacts
     from .producer import Producer
     from .subscription import Subscription
-    from .topic import HeaderFacts, Topic
+    from .topic import Topic
 
 HOLD = "producer_request_hold"
 EXCEPTION = "producer_exception"

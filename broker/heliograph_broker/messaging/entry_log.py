@@ -1,0 +1,311 @@
+"""What a topic has in the store: its ledgers, where its entries lie, and how they are read.
+
+Entries are addressed inside the core by *offset*, the dense index of an entry in its topic; clients see
+(ledger id, entry id). :meth:`EntryLog.offset_of` and :meth:`EntryLog.position` map one to the other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from heliograph_broker.resources.names import TopicName
+from heliograph_broker.storage.entry import Entry, EntryHeader
+
+from . import records
+from .figures import BrokerFigures, TopicFigures
+from .tail_cache import TailCache, TopicTail
+
+if TYPE_CHECKING:
+    from heliograph_broker.clock import Clock
+    from heliograph_broker.config import BrokerConfig
+    from heliograph_broker.storage.store import LedgerStore
+
+log = structlog.get_logger(__name__)
+
+#: offset, messages, bytes, cumulative messages, cumulative bytes
+HeaderFacts = tuple[int, int, int, int, int]
+_HEADERS_AT_ONCE = 10_000
+
+
+class LogHost(Protocol):
+    """What a log needs of the broker around it."""
+
+    store: LedgerStore
+    clock: Clock
+    config: BrokerConfig
+    tail_cache: TailCache
+    figures: BrokerFigures
+
+
+class LedgerInfo:
+    """A ledger: entries ``base_offset .. base_offset + entries - 1`` of the topic."""
+
+    __slots__ = ("base_offset", "created_ms", "entries", "ledger_id")
+
+    def __init__(self, ledger_id: int, base_offset: int, created_ms: int, entries: int = 0) -> None:
+        self.ledger_id = ledger_id
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        #: Entries assigned, the ones not durable yet included.
+        self.entries = entries
+
+
+class EntryLog:
+    """See the module. ``end_offset`` is one beyond the last durable entry, ``first_offset`` the first one kept."""
+
+    __slots__ = (
+        "_bases",
+        "_by_id",
+        "_next_bytes",
+        "_next_messages",
+        "_next_offset",
+        "end_offset",
+        "figures",
+        "first_offset",
+        "last_receive_ms",
+        "ledgers",
+        "name",
+        "tail",
+        "total_bytes",
+        "total_messages",
+        "trimmed_bytes",
+        "trimmed_messages",
+    )
+
+    host: LogHost
+
+    def __init__(self, name: TopicName, record: records.TopicRecord) -> None:
+        self.name = name
+        self.tail = TopicTail()
+        #: None until the first entry is durable.
+        self.figures: TopicFigures | None = None
+        self.last_receive_ms = 0
+        self.first_offset = record.first_offset
+        self.trimmed_messages = record.trimmed_messages
+        self.trimmed_bytes = record.trimmed_bytes
+        self.ledgers: list[LedgerInfo] = []
+        base = record.base_offset
+        for ledger in record.ledgers:
+            self.ledgers.append(LedgerInfo(ledger.ledger_id, base, ledger.created_ms, ledger.entries))
+            base += ledger.entries
+        self._index_ledgers()
+        self.total_messages = record.trimmed_messages
+        self.total_bytes = record.trimmed_bytes
+        self.end_offset = self.first_offset
+        self._recover_end()
+        self._next_offset = self.end_offset
+        self._next_messages = self.total_messages
+        self._next_bytes = self.total_bytes
+
+    def persist(self) -> None:
+        """Queue the topic's record for the next group."""
+        raise NotImplementedError
+
+    def _recover_end(self) -> None:
+        """Find the last durable entry and correct the counts of ledgers that a crash cut short.
+
+        A ledger's record may be durable although the last entries of the ledger before it never became so.
+        """
+        store = self.host.store
+        for ledger in reversed(self.ledgers):
+            bounds = store.bounds(ledger.ledger_id)
+            if bounds is None or ledger.base_offset + bounds[1] < self.first_offset:
+                continue
+            header = store.header(ledger.ledger_id, bounds[1])
+            if header is not None:
+                self.end_offset = ledger.base_offset + bounds[1] + 1
+                self.total_messages = header.total_messages
+                self.total_bytes = header.total_bytes
+                self.last_receive_ms = header.receive_ms
+                break
+        counts = [ledger.entries for ledger in self.ledgers[:-1]]
+        self._fit_ledgers_to(self.end_offset)
+        if counts != [ledger.entries for ledger in self.ledgers[:-1]]:
+            # Durable before anything is published again: later ledgers would else be placed behind entries that
+            # do not exist at the next start.
+            self.persist()
+
+    def _fit_ledgers_to(self, end_offset: int) -> None:
+        """Make the ledgers hold exactly the entries below ``end_offset``."""
+        base = self.ledgers[0].base_offset if self.ledgers else 0
+        for ledger in self.ledgers:
+            ledger.base_offset = base
+            room = max(0, end_offset - base)
+            ledger.entries = room if ledger is self.ledgers[-1] else min(ledger.entries, room)
+            base += ledger.entries
+        self._index_ledgers()
+
+    def _index_ledgers(self) -> None:
+        self._bases = [ledger.base_offset for ledger in self.ledgers]
+        self._by_id = {ledger.ledger_id: ledger for ledger in self.ledgers}
+
+    @property
+    def stored_messages(self) -> int:
+        """Messages still kept: the backlog of the slowest subscription and what retention holds beyond it."""
+        return self.total_messages - self.trimmed_messages
+
+    @property
+    def stored_bytes(self) -> int:
+        return self.total_bytes - self.trimmed_bytes
+
+    @property
+    def submitted_bytes(self) -> int:
+        """Bytes ever published, those on their way to the disk included."""
+        return self._next_bytes
+
+    # -- positions -------------------------------------------------------------------------------------------
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Return (ledger id, entry id) of ``offset``; entry id -1 stands for "before the first of the ledger"."""
+        if not self.ledgers:
+            return -1, -1
+        index = bisect_right(self._bases, offset) - 1
+        if index < 0:
+            return self.ledgers[0].ledger_id, -1
+        ledger = self.ledgers[index]
+        return ledger.ledger_id, offset - ledger.base_offset
+
+    def offset_of(self, ledger_id: int, entry_id: int) -> int | None:
+        """Return the offset of a stored, durable entry; None if it is trimmed, unknown or not there yet."""
+        ledger = self._by_id.get(ledger_id)
+        if ledger is None:
+            return None
+        offset = ledger.base_offset + entry_id
+        if not 0 <= entry_id < ledger.entries or not self.first_offset <= offset < self.end_offset:
+            return None
+        return offset
+
+    def offset_at_or_after(self, ledger_id: int, entry_id: int) -> int:
+        """Return the offset of the first kept entry at or after a position, whatever it names; the end if none is."""
+        for ledger in self.ledgers:
+            if ledger.ledger_id > ledger_id:
+                return max(self.first_offset, ledger.base_offset)
+            if ledger.ledger_id == ledger_id:
+                within = min(max(entry_id, 0), ledger.entries)
+                return min(max(self.first_offset, ledger.base_offset + within), self.end_offset)
+        return self.end_offset
+
+    def last_position(self) -> tuple[int, int]:
+        """Return (ledger id, entry id) of the last durable entry, entry id -1 if there never was one in its ledger."""
+        return self.position(self.end_offset - 1)
+
+    def retain_in_store(self) -> dict[int, int]:
+        """Return ledger id -> first entry kept, for the store's clean-up at start."""
+        return {ledger.ledger_id: max(0, self.first_offset - ledger.base_offset) for ledger in self.ledgers}
+
+    # -- growing ---------------------------------------------------------------------------------------------
+
+    def _must_roll(self, ledger: LedgerInfo, now: int) -> bool:
+        config = self.host.config
+        too_old = now - ledger.created_ms >= config.ledger_max_age_ms
+        return ledger.entries >= config.ledger_max_entries or (too_old and ledger.entries > 0)
+
+    def _roll_ledger(self, now: int) -> None:
+        """Close the open ledger and begin the next; its record is durable before the first receipt from it."""
+        ledger = LedgerInfo(self.host.store.next_ledger_id(), self._next_offset, now)
+        self.ledgers.append(ledger)
+        self._index_ledgers()
+        self.persist()
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def read(
+        self, offset: int, count: int, max_bytes: int, callback: Callable[[list[Entry] | Exception], None]
+    ) -> None:
+        """Read durable entries from ``offset`` on, of one ledger at most ``count`` of them or ``max_bytes``."""
+        ledger = self._by_id[self.position(offset)[0]]
+        first = offset - ledger.base_offset
+        last = min(first + count, ledger.entries, self.end_offset - ledger.base_offset) - 1
+        base = ledger.base_offset
+
+        def with_offsets(result: list[Entry] | Exception) -> None:
+            if not isinstance(result, Exception):
+                for entry in result:
+                    entry.offset = base + entry.entry_id
+            callback(result)
+
+        self.host.store.read(ledger.ledger_id, first, last, max_bytes, with_offsets)
+
+    def remember(self, entries: list[Entry]) -> None:
+        """Keep entries that were read in the tail cache."""
+        for entry in entries:
+            self.host.tail_cache.add(self.tail, entry)
+        if self.figures is None:
+            self.figures = TopicFigures()
+        self.figures.cache_misses += len(entries)
+
+    def header(self, offset: int) -> EntryHeader | None:
+        """Return the header of a kept entry by a point read, None if there is none."""
+        ledger_id, entry_id = self.position(offset)
+        return self.host.store.header(ledger_id, entry_id) if entry_id >= 0 else None
+
+    def read_headers(self, first: int, last: int, callback: Callable[[list[HeaderFacts] | Exception], None]) -> None:
+        """Read the sizes of entries ``first..last``: of one ledger and a bounded number at a time, at least one."""
+        ledger = self._by_id[self.position(first)[0]]
+        base = ledger.base_offset
+        end = min(last - base, ledger.entries - 1, first - base + _HEADERS_AT_ONCE)
+
+        def facts(result: list[EntryHeader] | Exception) -> None:
+            if isinstance(result, Exception):
+                callback(result)
+                return
+            callback([(base + h.entry_id, h.messages, h.size, h.total_messages, h.total_bytes) for h in result])
+
+        self.host.store.read_headers(ledger.ledger_id, first - base, end, facts)
+
+    def totals_before(self, offset: int, callback: Callable[[tuple[int, int] | Exception], None]) -> None:
+        """Call back with the cumulative messages and bytes of everything before ``offset``."""
+        if offset <= self.first_offset:
+            callback((self.trimmed_messages, self.trimmed_bytes))
+            return
+        if offset >= self.end_offset:
+            callback((self.total_messages, self.total_bytes))
+            return
+
+        def found(result: list[HeaderFacts] | Exception) -> None:
+            callback(result if isinstance(result, Exception) else (result[-1][3], result[-1][4]))
+
+        self.read_headers(offset - 1, offset - 1, found)
+
+    def first_published_at_or_after(self, publish_ms: int) -> int:
+        """Return the offset of the first entry whose publish time is not before ``publish_ms`` (binary search)."""
+        low, high = self.first_offset, self.end_offset
+        while low < high:
+            middle = (low + high) // 2
+            header = self.header(middle)
+            if header is None or header.publish_ms < publish_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def scan_headers(self, callback: Callable[[list[tuple[int, EntryHeader]] | None], None]) -> None:
+        """Call back with the offsets and headers of all entries kept now, some at a time, and with None at the end.
+
+        What cannot be read is logged and left out, and the scan ends there.
+        """
+        end = self.end_offset
+
+        def step(offset: int) -> None:
+            if offset >= end:
+                callback(None)
+                return
+            ledger = self._by_id[self.position(offset)[0]]
+            base = ledger.base_offset
+            last = min(offset - base + _HEADERS_AT_ONCE, ledger.entries, end - base) - 1
+
+            def found(result: list[EntryHeader] | Exception) -> None:
+                if isinstance(result, Exception):
+                    log.error("entry headers were not read", topic=str(self.name), error=str(result))
+                    callback(None)
+                    return
+                callback([(base + header.entry_id, header) for header in result])
+                step(base + last + 1)
+
+            self.host.store.read_headers(ledger.ledger_id, offset - base, last, found)
+
+        step(self.first_offset)
