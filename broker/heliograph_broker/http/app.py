@@ -21,8 +21,12 @@ from . import (
     health,
     lookup,
     metrics,
+    namespace_settings,
     openapi,
+    policy_routes,
+    quota_routes,
     schemas,
+    unsupported_policies,
 )
 from .context import BROKER, CONFIG, ENDPOINTS, RATES, Endpoints
 from .errors import errors_as_json
@@ -47,6 +51,10 @@ def create_app(broker: Broker, config: BrokerConfig, endpoints: Endpoints) -> we
     for module in (
         admin_tenants,
         admin_namespaces,
+        namespace_settings,
+        policy_routes,
+        quota_routes,
+        unsupported_policies,
         admin_brokers,
         schemas,
         admin_topics,
