@@ -56,6 +56,9 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     batch_index_ack: bool = True
     """Keep acknowledgements of single messages of a batch; without it only whole batches are acknowledged."""
 
+    compaction_retain_null_key: bool = False
+    """Compaction keeps messages without a key; otherwise the compacted view is without them."""
+
     allow_auto_topic_creation: bool = True
     """Producing to, or subscribing to, an unknown topic creates it."""
     default_partitions: int = 0

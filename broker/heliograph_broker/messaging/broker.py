@@ -19,6 +19,7 @@ from heliograph_broker.resources.policies import DEFAULTS, Policies, resolve
 from heliograph_broker.storage.store import LedgerStore
 
 from . import gates, records
+from .compaction import CompactionQueue
 from .dead_letter import DeadLetters
 from .deduplication import Snapshots
 from .errors import (
@@ -73,6 +74,7 @@ class Broker:
         self.broker_policies = DEFAULTS
         self.broker_limits = Policies()
         self.dead_letters = DeadLetters(self)
+        self.compactions = CompactionQueue()
         self.housekeeping = Housekeeping()
         self.snapshots = Snapshots(self)
         self.throttled = ThrottledSubscriptions()
@@ -118,7 +120,7 @@ class Broker:
         for key, value in self.store.scan(records.TOPIC):
             name = TopicName.parse(key[len(records.TOPIC) :].decode())
             topic = Topic(self, name, topic_decoder.decode(value))
-            kept.update(topic.retain_in_store())
+            kept.update(topic.retain_in_store() | topic.compaction.retained_ledgers())
             self._register(topic)
         for key, value in self.store.scan(records.CURSOR):
             full_name, _, subscription = key[len(records.CURSOR) :].decode().partition("\0")

@@ -65,6 +65,26 @@ class Cursor:
         self.acked_messages += newly
         return newly
 
+    def ack_range(self, first: int, last: int, messages: int, size: int) -> bool:
+        """Acknowledge the entries ``first..last``, which have ``messages`` and ``size`` bytes in all.
+
+        Returns False, and does nothing, if any of them is acknowledged already, be it in part.
+        """
+        acked = self.acked
+        if first <= self.mark_delete or (acked and acked.range_cardinality(first, last + 1)):
+            return False
+        if any(first <= offset <= last for offset in self.partial):
+            return False
+        self.acked_messages += messages
+        self.acked_bytes += size
+        if first == self.mark_delete + 1:
+            self.mark_delete = last
+            if acked:
+                self._absorb()
+        else:
+            acked.add_range(first, last + 1)
+        return True
+
     def advance(self, offset: int, total_messages: int, total_bytes: int) -> int:
         """Acknowledge everything up to and including ``offset``, whose cumulative totals are given.
 

@@ -152,12 +152,12 @@ class KeySharedDispatcher(Dispatcher):
         for key_hash in self._waiting:
             self._assign(key_hash)
 
-    def deliver(self, consumer: Consumer, entry: Entry) -> None:
+    def deliver(self, consumer: Consumer, entry: Entry, remaining: int | None = None) -> None:
         holder = self._holders.get(entry.key_hash)
         if holder is None:
             holder = self._holders[entry.key_hash] = _Holder(consumer)
         holder.entries += 1
-        super().deliver(consumer, entry)
+        super().deliver(consumer, entry, remaining)
 
     def _dispatch(self) -> None:
         if not self.subscription.may_deliver:

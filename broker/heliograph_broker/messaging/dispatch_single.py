@@ -89,6 +89,9 @@ class SingleActiveDispatcher(Dispatcher):
             self._deliver_again(consumer)
             if self.reading:
                 return
+        view = self.subscription.view
+        if view is not None and consumer is not None and consumer.read_compacted and not view.dispatch(self, consumer):
+            return
         # Nothing in this loop acknowledges or trims, so the lower bound stays as it is.
         offset = max(self.read_offset, cursor.mark_delete + 1, topic.first_offset)
         end = topic.end_offset

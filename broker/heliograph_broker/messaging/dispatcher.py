@@ -116,11 +116,12 @@ class Dispatcher:
         """Entries waiting for their delivery time."""
         return 0
 
-    def deliver(self, consumer: Consumer, entry: Entry) -> None:
-        """Send one entry and account for it."""
+    def deliver(self, consumer: Consumer, entry: Entry, remaining: int | None = None) -> None:
+        """Send one entry and account for it; of a batch only the ``remaining`` bits (None: as the cursor says)."""
         subscription = self.subscription
         offset = entry.offset
-        remaining = subscription.cursor.partial.get(offset) if subscription.cursor.partial else None
+        if subscription.cursor.partial:
+            remaining = subscription.cursor.partial.get(offset, remaining)
         messages = entry.messages if remaining is None else remaining.bit_count()
         if subscription.expiry.hidden:
             remaining = subscription.expiry.visible(offset, entry.messages, remaining)

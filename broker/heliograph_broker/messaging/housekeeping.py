@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
+from .compaction import compact
 from .retention import next_trim_ms, trim_point
 from .topic import Topic
 
@@ -27,7 +28,7 @@ class Housekeeping:
     __slots__ = ("_changed", "_due", "_duties", "_looked", "_queue", "_serial")
 
     def __init__(self) -> None:
-        self._duties: list[Duty] = [expire, enforce_quota, trim]
+        self._duties: list[Duty] = [compact, expire, enforce_quota, trim]
         self._changed: dict[Topic, None] = {}
         self._queue: list[tuple[int, int, Topic]] = []
         self._due: dict[Topic, int] = {}

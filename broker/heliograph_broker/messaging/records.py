@@ -53,6 +53,24 @@ class LedgerRecord(msgspec.Struct, array_like=True):
     entries: int = 0
 
 
+class CompactionRecord(msgspec.Struct):
+    """A topic's last compaction: the ledger it made (-1 if nothing stayed), which covers the offsets to ``horizon``.
+
+    ``ledgers`` are (ledger id, base offset) of every ledger of the topic that an entry was kept of, trimmed since or
+    not; the totals are the topic's up to the horizon.
+    """
+
+    ledger_id: int
+    horizon: int
+    entries: int
+    size: int
+    ledgers: list[tuple[int, int]]
+    last_offset: int
+    last_batch_index: int
+    total_messages: int
+    total_bytes: int
+
+
 class TopicRecord(msgspec.Struct):
     """A topic: its ledgers, what was trimmed, and totals at the trim point (so counts survive an empty topic)."""
 
@@ -68,6 +86,7 @@ class TopicRecord(msgspec.Struct):
     #: Whether it ever held delayed entries or such with a TTL of their own: they are looked for at start.
     timed: bool = False
     terminated: bool = False
+    compaction: CompactionRecord | None = None
 
 
 class BrokerPoliciesRecord(msgspec.Struct):
@@ -88,6 +107,8 @@ class CursorRecord(msgspec.Struct):
     partial: dict[int, bytes] = msgspec.field(default_factory=dict)
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     created_ms: int = 0
+    #: From where on it still has to be given what is compacted and trimmed, -1: nothing of that.
+    owed_from: int = -1
 
 
 class DeduplicationRecord(msgspec.Struct):

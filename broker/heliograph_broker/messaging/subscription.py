@@ -10,6 +10,7 @@ from pyroaring import BitMap64
 from heliograph_broker.protocol.wire_pb2 import CommandSubscribe
 
 from . import records
+from .compacted_view import CompactedView
 from .consumer import Consumer
 from .cursor import Cursor
 from .dispatch_key_shared import KeySharedDispatcher
@@ -95,6 +96,7 @@ class Subscription:
         "sub_type",
         "takes_part",
         "topic",
+        "view",
     )
 
     def __init__(
@@ -143,6 +145,8 @@ class Subscription:
         #: Whether its backlog counts for quotas and expires; that of the broker's own compaction does not.
         self.takes_part = name != COMPACTION
         self.expiry = Expiry(self)
+        #: Its position in the compacted view, once a consumer asked for that.
+        self.view: CompactedView | None = None
         #: When a consumer last came or left, or somebody moved it by hand; it was restored or created before.
         self.last_used_ms = topic.host.clock.now_ms()
         #: The dispatch rates it is under, and whether one of them stops it now.
@@ -217,6 +221,8 @@ class Subscription:
             dispatcher.sticky != sticky or dispatcher.allow_out_of_order != consumer.allow_out_of_order
         ):
             raise ConsumerBusy(f"Subscription '{self.name}' has a different Key_Shared policy")
+        if consumer.read_compacted and self.view is None:
+            self.view = CompactedView(self)
         dispatcher.add(consumer)
         self.used()
         self.dispatcher = dispatcher
@@ -352,6 +358,8 @@ class Subscription:
         for ledger_id, entry_id, remaining in ids:
             offset = topic.offset_of(ledger_id, entry_id)
             if offset is None:
+                if self.view is not None:
+                    self.view.acknowledge_trimmed(ledger_id, entry_id, remaining)
                 continue
             delivery = self.pending.get(offset)
             if delivery is not None:
@@ -411,6 +419,8 @@ class Subscription:
                     self.redelivery_counts.pop(offset, None)
                 if self.dispatcher is not None:
                     self.dispatcher.acked(offset, delivery[5])
+        if whole and self.view is not None:
+            self.view.entry_acknowledged(offset)
 
     def acknowledge_cumulative(self, consumer: Consumer, up_to: AckId, done: Done | None) -> None:
         """Acknowledge everything up to and including ``up_to``. Refused on Shared and Key_Shared."""
@@ -420,6 +430,8 @@ class Subscription:
                 done(error)
             return
         consumer.last_acked_ms = self.last_acked_ms = self.topic.host.clock.now_ms()
+        if self.view is not None:
+            self.view.acknowledge_trimmed_up_to(*up_to)
         offset = self.topic.offset_at_or_after(up_to.ledger_id, up_to.entry_id)
         if self.topic.offset_of(up_to.ledger_id, up_to.entry_id) is None:
             # Trimmed meanwhile, or beyond the end: everything below it that exists.
@@ -466,6 +478,8 @@ class Subscription:
                 at, _, _, total_messages, total_bytes = headers[-1]
                 self._drop_pending(at)
                 self.messages_acked += cursor.advance(at, total_messages, total_bytes)
+                if self.view is not None:
+                    self.view.acknowledged_up_to(at)
             else:
                 if contiguous:
                     # An ack came in between: now entry by entry.
@@ -534,6 +548,8 @@ class Subscription:
 
     def clear_backlog(self, done: Done) -> None:
         """Acknowledge everything there is now."""
+        if self.view is not None:
+            self.view.clear()
         self.acknowledge_up_to(self.topic.end_offset - 1, done)
 
     def skip(self, messages: int, done: Done) -> None:
@@ -612,6 +628,8 @@ class Subscription:
         # A reader that seeks by time subscribes again without saying where: its cursor must outlive the reconnection.
         self.disconnect_all(keep=True)
         self.generation += 1
+        if self.view is not None:
+            self.view.owe(-1)
         generation = self.generation
 
         def finished(error: BrokerError | None) -> None:
@@ -664,4 +682,7 @@ class Subscription:
         """Return key and value for the metadata store; None once the subscription is deleted."""
         if self.closed:
             return None
-        return self.key(), records.encode(self.cursor.to_record(self.properties, self.created_ms))
+        record = self.cursor.to_record(self.properties, self.created_ms)
+        if self.view is not None:
+            record.owed_from = self.view.owed_from
+        return self.key(), records.encode(record)

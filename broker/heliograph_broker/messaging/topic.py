@@ -21,13 +21,15 @@ from heliograph_broker.storage.entry import Entry, EntryHeader
 from . import records
 from .backlog_quota import QuotaState
 from .batches import is_batch
+from .compacted_view import CompactedView
+from .compaction import CompactionQueue, TopicCompaction
 from .cursor import Cursor
 from .entry_log import EntryLog, LogHost
 from .errors import BrokerError, Conflict, PersistenceError, PreconditionFailed, SubscriptionNotFound
 from .expiry import InvalidMessageTtl, base_ms, ttl_of, ttls_in
 from .figures import TopicFigures
 from .key_selector import sticky_hash
-from .names import check_name
+from .names import COMPACTION, check_name
 from .producer import Producer, ProducerRegistry, Receipt
 from .retention import releasable
 from .subscription import Done, Subscription
@@ -43,6 +45,7 @@ class TopicHost(LogHost, Protocol):
     """What a topic needs of the broker around it."""
 
     dead_letters: DeadLetters
+    compactions: CompactionQueue
 
     def cursor_dirty(self, subscription: Subscription) -> None:
         """Persist the cursor soon, no receipt wanted."""
@@ -61,6 +64,7 @@ class Topic(EntryLog):
         "_in_flight",
         "bytes_in",
         "closed",
+        "compaction",
         "created_ms",
         "delayed_delivery",
         "effective",
@@ -106,6 +110,7 @@ class Topic(EntryLog):
         self.last_publish_ms = 0
         self._in_flight: deque[tuple[Producer, int, int]] = deque()
         self.has_timed = record.timed
+        self.compaction = TopicCompaction(self, record.compaction)
         super().__init__(name, record)
 
     # -- figures ---------------------------------------------------------------------------------------------
@@ -350,6 +355,8 @@ class Topic(EntryLog):
         """Put back a durable subscription at start-up."""
         cursor = Cursor.from_record(record)
         subscription = Subscription(self, name, cursor, properties=record.properties, created_ms=record.created_ms)
+        if record.owed_from >= 0:
+            subscription.view = CompactedView(subscription, record.owed_from)
         self.subscriptions[name] = subscription
 
     def subscription(self, name: str) -> Subscription:
@@ -373,6 +380,8 @@ class Topic(EntryLog):
         """Forget a subscription that has no consumers."""
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
+            if subscription.name == COMPACTION:
+                self.compaction.forget()
         subscription.closed = True
         if subscription.durable:
             self.host.store.delete(subscription.key())
@@ -455,6 +464,7 @@ class Topic(EntryLog):
             policies=self.policies,
             timed=self.has_timed,
             terminated=self.terminated,
+            compaction=self.compaction.record,
         )
         self.host.store.put(self.key(), records.encode(record))
 
@@ -514,6 +524,7 @@ class Topic(EntryLog):
         store = self.host.store
         for subscription in list(self.subscriptions.values()):
             self.drop_subscription(subscription)
+        self.compaction.forget()
         store.delete(self.key())
         ledgers = [ledger.ledger_id for ledger in self.ledgers]
 

@@ -134,6 +134,10 @@ class LedgerStore:
         self._schedule_seal()
 
     @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
     def idle(self) -> bool:
         """Whether no group is being written, so that a small one costs nobody a wait."""
         return self._writing is None
@@ -311,6 +315,10 @@ class LedgerStore:
             at = mapped[-1][0] + 1
             for _, value in mapped:
                 yield value
+
+    def work(self, job: Callable[[], Any], callback: Callable[[Any], None]) -> None:
+        """Run a job that takes its time off the loop's thread; the callback gets its result or exception."""
+        self._scheduler.background(job, callback)
 
     def header(self, ledger_id: int, entry_id: int) -> EntryHeader | None:
         """Return one header by a point read in the calling thread."""
