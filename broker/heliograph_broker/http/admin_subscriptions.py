@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import web
 
+from heliograph_broker.messaging.admission import check_new_subscription
 from heliograph_broker.messaging.broker import AnyTopic
 from heliograph_broker.messaging.errors import BrokerError, Conflict, NotAllowed, SubscriptionNotFound
 from heliograph_broker.messaging.subscription import Done, Subscription
@@ -50,6 +51,8 @@ async def create_subscription(request: web.Request) -> web.Response:
     check_subscription(name)
     if any(name in topic.subscriptions for topic in topics):
         raise Conflict("Subscription already exists for topic")
+    for topic in topics:
+        check_new_subscription(topic)
     for topic in topics:
         if not isinstance(topic, Topic):
             topic.create_subscription(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from aiohttp import web
 
+from heliograph_broker.messaging.admission import auto_topic_creation
 from heliograph_broker.messaging.broker import Broker
 from heliograph_broker.messaging.errors import PreconditionFailed, TopicNotFound
 from heliograph_broker.resources.names import TopicName
@@ -88,8 +89,9 @@ async def get_partitions(request: web.Request) -> web.Response:
     if not broker.exists(name):
         if not (flag(request, "checkAllowAutoCreation") and broker.may_auto_create(name)):
             raise TopicNotFound(f"Topic {name} not found")
-        if broker.config.default_partitions > 0 and name.partition < 0:
-            broker.create_partitioned_topic(name, broker.config.default_partitions)
+        partitions = auto_topic_creation(broker, name).partitions
+        if partitions > 0 and name.partition < 0:
+            broker.create_partitioned_topic(name, partitions)
     answer: dict[str, object] = {"partitions": broker.partitions_of(name), "deleted": False}
     record = broker.partitioned.get(str(name))
     if record is not None and record.properties:

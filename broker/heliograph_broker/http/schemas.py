@@ -127,7 +127,10 @@ async def post_schema(request: web.Request) -> web.Response:
         created_ms=broker.clock.now_ms(),
     )
     broker.namespace(name.namespace_name)
-    version = broker.schemas.add(broker.schema_key(name), record)
+    # Who administers may always add one: that clients may not is what auto_update_schema is for.
+    version = broker.schemas.add(
+        broker.schema_key(name), record, broker.effective_policies(name).schema_compatibility
+    )
     await committed(broker)
     return as_json(SchemaVersionAnswer(SchemaVersion(version)))
 

@@ -147,14 +147,15 @@ class _Changes:
                 f"spec.partitions: {name} exists and is not partitioned; valid: 0, or another name",
             )
             return
-        changes: list[Change] = []
+        # What is declared again is in use, whether it changes or not.
+        changes: list[Change] = [lambda: broker.redeclared(name)]
         if partitions > existing:
             changes.append(lambda: broker.update_partitions(name, partitions))
         if (broker.topic_policies(name) or Policies()) != (wanted or Policies()):
             changes.append(lambda: broker.set_topic_policies(name, wanted or Policies()))
         if self._missing_subscriptions(name, resource.spec.subscriptions):
             changes.append(lambda: self._add_subscriptions(name, resource.spec.subscriptions))
-        self._do("Topic", str(name), CONFIGURED if changes else UNCHANGED, changes)
+        self._do("Topic", str(name), CONFIGURED if len(changes) > 1 else UNCHANGED, changes)
 
     def _parts(self, name: TopicName) -> list[TopicName]:
         partitions = self._broker.partitions_of(name)

@@ -19,6 +19,7 @@ from heliograph_broker.resources.policies import DEFAULTS, Policies, resolve
 from heliograph_broker.storage.store import LedgerStore
 
 from . import gates, records
+from .admission import auto_topic_creation, check_new_topics
 from .compaction import CompactionQueue
 from .dead_letter import DeadLetters
 from .deduplication import Snapshots
@@ -48,6 +49,8 @@ log = structlog.get_logger(__name__)
 AnyTopic = Topic | NonPersistentTopic
 #: Acks nobody waits for are persisted at the latest this much later.
 CURSOR_FLUSH_MS = 100
+#: Later than any delivery time (wall-clock ms, signed 64 bits).
+END_OF_TIME_MS = 1 << 63
 #: How often the store is asked to give back disk space.
 MAINTAIN_MS = 500
 MAX_PARTITIONS = 10_000
@@ -178,8 +181,10 @@ class Broker:
                 dispatcher = subscription.dispatcher
                 if dispatcher is not None:
                     due = dispatcher.next_due_ms()
-                    if due is not None and due <= now:
-                        dispatcher.tick(now)
+                    # Where delays do not count any more, everything that waited for its time comes now.
+                    until = now if topic.delayed_delivery else END_OF_TIME_MS
+                    if due is not None and due <= until:
+                        dispatcher.tick(until)
                     waiting = waiting or dispatcher.delayed > 0
             if not waiting:
                 del self._delayed_topics[topic]
@@ -306,7 +311,7 @@ class Broker:
         """Whether a client that names a missing topic gets it: by the switch, and never an odd partition."""
         if name.partition >= 0:
             return name.partition < self.partitions_of(name.base)
-        return self.config.allow_auto_topic_creation and str(name) not in self.partitioned
+        return str(name) not in self.partitioned and auto_topic_creation(self, name).allow
 
     def get_or_create_topic(self, name: TopicName, *, create: bool = True) -> AnyTopic:
         """Return a topic, created if the rules of automatic creation allow it.
@@ -323,17 +328,21 @@ class Broker:
             raise TopicNotFound(f"Topic {name} not found: {name.base} has {self.partitions_of(name.base)} partitions")
         if not create or not self.may_auto_create(name):
             raise TopicNotFound(f"Topic {name} not found")
+        if name.partition < 0:
+            check_new_topics(self, name, 1, partitioned=False)
         return self._create(name, {})
 
     def create_topic(self, name: TopicName, properties: dict[str, str] | None = None) -> AnyTopic:
         """Create a topic that is not partitioned. Raises :class:`Conflict` or :class:`NamespaceNotFound`."""
         self.namespace(name.namespace_name)
         if self.exists(name):
+            self.redeclared(name)
             raise Conflict("This topic already exists")
         if name.partition >= 0 and name.partition >= self.partitions_of(name.base):
             raise PreconditionFailed(
                 f"'{name.local}' is the name of a partition: create '{name.base}' with partitions instead"
             )
+        check_new_topics(self, name, 1, partitioned=False)
         return self._create(name, properties or {})
 
     def _create(self, name: TopicName, properties: dict[str, str]) -> AnyTopic:
@@ -358,9 +367,11 @@ class Broker:
         if name.partition >= 0:
             raise PreconditionFailed("Partitioned Topic Name should not contain '-partition-'")
         if self.exists(name):
+            self.redeclared(name)
             raise Conflict("This topic already exists")
         if not 0 < partitions <= MAX_PARTITIONS:
             raise PreconditionFailed(f"Number of partitions should be between 1 and {MAX_PARTITIONS}, not {partitions}")
+        check_new_topics(self, name, partitions, partitioned=True)
         record = PartitionedRecord(partitions, properties or {})
         self.partitioned[str(name)] = record
         self.store.put(records.PARTITIONED + str(name).encode(), records.encode(record))
@@ -379,6 +390,7 @@ class Broker:
         if partitions > MAX_PARTITIONS:
             raise PreconditionFailed(f"Number of partitions should be at most {MAX_PARTITIONS}, not {partitions}")
         added = range(record.partitions, partitions)
+        check_new_topics(self, name, len(added), partitioned=True)
         record.partitions = partitions
         self.store.put(records.PARTITIONED + str(name).encode(), records.encode(record))
         self._create_partitions(name, added)
@@ -395,6 +407,15 @@ class Broker:
         for index in indexes:
             if str(name.with_partition(index)) not in self.topics:
                 self._create(name.with_partition(index), {})
+
+    def redeclared(self, name: TopicName) -> None:
+        """Somebody declared a topic that exists: the time after which it counts as unused begins anew."""
+        base = name.base
+        names = [base.with_partition(index) for index in range(self.partitions_of(base))] or [name]
+        for one in names:
+            topic = self.topics.get(str(one))
+            if topic is not None:
+                topic.used()
 
     def unload_topic(self, name: TopicName) -> None:
         """Ask every client of a topic to reconnect; what they acknowledged is written with the next group."""

@@ -25,8 +25,22 @@ _AVRO_LIKE = (Schema.Avro, Schema.Json)
 AvroSchema = Any
 
 
-def find_incompatibility(old: SchemaRecord, new: SchemaRecord) -> str | None:
-    """Return why ``old`` and ``new`` cannot read each other (FULL compatibility), None if they can."""
+FULL = "FULL"
+ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
+ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
+TRANSITIVE = "_TRANSITIVE"
+
+
+def find_incompatibility(old: SchemaRecord, new: SchemaRecord, strategy: str = FULL) -> str | None:
+    """Return why ``new`` may not follow ``old`` by one of Pulsar's strategies, None if it may.
+
+    BACKWARD: who has ``new`` can read what was written with ``old``; FORWARD: the other way round; FULL: both.
+    """
+    if strategy == ALWAYS_COMPATIBLE:
+        return None
+    if strategy == ALWAYS_INCOMPATIBLE:
+        return f"the strategy is {ALWAYS_INCOMPATIBLE}: no schema may follow another"
+    strategy = strategy.removesuffix(TRANSITIVE)
     if old.type != new.type:
         return f"type {_type_name(new.type)} instead of {_type_name(old.type)}"
     if old.type not in _AVRO_LIKE:
@@ -35,7 +49,10 @@ def find_incompatibility(old: SchemaRecord, new: SchemaRecord) -> str | None:
         old_schema, new_schema = json.loads(old.data), json.loads(new.data)
     except ValueError as error:
         return f"the definition is not JSON: {error}"
-    return _Resolution(old_schema, new_schema).problem() or _Resolution(new_schema, old_schema).problem()
+    problem = _Resolution(old_schema, new_schema).problem() if strategy != "FORWARD" else None
+    if problem is None and strategy != "BACKWARD":
+        problem = _Resolution(new_schema, old_schema).problem()
+    return problem
 
 
 class _Resolution:

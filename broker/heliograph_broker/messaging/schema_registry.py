@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from . import records
 from .errors import IncompatibleSchema, PreconditionFailed
-from .schema_compatibility import find_incompatibility
+from .schema_compatibility import FULL, TRANSITIVE, find_incompatibility
 
 _VERSION = struct.Struct(">q")
 
@@ -51,27 +51,35 @@ class SchemaRegistry:
             return versions[version], version
         return None
 
-    def add(self, topic: str, schema: records.SchemaRecord) -> int:
+    def add(
+        self, topic: str, schema: records.SchemaRecord, strategy: str | None = None, *, may_update: bool = True
+    ) -> int:
         """Store ``schema`` unless it is there; return its version.
 
-        Every stored version must be able to read the new one and the other way round (Pulsar's default, FULL,
-        against the latest version). Raises :class:`IncompatibleSchema` naming what differs.
+        It must be compatible by the topic's strategy (None: FULL) with the latest version, by a transitive one with
+        all of them. Raises :class:`IncompatibleSchema` naming what differs, or because clients may not update.
         """
-        versions = self._versions.setdefault(topic, [])
+        versions = self._versions.get(topic, [])
         for version, stored in enumerate(versions):
             if stored.type == schema.type and stored.data == schema.data:
                 return version
-        if versions:
-            reason = find_incompatibility(versions[-1], schema)
-            if reason is not None:
-                if not versions:
-                    del self._versions[topic]
-                raise IncompatibleSchema(
-                    f"Schema of topic {topic} is incompatible with version {len(versions) - 1}: {reason}"
-                )
+        if not may_update:
+            raise IncompatibleSchema("Schema not found and schema auto updating is disabled.")
+        self.check(topic, schema, strategy)
+        versions = self._versions.setdefault(topic, [])
         versions.append(schema)
         self._put(records.SCHEMA + topic.encode(), records.encode(versions))
         return len(versions) - 1
+
+    def check(self, topic: str, schema: records.SchemaRecord, strategy: str | None) -> None:
+        """Raises :class:`IncompatibleSchema` if ``schema`` may not follow the stored ones by the strategy."""
+        strategy = strategy or FULL
+        versions = self._versions.get(topic, [])
+        first = 0 if strategy.endswith(TRANSITIVE) else max(0, len(versions) - 1)
+        for version in range(len(versions) - 1, first - 1, -1):
+            reason = find_incompatibility(versions[version], schema, strategy)
+            if reason is not None:
+                raise IncompatibleSchema(f"Schema of topic {topic} is incompatible with version {version}: {reason}")
 
     def delete(self, topic: str) -> int | None:
         """Forget all versions; return the last one, None if there was none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heliograph_broker.messaging.admission import check_consumer, check_new_subscription, may_auto_subscribe
 from heliograph_broker.messaging.broker import AnyTopic
 from heliograph_broker.messaging.consumer import Consumer, KeyRange
 from heliograph_broker.messaging.errors import (
@@ -37,13 +38,19 @@ def subscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None
         return
     try:
         topic = broker.get_or_create_topic(parse_topic(request.topic), create=request.force_topic_creation)
-        if request.HasField("schema"):
-            store_schema(broker, topic.name, request.schema)
-        subscription = _subscription(session, topic, request)
-        if isinstance(subscription, Subscription) and subscription.waits_for_seek(
+        existing = topic.subscriptions.get(request.subscription)
+        if isinstance(existing, Subscription) and existing.waits_for_seek(
             lambda: subscribe(session, command, entry) if session.alive else None
         ):
             return
+        check_consumer(topic, request.subscription, request.subType)
+        if topic.subscribe_limit is not None:
+            # A consumer without a name of its own is told by its number.
+            who = request.consumer_name or str(request.consumer_id)
+            topic.subscribe_limit.subscribing(session.host, who, broker.clock.now_ms())
+        if request.HasField("schema"):
+            store_schema(broker, topic.name, request.schema, reads_only=True)
+        subscription = existing if existing is not None else _subscription(session, topic, request)
         policy = request.keySharedMeta
         sticky = request.subType == KEY_SHARED and policy.keySharedMode == wire.STICKY
         consumer = Consumer(
@@ -82,14 +89,15 @@ def subscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None
 
 
 def _subscription(session: Session, topic: AnyTopic, request: wire.CommandSubscribe) -> AnySubscription:
-    """Return the subscription a SUBSCRIBE names, created where that is allowed."""
-    existing = topic.subscriptions.get(request.subscription)
-    if existing is not None:
-        return existing
+    """Create the subscription a SUBSCRIBE names, where that is allowed."""
     if not isinstance(topic, Topic):
+        check_new_subscription(topic)
         return topic.create_subscription(request.subscription)
-    if request.durable and not session.broker.config.allow_auto_subscription_creation:
-        raise SubscriptionNotFound(f"Subscription {request.subscription} does not exist")
+    if request.durable and not may_auto_subscribe(session.broker, topic):
+        raise SubscriptionNotFound(
+            f"Subscription does not exist: {request.subscription} has to be created on {topic.name} first"
+        )
+    check_new_subscription(topic)
     start: int | None = None
     if not request.durable and request.HasField("start_message_id"):
         start = _position_to_offset(topic, request.start_message_id)

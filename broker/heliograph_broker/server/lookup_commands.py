@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heliograph_broker.messaging.admission import auto_topic_creation
 from heliograph_broker.messaging.errors import BrokerError, InvalidTopicName, TopicNotFound
 from heliograph_broker.messaging.topic_list import TopicListWatcher, TopicPattern, topics_hash
 from heliograph_broker.protocol import wire_pb2 as wire
@@ -57,8 +58,9 @@ def partitioned_metadata(session: Session, command: wire.BaseCommand, entry: byt
         if not partitions and not broker.exists(name):
             if not broker.may_auto_create(name):
                 raise TopicNotFound(f"Topic {name} not found")
-            if broker.config.default_partitions > 0 and name.partition < 0:
-                partitions = broker.config.default_partitions
+            automatic = auto_topic_creation(broker, name).partitions
+            if automatic > 0 and name.partition < 0:
+                partitions = automatic
                 broker.create_partitioned_topic(name, partitions)
     except BrokerError as error:
         response.response = wire.CommandPartitionedTopicMetadataResponse.Failed

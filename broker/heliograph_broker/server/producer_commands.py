@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from heliograph_broker.messaging.errors import BrokerError, TopicTerminated
+from heliograph_broker.messaging.admission import (
+    check_new_subscription,
+    check_producer,
+    check_schemaless_producer,
+    may_auto_subscribe,
+)
+from heliograph_broker.messaging.errors import BrokerError, NotAllowed, TopicTerminated
 from heliograph_broker.messaging.producer import SHARED, Producer
 from heliograph_broker.messaging.schema_registry import encode_version
 from heliograph_broker.messaging.topic import Topic
@@ -30,6 +36,7 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
         topic = broker.get_or_create_topic(parse_topic(request.topic))
         if topic.terminated:
             raise TopicTerminated(f"Topic {topic.name} was already terminated")
+        check_producer(topic, request.producer_name, encrypted=request.encrypted)
         if isinstance(topic, Topic) and not topic.quota.check_creation(
             request.producer_name, returning=request.epoch > 0
         ):
@@ -38,8 +45,9 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
         version = None
         if request.HasField("schema"):
             version = store_schema(broker, topic.name, request.schema)
-        elif broker.schemas.latest(broker.schema_key(topic.name)) is not None:
-            version = None
+        if version is None:
+            has_schema = broker.schemas.latest(broker.schema_key(topic.name)) is not None
+            check_schemaless_producer(topic, has_schema=has_schema)
         producer = Producer(
             topic,
             session,
@@ -56,6 +64,11 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
         )
         initial = request.initial_subscription_name
         if initial and isinstance(topic, Topic) and initial not in topic.subscriptions:
+            if not may_auto_subscribe(broker, topic):
+                raise NotAllowed(
+                    "Could not create the initial subscription due to the auto subscription creation is not allowed."
+                )
+            check_new_subscription(topic)
             topic.create_subscription(initial, "earliest")
         ready = topic.producer_registry.add(producer, _topic_epoch(request))
     except BrokerError as error:
@@ -103,7 +116,8 @@ def _answer(
     success = command.producer_success
     success.request_id = request_id
     success.producer_name = producer.name
-    success.last_sequence_id = -1
+    deduplication = producer.topic.deduplication
+    success.last_sequence_id = -1 if deduplication is None else deduplication.last_sequence_id(producer.name)
     success.schema_version = schema_version or b""
     success.producer_ready = ready
     if producer.access_mode != SHARED and ready:
@@ -157,6 +171,11 @@ def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
     if refusal:
         session.send_publish_error(producer.producer_id, sequence_id, wire.NotAllowedError, refusal)
         return
+    if topic.entry_rules is not None:
+        broken = topic.entry_rules.refusal(metadata, len(entry) - payload_offset)
+        if broken is not None:
+            session.send_publish_error(producer.producer_id, sequence_id, broken.server_error, str(broken))
+            return
     if request.is_chunk:
         producer.chunks_in += 1
     topic.publish(producer, sequence_id, request.highest_sequence_id, messages, metadata, entry)

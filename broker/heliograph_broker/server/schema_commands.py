@@ -14,8 +14,12 @@ from .session import Session
 _NONE = wire.Schema.Type.Value("None")
 
 
-def store_schema(broker: Broker, name: TopicName, schema: wire.Schema) -> int | None:
-    """Store a client's schema and return its version; None for "no schema". Raises :class:`IncompatibleSchema`."""
+def store_schema(broker: Broker, name: TopicName, schema: wire.Schema, *, reads_only: bool = False) -> int | None:
+    """Store a client's schema as the topic's policies allow and return its version; None for "no schema".
+
+    One who ``reads_only`` may have another one that is compatible, also where clients may not add to the topic's
+    schemas. Raises :class:`IncompatibleSchema`.
+    """
     if schema.type == _NONE:
         return None
     record = records.SchemaRecord(
@@ -25,7 +29,13 @@ def store_schema(broker: Broker, name: TopicName, schema: wire.Schema) -> int | 
         properties={pair.key: pair.value for pair in schema.properties},
         created_ms=broker.clock.now_ms(),
     )
-    return broker.schemas.add(broker.schema_key(name), record)
+    policies = broker.effective_policies(name)
+    key = broker.schema_key(name)
+    may_update = policies.auto_update_schema is not False
+    if reads_only and not may_update and broker.schemas.latest(key) is not None:
+        broker.schemas.check(key, record, policies.schema_compatibility)
+        return None
+    return broker.schemas.add(key, record, policies.schema_compatibility, may_update=may_update)
 
 
 def get_schema(session: Session, command: wire.BaseCommand, entry: bytes) -> None:

@@ -120,6 +120,11 @@ class Session(asyncio.BufferedProtocol):
         return self._transport is not None
 
     @property
+    def host(self) -> str:
+        """The client's address without its port."""
+        return self.address.rpartition(":")[0].removeprefix("/")
+
+    @property
     def unwritten_bytes(self) -> int:
         """Bytes sent to the client that its connection has not taken yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
