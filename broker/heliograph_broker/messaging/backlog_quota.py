@@ -208,7 +208,8 @@ class QuotaState:
         if not by_size and not by_age:
             return
         for subscription in self._topic.backlogged():
-            if subscription in self._evicting:
+            if subscription in self._evicting or subscription.expiry.running:
+                # What is on its way to a dead-letter topic has expired; it is looked at again when that is settled.
                 continue
             if by_size and subscription.backlog_bytes > self.size_limit:
                 self.evictions_size += 1

@@ -7,8 +7,8 @@ Entries are addressed inside the core by *offset*, the dense index of an entry i
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from heliograph_broker.storage.store import LedgerStore
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 #: offset, messages, bytes, cumulative messages, cumulative bytes
 HeaderFacts = tuple[int, int, int, int, int]
@@ -151,6 +153,11 @@ class EntryLog:
     @property
     def stored_bytes(self) -> int:
         return self.total_bytes - self.trimmed_bytes
+
+    @property
+    def next_offset(self) -> int:
+        """The offset the next entry submitted will have."""
+        return self._next_offset
 
     @property
     def submitted_bytes(self) -> int:
@@ -282,6 +289,14 @@ class EntryLog:
             else:
                 high = middle
         return low
+
+    def metadata_from(self, offset: int, function: Callable[[memoryview], T]) -> Iterator[T]:
+        """Yield ``function`` of the frame of every kept entry from ``offset`` on, read in the calling thread."""
+        for ledger in self.ledgers:
+            first = max(offset, self.first_offset) - ledger.base_offset
+            last = min(ledger.entries, self.end_offset - ledger.base_offset) - 1
+            if first <= last:
+                yield from self.host.store.map_frames(ledger.ledger_id, max(first, 0), last, function)
 
     def scan_headers(self, callback: Callable[[list[tuple[int, EntryHeader]] | None], None]) -> None:
         """Call back with the offsets and headers of all entries kept now, some at a time, and with None at the end.

@@ -102,11 +102,11 @@ class Expiry:
         "_own_until",
         "_regular_from",
         "_retry_ms",
-        "_running",
         "_withheld",
         "hidden",
         "lent",
         "returned",
+        "running",
         "subscription",
     )
 
@@ -120,7 +120,8 @@ class Expiry:
         self.hidden: dict[int, int] = {}
         #: What the dispatcher passed over, and would not come back to by itself.
         self._withheld = BitMap64()
-        self._running = False
+        #: Whether a run is under way: entries are being read, or letters of theirs stored.
+        self.running = False
         self._retry_ms = 0
         self.restart()
 
@@ -187,7 +188,7 @@ class Expiry:
         subscription = self.subscription
         topic = subscription.topic
         first = max(subscription.cursor.first_unacked(), topic.first_offset)
-        if first >= topic.end_offset or self._running:
+        if first >= topic.end_offset or self.running:
             return None
         if self._retry_ms > now_ms:
             return self._retry_ms
@@ -213,7 +214,7 @@ class Expiry:
         """Let everything expire that is due. What has to be read first, or dead-lettered, is done when it is."""
         subscription = self.subscription
         topic = subscription.topic
-        if self._running or self._retry_ms > now_ms or not subscription.durable:
+        if self.running or self._retry_ms > now_ms or not subscription.durable:
             return
         if topic.ttl_ms < 0 and not topic.timed.own and not self.returned:
             return
@@ -263,7 +264,7 @@ class Expiry:
             if done is not None:
                 topic.cursor_moved(subscription, done)
             return
-        self._running = True
+        self.running = True
         self._next_chunk(due, now_ms, forced, done)
 
     def _next_chunk(self, due: BitMap64, now_ms: int, forced: bool, done: Done | None) -> None:
@@ -274,7 +275,7 @@ class Expiry:
         if due:
             due.remove_range(0, topic.first_offset)
         if not due or subscription.closed or topic.closed or due.min() >= topic.end_offset:
-            self._running = False
+            self.running = False
             subscription.acked(done)
             return
         first = due.min()
@@ -299,7 +300,7 @@ class Expiry:
             return
         if generation != subscription.generation:
             # A seek came in between, which asked for its own run.
-            self._running = False
+            self.running = False
             subscription.acked(done)
             return
         due.remove_range(0, result[-1].offset + 1)
@@ -335,7 +336,7 @@ class Expiry:
                 self._expire(expiring)
                 self._next_chunk(due, now_ms, forced, done)
             else:
-                self._running = False
+                self.running = False
                 subscription.acked(done)
 
         topic.host.dead_letters.forward(target, subscription, expiring, now_ms, forwarded)
@@ -346,7 +347,7 @@ class Expiry:
         log.error(
             "messages could not expire yet", topic=str(subscription.topic.name), sub=subscription.name, error=error
         )
-        self._running = False
+        self.running = False
         self._retry_ms = now_ms + RETRY_MS
         self.returned |= due
         subscription.topic.host.look_at(subscription.topic)

@@ -36,7 +36,10 @@ from .subscription import Done, Subscription
 from .timed_entries import TimedEntries
 
 if TYPE_CHECKING:
+    from .admission import EntryRules
     from .dead_letter import DeadLetters
+    from .deduplication import Deduplication
+    from .rate_limits import PublishLimit, RateLimit, SubscribeLimit, ThrottledSubscriptions
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +49,10 @@ class TopicHost(LogHost, Protocol):
 
     dead_letters: DeadLetters
     compactions: CompactionQueue
+    throttled: ThrottledSubscriptions
+
+    def subscription_added(self, subscription: Subscription) -> None:
+        """A subscription was created or restored: see what its topic's policies say."""
 
     def cursor_dirty(self, subscription: Subscription) -> None:
         """Persist the cursor soon, no receipt wanted."""
@@ -66,19 +73,27 @@ class Topic(EntryLog):
         "closed",
         "compaction",
         "created_ms",
+        "deduplication",
         "delayed_delivery",
+        "dispatch_limit",
         "effective",
+        "entry_rules",
         "fresh_from",
         "has_timed",
         "host",
         "last_publish_ms",
+        "last_used_ms",
         "may_expire",
         "msg_in",
         "policies",
         "producer_registry",
         "properties",
+        "publish_limit",
+        "publish_throttled",
         "quota",
+        "subscribe_limit",
         "subscriptions",
+        "subscriptions_changed_ms",
         "terminated",
         "timed",
         "ttl_ms",
@@ -105,6 +120,15 @@ class Topic(EntryLog):
         #: From here on entries became durable just now, which is when those with a TTL of 0 have their chance.
         self.fresh_from = sys.maxsize
         self.quota = QuotaState(self)
+        #: What its policies ask of entries, producers and consumers; None where they ask nothing.
+        self.entry_rules: EntryRules | None = None
+        self.deduplication: Deduplication | None = None
+        self.publish_limit: PublishLimit | None = None
+        self.dispatch_limit: RateLimit | None = None
+        self.subscribe_limit: SubscribeLimit | None = None
+        self.publish_throttled = 0
+        #: When a client last came or left, or somebody declared the topic; restored topics count from the start.
+        self.last_used_ms = self.subscriptions_changed_ms = host.clock.now_ms()
         self.msg_in = 0
         self.bytes_in = 0
         self.last_publish_ms = 0
@@ -118,6 +142,11 @@ class Topic(EntryLog):
     @property
     def producers(self) -> dict[str, Producer]:
         return self.producer_registry.connected
+
+    @property
+    def has_in_flight(self) -> bool:
+        """Whether entries were submitted that are not durable yet."""
+        return bool(self._in_flight)
 
     @property
     def dead_letter_topic(self) -> str | None:
@@ -152,6 +181,10 @@ class Topic(EntryLog):
             if received >= 0 and (slowest is None or received < oldest):
                 slowest, oldest = subscription, received
         return None if slowest is None else (slowest, max(0, self.host.clock.now_ms() - oldest))
+
+    def used(self) -> None:
+        """Note that somebody uses the topic now."""
+        self.last_used_ms = self.host.clock.now_ms()
 
     # -- policies --------------------------------------------------------------------------------------------
 
@@ -222,6 +255,10 @@ class Topic(EntryLog):
             return
         if self.quota.active and not self.quota.admits(producer, size, now):
             return
+        if self.deduplication is not None and not self.deduplication.admits(
+            producer, sequence_id, highest_sequence_id, metadata
+        ):
+            return
         self.last_receive_ms = now
         deliver_at_ms = metadata.deliver_at_time if metadata.HasField("deliver_at_time") else 0
         if (ttl_ms >= 0 or deliver_at_ms > now) and not self.has_timed:
@@ -253,6 +290,8 @@ class Topic(EntryLog):
         self._in_flight.append((producer, sequence_id, highest_sequence_id))
         self.last_publish_ms = now
         self.host.store.append(self, entry)
+        if self.publish_limit is not None:
+            self.publish_limit.published(messages, size, now)
 
     def entries_durable(self, entries: list[Entry]) -> None:
         """A group is synced: send the receipts, then offer the entries to every subscription."""
@@ -283,6 +322,8 @@ class Topic(EntryLog):
                 cache.add(tail, entry)
             if entry.ttl_ms >= 0 or entry.deliver_at_ms > entry.receive_ms:
                 self._note_timed(entry.offset, entry)
+        if self.deduplication is not None:
+            self.deduplication.entries_durable(entries[-1].offset + 1, receipts)
         for producer, of_producer in receipts.items():
             producer.sink.send_receipts(producer, of_producer)
         last = entries[-1]
@@ -313,6 +354,8 @@ class Topic(EntryLog):
             self._next_bytes = self.total_bytes
             self._fit_ledgers_to(self.end_offset)
             self.persist()
+            if self.deduplication is not None:
+                self.deduplication.entries_failed()
 
     # -- subscriptions ---------------------------------------------------------------------------------------
 
@@ -344,6 +387,8 @@ class Topic(EntryLog):
             self, name, cursor, durable=durable, properties=properties, created_ms=self.host.clock.now_ms()
         )
         self.subscriptions[name] = subscription
+        self.subscriptions_changed_ms = subscription.created_ms
+        self.host.subscription_added(subscription)
         self.quota.moved_back()
         if self.first_offset < start_offset < self.end_offset:
             subscription.acknowledge_up_to(start_offset - 1, done)
@@ -358,6 +403,7 @@ class Topic(EntryLog):
         if record.owed_from >= 0:
             subscription.view = CompactedView(subscription, record.owed_from)
         self.subscriptions[name] = subscription
+        self.host.subscription_added(subscription)
 
     def subscription(self, name: str) -> Subscription:
         """Raises :class:`SubscriptionNotFound`."""
@@ -380,6 +426,7 @@ class Topic(EntryLog):
         """Forget a subscription that has no consumers."""
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
+            self.subscriptions_changed_ms = self.host.clock.now_ms()
             if subscription.name == COMPACTION:
                 self.compaction.forget()
         subscription.closed = True
@@ -410,6 +457,8 @@ class Topic(EntryLog):
         if header is None:
             log.error("trim point has no entry", topic=str(self.name), offset=offset - 1)
             return 0
+        if self.deduplication is not None:
+            self.deduplication.trimming(offset)
         freed = offset - self.first_offset
         dropped = [ledger for ledger in self.ledgers[:-1] if ledger.base_offset + ledger.entries <= offset]
         self.first_offset = offset
@@ -522,6 +571,8 @@ class Topic(EntryLog):
     def delete(self) -> None:
         """Remove everything the topic has in the store, after :meth:`close`."""
         store = self.host.store
+        if self.deduplication is not None:
+            self.deduplication.close()
         for subscription in list(self.subscriptions.values()):
             self.drop_subscription(subscription)
         self.compaction.forget()
