@@ -56,12 +56,12 @@ class HttpApi:
 
 
 @asynccontextmanager
-async def running_api(data_dir: Path) -> AsyncIterator[HttpApi]:
-    """Open the store in ``data_dir``, load the broker, serve; and close everything in order."""
+async def running_api(data_dir: Path, **settings: Any) -> AsyncIterator[HttpApi]:
+    """Open the store in ``data_dir``, load the broker, serve; and close everything in order. ``settings`` are the broker's."""
     clock = SystemClock()
     store = LedgerStore.open(data_dir, clock, scheduler=LoopScheduler(asyncio.get_running_loop()))
     try:
-        config = BrokerConfig(data_dir=str(data_dir))
+        config = BrokerConfig(data_dir=str(data_dir), **settings)
         broker = Broker(store, clock, config, random.Random(7))
         broker.load()
         endpoints = Endpoints("pulsar://127.0.0.1:6650", "http://127.0.0.1:8080")

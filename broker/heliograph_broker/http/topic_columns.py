@@ -21,13 +21,15 @@ from .stats import delayed_messages, in_backlog, quota_limits
 class SubscriptionLook:
     """A subscription at the moment of the scrape."""
 
-    __slots__ = ("cursor", "delayed", "rates", "subscription")
+    __slots__ = ("age_ms", "cursor", "delayed", "rates", "subscription")
 
     def __init__(self, subscription: AnySubscription, rates: RateSampler) -> None:
         self.subscription = subscription
         self.cursor = subscription if isinstance(subscription, Subscription) else None
         self.rates = rates.rates(subscription)
         self.delayed = delayed_messages(subscription)
+        #: Of the oldest unacknowledged message; -1 without.
+        self.age_ms = subscription.oldest_unacked_age_ms()
 
 
 class TopicLook:
@@ -56,7 +58,7 @@ class TopicLook:
         self.limits, self.age_limit_ms = quota_limits(topic)
         #: The subscriptions whose backlog is that of the topic.
         self.backlogged = [look for look in self.looks if in_backlog(look.subscription)]
-        self.oldest_ms = max((look.subscription.oldest_unacked_age_ms() for look in self.backlogged), default=-1)
+        self.oldest_ms = max((look.age_ms for look in self.backlogged), default=-1)
 
     def sum_rate(self, index: int) -> float:
         return sum(look.rates[index] for look in self.looks)

@@ -106,6 +106,9 @@ SUBSCRIPTION_COLUMNS: tuple[SubscriptionColumn, ...] = (
         lambda look: max(0, look.subscription.backlog_messages - look.delayed),
     ),
     SubscriptionColumn("heliograph_subscription_backlog_bytes", lambda look: look.subscription.backlog_bytes),
+    SubscriptionColumn(
+        "heliograph_subscription_backlog_age_seconds", lambda look: look.age_ms / 1000 if look.age_ms >= 0 else -1
+    ),
     SubscriptionColumn("pulsar_subscription_delayed", lambda look: look.delayed, whole="sum"),
     SubscriptionColumn(
         "pulsar_subscription_delayed_message_index_size_bytes", lambda look: DELAYED_ENTRY_BYTES * look.delayed
