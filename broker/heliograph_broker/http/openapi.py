@@ -88,7 +88,14 @@ def describe(routes: Iterable[tuple[str, str, Operation]]) -> dict[str, Any]:
         "servers": [{"url": "/", "description": "The broker that serves this description."}],
         "tags": [{"name": tag} for tag in sorted({_tag(path) for path in paths})],
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {
+            "schemas": components,
+            "parameters": {name: _path_parameter(name) for name in sorted(set(_parameter_names("".join(paths))))},
+            "responses": {
+                name: {"description": HTTPStatus(status).phrase, "content": _content(Refusal, schema_of, text=JSON)}
+                for name, status in _refusal_names(paths)
+            },
+        },
     }
 
 
@@ -118,7 +125,7 @@ def _types(operations: Iterable[Operation]) -> Iterator[Any]:
 
 def _operation(method: str, path: str, described: Operation, schema_of: _SchemaOf) -> dict[str, Any]:
     entry: dict[str, Any] = {"summary": described.summary, "tags": [_tag(path)]}
-    parameters = [_path_parameter(name) for name in _parameter_names(path)]
+    parameters: list[dict[str, Any]] = [{"$ref": f"#/components/parameters/{name}"} for name in _parameter_names(path)]
     for parameter in described.query:
         schema = dict(msgspec.json.schema(parameter.kind))
         if parameter.choices:
@@ -146,10 +153,28 @@ def _operation(method: str, path: str, described: Operation, schema_of: _SchemaO
 
 
 def _answer(status: int, kind: Any, schema_of: _SchemaOf) -> dict[str, Any]:
+    if kind is Refusal:
+        return {"$ref": f"#/components/responses/{_refusal_name(status)}"}
     answer: dict[str, Any] = {"description": HTTPStatus(status).phrase}
     if kind is not None:
         answer["content"] = _content(kind, schema_of, text="text/plain")
     return answer
+
+
+def _refusal_name(status: int) -> str:
+    return "".join(word.capitalize() for word in re.split(r"[^A-Za-z]+", HTTPStatus(status).phrase))
+
+
+def _refusal_names(paths: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, int]]:
+    """Return name and status of every refusal that is referred to."""
+    found = {
+        int(status)
+        for item in paths.values()
+        for described in item.values()
+        for status, answer in described["responses"].items()
+        if "$ref" in answer
+    }
+    return [(_refusal_name(status), status) for status in sorted(found)]
 
 
 def _content(kind: Any, schema_of: _SchemaOf, *, text: str) -> dict[str, Any]:

@@ -62,16 +62,18 @@ def test_every_operation_has_a_name_of_its_own_and_a_sentence(description: dict[
 
 def test_every_parameter_of_a_path_is_described(description: dict[str, Any]) -> None:
     for name, described in operations(description):
-        in_path = {parameter["name"] for parameter in described.get("parameters", ()) if parameter["in"] == "path"}
-        assert in_path == set(re.findall(r"\{(\w+)\}", name)), name
-        bare = [found["name"] for found in described.get("parameters", ()) if not found.get("description")]
-        assert bare == [], name
+        references = [found["$ref"].rpartition("/")[2] for found in described.get("parameters", ()) if "$ref" in found]
+        assert references == re.findall(r"\{(\w+)\}", name), name
+        queries = [found for found in described.get("parameters", ()) if "$ref" not in found]
+        assert [found["name"] for found in queries if not found["description"]] == [], name
+    components = description["components"]["parameters"]
+    assert [name for name, found in components.items() if not found.get("description")] == []
 
 
 def test_no_reference_leads_nowhere(description: dict[str, Any]) -> None:
     text = json.dumps(description)
-    used = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
-    assert used == set(description["components"]["schemas"])
+    for kind, components in description["components"].items():
+        assert set(re.findall(rf'"#/components/{kind}/([^"]+)"', text)) == set(components), kind
 
 
 def test_every_operation_may_succeed_and_every_refusal_has_a_reason(description: dict[str, Any]) -> None:
@@ -80,8 +82,9 @@ def test_every_operation_may_succeed_and_every_refusal_has_a_reason(description:
         assert any(status < 400 for status in statuses), name
         for status in statuses:
             if status >= 400:
-                schema = described["responses"][str(status)]["content"]["application/json"]["schema"]
-                assert schema == {"$ref": "#/components/schemas/Refusal"}, f"{name}: {status}"
+                refused = described["responses"][str(status)]["$ref"].rpartition("/")[2]
+                content = description["components"]["responses"][refused]["content"]
+                assert content == {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}, name
 
 
 def test_a_body_and_an_answer_are_what_their_types_say() -> None:
