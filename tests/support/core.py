@@ -28,12 +28,18 @@ def make_frame(
     publish_time: int = 0,
     deliver_at: int | None = None,
     sequence_id: int = 0,
+    highest_sequence_id: int = 0,
+    chunk: tuple[int, int] | None = None,
     producer: str = "p",
 ) -> tuple[wire.MessageMetadata, bytes]:
     """Return metadata and the entry's bytes as a client would send them after SEND."""
     metadata = wire.MessageMetadata(producer_name=producer, sequence_id=sequence_id, publish_time=publish_time)
     if messages > 1:
         metadata.num_messages_in_batch = messages
+    if highest_sequence_id:
+        metadata.highest_sequence_id = highest_sequence_id
+    if chunk is not None:
+        metadata.chunk_id, metadata.num_chunks_from_msg = chunk
     if key is not None:
         metadata.partition_key = key
     if deliver_at is not None:
@@ -141,10 +147,10 @@ class Core:
 
     def publish(self, producer: Producer, payload: bytes = b"x", **options: object) -> None:
         """Publish one entry; it is durable after :meth:`commit`."""
-        metadata, frame = make_frame(payload, **options)  # type: ignore[arg-type]
+        metadata, frame = make_frame(payload, **({"producer": producer.name} | options))  # type: ignore[arg-type]
         messages = metadata.num_messages_in_batch
         topic = producer.topic
-        topic.publish(producer, metadata.sequence_id, 0, messages, metadata, frame)
+        topic.publish(producer, metadata.sequence_id, metadata.highest_sequence_id, messages, metadata, frame)
 
     def consumer(
         self,
