@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
-
-from pyroaring import BitMap64
-
-from heliograph_broker.protocol.wire_pb2 import CommandSubscribe
+from typing import TYPE_CHECKING
 
 from . import records
+from .acknowledgment import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, AckId, Acknowledgments, Done, Pending
 from .compacted_view import CompactedView
 from .consumer import Consumer
 from .cursor import Cursor
@@ -17,38 +14,20 @@ from .dispatch_key_shared import KeySharedDispatcher
 from .dispatch_shared import SharedDispatcher
 from .dispatch_single import SingleActiveDispatcher
 from .dispatcher import Dispatcher
-from .errors import BrokerError, ConsumerBusy, NotAllowed, PersistenceError
+from .errors import BrokerError, ConsumerBusy, PersistenceError
 from .expiry import Expiry
 from .names import COMPACTION
-from .retention import first_received_after
 
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry
 
-    from .entry_log import HeaderFacts
     from .rate_limits import DispatchGate
     from .topic import Topic
 
-EXCLUSIVE = CommandSubscribe.Exclusive
-SHARED = CommandSubscribe.Shared
-FAILOVER = CommandSubscribe.Failover
-KEY_SHARED = CommandSubscribe.Key_Shared
-TYPE_NAMES: dict[int, str] = {EXCLUSIVE: "Exclusive", SHARED: "Shared", FAILOVER: "Failover", KEY_SHARED: "Key_Shared"}
-
-Done = Callable[[BrokerError | None], None]
-#: consumer, messages, bytes, cumulative messages, cumulative bytes, key hash of a delivered, unacknowledged entry
-Pending = tuple[Consumer, int, int, int, int, int]
+__all__ = ["EXCLUSIVE", "FAILOVER", "KEY_SHARED", "SHARED", "TYPE_NAMES", "AckId", "Done", "Subscription"]
 
 
-class AckId(NamedTuple):
-    """One message id of an ACK; ``remaining`` are the unacknowledged bits of its batch, None for the whole entry."""
-
-    ledger_id: int
-    entry_id: int
-    remaining: int | None = None
-
-
-class Subscription:
+class Subscription(Acknowledgments):
     """Delivers a topic's entries to its consumers and records, exactly, what they acknowledged.
 
     The type belongs to the connected consumers: with none it is undefined (None). A durable subscription's cursor
@@ -57,14 +36,12 @@ class Subscription:
     """
 
     __slots__ = (
-        "_marked",
         "_oldest",
         "_seeks_under_way",
         "_waiting_for_seek",
         "bytes_out",
         "closed",
         "created_ms",
-        "cursor",
         "dead_letter_failures",
         "dead_letter_loops",
         "dead_lettered",
@@ -76,16 +53,11 @@ class Subscription:
         "entries_out",
         "expiry",
         "generation",
-        "last_acked_ms",
         "last_consumed_flow_ms",
         "last_consumed_ms",
-        "last_expire_ms",
-        "last_mark_delete_ms",
         "last_used_ms",
         "max_unacked_messages",
         "max_unacked_per_consumer",
-        "messages_acked",
-        "msg_expired",
         "msg_out",
         "msg_redelivered",
         "name",
@@ -109,9 +81,9 @@ class Subscription:
         properties: dict[str, str] | None = None,
         created_ms: int = 0,
     ) -> None:
+        super().__init__(cursor)
         self.topic = topic
         self.name = name
-        self.cursor = cursor
         self.durable = durable
         self.properties = properties or {}
         self.created_ms = created_ms
@@ -126,21 +98,15 @@ class Subscription:
         self.bytes_out = 0
         self.entries_out = 0
         self.msg_redelivered = 0
-        self.msg_expired = 0
         self.dead_lettered = 0
         self.dead_letter_loops = 0
         self.dead_letter_failures = 0
-        self.messages_acked = 0
-        self.last_acked_ms = 0
         self.last_consumed_ms = 0
         self.last_consumed_flow_ms = 0
-        self.last_mark_delete_ms = 0
-        self.last_expire_ms = 0
         #: Grows when the cursor is moved by hand, which voids header look-ups under way.
         self.generation = 0
         self._seeks_under_way = 0
         self._waiting_for_seek: list[Callable[[], None]] = []
-        self._marked = cursor.mark_delete
         self._oldest: tuple[int, int] = (-1, -1)
         #: Whether its backlog counts for quotas and expires; that of the broker's own compaction does not.
         self.takes_part = name != COMPACTION
@@ -255,6 +221,9 @@ class Subscription:
             if not self.durable and not returns:
                 self.topic.drop_subscription(self)
 
+    def persist_cursor(self, done: Done | None) -> None:
+        self.topic.cursor_moved(self, done)
+
     def used(self) -> None:
         """Note that somebody uses the subscription, and with it the topic."""
         self.topic.used()
@@ -299,17 +268,6 @@ class Subscription:
 
     # -- deliveries taken back ---------------------------------------------------------------------------------
 
-    def _unacked_in(self, offset: int, messages: int) -> int:
-        remaining = self.cursor.partial.get(offset)
-        return messages if remaining is None else remaining.bit_count()
-
-    def unacked_bits(self, offset: int, messages: int) -> int:
-        """Return a bit for each unacknowledged message of the entry, bit 0 for a single message."""
-        if self.cursor.is_acked(offset):
-            return 0
-        remaining = self.cursor.partial.get(offset)
-        return (1 << messages) - 1 if remaining is None else remaining
-
     def take_back(self, consumer: Consumer, offsets: list[int] | None) -> list[tuple[int, int]]:
         """Take entries (all, or ``offsets``) from ``consumer``; return their offsets and key hashes, in order."""
         pending = self.pending
@@ -346,193 +304,6 @@ class Subscription:
             offsets = [offset for offset in found if offset is not None]
         self.dispatcher.redeliver(consumer, offsets)
 
-    # -- acknowledgment ----------------------------------------------------------------------------------------
-
-    def acknowledge(self, consumer: Consumer | None, ids: Iterable[AckId], done: Done | None) -> None:
-        """Acknowledge single entries or batch indexes. ``done`` is called when that is durable.
-
-        Ids of entries that are gone or were never stored are ignored, as a repeated ack is.
-        """
-        topic = self.topic
-        unknown: list[tuple[int, int | None]] = []
-        for ledger_id, entry_id, remaining in ids:
-            offset = topic.offset_of(ledger_id, entry_id)
-            if offset is None:
-                if self.view is not None:
-                    self.view.acknowledge_trimmed(ledger_id, entry_id, remaining)
-                continue
-            delivery = self.pending.get(offset)
-            if delivery is not None:
-                self.acknowledge_entry(offset, delivery[1], delivery[2], remaining)
-                continue
-            entry = topic.tail.get(offset)
-            if entry is not None:
-                self.acknowledge_entry(offset, entry.messages, len(entry.frame), remaining)
-            elif not self.cursor.is_acked(offset):
-                unknown.append((offset, remaining))
-        if consumer is not None:
-            consumer.last_acked_ms = self.last_acked_ms = topic.host.clock.now_ms()
-        if unknown:
-            self._ack_unknown(unknown, done)
-        else:
-            self.acked(done)
-
-    def _ack_unknown(self, unknown: list[tuple[int, int | None]], done: Done | None) -> None:
-        """Acknowledge entries whose size is known only to the store: one header look-up after the other."""
-        generation = self.generation
-        offset, remaining = unknown[-1]
-
-        def found(headers: list[tuple[int, int, int, int, int]] | Exception) -> None:
-            if isinstance(headers, Exception):
-                if done is not None:
-                    done(PersistenceError(f"cannot read entry header: {headers}"))
-                return
-            if generation == self.generation and not self.closed:
-                for at, messages, size, _, _ in headers:
-                    self.acknowledge_entry(at, messages, size, remaining)
-            unknown.pop()
-            if unknown:
-                self._ack_unknown(unknown, done)
-            else:
-                self.acked(done)
-
-        self.topic.read_headers(offset, offset, found)
-
-    def acknowledge_entry(self, offset: int, messages: int, size: int, remaining: int | None) -> None:
-        """Acknowledge an entry, or of a batch all but the ``remaining`` bits; :meth:`acked` has to follow."""
-        cursor = self.cursor
-        if remaining is not None and messages > 1:
-            newly = cursor.ack_batch(offset, remaining, messages, size)
-            whole = newly > 0 and cursor.is_acked(offset)
-        else:
-            newly = cursor.ack(offset, messages, size)
-            whole = True
-        self.messages_acked += newly
-        delivery = self.pending.get(offset)
-        if delivery is not None:
-            consumer = delivery[0]
-            consumer.unacked -= newly
-            consumer.messages_acked += newly
-            if whole:
-                del self.pending[offset]
-                if self.redelivery_counts:
-                    self.redelivery_counts.pop(offset, None)
-                if self.dispatcher is not None:
-                    self.dispatcher.acked(offset, delivery[5])
-        if whole and self.view is not None:
-            self.view.entry_acknowledged(offset)
-
-    def acknowledge_cumulative(self, consumer: Consumer, up_to: AckId, done: Done | None) -> None:
-        """Acknowledge everything up to and including ``up_to``. Refused on Shared and Key_Shared."""
-        if self.sub_type in (SHARED, KEY_SHARED):
-            error = NotAllowed(f"Cumulative acknowledgment is not allowed on a {self.type} subscription")
-            if done is not None:
-                done(error)
-            return
-        consumer.last_acked_ms = self.last_acked_ms = self.topic.host.clock.now_ms()
-        if self.view is not None:
-            self.view.acknowledge_trimmed_up_to(*up_to)
-        offset = self.topic.offset_at_or_after(up_to.ledger_id, up_to.entry_id)
-        if self.topic.offset_of(up_to.ledger_id, up_to.entry_id) is None:
-            # Trimmed meanwhile, or beyond the end: everything below it that exists.
-            self.acknowledge_up_to(offset - 1, done)
-        elif up_to.remaining:
-
-            def then_batch(error: BrokerError | None) -> None:
-                if error is not None:
-                    if done is not None:
-                        done(error)
-                    return
-                self.acknowledge(consumer, [up_to], done)
-
-            self.acknowledge_up_to(offset - 1, then_batch)
-        else:
-            self.acknowledge_up_to(offset, done)
-
-    def acknowledge_up_to(
-        self, offset: int, done: Done | None, *, counted: Callable[[int], None] | None = None
-    ) -> None:
-        """Acknowledge every entry up to and including ``offset`` (cumulative ack, expiry, eviction, clear).
-
-        ``counted`` is told, perhaps in several steps, how many messages that newly acknowledges.
-        """
-        cursor = self.cursor
-        offset = min(offset, self.topic.end_offset - 1)
-        if offset <= cursor.mark_delete:
-            self.acked(done)
-            return
-        generation = self.generation
-        contiguous = cursor.is_contiguous()
-        first = offset if contiguous else max(cursor.mark_delete + 1, self.topic.first_offset)
-
-        def found(headers: list[tuple[int, int, int, int, int]] | Exception) -> None:
-            if isinstance(headers, Exception):
-                if done is not None:
-                    done(PersistenceError(f"cannot read entry headers: {headers}"))
-                return
-            if generation != self.generation or self.closed:
-                self.acked(done)
-                return
-            before = cursor.acked_messages
-            if contiguous and cursor.is_contiguous() and headers:
-                at, _, _, total_messages, total_bytes = headers[-1]
-                self._drop_pending(at)
-                self.messages_acked += cursor.advance(at, total_messages, total_bytes)
-                if self.view is not None:
-                    self.view.acknowledged_up_to(at)
-            else:
-                if contiguous:
-                    # An ack came in between: now entry by entry.
-                    self.acknowledge_up_to(offset, done, counted=counted)
-                    return
-                for at, messages, size, _, _ in headers:
-                    self.acknowledge_entry(at, messages, size, None)
-            if counted is not None:
-                counted(cursor.acked_messages - before)
-            if headers and headers[-1][0] < offset:
-                self.acknowledge_up_to(offset, done, counted=counted)
-            else:
-                self.acked(done)
-
-        known = self._known_header(offset) if contiguous else None
-        if known is not None:
-            found([known])
-        else:
-            self.topic.read_headers(first, offset, found)
-
-    def _known_header(self, offset: int) -> tuple[int, int, int, int, int] | None:
-        delivery = self.pending.get(offset)
-        if delivery is not None:
-            return offset, delivery[1], delivery[2], delivery[3], delivery[4]
-        entry = self.topic.tail.get(offset)
-        if entry is not None:
-            return offset, entry.messages, len(entry.frame), entry.total_messages, entry.total_bytes
-        return None
-
-    def _drop_pending(self, up_to: int) -> None:
-        """Settle the deliveries that a cumulative move acknowledges."""
-        for offset in [offset for offset in self.pending if offset <= up_to]:
-            delivery = self.pending.pop(offset)
-            messages = self._unacked_in(offset, delivery[1])
-            delivery[0].unacked -= messages
-            delivery[0].messages_acked += messages
-            self.redelivery_counts.pop(offset, None)
-            if self.dispatcher is not None:
-                self.dispatcher.acked(offset, delivery[5])
-
-    def acked(self, done: Done | None) -> None:
-        """After any change of the cursor: persist it, let trimming know, and dispatch what the ack freed."""
-        if not self.closed:
-            if self.topic.terminated:
-                self.tell_end()
-            if self.cursor.mark_delete != self._marked:
-                self._marked = self.cursor.mark_delete
-                self.last_mark_delete_ms = self.topic.host.clock.now_ms()
-            self.topic.cursor_moved(self, done)
-            self.notify()
-        elif done is not None:
-            done(None)
-
     def tell_end(self) -> None:
         """Tell consumers that have acknowledged everything of a terminated topic that nothing more will come."""
         if self.topic.terminated and self.backlog_messages == 0:
@@ -540,80 +311,6 @@ class Subscription:
                 if not consumer.knows_end:
                     consumer.knows_end = True
                     consumer.sink.send_end_of_topic(consumer)
-
-    def count_expired(self, messages: int) -> None:
-        """Messages were acknowledged because they expired."""
-        self.msg_expired += messages
-        self.last_expire_ms = self.topic.host.clock.now_ms()
-
-    def clear_backlog(self, done: Done) -> None:
-        """Acknowledge everything there is now."""
-        if self.view is not None:
-            self.view.clear()
-        self.acknowledge_up_to(self.topic.end_offset - 1, done)
-
-    def skip(self, messages: int, done: Done) -> None:
-        """Acknowledge the oldest ``messages`` unacknowledged messages; of a batch its first ones if not all."""
-        topic = self.topic
-        generation = self.generation
-        first = max(self.cursor.first_unacked(), topic.first_offset)
-        if messages <= 0 or first >= topic.end_offset:
-            self.acked(done)
-            return
-
-        def found(headers: list[HeaderFacts] | Exception) -> None:
-            if isinstance(headers, Exception):
-                done(PersistenceError(f"cannot read entry headers: {headers}"))
-                return
-            left = messages
-            if generation == self.generation and not self.closed:
-                for offset, count, size, _, _ in headers:
-                    bits = self.unacked_bits(offset, count)
-                    unacked = bits.bit_count()
-                    if 0 < unacked <= left:
-                        left -= unacked
-                        self.acknowledge_entry(offset, count, size, None)
-                    elif unacked:
-                        for _ in range(left):
-                            bits &= bits - 1
-                        left = 0
-                        self.acknowledge_entry(offset, count, size, bits)
-                    if not left:
-                        break
-            if 0 < left < messages:
-                self.skip(left, done)
-            else:
-                self.acked(done)
-
-        topic.read_headers(first, topic.end_offset - 1, found)
-
-    def expire_older_than(self, age_ms: int, done: Done) -> None:
-        """Let everything expire that the broker received more than ``age_ms`` ago."""
-        now_ms = self.topic.host.clock.now_ms()
-        first = max(self.cursor.first_unacked(), self.topic.first_offset)
-        self._expire_below(first_received_after(self.topic, first, now_ms - age_ms - 1), done)
-
-    def expire_up_to(self, ledger_id: int, entry_id: int, done: Done) -> None:
-        """Let everything expire up to and including a position."""
-        self._expire_below(self.topic.offset_at_or_after(ledger_id, entry_id + 1), done)
-
-    def _expire_below(self, offset: int, done: Done) -> None:
-        if self.topic.dead_letter_topic is None:
-            self.acknowledge_up_to(offset - 1, done, counted=self.count_expired)
-            return
-        offsets = BitMap64()
-        offsets.add_range(self.cursor.first_unacked(), max(offset, self.cursor.first_unacked()))
-        self.expiry.force(offsets, self.topic.host.clock.now_ms(), done)
-
-    def acknowledge_trimmed(self, offset: int, total_messages: int, total_bytes: int) -> None:
-        """Entries up to ``offset`` were trimmed although this cursor, not a durable one, had not passed them."""
-        cursor = self.cursor
-        self._drop_pending(offset)
-        if cursor.is_contiguous():
-            cursor.advance(offset, total_messages, total_bytes)
-        else:
-            # A reader's acks are cumulative in practice; holes beyond the trim point count as unread again.
-            cursor.reset(offset, total_messages, total_bytes)
 
     # -- moving by hand ----------------------------------------------------------------------------------------
 
