@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
+from .fields import Contradiction, DeletionPolicy, Model, Part, Reference, Size, unique
 from .names import InvalidName, TopicName, check_local, check_subscription
 from .quoting import quoted
-from .specs import Contradiction, DeletionPolicy, LimitsSpec, Model, Part, PolicySpec, Reference, Size, unique
+from .specs import MAX_PARTITIONS, LimitsSpec, NamespacePolicySpec, PolicySpec
 
 API_VERSION = "heliograph.dev/v1alpha1"
-MAX_PARTITIONS = 10_000
 # The rules for a topic's own name are the same in every namespace.
 _STANDS_IN = "tenant/namespace"
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
@@ -69,7 +69,7 @@ class TenantSpec(Model):
     deletion_policy: DeletionPolicy = "Delete"
 
 
-class NamespaceSpec(PolicySpec):
+class NamespaceSpec(NamespacePolicySpec):
     """``name`` is the namespace's own (default: ``metadata.name``); policies hold for its topics that set none."""
 
     tenant_ref: Reference
@@ -98,7 +98,10 @@ class TopicSpec(PolicySpec):
             "backlogQuota": self.backlog_quota,
             "messageTTL": self.message_ttl,
             "deadLetterTopic": self.dead_letter_topic,
+            "ttlInBatches": self.ttl_in_batches or None,
             "deduplication": self.deduplication or None,
+            "compactionThreshold": self.compaction_threshold or None,
+            "subscriptionExpiration": self.subscription_expiration,
             "subscriptions": self.subscriptions or None,
         }
         found = [(field, "is for persistent topics only") for field, value in kept.items() if value is not None]
