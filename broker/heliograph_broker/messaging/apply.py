@@ -14,9 +14,7 @@ from heliograph_broker.resources.manifests import ManifestError
 from heliograph_broker.resources.model import (
     AnyResource,
     BrokerCluster,
-    LimitsSpec,
     Namespace,
-    PolicySpec,
     Tenant,
     Topic,
 )
@@ -50,6 +48,7 @@ class _Changes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.problems: list[str] = []
+        self._clusters: list[str] = []
         self.applied: list[Applied] = []
         self.changes: list[Change] = []
 
@@ -61,19 +60,18 @@ class _Changes:
         self.changes.extend(changes)
 
     def cluster(self, resource: BrokerCluster) -> None:
-        """Its pods are the operator's; policies in it are not taken here, and not ignored either."""
-        for field, policies, empty in (
-            ("brokerDefaults", resource.spec.broker_defaults, PolicySpec()),
-            ("limits", resource.spec.limits, LimitsSpec()),
-        ):
-            if policies != empty:
-                self._refuse(
-                    resource,
-                    f"spec.{field}: a broker takes it from the operator only; valid: set it at a Tenant's "
-                    "limits or a Namespace",
-                )
-                return
-        self._do("BrokerCluster", resource.metadata.name, UNCHANGED, [])
+        """Its pods are the operator's; its policies hold for everything on this broker."""
+        broker = self._broker
+        defaults, limits = resource.spec.broker_defaults.policies(), resource.spec.limits.policies()
+        name = resource.metadata.name
+        if self._clusters:
+            self._refuse(resource, f"a broker belongs to one cluster, and {self._clusters[0]} is applied with it")
+            return
+        self._clusters.append(name)
+        if (broker.said_defaults, broker.broker_limits) == (defaults, limits):
+            self._do("BrokerCluster", name, UNCHANGED, [])
+        else:
+            self._do("BrokerCluster", name, CONFIGURED, [lambda: broker.set_broker_policies(defaults, limits)])
 
     def tenant(self, name: str, resource: Tenant) -> None:
         broker = self._broker

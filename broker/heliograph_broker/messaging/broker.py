@@ -35,6 +35,7 @@ from .errors import (
 from .figures import BrokerFigures
 from .housekeeping import Housekeeping
 from .inactivity import InactivityWatch
+from .names import COMPACTION
 from .non_persistent import NonPersistentTopic
 from .rate_limits import ThrottledSubscriptions
 from .records import BrokerPoliciesRecord, NamespaceRecord, PartitionedRecord, TenantRecord
@@ -74,6 +75,7 @@ class Broker:
         self.schemas = SchemaRegistry(store.put, store.delete)
         self.watchers: set[TopicListWatcher] = set()
         #: What holds where no level says anything, and what caps all levels.
+        self.said_defaults = Policies()
         self.broker_policies = DEFAULTS
         self.broker_limits = Policies()
         self.dead_letters = DeadLetters(self)
@@ -104,7 +106,8 @@ class Broker:
         stored = self.store.get(records.BROKER_POLICIES)
         if stored is not None:
             record = decode(stored, type=BrokerPoliciesRecord)
-            self.broker_policies, self.broker_limits = record.defaults, record.limits
+            self.said_defaults, self.broker_limits = record.defaults, record.limits
+            self.broker_policies = resolve(record.defaults, None, DEFAULTS)
         schema_decoder = msgspec.msgpack.Decoder(list[records.SchemaRecord])
         for key, value in self.store.scan(records.SCHEMA):
             self.schemas.restore(key[len(records.SCHEMA) :].decode(), schema_decoder.decode(value))
@@ -278,9 +281,10 @@ class Broker:
 
     def set_broker_policies(self, defaults: Policies, limits: Policies) -> None:
         """Set what holds where no level says anything, and what caps all levels. Retention is 0/0 if not said."""
+        self.said_defaults = defaults
         self.broker_policies = resolve(defaults, None, DEFAULTS)
         self.broker_limits = limits
-        record = BrokerPoliciesRecord(self.broker_policies, limits)
+        record = BrokerPoliciesRecord(defaults, limits)
         self.store.put(records.BROKER_POLICIES, records.encode(record))
         self._policies_changed(lambda topic: True)
 
@@ -431,7 +435,7 @@ class Broker:
                 raise PreconditionFailed(f"Topic has {len(topic.producers)} connected producers")
             if any(subscription.consumers for subscription in topic.subscriptions.values()):
                 raise PreconditionFailed("Topic has active subscriptions with connected consumers")
-            if topic.persistent and topic.subscriptions:
+            if topic.persistent and any(name != COMPACTION for name in topic.subscriptions):
                 raise PreconditionFailed("Topic has subscriptions")
         topic.close()
         topic.delete()
@@ -454,7 +458,7 @@ class Broker:
         parts = [self.topics.get(str(name.with_partition(index))) for index in range(record.partitions)]
         if not force:
             for part in parts:
-                if part is not None and (part.producers or part.subscriptions):
+                if part is not None and (part.producers or any(name != COMPACTION for name in part.subscriptions)):
                     raise PreconditionFailed(f"Topic {part.name} has producers or subscriptions")
         for part in parts:
             if part is not None:

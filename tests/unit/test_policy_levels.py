@@ -1,0 +1,120 @@
+"""The levels of policies on stored data: topic, namespace, broker; capped by tenant and broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from heliograph_broker.messaging.apply import apply_resources
+from heliograph_broker.messaging.errors import PreconditionFailed
+from heliograph_broker.messaging.records import NamespaceRecord, TenantRecord
+from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.resources.manifests import parse
+from heliograph_broker.resources.policies import BacklogQuota, Policies, Rate, resolve
+
+from tests.support.core import Core
+
+CLUSTER = """
+apiVersion: heliograph.dev/v1alpha1
+kind: BrokerCluster
+metadata: {name: main}
+spec:
+  brokerDefaults: {messageTTL: 10s}
+  limits: {messageTTL: 60s, maxProducers: 5}
+"""
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Core]:
+    opened = Core(tmp_path / "d")
+    yield opened
+    opened.close()
+
+
+def _topic(core: Core) -> Topic:
+    core.broker.create_tenant("shop", TenantRecord())
+    core.broker.create_namespace("shop/web", NamespaceRecord())
+    return core.topic("shop/web/orders")
+
+
+def _ttl(core: Core) -> int | None:
+    return core.topic("shop/web/orders").effective.message_ttl_ms
+
+
+def test_the_nearest_level_that_says_something_counts(core: Core) -> None:
+    topic = _topic(core)
+    assert _ttl(core) is None
+    core.broker.set_broker_policies(Policies(message_ttl_ms=3), Policies())
+    assert _ttl(core) == 3
+    core.broker.set_namespace_policies("shop/web", Policies(message_ttl_ms=20))
+    assert _ttl(core) == 20
+    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=100))
+    assert _ttl(core) == 100
+    core.broker.set_topic_policies(topic.name, Policies())
+    assert _ttl(core) == 20
+    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=-1))
+    assert _ttl(core) is None
+
+
+def test_limits_of_tenant_and_broker_cap_every_level_and_the_lower_wins(core: Core) -> None:
+    topic = _topic(core)
+    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=1000))
+    core.broker.update_tenant("shop", TenantRecord(limits=Policies(message_ttl_ms=500)))
+    assert _ttl(core) == 500
+    core.broker.set_broker_policies(Policies(), Policies(message_ttl_ms=200))
+    assert _ttl(core) == 200
+    core.broker.set_broker_policies(Policies(), Policies(message_ttl_ms=700))
+    assert _ttl(core) == 500
+    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=-1))
+    assert _ttl(core) == 500
+
+
+def test_broker_policies_and_limits_survive_a_restart(core: Core) -> None:
+    _topic(core)
+    core.broker.set_broker_policies(Policies(message_ttl_ms=3000), Policies(max_producers=7))
+    core.restart()
+    effective = core.topic("shop/web/orders").effective
+    assert (effective.message_ttl_ms, effective.max_producers) == (3000, 7)
+    assert effective.retention is not None
+
+
+def test_a_lowered_default_lets_stored_messages_expire(core: Core) -> None:
+    topic = _topic(core)
+    subscription = topic.create_subscription("s")
+    core.publish(core.producer(topic))
+    core.commit()
+    core.advance(60_000)
+    assert subscription.backlog_messages == 1
+    core.broker.set_broker_policies(Policies(message_ttl_ms=30_000), Policies())
+    core.advance(300)
+    assert subscription.backlog_messages == 0
+
+
+def test_a_broker_cluster_says_what_holds_for_everything(core: Core) -> None:
+    _topic(core)
+    resources = parse(CLUSTER, "cluster.yaml")
+    assert [applied.action for applied in apply_resources(core.broker, resources)] == ["configured"]
+    effective = core.topic("shop/web/orders").effective
+    assert (effective.message_ttl_ms, effective.max_producers) == (10_000, 5)
+    assert [applied.action for applied in apply_resources(core.broker, resources)] == ["unchanged"]
+    core.restart()
+    assert [applied.action for applied in apply_resources(core.broker, resources)] == ["unchanged"]
+
+
+def test_a_broker_belongs_to_one_cluster(core: Core) -> None:
+    other = CLUSTER.replace("name: main", "name: other")
+    with pytest.raises(PreconditionFailed, match="a broker belongs to one cluster, and main is applied with it"):
+        apply_resources(core.broker, [*parse(CLUSTER, "a.yaml"), *parse(other, "b.yaml")])
+
+
+def test_of_two_rates_each_figure_counts_that_lets_less_through() -> None:
+    own = Policies(publish_rate=Rate(messages=100, bytes=-1, period_s=10))
+    limits = Policies(publish_rate=Rate(messages=5, bytes=1000, period_s=1))
+    assert resolve(own, None, Policies(), [limits]).publish_rate == Rate(messages=50, bytes=10_000, period_s=10)
+    assert resolve(None, None, Policies(), [limits]).publish_rate == Rate(messages=5, bytes=1000, period_s=1)
+
+
+def test_a_quota_nobody_set_comes_from_the_limits() -> None:
+    quota = BacklogQuota(1000, "producer_exception")
+    assert resolve(None, None, Policies(), [Policies(backlog_quota_size=quota)]).backlog_quota_size == quota
