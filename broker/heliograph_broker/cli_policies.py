@@ -32,7 +32,7 @@ from .cli_policy_flags import (
     subscribe_body,
     whole,
 )
-from .cli_values import bare_minutes, size_bytes, time_seconds
+from .cli_values import bare_minutes, size_bytes, time_seconds, topic_name
 
 
 def _maximum(name: str, path: str, what: str, *flags: str) -> Policy:
@@ -116,6 +116,39 @@ def _common(*, quota_example: str, threshold_method: str) -> tuple[Policy, ...]:
             TYPES,
             only("types"),
             "--types Shared,Key_Shared",
+        ),
+        # Heliograph's own.
+        Policy(
+            "dead-letter-topic",
+            "where expired messages go",
+            "deadLetterTopic",
+            (Flag("topic", ("--topic", "-t"), "The topic; '' for nowhere.", topic_name, "TOPIC"),),
+            only("topic"),
+            "--topic acme/shop/expired",
+        ),
+        Policy(
+            "expires",
+            "after how long a topic nobody uses is deleted, as RabbitMQ counts it",
+            "expires",
+            (Flag("time", ("--time", "-t"), "The time: 3600 (s), 7d; -1 never.", time_seconds, "TIME"),),
+            only("time"),
+            "--time 30d",
+        ),
+        Policy(
+            "ttl-in-batches",
+            "whether batches are opened to look for messages with a TTL of their own",
+            "ttlInBatches",
+            SWITCH,
+            enabled,
+            "--enable",
+        ),
+        Policy(
+            "max-message-size",
+            "how large a message may be",
+            "maxMessageSize",
+            (Flag("max", ("--max-message-size", "-m"), "Bytes: 512K, 1M; 0 without limit.", size_bytes, "SIZE"),),
+            only("max"),
+            "--max-message-size 1M",
         ),
     )
 
@@ -310,14 +343,6 @@ TOPIC_POLICIES: tuple[Policy, ...] = (
         "messages a subscription may hold unacknowledged",
         "--maxNum",
         "-m",
-    ),
-    Policy(
-        "max-message-size",
-        "how large a message may be",
-        "maxMessageSize",
-        (Flag("max", ("--max-message-size", "-m"), "Bytes: 512K, 1M; 0 without limit.", size_bytes, "SIZE"),),
-        only("max"),
-        "--max-message-size 1M",
     ),
     Policy(
         "schema-validation-enforce",

@@ -7,6 +7,7 @@ from typing import Any
 
 from .cli_support import usage_error
 from .resources.durations import InvalidDuration, parse_duration
+from .resources.names import TopicName
 from .resources.sizes import InvalidSize, parse_size
 
 _MEBIBYTE = 1024 * 1024
@@ -82,6 +83,11 @@ def one_of(option: str, text: str, choices: tuple[str, ...]) -> str:
         if text.lower() == choice.lower():
             return choice
     usage_error(f"{option} '{text}' is not one of {', '.join(choices)}")
+
+
+def topic_name(option: str, text: str) -> str:
+    """Return a topic's full name, short forms completed; the empty text stays. Raises ``InvalidName``."""
+    return str(TopicName.parse(text)) if text else text
 
 
 def comma_separated(text: str) -> list[str]:
