@@ -19,6 +19,7 @@ from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.protocol.frames import parse_entry
 from heliograph_broker.storage.entry import Entry
 
+from .compacted_reading import check_compaction, owed_from_seek, owed_from_start
 from .lookup_commands import parse_topic
 from .schema_commands import store_schema
 from .session import Session, remaining_of
@@ -44,6 +45,7 @@ def subscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None
         ):
             return
         check_consumer(topic, request.subscription, request.subType)
+        check_compaction(topic, request)
         if topic.subscribe_limit is not None:
             # A consumer without a name of its own is told by its number.
             who = request.consumer_name or str(request.consumer_id)
@@ -74,6 +76,8 @@ def subscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None
             if not subscription.durable and not subscription.consumers:
                 topic.delete_subscription(subscription.name)
             raise
+        if existing is None and isinstance(subscription, Subscription) and subscription.view is not None:
+            subscription.view.owe(owed_from_start(subscription.topic, request, broker.clock.now_ms()))
     except BrokerError as error:
         session.refuse(request.request_id, error)
         return
@@ -233,6 +237,8 @@ def seek(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
     if isinstance(subscription, Subscription) and not subscription.durable:
         session.sought_readers.add(subscription)
     subscription.seek(offset, remaining, done)
+    if consumer.read_compacted and isinstance(subscription, Subscription) and subscription.view is not None:
+        subscription.view.owe(owed_from_seek(subscription.topic, request))
 
 
 def get_last_message_id(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
@@ -262,6 +268,10 @@ def get_last_message_id(session: Session, command: wire.BaseCommand, entry: byte
 
     if not isinstance(topic, Topic):
         session.refuse(request.request_id, NotAllowed("getLastMessageId is not possible on a non-persistent topic"))
+        return
+    compacted = topic.compaction.last_position() if consumer.read_compacted else None
+    if compacted is not None:
+        answer(*compacted)
         return
     offset = topic.end_offset - 1
     if offset < topic.first_offset:
