@@ -169,7 +169,9 @@ class Deduplication:
         waiting, self._waiting = self._waiting, deque()
         for duplicate in waiting:
             producer = duplicate.producer
-            if duplicate.up_to <= self._durable.get(producer.name, -1):
+            # Switched off meanwhile it hears of no entries any more, but the topic does.
+            after_all = self._closed and duplicate.behind < self._topic.end_offset
+            if after_all or duplicate.up_to <= self._durable.get(producer.name, -1):
                 receipt = (duplicate.sequence_id, duplicate.highest_sequence_id, -1, -1)
                 producer.sink.send_receipts(producer, [receipt])
             else:
@@ -239,7 +241,14 @@ class Deduplication:
 
     def _take_snapshot(self) -> None:
         self._since_snapshot = 0
-        self._topic.host.store.put_at_commit(self)
+        store = self._topic.host.store
+        store.put_at_commit(self)
+        store.after_commit(self._snapshot_taken)
+
+    def _snapshot_taken(self, error: Exception | None) -> None:
+        if error is not None:
+            # What is trimmed next has to wait for another one.
+            self._covered = 0
 
     def _key(self) -> bytes:
         return records.DEDUPLICATION + str(self._topic.name).encode()

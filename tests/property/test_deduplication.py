@@ -1,0 +1,173 @@
+"""Whatever is sent again, lost, failed or killed: everything receipted is stored once, in order, and answered once."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections import deque
+from pathlib import Path
+
+import pytest
+from heliograph_broker.messaging import deduplication
+from heliograph_broker.messaging.producer import Producer
+from heliograph_broker.messaging.subscription import EXCLUSIVE, AckId
+from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.protocol.frames import parse_entry
+from heliograph_broker.resources.policies import Policies
+
+from tests.support.core import Client, Core
+
+#: sequence id, highest sequence id, chunk and chunks of one SEND
+Send = tuple[int, int, int, int]
+
+
+class _Publisher:
+    """A client as the official ones are: it keeps what is not answered and sends that again, in order."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.client = Client()
+        self.producer: Producer | None = None
+        self.next_id = 0
+        self.pending: deque[Send] = deque()
+        self.sent = 0
+        #: Answered: receipted, with what position; every SEND it ever counted on.
+        self.receipted: list[Send] = []
+        self.seen_receipts = 0
+
+    def connect(self, core: Core) -> None:
+        if self.producer is not None:
+            self.producer.topic.producer_registry.remove(self.producer)
+        self.client, self.seen_receipts, self.sent = Client(), 0, 0
+        self.producer = core.producer(core.topic(), self.client, self.name)
+
+    def make(self, rng: random.Random) -> None:
+        kind = rng.choice(["one", "one", "batch", "chunks"])
+        first = self.next_id
+        if kind == "one":
+            self.pending.append((first, 0, 0, 1))
+        elif kind == "batch":
+            self.next_id += rng.randint(1, 5)
+            self.pending.append((first, self.next_id, 0, 1))
+        else:
+            count = rng.randint(2, 3)
+            self.pending += [(first, 0, chunk, count) for chunk in range(count)]
+        self.next_id += rng.randint(1, 3)
+
+    def flush(self, core: Core) -> None:
+        """Send what was not sent on this connection yet."""
+        assert self.producer is not None
+        for sequence_id, highest, chunk, chunks in list(self.pending)[self.sent :]:
+            core.publish(
+                self.producer,
+                b"%d/%d" % (sequence_id, chunk),
+                sequence_id=sequence_id,
+                highest_sequence_id=highest,
+                messages=max(1, highest - sequence_id + 1),
+                chunk=(chunk, chunks) if chunks > 1 else None,
+            )
+        self.sent = len(self.pending)
+
+    def hear(self) -> bool:
+        """Take the receipts, which must be in the order of the SENDs; return whether the connection is still good."""
+        for sequence_id, _, _ in self.client.receipts[self.seen_receipts :]:
+            assert sequence_id == self.pending[0][0], "receipts are not in order"
+            self.receipted.append(self.pending.popleft())
+            self.sent -= 1
+        self.seen_receipts = len(self.client.receipts)
+        assert all(code == wire.PersistenceError for _, code, _ in self.client.errors)
+        return not self.client.errors
+
+
+def _stored(core: Core, offsets: dict[int, tuple[str, Send]], client: Client, rng: random.Random) -> None:
+    """Note what the audit's consumer got, and acknowledge some of it, so that it is trimmed."""
+    subscription = core.topic().subscriptions["audit"]
+    for _, entry, _, _ in client.take():
+        metadata = parse_entry(entry.frame).metadata
+        send = (
+            metadata.sequence_id,
+            metadata.highest_sequence_id,
+            metadata.chunk_id,
+            max(1, metadata.num_chunks_from_msg),
+        )
+        known = offsets.setdefault(entry.offset, (metadata.producer_name, send))
+        assert known == (metadata.producer_name, send)
+        if rng.random() < 0.7:
+            subscription.acknowledge(None, [AckId(entry.ledger_id, entry.entry_id)], None)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_history_leaves_each_message_stored_once_and_in_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deduplication, "SNAPSHOT_ENTRIES", 8)
+    rng = random.Random(seed)
+    with tempfile.TemporaryDirectory() as directory:
+        core = Core(Path(directory) / "data", ledger_max_entries=11)
+        core.broker.set_namespace_policies("public/default", Policies(deduplication=True))
+        core.topic().create_subscription("audit")
+        core.commit()
+        publishers = [_Publisher(name) for name in ("a", "b")]
+        offsets: dict[int, tuple[str, Send]] = {}
+        audit = Client()
+
+        def connect() -> None:
+            nonlocal audit
+            audit = Client()
+            for publisher in publishers:
+                publisher.connect(core)
+            core.consumer(core.topic().subscriptions["audit"], EXCLUSIVE, audit, permits=100_000)
+
+        def settle(*, fails: bool = False) -> None:
+            reserve = core.store._reserve
+            if fails:
+                core.store._reserve = 1 << 62
+            core.commit()
+            core.store._reserve = reserve
+            _stored(core, offsets, audit, rng)
+            for publisher in publishers:
+                if not publisher.hear():
+                    publisher.connect(core)
+
+        connect()
+        for _ in range(60):
+            publisher = rng.choice(publishers)
+            step = rng.random()
+            if step < 0.45:
+                publisher.make(rng)
+                publisher.flush(core)
+            elif step < 0.65:
+                settle()
+            elif step < 0.75:
+                # The connection is lost: what was not heard is sent again on the next one.
+                publisher.connect(core)
+                publisher.flush(core)
+            elif step < 0.82:
+                settle(fails=True)
+            elif step < 0.9:
+                core.advance(1000)
+                settle()
+            else:
+                if rng.random() < 0.3:
+                    settle()
+                for one in publishers:
+                    one.producer = None
+                core.close()
+                core._open()
+                connect()
+                for one in publishers:
+                    one.flush(core)
+        for publisher in publishers:
+            publisher.flush(core)
+        settle()
+        for publisher in publishers:
+            publisher.flush(core)
+        settle()
+        for publisher in publishers:
+            assert not publisher.pending
+            whole = [
+                send for _, (name, send) in sorted(offsets.items()) if name == publisher.name and send[2] == send[3] - 1
+            ]
+            promised = [send for send in publisher.receipted if send[2] == send[3] - 1]
+            assert whole == promised
+            stored_parts = {send for name, send in offsets.values() if name == publisher.name}
+            assert stored_parts == set(publisher.receipted)
+        core.close()

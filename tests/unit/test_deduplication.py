@@ -1,0 +1,371 @@
+"""Deduplication on the real core: what is stored, in which order it is answered, and what a crash leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from heliograph_broker.messaging.deduplication import PURGE_INTERVAL_MS, SNAPSHOT_ENTRIES
+from heliograph_broker.messaging.producer import Producer
+from heliograph_broker.messaging.records import DEDUPLICATION
+from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.resources.names import TopicName
+from heliograph_broker.resources.policies import Policies, Retention
+
+from tests.support.core import Client, Core, make_frame
+
+ON = Policies(deduplication=True, retention=Retention(-1, -1))
+OFF = Policies(deduplication=False, retention=Retention(-1, -1))
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Core]:
+    opened = Core(tmp_path / "d", deduplication_inactivity_ms=HOUR_MS)
+    opened.broker.set_namespace_policies("public/default", ON)
+    opened.commit()
+    yield opened
+    opened.close()
+
+
+def crash(core: Core) -> None:
+    """What kill -9 does: nothing that was not committed is there afterwards."""
+    core.close()
+    core._open()
+
+
+def send(core: Core, producer: Producer, *sequence_ids: int, **options: object) -> None:
+    for sequence_id in sequence_ids:
+        core.publish(producer, b"m%d" % sequence_id, sequence_id=sequence_id, **options)
+
+
+def stored(topic: Topic) -> int:
+    return topic.end_offset - topic.first_offset
+
+
+def last(topic: Topic, name: str = "p") -> int:
+    assert topic.deduplication is not None
+    return topic.deduplication.last_sequence_id(name)
+
+
+def duplicates(client: Client) -> list[int]:
+    return [sequence_id for sequence_id, ledger, entry in client.receipts if (ledger, entry) == (-1, -1)]
+
+
+def test_what_is_sent_again_is_answered_and_not_stored_again(core: Core) -> None:
+    topic, client = core.topic(), Client()
+    producer = core.producer(topic, client)
+    send(core, producer, 0, 1, 2)
+    core.commit()
+    send(core, producer, 1, 2, 3)
+    core.commit()
+    assert stored(topic) == 4
+    assert [sequence_id for sequence_id, _, _ in client.receipts] == [0, 1, 2, 1, 2, 3]
+    assert duplicates(client) == [1, 2]
+    assert not client.errors
+    assert last(topic) == 3
+    assert topic.deduplication is not None
+    assert topic.deduplication.duplicates == 2
+
+
+def test_without_the_policy_everything_is_stored(core: Core) -> None:
+    core.broker.set_namespace_policies("public/default", OFF)
+    topic = core.topic()
+    producer = core.producer(topic)
+    send(core, producer, 0, 0, 0)
+    core.commit()
+    assert stored(topic) == 3
+
+
+def test_producers_are_told_apart_by_name(core: Core) -> None:
+    topic = core.topic()
+    send(core, core.producer(topic, name="a"), 0, 1)
+    send(core, core.producer(topic, name="b"), 0, 1)
+    core.commit()
+    assert stored(topic) == 4
+    assert last(topic, "a") == last(topic, "b") == 1
+    assert last(topic, "c") == -1
+
+
+def test_a_repetition_of_what_is_still_being_written_is_answered_in_order(core: Core) -> None:
+    topic, old, new = core.topic(), Client(), Client()
+    producer = core.producer(topic, old)
+    send(core, producer, 0, 1)
+    topic.producer_registry.remove(producer)
+    again = core.producer(topic, new)
+    send(core, again, 0, 1, 2, 1, 3)
+    assert new.receipts == []
+    core.commit()
+    assert stored(topic) == 4
+    assert [sequence_id for sequence_id, _, _ in old.receipts] == [0, 1]
+    assert [sequence_id for sequence_id, _, _ in new.receipts] == [0, 1, 2, 1, 3]
+    assert duplicates(new) == [0, 1, 1]
+
+
+def test_a_repetition_of_what_could_not_be_stored_fails_too_and_can_be_sent_again(core: Core) -> None:
+    topic, client = core.topic(), Client()
+    producer = core.producer(topic, client)
+    send(core, producer, 0)
+    core.commit()
+    send(core, producer, 1, 1, 0)
+    reserve, core.store._reserve = core.store._reserve, 1 << 62
+    core.commit()
+    core.store._reserve = reserve
+    assert [(sequence_id, code) for sequence_id, code, _ in client.errors] == [
+        (1, wire.PersistenceError),
+        (1, wire.PersistenceError),
+    ]
+    assert duplicates(client) == [0]
+    send(core, producer, 1)
+    core.commit()
+    assert stored(topic) == 2
+    assert last(topic) == 1
+
+
+def test_a_batch_counts_by_its_highest_sequence_id(core: Core) -> None:
+    topic, client = core.topic(), Client()
+    producer = core.producer(topic, client)
+    send(core, producer, 0, messages=10, highest_sequence_id=9)
+    core.commit()
+    assert last(topic) == 9
+    send(core, producer, 0, messages=10, highest_sequence_id=9)
+    send(core, producer, 5)
+    send(core, producer, 10, messages=5, highest_sequence_id=14)
+    core.commit()
+    assert duplicates(client) == [0, 5]
+    assert topic.total_messages == 15
+    assert last(topic) == 14
+
+
+def test_a_batch_that_is_stored_in_part_is_refused_by_name(core: Core) -> None:
+    topic, client = core.topic(), Client()
+    producer = core.producer(topic, client)
+    send(core, producer, 7)
+    core.commit()
+    send(core, producer, 5, messages=6, highest_sequence_id=10)
+    core.commit()
+    [(sequence_id, code, reason)] = client.errors
+    assert (sequence_id, code) == (5, wire.NotAllowedError)
+    assert "5 to 10, of which those up to 7 are stored" in reason
+    assert stored(topic) == 1
+
+
+def test_the_last_chunk_decides_for_all_chunks_of_a_message(core: Core) -> None:
+    topic, client = core.topic(), Client()
+    producer = core.producer(topic, client)
+    send(core, producer, 0)
+    for chunk in range(3):
+        send(core, producer, 1, chunk=(chunk, 3))
+    core.commit()
+    assert stored(topic) == 4
+    assert last(topic) == 1
+    for chunk in range(3):
+        send(core, producer, 1, chunk=(chunk, 3))
+    core.commit()
+    assert stored(topic) == 4
+    assert duplicates(client) == [1, 1, 1]
+
+
+def test_a_message_whose_last_chunk_is_missing_is_not_taken_for_stored(core: Core) -> None:
+    topic = core.topic()
+    producer = core.producer(topic)
+    send(core, producer, 0)
+    send(core, producer, 1, chunk=(0, 2))
+    core.commit()
+    assert last(topic) == 0
+    crash(core)
+    topic = core.topic()
+    assert last(topic) == 0
+    client = Client()
+    producer = core.producer(topic, client)
+    send(core, producer, 1, chunk=(0, 2))
+    send(core, producer, 1, chunk=(1, 2))
+    core.commit()
+    assert not duplicates(client)
+    assert last(topic) == 1
+
+
+def test_an_entry_that_names_another_producer_is_refused(core: Core) -> None:
+    topic, client = core.topic(), Client()
+    metadata, frame = make_frame(producer="somebody")
+    topic.publish(core.producer(topic, client), 0, 0, 1, metadata, frame)
+    core.commit()
+    assert stored(topic) == 0
+    assert "'somebody', not 'p'" in client.errors[0][2]
+
+
+# -- restarts ------------------------------------------------------------------------------------------------
+
+
+def test_after_a_crash_nothing_receipted_is_stored_again_and_nothing_else_is_taken_for_stored(core: Core) -> None:
+    topic = core.topic()
+    producer = core.producer(topic)
+    send(core, producer, *range(10))
+    core.commit()
+    send(core, producer, 10, 11)
+    crash(core)
+    topic, client = core.topic(), Client()
+    assert last(topic) == 9
+    send(core, core.producer(topic, client), *range(5, 13))
+    core.commit()
+    assert stored(topic) == 13
+    assert duplicates(client) == [5, 6, 7, 8, 9]
+
+
+def test_what_was_trimmed_is_remembered_over_a_crash(core: Core) -> None:
+    core.broker.set_namespace_policies("public/default", Policies(deduplication=True))
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    send(core, core.producer(topic), *range(10))
+    core.commit()
+    subscription.acknowledge_up_to(9, None)
+    core.commit()
+    core.advance(1000)
+    assert topic.first_offset == 10
+    crash(core)
+    assert last(core.topic()) == 9
+
+
+def test_what_is_trimmed_right_after_a_start_is_remembered_over_the_next_crash(core: Core) -> None:
+    core.broker.set_namespace_policies("public/default", Policies(deduplication=True))
+    topic = core.topic()
+    topic.create_subscription("s")
+    send(core, core.producer(topic), *range(10))
+    core.commit()
+    crash(core)
+    topic = core.topic()
+    topic.subscriptions["s"].acknowledge_up_to(9, None)
+    core.commit()
+    core.advance(1000)
+    assert topic.first_offset == 10
+    crash(core)
+    assert last(core.topic()) == 9
+
+
+def test_a_start_reads_only_the_entries_behind_the_last_snapshot(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = core.topic()
+    producer = core.producer(topic)
+    for at in range(0, 5 * SNAPSHOT_ENTRIES, 100):
+        send(core, producer, *range(at, at + 100))
+        core.commit()
+    crash(core)
+    topic = core.topic()
+    read = 0
+    real = core.store.map_frames
+
+    def counting(*arguments: object) -> Iterator[object]:
+        nonlocal read
+        for value in real(*arguments):  # type: ignore[arg-type]
+            read += 1
+            yield value
+
+    monkeypatch.setattr(core.store, "map_frames", counting)
+    assert last(topic) == 5 * SNAPSHOT_ENTRIES - 1
+    assert read <= SNAPSHOT_ENTRIES + 100
+    last(topic)
+    assert read <= SNAPSHOT_ENTRIES + 100
+
+
+def test_ids_survive_a_restart_in_good_order_and_a_topic_of_many_ledgers(tmp_path: Path) -> None:
+    core = Core(tmp_path / "d", ledger_max_entries=7)
+    core.broker.set_namespace_policies("public/default", ON)
+    send(core, core.producer(core.topic()), *range(50))
+    core.commit()
+    core.restart()
+    assert last(core.topic()) == 49
+    core.close()
+
+
+# -- switching -----------------------------------------------------------------------------------------------
+
+
+def test_switched_on_it_counts_from_then_on_also_after_a_crash(core: Core) -> None:
+    core.broker.set_namespace_policies("public/default", OFF)
+    topic = core.topic()
+    producer = core.producer(topic)
+    send(core, producer, 0, 1)
+    core.commit()
+    send(core, producer, 2)
+    core.broker.set_namespace_policies("public/default", ON)
+    send(core, producer, 3)
+    core.commit()
+    send(core, producer, 3)
+    core.commit()
+    assert stored(topic) == 4
+    assert last(topic) == 3
+    crash(core)
+    topic = core.topic()
+    assert last(topic) == 3
+
+
+def test_switched_on_while_entries_fail_later_ones_count(core: Core) -> None:
+    core.broker.set_namespace_policies("public/default", OFF)
+    topic = core.topic()
+    producer = core.producer(topic)
+    send(core, producer, 0, 1, 2)
+    core.broker.set_namespace_policies("public/default", ON)
+    reserve, core.store._reserve = core.store._reserve, 1 << 62
+    core.commit()
+    core.store._reserve = reserve
+    send(core, producer, 0)
+    core.commit()
+    crash(core)
+    assert last(core.topic()) == 0
+
+
+def test_switched_off_it_forgets_at_once_and_on_disk(core: Core) -> None:
+    topic, client = core.topic(), Client()
+    producer = core.producer(topic, client)
+    send(core, producer, 0)
+    core.commit()
+    send(core, producer, 1, 1)
+    core.broker.set_namespace_policies("public/default", OFF)
+    assert topic.deduplication is None
+    send(core, producer, 0)
+    core.commit()
+    assert stored(topic) == 3
+    assert sorted(sequence_id for sequence_id, _, _ in client.receipts) == [0, 0, 1, 1]
+    assert not list(core.store.scan(DEDUPLICATION))
+    core.broker.set_namespace_policies("public/default", ON)
+    assert last(topic) == -1
+
+
+def test_a_topics_own_policy_switches_it_alone(core: Core) -> None:
+    topic, other = core.topic(), core.topic("u")
+    core.broker.set_topic_policies(TopicName.parse("t"), Policies(deduplication=False))
+    assert topic.deduplication is None
+    assert other.deduplication is not None
+
+
+def test_a_topic_made_again_under_its_name_knows_nothing_of_the_old_one(core: Core) -> None:
+    send(core, core.producer(core.topic()), 0, 1)
+    core.commit()
+    core.broker.delete_topic(TopicName.parse("t"), force=True)
+    assert last(core.topic()) == -1
+    core.commit()
+    crash(core)
+    assert last(core.topic()) == -1
+
+
+# -- forgetting ----------------------------------------------------------------------------------------------
+
+
+def test_producers_are_forgotten_when_they_were_away_for_long(core: Core) -> None:
+    topic = core.topic()
+    gone, stays = core.producer(topic, name="gone"), core.producer(topic, name="stays")
+    send(core, gone, 5)
+    send(core, stays, 6)
+    core.commit()
+    core.advance(10 * HOUR_MS)
+    assert last(topic, "gone") == 5
+    topic.producer_registry.remove(gone)
+    core.advance(HOUR_MS - 1)
+    assert topic.deduplication is not None
+    assert topic.deduplication._durable == {"gone": 5, "stays": 6}
+    core.advance(2 * PURGE_INTERVAL_MS)
+    assert topic.deduplication._durable == {"stays": 6}
+    crash(core)
+    assert last(core.topic(), "gone") == -1
+    assert last(core.topic(), "stays") == 6
