@@ -53,6 +53,16 @@ _PATH_PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
     "timestamp": ("A wall-clock time in ms since 1970.", _NUMBER),
     "ledger": ("The ledger of a message id.", _POSITION),
     "entry": ("The entry of a message id.", _POSITION),
+    "position": ("Which entry of the backlog, from 1 on.", {**_NUMBER, "minimum": 1}),
+    "messages": ("How many messages.", _NUMBER),
+    "seconds": ("An age in seconds.", _NUMBER),
+    "bundle": (
+        "A range of hashes, like 0x00000000_0x40000000.",
+        {"type": "string", "pattern": "^0x[0-9a-f]{8}_0x[0-9a-f]{8}$"},
+    ),
+    "broker": ("The broker's host and port.", {"type": "string", "pattern": r"^[^/\\s]+$"}),
+    "setting": ("The name of a setting.", _PART),
+    "allocator": ("The name of an allocator.", _PART),
 }
 
 _BINARY = {"type": "string", "contentMediaType": "application/octet-stream"}

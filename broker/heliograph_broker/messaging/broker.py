@@ -407,6 +407,13 @@ class Broker:
                     for subscription in durable:
                         topic.create_subscription(subscription, "earliest")
 
+    def create_missed_partitions(self, name: TopicName) -> None:
+        """Create again the partitions that were deleted one by one. Raises :class:`TopicNotFound`."""
+        record = self.partitioned.get(str(name))
+        if record is None:
+            raise TopicNotFound(f"Topic {name} does not exist")
+        self._create_partitions(name, range(record.partitions))
+
     def _create_partitions(self, name: TopicName, indexes: range) -> None:
         for index in indexes:
             if str(name.with_partition(index)) not in self.topics:

@@ -1,0 +1,30 @@
+"""A topic's properties: free text its owners attach, to a partitioned topic or to one partition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heliograph_broker.resources.names import TopicName
+
+from . import records
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+
+def topic_properties(broker: Broker, name: TopicName) -> dict[str, str]:
+    """Return what is attached to a topic or partitioned topic. Raises :class:`TopicNotFound`."""
+    record = broker.partitioned.get(str(name))
+    return record.properties if record is not None else broker.get_topic(name).properties
+
+
+def set_topic_properties(broker: Broker, name: TopicName, properties: dict[str, str]) -> None:
+    """Replace them; durable with the next group. Raises :class:`TopicNotFound`."""
+    record = broker.partitioned.get(str(name))
+    if record is not None:
+        record.properties = properties
+        broker.store.put(records.PARTITIONED + str(name).encode(), records.encode(record))
+        return
+    topic = broker.get_topic(name)
+    topic.properties = properties
+    topic.persist()
