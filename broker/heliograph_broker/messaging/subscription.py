@@ -321,6 +321,7 @@ class Subscription(Acknowledgments):
         """
         topic = self.topic
         offset = min(max(offset, topic.first_offset), topic.end_offset)
+        self.last_used_ms = topic.host.clock.now_ms()
         self._seeks_under_way += 1
         # A reader that seeks by time subscribes again without saying where: its cursor must outlive the reconnection.
         self.disconnect_all(keep=True)

@@ -1,0 +1,335 @@
+"""Unused topics and subscriptions on virtual time: never early, at most a tick late, renewed by the right events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from heliograph_broker.messaging import inactivity
+from heliograph_broker.messaging.apply import apply_resources
+from heliograph_broker.messaging.broker import AnyTopic, Broker
+from heliograph_broker.messaging.errors import Conflict
+from heliograph_broker.messaging.subscription import SHARED
+from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.resources.manifests import parse
+from heliograph_broker.resources.names import TopicName
+from heliograph_broker.resources.policies import InactiveTopic, Policies, Retention
+
+from tests.support.core import Client, Core
+
+PERIOD_MS = 60_000
+NAME = TopicName.parse("t")
+CAUGHT_UP = "delete_when_subscriptions_caught_up"
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Core]:
+    opened = Core(tmp_path / "d")
+    yield opened
+    opened.close()
+
+
+def policy(core: Core, **policies: object) -> None:
+    core.broker.set_namespace_policies("public/default", Policies(**policies))  # type: ignore[arg-type]
+
+
+def there(core: Core, name: TopicName = NAME) -> bool:
+    return core.broker.exists(name)
+
+
+def goes_after(core: Core, ms: int, name: TopicName = NAME) -> None:
+    """Assert that the topic is there for ``ms`` from now and no longer."""
+    core.advance(ms - 1)
+    assert there(core, name)
+    core.advance(1)
+    assert not there(core, name)
+
+
+# -- expires -------------------------------------------------------------------------------------------------
+
+
+def test_an_unused_topic_expires_with_its_data_to_the_millisecond(core: Core) -> None:
+    policy(core, expires_ms=PERIOD_MS)
+    topic = core.topic()
+    topic.create_subscription("s")
+    producer = core.producer(topic)
+    core.publish(producer)
+    core.commit()
+    topic.producer_registry.remove(producer)
+    goes_after(core, PERIOD_MS)
+    core.restart()
+    assert not there(core)
+    assert not list(core.store.scan(b"cursor/"))
+
+
+def test_a_topic_in_use_does_not_expire_and_its_period_begins_when_the_last_client_leaves(core: Core) -> None:
+    policy(core, expires_ms=PERIOD_MS)
+    topic = core.topic()
+    producer = core.producer(topic)
+    core.advance(10 * PERIOD_MS)
+    consumer = core.consumer(topic.create_subscription("s"), SHARED, Client())
+    topic.producer_registry.remove(producer)
+    core.advance(10 * PERIOD_MS)
+    assert there(core)
+    core.advance(777)
+    consumer.subscription.remove_consumer(consumer)
+    goes_after(core, PERIOD_MS)
+
+
+def test_a_producer_that_waits_for_exclusive_access_uses_the_topic(core: Core) -> None:
+    policy(core, expires_ms=PERIOD_MS)
+    topic = core.topic()
+    core.producer(topic, name="first", access_mode=1)
+    core.producer(topic, name="second", access_mode=2)
+    topic.producer_registry.connected.clear()
+    core.advance(2 * PERIOD_MS)
+    assert there(core)
+
+
+def test_declaring_a_topic_again_renews_its_lease_although_it_is_refused(core: Core) -> None:
+    policy(core, expires_ms=PERIOD_MS)
+    core.topic()
+    for _ in range(5):
+        core.advance(PERIOD_MS - 1)
+        with pytest.raises(Conflict):
+            core.broker.create_topic(NAME)
+    goes_after(core, PERIOD_MS)
+
+
+def test_applying_a_topics_manifest_renews_its_lease(core: Core) -> None:
+    manifest = """
+apiVersion: heliograph.dev/v1alpha1
+kind: Topic
+metadata: {name: t}
+spec: {namespaceRef: {name: default}, expires: 60s}
+"""
+    namespace = """
+apiVersion: heliograph.dev/v1alpha1
+kind: Tenant
+metadata: {name: public}
+---
+apiVersion: heliograph.dev/v1alpha1
+kind: Namespace
+metadata: {name: default}
+spec: {tenantRef: {name: public}}
+---
+"""
+    resources = parse(namespace + manifest, "t.yaml")
+    for _ in range(5):
+        apply_resources(core.broker, resources)
+        core.commit()
+        core.advance(PERIOD_MS - 1)
+    assert there(core)
+    core.advance(1)
+    assert not there(core)
+
+
+def test_publishing_by_the_broker_and_an_idle_subscription_are_no_use(core: Core) -> None:
+    policy(core, expires_ms=PERIOD_MS)
+    topic = core.topic()
+    core.advance(PERIOD_MS // 2)
+    topic.create_subscription("s")
+    goes_after(core, PERIOD_MS // 2)
+
+
+def test_the_period_begins_anew_at_a_start(core: Core) -> None:
+    policy(core, expires_ms=PERIOD_MS)
+    core.topic()
+    core.advance(PERIOD_MS - 1)
+    core.restart()
+    goes_after(core, PERIOD_MS)
+
+
+def test_a_policy_that_is_set_changed_or_lifted_holds_at_once(core: Core) -> None:
+    core.topic()
+    core.advance(PERIOD_MS)
+    policy(core, expires_ms=2 * PERIOD_MS)
+    core.advance(PERIOD_MS - 1)
+    policy(core)
+    core.advance(PERIOD_MS)
+    assert there(core)
+    policy(core, expires_ms=PERIOD_MS)
+    core.advance(0)
+    core.advance(1)
+    assert not there(core)
+
+
+def test_a_partitioned_topic_expires_as_a_whole(core: Core) -> None:
+    policy(core, expires_ms=PERIOD_MS)
+    core.broker.create_partitioned_topic(NAME, 3)
+    core.advance(PERIOD_MS // 2)
+    part = core.broker.topics[str(NAME.with_partition(2))]
+    assert isinstance(part, Topic)
+    producer = core.producer(part)
+    core.advance(3 * PERIOD_MS)
+    assert core.broker.partitions_of(NAME) == 3
+    part.producer_registry.remove(producer)
+    core.advance(PERIOD_MS - 1)
+    assert len(core.broker.topics) == 3
+    core.advance(1)
+    assert not core.broker.topics
+    assert not there(core)
+
+
+def test_declaring_a_partitioned_topic_again_renews_all_of_it(core: Core) -> None:
+    policy(core, expires_ms=PERIOD_MS)
+    core.broker.create_partitioned_topic(NAME, 3)
+    core.advance(PERIOD_MS - 1)
+    with pytest.raises(Conflict):
+        core.broker.create_partitioned_topic(NAME, 3)
+    goes_after(core, PERIOD_MS)
+
+
+def test_topics_that_are_not_persistent_expire_too(core: Core) -> None:
+    policy(core, expires_ms=PERIOD_MS)
+    name = TopicName.parse("non-persistent://public/default/t")
+    core.broker.get_or_create_topic(name)
+    goes_after(core, PERIOD_MS, name)
+
+
+# -- inactive topics -----------------------------------------------------------------------------------------
+
+
+def test_an_inactive_topic_goes_when_it_has_no_subscriptions(core: Core) -> None:
+    policy(core, inactive_topic=InactiveTopic(PERIOD_MS))
+    topic = core.topic()
+    topic.create_subscription("s")
+    core.advance(5 * PERIOD_MS)
+    assert there(core)
+    topic.delete_subscription("s")
+    goes_after(core, PERIOD_MS)
+
+
+def test_an_inactive_topic_goes_when_its_subscriptions_are_caught_up(core: Core) -> None:
+    policy(core, inactive_topic=InactiveTopic(PERIOD_MS, CAUGHT_UP))
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    producer = core.producer(topic)
+    core.publish(producer)
+    core.commit()
+    topic.producer_registry.remove(producer)
+    core.advance(5 * PERIOD_MS)
+    assert there(core)
+    subscription.acknowledge_up_to(0, None)
+    core.commit()
+    goes_after(core, PERIOD_MS)
+
+
+def test_connected_clients_keep_an_inactive_topic(core: Core) -> None:
+    policy(core, inactive_topic=InactiveTopic(PERIOD_MS, CAUGHT_UP))
+    topic = core.topic()
+    consumer = core.consumer(topic.create_subscription("s"), SHARED, Client())
+    core.advance(5 * PERIOD_MS)
+    assert there(core)
+    consumer.subscription.remove_consumer(consumer)
+    goes_after(core, PERIOD_MS)
+
+
+@pytest.mark.parametrize("time_ms", [3 * PERIOD_MS, -1])
+def test_retention_keeps_an_inactive_topic_as_in_pulsar(core: Core, time_ms: int) -> None:
+    policy(core, inactive_topic=InactiveTopic(PERIOD_MS), retention=Retention(time_ms, -1))
+    core.topic()
+    if time_ms < 0:
+        core.advance(1000 * PERIOD_MS)
+        assert there(core)
+    else:
+        goes_after(core, time_ms)
+
+
+def test_an_inactive_topic_policy_that_does_not_delete_deletes_nothing(core: Core) -> None:
+    policy(core, inactive_topic=InactiveTopic(PERIOD_MS, delete=False))
+    core.topic()
+    core.advance(10 * PERIOD_MS)
+    assert there(core)
+
+
+# -- subscriptions -------------------------------------------------------------------------------------------
+
+
+def test_a_subscription_without_consumers_expires_and_others_stay(core: Core) -> None:
+    policy(core, subscription_expiration_ms=PERIOD_MS)
+    topic = core.topic()
+    topic.create_subscription("idle")
+    consumer = core.consumer(topic.create_subscription("used"), SHARED, Client())
+    core.advance(PERIOD_MS - 1)
+    assert set(topic.subscriptions) == {"idle", "used"}
+    core.advance(1)
+    assert set(topic.subscriptions) == {"used"}
+    core.advance(500)
+    consumer.subscription.remove_consumer(consumer)
+    core.advance(PERIOD_MS - 1)
+    assert set(topic.subscriptions) == {"used"}
+    core.advance(1)
+    assert not topic.subscriptions
+    assert there(core)
+    core.restart()
+    assert not core.topic().subscriptions
+
+
+def test_a_subscription_made_later_has_its_whole_period(core: Core) -> None:
+    policy(core, subscription_expiration_ms=PERIOD_MS)
+    topic = core.topic()
+    core.advance(PERIOD_MS // 3)
+    topic.create_subscription("s")
+    core.advance(PERIOD_MS - 1)
+    assert topic.subscriptions
+    core.advance(1)
+    assert not topic.subscriptions
+
+
+def test_a_subscription_that_is_moved_by_hand_is_used(core: Core) -> None:
+    policy(core, subscription_expiration_ms=PERIOD_MS)
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    core.advance(PERIOD_MS - 1)
+    subscription.seek(0, None, lambda error: None)
+    core.advance(PERIOD_MS - 1)
+    assert topic.subscriptions
+    core.advance(1)
+    assert not topic.subscriptions
+
+
+def test_messages_that_expire_do_not_keep_a_subscription(core: Core) -> None:
+    policy(core, subscription_expiration_ms=PERIOD_MS, message_ttl_ms=1000)
+    topic = core.topic()
+    topic.create_subscription("s")
+    producer = core.producer(topic)
+    for _ in range(PERIOD_MS // 1000 - 1):
+        core.publish(producer)
+        core.advance(1000)
+    assert topic.subscriptions
+    core.publish(producer)
+    core.advance(1000)
+    assert not topic.subscriptions
+
+
+def test_a_subscriptions_period_begins_anew_at_a_start(core: Core) -> None:
+    policy(core, subscription_expiration_ms=PERIOD_MS)
+    core.topic().create_subscription("s")
+    core.advance(PERIOD_MS - 1)
+    core.restart()
+    core.advance(PERIOD_MS - 1)
+    assert core.topic().subscriptions
+    core.advance(1)
+    assert not core.topic().subscriptions
+
+
+def test_looking_after_unused_topics_costs_nothing_between_the_times_they_may_be_due(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy(core, expires_ms=PERIOD_MS, subscription_expiration_ms=PERIOD_MS)
+    for at in range(50):
+        core.producer(core.topic(f"t{at}"))
+    looks = 0
+    real = inactivity.next_due_ms
+
+    def counting(broker: Broker, topic: AnyTopic, now_ms: int) -> int | None:
+        nonlocal looks
+        looks += 1
+        return real(broker, topic, now_ms)
+
+    monkeypatch.setattr(inactivity, "next_due_ms", counting)
+    for _ in range(10 * PERIOD_MS // 1000):
+        core.advance(1000)
+    assert looks <= 11 * 50
