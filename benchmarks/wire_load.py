@@ -45,9 +45,13 @@ class WireJob(msgspec.Struct):
 
 
 class WireResult(msgspec.Struct):
-    """Seconds and messages; latencies (milliseconds, one a message) only at a fixed rate."""
+    """Seconds and messages; latencies (milliseconds, one a message in order) only at a fixed rate.
+
+    ``began`` is by the machine's monotonic clock, which all its processes share.
+    """
 
     messages: int
+    began: float
     publish_s: float
     end_to_end_s: float
     cpu_s: float
@@ -297,6 +301,7 @@ async def run(job: WireJob) -> WireResult:
         await asyncio.gather(*(_finished(done, publisher, consumer) for done in ends))
     result = WireResult(
         messages=job.messages,
+        began=publisher.began,
         publish_s=publisher.finished - publisher.began,
         end_to_end_s=consumer.finished - publisher.began if job.consume else 0.0,
         cpu_s=time.process_time() - cpu,

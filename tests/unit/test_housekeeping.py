@@ -1,0 +1,78 @@
+"""When topics are looked at: on virtual time, with the real core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from heliograph_broker.messaging.housekeeping import LOOK_INTERVAL_MS, TOPICS_A_SLICE
+from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.resources.policies import Policies, Retention
+
+from tests.support.core import Core
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Core]:
+    opened = Core(tmp_path / "d")
+    yield opened
+    opened.close()
+
+
+def _watched(core: Core) -> list[tuple[Topic, int]]:
+    looks: list[tuple[Topic, int]] = []
+
+    def note(topic: Topic, now_ms: int) -> None:
+        looks.append((topic, now_ms))
+
+    core.broker.housekeeping.add(note)
+    return looks
+
+
+def test_many_topics_that_are_due_together_are_taken_a_few_at_a_time(core: Core) -> None:
+    topics = [core.topic(f"t{index}") for index in range(3 * TOPICS_A_SLICE)]
+    core.commit()
+    looks = _watched(core)
+    assert core.broker.tick() is True
+    assert len(looks) == TOPICS_A_SLICE
+    while core.broker.tick():
+        pass
+    assert {topic for topic, _ in looks} == set(topics)
+
+
+def test_a_busy_topic_is_not_looked_at_more_often_than_the_interval(core: Core) -> None:
+    topic = core.topic()
+    producer = core.producer(topic)
+    core.advance(1000)
+    looks = _watched(core)
+    for _ in range(100):
+        core.publish(producer)
+        core.commit()
+        core.advance(10)
+    assert 3 <= len(looks) <= 1000 // LOOK_INTERVAL_MS + 1
+
+
+def test_an_idle_topic_is_left_alone_until_something_is_due(core: Core) -> None:
+    topic = core.topic()
+    core.broker.set_topic_policies(topic.name, Policies(retention=Retention(3_600_000, -1)))
+    core.publish(core.producer(topic))
+    core.commit()
+    core.advance(1000)
+    looks = _watched(core)
+    core.advance(3_598_000)
+    assert looks == []
+    core.advance(1000)
+    assert len(looks) == 1
+    assert topic.stored_messages == 0
+
+
+def test_what_an_earlier_time_overtakes_does_not_pile_up(core: Core) -> None:
+    topic = core.topic()
+    core.broker.set_topic_policies(topic.name, Policies(retention=Retention(7 * 86_400_000, -1)))
+    producer = core.producer(topic)
+    for _ in range(1200):
+        core.publish(producer)
+        core.commit()
+        core.advance(LOOK_INTERVAL_MS)
+    assert len(core.broker.housekeeping._queue) < 1100
