@@ -61,6 +61,8 @@ def one_topic(request: web.Request, refusal: str) -> Topic:
 
 async def _entry(topic: Topic, offset: int) -> Entry:
     """Return a kept entry. Raises :class:`MessageNotFound` if it was trimmed meanwhile."""
+    # Who looks at a topic's messages uses it: it must not expire as unused.
+    topic.used()
     if topic.first_offset <= offset < topic.end_offset:
         entries: list[Entry] = await found(partial(topic.read, offset, 1, 1))
         if entries:
@@ -135,7 +137,7 @@ async def examine(request: web.Request) -> web.Response:
 
 @operation("The id of the last message kept; ledger and entry -1 if there is none.", answers={200: MessageIdAnswer})
 async def last_message_id(request: web.Request) -> web.Response:
-    topic = one_topic(request, "A partitioned topic has no last message")
+    topic = persistent_topic(request)
     offset = topic.end_offset - 1
     if offset < topic.first_offset:
         return as_json(MessageIdAnswer(-1, -1, topic.name.partition))
