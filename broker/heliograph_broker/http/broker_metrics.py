@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from heliograph_broker.messaging.broker import Broker
 from heliograph_broker.messaging.figures import LatencySummary
 
 from .exposition import Block, Sample, Value, histogram_samples, labels
-from .scrape import Scrape, Sums
-from .topic_columns import Column, SubscriptionColumn
-from .topic_metrics import SUBSCRIPTION_COLUMNS, TOPIC_COLUMNS
+from .scrape import Scrape, Whole
 
 #: The broker's families that are the sums of its topics' own.
 _SUMS = (
@@ -38,7 +36,7 @@ def _whole(value: Value) -> Value:
     return round(value, 3) if isinstance(value, float) else value
 
 
-def broker_blocks(broker: Broker, totals: Sums) -> Iterator[Block]:
+def broker_blocks(broker: Broker, whole: Whole) -> Iterator[Block]:
     """Yield the families that have the cluster as their only label, or nearly so."""
     cluster = broker.config.cluster_name
     own = labels(cluster=cluster)
@@ -51,18 +49,18 @@ def broker_blocks(broker: Broker, totals: Sums) -> Iterator[Block]:
     def counter(name: str, value: int) -> Block:
         return Block(name, "counter", [("_total", own, float(value)), ("_created", own, started)])
 
-    yield gauge("pulsar_broker_topics_count", totals.topics_count)
+    yield gauge("pulsar_broker_topics_count", whole.topics_count)
     for name, of_topics in _SUMS:
-        yield gauge(name, _whole(totals.of(of_topics)))
-    for name, of_topics, label in (
-        ("pulsar_broker_in_bytes_total", "pulsar_in_bytes_total", "system_topic"),
-        ("pulsar_broker_out_bytes_total", "pulsar_out_bytes_total", "system_subscription"),
+        yield gauge(name, _whole(whole.topics.of(of_topics)))
+    for name, total, label in (
+        ("pulsar_broker_in_bytes_total", whole.topics.of("pulsar_in_bytes_total"), "system_topic"),
+        ("pulsar_broker_out_bytes_total", whole.subscriptions.of("pulsar_out_bytes_total"), "system_subscription"),
     ):
         of_users, of_system = labels(cluster=cluster, **{label: "false"}), labels(cluster=cluster, **{label: "true"})
-        yield Block(name, "total", [("", of_users, totals.of(of_topics)), ("", of_system, 0)])
+        yield Block(name, "total", [("", of_users, total), ("", of_system, 0)])
     evictions = "pulsar_storage_backlog_quota_exceeded_evictions_total"
     of_types: list[Sample] = [
-        ("", labels(cluster=cluster, quota_type=kind), totals.of(evictions, f',quota_type="{kind}"'))
+        ("", labels(cluster=cluster, quota_type=kind), whole.topics.of(evictions, f',quota_type="{kind}"'))
         for kind in ("size", "time")
     ]
     yield Block(evictions.replace("pulsar_", "pulsar_broker_"), "total", of_types)
@@ -106,24 +104,22 @@ def namespace_blocks(scrape: Scrape) -> Iterator[Block]:
     """Yield what is written of namespaces: at the level of topics their number only, at that of brokers nothing."""
     if scrape.level == "broker" or not scrape.namespaces:
         return
-    cluster = scrape.cluster
-    names = {name: labels(cluster=cluster, namespace=name) for name in scrape.namespaces}
-    counts: list[Sample] = [("", names[name], sums.topics_count) for name, sums in scrape.namespaces.items()]
+    names = {name: labels(cluster=scrape.cluster, namespace=name)[:-1] for name in scrape.namespaces}
+    counts: list[Sample] = [("", f"{names[name]}}}", whole.topics_count) for name, whole in scrape.namespaces.items()]
     yield Block("pulsar_topics_count", "gauge", counts)
     if scrape.level != "namespace":
         return
     found: dict[str, Block] = {}
-    kinds: tuple[tuple[str, Sequence[Column | SubscriptionColumn]], ...] = (
-        ("topics", TOPIC_COLUMNS),
-        ("subscriptions", SUBSCRIPTION_COLUMNS),
-    )
-    for sums_name, columns in kinds:
-        for index, column in enumerate(columns):
+    for table, sums in (
+        (scrape.topics, {name: whole.topics.values for name, whole in scrape.namespaces.items()}),
+        (scrape.subscriptions, {name: whole.subscriptions.values for name, whole in scrape.namespaces.items()}),
+    ):
+        for index, column in enumerate((*table.columns, *table.zeros)):
             # Pulsar tells its own cluster's backlog from that of others it replicates to, at this level.
             more = ',remote_cluster="local"' if column.name == "pulsar_msg_backlog" else column.more
             block = found.setdefault(column.name, Block(column.name, column.kind, []))
-            for name, sums in scrape.namespaces.items():
-                value: Value | None = getattr(sums, sums_name)[index]
+            for name, values in sums.items():
+                value = values[index] if index < len(values) else 0
                 if column.whole and value is not None:
-                    block.samples.append(("", f"{names[name][:-1]}{more}}}", _whole(value)))
+                    block.samples.append(("", f"{names[name]}{more}}}", _whole(value)))
     yield from (block for block in found.values() if block.samples)

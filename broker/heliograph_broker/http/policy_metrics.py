@@ -16,6 +16,10 @@ from .topic_columns import Column, SubscriptionColumn, TopicLook, of_cursor
 _SIZE, _TIME = ',quota_type="size"', ',quota_type="time"'
 
 
+_THROTTLED = "pulsar_subscription_dispatch_throttled"
+_SUBSCRIPTION, _TOPIC, _BROKER = ',reason="subscription"', ',reason="topic"', ',reason="broker"'
+
+
 def _of_quota(read: Callable[[QuotaState], int]) -> Callable[[TopicLook], int]:
     """A count that only a stored topic has; any other says 0."""
     return lambda look: read(look.kept.quota) if look.kept is not None else 0
@@ -73,16 +77,10 @@ POLICY_SUBSCRIPTION_COLUMNS: tuple[SubscriptionColumn, ...] = (
     _counter("heliograph_dead_lettered_messages_total", lambda sub: sub.dead_lettered),
     _counter("heliograph_dead_letter_loops_total", lambda sub: sub.dead_letter_loops),
     _counter("heliograph_dead_letter_failures_total", lambda sub: sub.dead_letter_failures),
-    *(
-        SubscriptionColumn(
-            f"pulsar_subscription_dispatch_throttled_{what}_events",
-            of_cursor(read) if reason == "subscription" else lambda look: 0,
-            f',reason="{reason}"',
-        )
-        for what, read in (
-            ("msg", lambda sub: 0),
-            ("bytes", lambda sub: 0),
-        )
-        for reason in ("subscription", "topic", "broker")
-    ),
+    SubscriptionColumn(f"{_THROTTLED}_msg_events", of_cursor(lambda sub: 0), _SUBSCRIPTION),
+    SubscriptionColumn(f"{_THROTTLED}_msg_events", of_cursor(lambda sub: 0), _TOPIC),
+    SubscriptionColumn(f"{_THROTTLED}_msg_events", lambda look: 0, _BROKER),
+    SubscriptionColumn(f"{_THROTTLED}_bytes_events", of_cursor(lambda sub: 0), _SUBSCRIPTION),
+    SubscriptionColumn(f"{_THROTTLED}_bytes_events", of_cursor(lambda sub: 0), _TOPIC),
+    SubscriptionColumn(f"{_THROTTLED}_bytes_events", lambda look: 0, _BROKER),
 )

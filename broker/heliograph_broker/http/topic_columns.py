@@ -65,14 +65,14 @@ class TopicLook:
 
 
 class Column(NamedTuple):
-    """One line a topic: its family, what its labels have beyond the topic's, and where its value comes from.
+    """One line a topic: its family, where its value comes from, and what its labels have beyond the topic's.
 
     ``kind`` as in :func:`~.exposition.header`. ``whole`` says what namespaces and the broker make of it: the sum, the
-    largest, or nothing. A value of None is not written.
+    largest, or nothing. A value of None is not written. Without ``read`` the value is found otherwise, or always 0.
     """
 
     name: str
-    read: Callable[[TopicLook], Value | None]
+    read: Callable[[TopicLook], Value | None] | None = None
     more: str = ""
     kind: str = "gauge"
     whole: str = "sum"
@@ -82,10 +82,15 @@ class SubscriptionColumn(NamedTuple):
     """The same of a subscription; by default namespaces do not show it."""
 
     name: str
-    read: Callable[[SubscriptionLook], Value]
+    read: Callable[[SubscriptionLook], Value] | None = None
     more: str = ""
     kind: str = "gauge"
     whole: str = ""
+
+
+def rounded(value: float) -> float:
+    """Rates are shown with three decimals, as Pulsar does."""
+    return round(value, 3) if value else 0.0
 
 
 def of_cursor(read: Callable[[Subscription], int]) -> Callable[[SubscriptionLook], int]:

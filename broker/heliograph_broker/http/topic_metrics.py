@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 
 from heliograph_broker.messaging import figures
 
 from .policy_metrics import POLICY_COLUMNS, POLICY_SUBSCRIPTION_COLUMNS
+from .rates import NO_FIGURES
 from .stats import DELAYED_ENTRY_BYTES, blocked, in_replay
-from .topic_columns import Column, SubscriptionColumn, SubscriptionLook, TopicLook, of_cursor
+from .topic_columns import Column, SubscriptionColumn, SubscriptionLook, TopicLook, of_cursor, rounded
 
 _WRITTEN = slice(figures.ENTRY_SIZE, figures.ENTRY_SIZE_SUM)
-
-
-def _rounded(value: float) -> float:
-    return round(value, 3)
-
-
-def _part(look: TopicLook, index: int) -> int:
-    return look.minute[index]
-
-
-def _sum_of(look: TopicLook, first: int, last: int) -> int:
-    return sum(look.minute[first:last])
-
-
-def _buckets(prefix: str, suffixes: Sequence[str], first: int) -> list[Column]:
-    """Return a column for each bucket from ``first`` on, for their number and for their sum, which comes last."""
-    end = first + len(suffixes)
-    return [
-        *(Column(f"{prefix}_{suffix}", partial(_part, index=first + at)) for at, suffix in enumerate(suffixes)),
-        Column(f"{prefix}_count", partial(_sum_of, first=first, last=end)),
-        Column(f"{prefix}_sum", partial(_part, index=end)),
-    ]
 
 
 _LATENCY_SUFFIXES = ("le_0_5", "le_1", "le_5", "le_10", "le_20", "le_50", "le_100", "le_200", "le_1000", "overflow")
@@ -41,35 +19,68 @@ _SIZE_SUFFIXES = (
     "le_128", "le_512", "le_1_kb", "le_2_kb", "le_4_kb", "le_16_kb", "le_100_kb", "le_1_mb", "le_overflow",
 )  # fmt: skip
 
+#: What :func:`buckets` returns, in its order.
+BUCKET_COLUMNS: tuple[Column, ...] = tuple(
+    Column(f"{prefix}_{suffix}")
+    for prefix, suffixes in (
+        ("pulsar_storage_write_latency", _LATENCY_SUFFIXES),
+        ("pulsar_storage_ledger_write_latency", _LATENCY_SUFFIXES),
+        ("pulsar_entry_size", _SIZE_SUFFIXES),
+    )
+    for suffix in (*suffixes, "count", "sum")
+)
+_NO_BUCKETS = (0,) * len(BUCKET_COLUMNS)
 
-def _zero(look: object) -> int:
-    """A figure of something that Pulsar has and this broker does not: transactions, offloading, filters."""
-    return 0
+#: What Pulsar has and this broker does not: transactions, offloading, filters.
+ZERO_COLUMNS: tuple[Column, ...] = (
+    Column("pulsar_storage_offloaded_size"),
+    Column("pulsar_txn_tb_active_total"),
+    Column("pulsar_txn_tb_aborted_total", kind="total"),
+    Column("pulsar_txn_tb_committed_total", kind="total"),
+)
+ZERO_SUBSCRIPTION_COLUMNS: tuple[SubscriptionColumn, ...] = tuple(
+    SubscriptionColumn(f"pulsar_subscription_filter_{what}_msg_count")
+    for what in ("processed", "accepted", "rejected", "rescheduled")
+)
+
+
+def buckets(look: TopicLook) -> tuple[int, ...]:
+    """Return what the last minute added to the buckets, and the number and sum of each kind."""
+    minute = look.minute
+    if minute is NO_FIGURES:
+        return _NO_BUCKETS
+    entries = sum(minute[_WRITTEN])
+    return (
+        *minute[figures.WRITE_LATENCY : figures.WRITE_SUM_US],
+        entries,
+        minute[figures.WRITE_SUM_US],
+        *minute[figures.LEDGER_LATENCY : figures.LEDGER_SUM_US],
+        entries,
+        minute[figures.LEDGER_SUM_US],
+        *minute[_WRITTEN],
+        entries,
+        minute[figures.ENTRY_SIZE_SUM],
+    )
 
 
 def _average(look: TopicLook) -> float:
-    return _rounded(look.topic.bytes_in / look.topic.msg_in) if look.topic.msg_in else 0.0
-
-
-def _backlog(look: TopicLook) -> int:
-    return sum(each.subscription.backlog_messages for each in look.backlogged)
+    return rounded(look.topic.bytes_in / look.topic.msg_in) if look.topic.msg_in else 0.0
 
 
 TOPIC_COLUMNS: tuple[Column, ...] = (
     Column("pulsar_subscriptions_count", lambda look: len(look.looks)),
     Column("pulsar_producers_count", lambda look: len(look.topic.producers)),
     Column("pulsar_consumers_count", lambda look: sum(len(each.subscription.consumers) for each in look.looks)),
-    Column("pulsar_rate_in", lambda look: _rounded(look.rates[0])),
-    Column("pulsar_rate_out", lambda look: _rounded(look.sum_rate(0))),
-    Column("pulsar_throughput_in", lambda look: _rounded(look.rates[1])),
-    Column("pulsar_throughput_out", lambda look: _rounded(look.sum_rate(1))),
+    Column("pulsar_rate_in", lambda look: rounded(look.rates[0])),
+    Column("pulsar_rate_out", lambda look: rounded(look.sum_rate(0))),
+    Column("pulsar_throughput_in", lambda look: rounded(look.rates[1])),
+    Column("pulsar_throughput_out", lambda look: rounded(look.sum_rate(1))),
     Column("pulsar_average_msg_size", _average, whole=""),
     Column("pulsar_in_messages_total", lambda look: look.topic.msg_in, kind="total"),
     Column("pulsar_in_bytes_total", lambda look: look.topic.bytes_in, kind="total"),
-    Column("pulsar_msg_backlog", _backlog),
+    Column("pulsar_msg_backlog", lambda look: sum(each.subscription.backlog_messages for each in look.backlogged)),
     Column("pulsar_storage_size", lambda look: look.topic.stored_bytes),
     Column("pulsar_storage_logical_size", lambda look: look.topic.stored_bytes),
-    Column("pulsar_storage_offloaded_size", _zero),
     Column("pulsar_storage_backlog_size", lambda look: look.topic.backlog_size()),
     Column(
         "pulsar_storage_backlog_age_seconds",
@@ -78,25 +89,19 @@ TOPIC_COLUMNS: tuple[Column, ...] = (
     ),
     Column("pulsar_storage_backlog_quota_limit", lambda look: look.limits[0], whole=""),
     Column("pulsar_storage_backlog_quota_limit_time", lambda look: look.limits[1], whole=""),
-    Column("pulsar_storage_write_rate", lambda look: _rounded(sum(look.minute[_WRITTEN]) / look.seconds)),
-    Column("pulsar_storage_read_rate", lambda look: _rounded(sum(each.rates[6] for each in look.looks))),
-    Column("pulsar_storage_read_cache_misses_rate", lambda look: _rounded(look.minute[-1] / look.seconds)),
-    *_buckets("pulsar_storage_write_latency", _LATENCY_SUFFIXES, figures.WRITE_LATENCY),
-    *_buckets("pulsar_storage_ledger_write_latency", _LATENCY_SUFFIXES, figures.LEDGER_LATENCY),
-    *_buckets("pulsar_entry_size", _SIZE_SUFFIXES, figures.ENTRY_SIZE),
+    Column("pulsar_storage_write_rate", lambda look: rounded(sum(look.minute[_WRITTEN]) / look.seconds)),
+    Column("pulsar_storage_read_rate", lambda look: rounded(sum(each.rates[6] for each in look.looks))),
+    Column("pulsar_storage_read_cache_misses_rate", lambda look: rounded(look.minute[-1] / look.seconds)),
     Column(
         "pulsar_delayed_message_index_size_bytes",
         lambda look: DELAYED_ENTRY_BYTES * sum(each.delayed for each in look.looks),
     ),
     *POLICY_COLUMNS,
-    Column("pulsar_txn_tb_active_total", _zero),
-    Column("pulsar_txn_tb_aborted_total", _zero, kind="total"),
-    Column("pulsar_txn_tb_committed_total", _zero, kind="total"),
 )
 
 
 def _rate(index: int) -> Callable[[SubscriptionLook], float]:
-    return lambda look: _rounded(look.rates[index])
+    return lambda look: rounded(look.rates[index])
 
 
 SUBSCRIPTION_COLUMNS: tuple[SubscriptionColumn, ...] = (
@@ -135,9 +140,5 @@ SUBSCRIPTION_COLUMNS: tuple[SubscriptionColumn, ...] = (
     SubscriptionColumn(
         "pulsar_subscription_last_mark_delete_advanced_timestamp", of_cursor(lambda sub: sub.last_mark_delete_ms)
     ),
-    SubscriptionColumn("pulsar_subscription_filter_processed_msg_count", _zero),
-    SubscriptionColumn("pulsar_subscription_filter_accepted_msg_count", _zero),
-    SubscriptionColumn("pulsar_subscription_filter_rejected_msg_count", _zero),
-    SubscriptionColumn("pulsar_subscription_filter_rescheduled_msg_count", _zero),
     *POLICY_SUBSCRIPTION_COLUMNS,
 )
