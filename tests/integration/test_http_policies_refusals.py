@@ -16,8 +16,8 @@ T = "/admin/v2/persistent/public/default"
 NOT_STORED = "/admin/v2/non-persistent/public/default/np"
 ONE_ZERO = (
     "Invalid retention policy: Setting a single time or size limit to 0 is invalid when one of the limits has a "
-    "non-zero value. Use the value of -1 instead of 0 to ignore a specific limit. To disable retention both limits must "
-    "be set to 0."
+    "non-zero value. Use the value of -1 instead of 0 to ignore a specific limit. To disable retention both limits "
+    "must be set to 0."
 )
 BROKER_SIZE = "maxMessageSize must be greater than or equal to 0 and must be smaller than that in the broker-level"
 OVERRIDE = "Invalid configuration for autoTopicCreationOverride. the detail is "

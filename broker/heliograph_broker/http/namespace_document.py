@@ -18,8 +18,7 @@ from heliograph_broker.messaging.records import NamespaceRecord
 from .policy_description import NAMESPACE, Level
 from .policy_documents import Int32, Int64
 from .policy_table import POLICIES
-from .quota_routes import QuotaMap, put_quota, quota_map
-from .quota_rules import check_quota
+from .quota_rules import QuotaMap, check_quota, put_quota, quota_map
 
 _MAX_BUNDLES: Final = 4096
 # Pulsar keeps the dispatch rate under its old name too.
@@ -32,8 +31,8 @@ _HIDDEN: Final = "max_topics_per_namespace"
 class BundlesDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
     """Pulsar's BundlesData; boundaries always cut the range evenly here."""
 
-    num_bundles: Int32 = 0
     boundaries: list[str] | None = None
+    num_bundles: Int32 = 0
 
 
 #: field -> (its type, what it is shown as and may be set to): what is the same for every namespace
@@ -93,7 +92,7 @@ def bundle_boundaries(bundles: int) -> list[str]:
 
 
 def bundles_document(record: NamespaceRecord) -> BundlesDocument:
-    return BundlesDocument(record.bundles, bundle_boundaries(record.bundles))
+    return BundlesDocument(bundle_boundaries(record.bundles), record.bundles)
 
 
 def namespace_document(record: NamespaceRecord, config: BrokerConfig) -> msgspec.Struct:

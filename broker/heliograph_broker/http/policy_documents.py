@@ -69,20 +69,20 @@ class RetentionDocument(msgspec.Struct, forbid_unknown_fields=True):
     megabytes: Int64 = msgspec.field(name="retentionSizeInMB")
 
 
-class QuotaDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+class QuotaDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Pulsar's BacklogQuota; ``limit`` is the old name of ``limitSize`` (bytes), ``limitTime`` is in s."""
 
-    policy: QuotaAction
     limit: Int64 | None = None
     limit_size: Int64 | None = None
     limit_time: Int32 | None = None
+    policy: QuotaAction
 
 
-class DelayedDeliveryDocument(msgspec.Struct, forbid_unknown_fields=True):
+class DelayedDeliveryDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Pulsar's DelayedDeliveryPolicies; ``tickTime`` (ms) is how late a message may be, 0 delays have no maximum."""
 
-    active: bool
     tick_ms: Int64 = msgspec.field(default=0, name="tickTime")
+    active: bool
     max_delay_ms: Int64 = msgspec.field(default=0, name="maxDeliveryDelayInMillis")
 
 
@@ -109,12 +109,12 @@ class SubscribeRateDocument(msgspec.Struct, forbid_unknown_fields=True):
     period_s: Int32 = msgspec.field(default=30, name="ratePeriodInSecond")
 
 
-class InactiveTopicDocument(msgspec.Struct, forbid_unknown_fields=True):
+class InactiveTopicDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Pulsar's InactiveTopicPolicies."""
 
+    mode: InactiveMode = msgspec.field(default=INACTIVE_TOPIC_MODES[0], name="inactiveTopicDeleteMode")
     seconds: Int32 = msgspec.field(name="maxInactiveDurationSeconds")
     delete: bool = msgspec.field(name="deleteWhileInactive")
-    mode: InactiveMode = msgspec.field(default=INACTIVE_TOPIC_MODES[0], name="inactiveTopicDeleteMode")
 
 
 class AutoTopicCreationDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
@@ -274,7 +274,9 @@ def inactive_topic_from(document: InactiveTopicDocument) -> InactiveTopic:
 
 
 def inactive_topic_document(inactive: InactiveTopic) -> InactiveTopicDocument:
-    return InactiveTopicDocument(up(inactive.max_inactive_ms, SECOND_MS), inactive.delete, inactive.mode)
+    return InactiveTopicDocument(
+        mode=inactive.mode, seconds=up(inactive.max_inactive_ms, SECOND_MS), delete=inactive.delete
+    )
 
 
 def auto_topic_creation_from(document: AutoTopicCreationDocument) -> AutoTopicCreation:

@@ -10,9 +10,8 @@ from heliograph_broker.resources.policies import BACKLOG_QUOTA_POLICIES, Policie
 
 from .admin_topics import TOPIC_PATH
 from .context import BROKER, accepted, as_json, flag, namespace_of, required_body
-from .errors import ApiError
 from .operations import Parameter, operation
-from .policy_documents import AGE_QUOTA, SIZE_QUOTA, QuotaDocument, quota_document, quota_from
+from .policy_documents import AGE_QUOTA, SIZE_QUOTA, QuotaDocument
 from .policy_routes import (
     APPLIED,
     GLOBAL,
@@ -22,35 +21,10 @@ from .policy_routes import (
     refuse_global,
     topic_policies,
 )
-from .quota_rules import check_quota
+from .quota_rules import QUOTA_FIELDS, QuotaMap, check_kind, check_quota, put_quota, quota_map
 
 _EXAMPLE = '{"limitSize": 10485760, "policy": "producer_exception"}'
 _KIND = Parameter("backlogQuotaType", str, "Which of the two quotas.", choices=(SIZE_QUOTA, AGE_QUOTA))
-_FIELDS = {SIZE_QUOTA: "backlog_quota_size", AGE_QUOTA: "backlog_quota_age"}
-
-QuotaMap = dict[str, QuotaDocument]
-
-
-def quota_map(policies: Policies) -> QuotaMap:
-    """Return Pulsar's backlogQuotaMap of one level."""
-    quotas = {}
-    for kind, field in _FIELDS.items():
-        quota = getattr(policies, field)
-        if quota is not None:
-            quotas[kind] = quota_document(kind, quota)
-    return quotas
-
-
-def put_quota(policies: Policies, kind: str, document: QuotaDocument) -> None:
-    """Set one quota. Raises :class:`ApiError` or :class:`PreconditionFailed`."""
-    setattr(policies, _FIELDS[check_kind(kind)], quota_from(kind, document))
-
-
-def check_kind(kind: str) -> str:
-    """Return ``kind``. Raises :class:`ApiError` 400 if there is no such quota."""
-    if kind not in _FIELDS:
-        raise ApiError(400, f"backlogQuotaType should be {SIZE_QUOTA} or {AGE_QUOTA}, not '{kind}'")
-    return kind
 
 
 def _kind(request: web.Request) -> str:
@@ -86,7 +60,7 @@ async def remove_of_namespace(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace = namespace_of(request)
     policies = namespace_policies(broker, namespace)
-    setattr(policies, _FIELDS[_kind(request)], None)
+    setattr(policies, QUOTA_FIELDS[_kind(request)], None)
     broker.set_namespace_policies(namespace, policies)
     return await accepted(broker)
 
@@ -97,7 +71,7 @@ async def get_of_topic(request: web.Request) -> web.Response:
     name = policy_topic(request)
     if flag(request, "applied"):
         quotas = quota_map(broker.effective_policies(name))
-        for kind in _FIELDS:
+        for kind in QUOTA_FIELDS:
             quotas.setdefault(
                 kind, QuotaDocument(policy=BACKLOG_QUOTA_POLICIES[0], limit=-1, limit_size=-1, limit_time=-1)
             )
@@ -129,7 +103,7 @@ async def remove_of_topic(request: web.Request) -> web.Response:
     kind = _kind(request)
     if not flag(request, "isGlobal"):
         policies = topic_policies(broker, name)
-        setattr(policies, _FIELDS[kind], None)
+        setattr(policies, QUOTA_FIELDS[kind], None)
         broker.set_topic_policies(name, policies)
     return await accepted(broker)
 

@@ -1,11 +1,42 @@
-"""Retention and backlog quota have to agree: what may wait to be acknowledged is not to exceed what is kept."""
+"""Backlog quotas of one level as documents, and the rule that retention keeps what they let wait."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from heliograph_broker.messaging.broker import Broker
 from heliograph_broker.messaging.errors import PreconditionFailed
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import Policies, resolve
+
+from .errors import ApiError
+from .policy_documents import AGE_QUOTA, SIZE_QUOTA, QuotaDocument, quota_document, quota_from
+
+QUOTA_FIELDS: Final = {SIZE_QUOTA: "backlog_quota_size", AGE_QUOTA: "backlog_quota_age"}
+
+QuotaMap = dict[str, QuotaDocument]
+
+
+def quota_map(policies: Policies) -> QuotaMap:
+    """Return Pulsar's backlogQuotaMap of one level."""
+    quotas = {}
+    for kind, field in QUOTA_FIELDS.items():
+        quota = getattr(policies, field)
+        if quota is not None:
+            quotas[kind] = quota_document(kind, quota)
+    return quotas
+
+
+def put_quota(policies: Policies, kind: str, document: QuotaDocument) -> None:
+    """Set one quota. Raises :class:`ApiError` or :class:`PreconditionFailed`."""
+    setattr(policies, QUOTA_FIELDS[check_kind(kind)], quota_from(kind, document))
+
+
+def check_kind(kind: str) -> str:
+    """Return ``kind``. Raises :class:`ApiError` 400 if there is no such quota."""
+    if kind not in QUOTA_FIELDS:
+        raise ApiError(400, f"backlogQuotaType should be {SIZE_QUOTA} or {AGE_QUOTA}, not '{kind}'")
+    return kind
 
 
 def quota_fits(policies: Policies) -> bool:

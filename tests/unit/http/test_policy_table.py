@@ -1,0 +1,84 @@
+"""The table of policies: nothing of the core is missing in it, and what is said is what is read back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from heliograph_broker.config import BrokerConfig
+from heliograph_broker.http.namespace_document import NamespaceDocument
+from heliograph_broker.http.policy_description import NAMESPACE, TOPIC, Level, PolicyPath
+from heliograph_broker.http.policy_table import POLICIES
+from heliograph_broker.messaging.errors import PreconditionFailed
+from heliograph_broker.resources.policies import Policies
+
+CONFIG = BrokerConfig()
+
+
+def _example(policy: PolicyPath) -> Any:
+    """Return the example shown to people who send no body, without its unit."""
+    text = policy.example.partition(" (")[0] if policy.example.endswith(")") else policy.example
+    return msgspec.json.decode(text, type=policy.document)
+
+
+def test_every_policy_of_the_core_has_a_path() -> None:
+    described = [field for policy in POLICIES for field in policy.fields]
+    assert len(described) == len(set(described))
+    assert set(described) | {"backlog_quota_size", "backlog_quota_age"} == set(Policies.__struct_fields__)
+
+
+def test_paths_and_names_are_each_policys_own() -> None:
+    namespaces = [policy.namespace for policy in POLICIES]
+    topics = [path for policy in POLICIES for path in policy.topic]
+    keys = [policy.key for policy in POLICIES]
+    for names in (namespaces, topics, keys):
+        assert len(names) == len(set(names))
+        assert "" not in names
+    assert set(keys) <= set(NamespaceDocument.__struct_fields__)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.key)
+@pytest.mark.parametrize("level", [NAMESPACE, TOPIC])
+def test_the_example_can_be_set_and_is_read_back(policy: PolicyPath, level: str) -> None:
+    policies = Policies()
+    assert policy.read(policies) is None
+    example = _example(policy)
+    policy.write(policies, example, Level(level, CONFIG))
+    expected = sorted(example) if isinstance(example, list) else example
+    assert policy.read(policies) == expected
+    assert any(getattr(policies, field) is not None for field in policy.fields)
+    for field in policy.fields:
+        setattr(policies, field, None)
+    assert policies == Policies()
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.key)
+def test_what_holds_without_any_is_a_document_of_the_policy(policy: PolicyPath) -> None:
+    otherwise = policy.otherwise(CONFIG)
+    encoded = msgspec.json.encode(otherwise)
+    assert msgspec.json.decode(encoded, type=policy.document) == otherwise
+
+
+FIGURES = [
+    policy for policy in POLICIES if isinstance(_example(policy), int) and not isinstance(_example(policy), bool)
+]
+
+
+@pytest.mark.parametrize("policy", FIGURES, ids=lambda policy: policy.key)
+def test_a_figure_below_none_is_refused_and_changes_nothing(policy: PolicyPath) -> None:
+    for level in (NAMESPACE, TOPIC):
+        policies = Policies()
+        with pytest.raises(PreconditionFailed):
+            policy.write(policies, -2, Level(level, CONFIG))
+        assert policies == Policies()
+
+
+@pytest.mark.parametrize("policy", FIGURES, ids=lambda policy: policy.key)
+def test_the_largest_figure_a_client_may_send_fits_into_the_core(policy: PolicyPath) -> None:
+    if policy.key == "max_message_size":
+        return
+    policies = Policies()
+    policy.write(policies, 2**31 - 1, Level(TOPIC, CONFIG))
+    assert policy.read(policies) == 2**31 - 1
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(policies), type=Policies) == policies
