@@ -79,7 +79,7 @@ def print_result(
         f"{format_size(_scaled(retention.mebibytes, 1 << 20))} a partition; "
         f"{_left(kept, _scaled(retention.mebibytes, 1 << 20))} left\n"
         f"  quota      unacknowledged messages may take {format_size(quota)} a partition; "
-        f"{_left(backlog, quota)} left (reported, not enforced yet)\n"
+        f"{_left(backlog, quota)} left, then producers wait\n"
     )
     table = new_table("SUBSCRIPTION", "TYPE", ">DELIVERED", ">BACKLOG", ">BYTES", ">OLDEST", ">QUOTA LEFT")
     for name, figures in sorted(stats["subscriptions"].items()):
