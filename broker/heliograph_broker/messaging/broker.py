@@ -197,7 +197,10 @@ class Broker:
         self.throttled.run(now)
         self.inactivity.run(now)
         self.snapshots.run(now)
-        return self.housekeeping.run(now)
+        began = self.clock.monotonic()
+        more = self.housekeeping.run(now)
+        self.figures.policy_checks.observe(self.clock.monotonic() - began)
+        return more
 
     def flush_cursors(self) -> None:
         """Queue every changed cursor for the next group."""

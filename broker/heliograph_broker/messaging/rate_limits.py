@@ -183,10 +183,17 @@ class DispatchGate:
     def close(self, limit: RateLimit, now_ms: int, until_ms: int) -> None:
         """Dispatch nothing until then; count what reached its limit."""
         subscription = self._subscription
+        by_topic = limit is self.shared
         if limit.messages is not None and limit.messages.free_at(now_ms) > now_ms:
-            subscription.dispatch_throttled_messages += 1
+            if by_topic:
+                subscription.dispatch_throttled_messages_by_topic += 1
+            else:
+                subscription.dispatch_throttled_messages += 1
         if limit.bytes is not None and limit.bytes.free_at(now_ms) > now_ms:
-            subscription.dispatch_throttled_bytes += 1
+            if by_topic:
+                subscription.dispatch_throttled_bytes_by_topic += 1
+            else:
+                subscription.dispatch_throttled_bytes += 1
         subscription.rate_limited = True
         self._throttled.add(subscription, self, until_ms)
 

@@ -47,7 +47,9 @@ class Subscription(Acknowledgments):
         "dead_lettered",
         "dispatch_gate",
         "dispatch_throttled_bytes",
+        "dispatch_throttled_bytes_by_topic",
         "dispatch_throttled_messages",
+        "dispatch_throttled_messages_by_topic",
         "dispatcher",
         "durable",
         "entries_out",
@@ -120,6 +122,8 @@ class Subscription(Acknowledgments):
         self.rate_limited = False
         self.dispatch_throttled_messages = 0
         self.dispatch_throttled_bytes = 0
+        self.dispatch_throttled_messages_by_topic = 0
+        self.dispatch_throttled_bytes_by_topic = 0
 
     # -- figures ---------------------------------------------------------------------------------------------
 
