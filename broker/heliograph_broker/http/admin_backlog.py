@@ -128,10 +128,10 @@ async def _target(topic: Topic, position: PositionDocument) -> tuple[int, int | 
     if offset is None:
         return topic.offset_at_or_after(position.ledger_id, position.entry_id), None
     if position.batch_index < 0:
-        return offset + position.excluded, None
+        return offset + position.entries_behind, None
     headers = await found(partial(topic.read_headers, offset, offset))
     messages = headers[0][1] if headers else 1
-    first = position.batch_index + position.excluded
+    first = position.batch_index + position.entries_behind
     if first >= messages:
         return offset + 1, None
     remaining = (1 << messages) - (1 << first)

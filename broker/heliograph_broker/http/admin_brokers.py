@@ -12,9 +12,9 @@ from heliograph_broker import __version__
 from heliograph_broker.messaging.errors import BrokerError, PreconditionFailed
 
 from .admin_clusters import check_cluster
+from .bundles import bundle_boundaries
 from .context import BROKER, CONFIG, ENDPOINTS, as_json, as_text
 from .health import check_ready
-from .namespace_document import bundle_boundaries
 from .operations import Parameter, Refusal, operation
 
 _PATH = "/admin/v2/brokers"

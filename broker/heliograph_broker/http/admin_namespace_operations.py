@@ -1,44 +1,28 @@
-"""What can be done to all topics of a namespace, or of one of its bundles: clear backlogs, unsubscribe, unload.
-
-A bundle is a range of hashes of topic names, as in Pulsar. One broker serves all of them, so they matter only as a
-way to name some of a namespace's topics; the whole range is taken as a bundle too.
-"""
+"""What can be done to all topics of a namespace, or of one of its bundles: clear backlogs, unsubscribe, unload."""
 
 from __future__ import annotations
 
-import re
-import zlib
 from typing import Final
 
 from aiohttp import web
 
 from heliograph_broker.messaging.broker import AnyTopic, Broker
-from heliograph_broker.messaging.errors import BrokerError, PreconditionFailed, SubscriptionNotFound
+from heliograph_broker.messaging.errors import BrokerError, SubscriptionNotFound
 from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.names import TopicName
 
 from .admin_backlog import backlogs
 from .admin_subscriptions import check_idle
 from .awaiting import all_durable
+from .bundles import check_bundle, in_bundle
 from .context import BROKER, accepted, namespace_of
-from .namespace_document import bundle_boundaries
 from .operations import operation
 
 NAMESPACE_PATH: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
 BUNDLE_PATH: Final = f"{NAMESPACE_PATH}/{{bundle}}"
-WHOLE_RANGE: Final = "0x00000000_0xffffffff"
-_BUNDLE = re.compile(r"(0x[0-9a-fA-F]{8})_(0x[0-9a-fA-F]{8})")
 
 
 class BundlesStay(BrokerError):
     http_status = 405
-
-
-def bundle_of(name: TopicName, bundles: int) -> str:
-    """Return the bundle, of ``bundles`` equal ones, that a topic's name falls into: by its CRC-32, as in Pulsar."""
-    edges = bundle_boundaries(bundles)
-    at = min(zlib.crc32(str(name).encode()) // (0x1_0000_0000 // bundles), bundles - 1)
-    return f"{edges[at]}_{edges[at + 1]}"
 
 
 def _topics(request: web.Request) -> list[AnyTopic]:
@@ -51,25 +35,7 @@ def _topics(request: web.Request) -> list[AnyTopic]:
     if bundle is None:
         return topics
     check_bundle(namespace, bundle, bundles)
-    return [topic for topic in topics if bundle == WHOLE_RANGE or bundle_of(topic.name, bundles) == bundle]
-
-
-def check_bundle(namespace: str, bundle: str, bundles: int) -> None:
-    """Raises :class:`PreconditionFailed` unless ``bundle`` is one of the namespace's, or the whole range."""
-    match = _BUNDLE.fullmatch(bundle)
-    if match is None:
-        raise PreconditionFailed(f"Invalid bundle range: {bundle}; one looks like {WHOLE_RANGE}")
-    if bundle == WHOLE_RANGE:
-        return
-    edges = bundle_boundaries(bundles)
-    if match[1] not in edges[:-1]:
-        raise PreconditionFailed(f"Invalid lower boundary for bundle {namespace}/{bundle}. Valid: {', '.join(edges)}")
-    upper = edges[edges.index(match[1]) + 1]
-    if match[2] != upper:
-        raise PreconditionFailed(
-            f"Invalid upper boundary for bundle {namespace}/{bundle}."
-            f" Expected upper boundary of {namespace}/{match[1]}_{upper}"
-        )
+    return [topic for topic in topics if in_bundle(topic.name, bundle, bundles)]
 
 
 @operation("Clear the backlogs of all subscriptions of a namespace, or of one bundle.")

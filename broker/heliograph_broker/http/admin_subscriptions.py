@@ -121,7 +121,7 @@ async def create_subscription(request: web.Request) -> web.Response:
         if position is not None and position.is_earliest:
             where = "earliest"
         elif position is not None and not position.is_latest:
-            start = topic.offset_at_or_after(position.ledger_id, position.entry_id + position.excluded)
+            start = topic.offset_at_or_after(position.ledger_id, position.entry_id + position.entries_behind)
         properties = None if position is None else position.properties
         topic.create_subscription(name, where, start_offset=start, properties=properties, done=_ignore)
     return await accepted(broker)
@@ -217,7 +217,7 @@ async def _analysis(subscription: Subscription, position: PositionDocument | Non
     topic = subscription.topic
     at = max(subscription.cursor.first_unacked(), topic.first_offset)
     if position is not None and not position.is_earliest:
-        at = max(at, topic.offset_at_or_after(position.ledger_id, position.entry_id + position.excluded))
+        at = max(at, topic.offset_at_or_after(position.ledger_id, position.entry_id + position.entries_behind))
     end = min(topic.end_offset, at + ANALYSED_ENTRIES)
     aborted = end < topic.end_offset
     entries = messages = 0

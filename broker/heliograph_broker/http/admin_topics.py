@@ -12,6 +12,7 @@ from heliograph_broker.messaging.broker import Broker
 from heliograph_broker.messaging.errors import BrokerError, Conflict, TopicNotFound
 from heliograph_broker.resources.names import TopicName
 
+from .bundles import check_bundle, in_bundle
 from .context import BROKER, accepted, as_json, body_as, flag, namespace_of, required_body, topic_of
 from .operations import Parameter, Refusal, operation
 
@@ -20,6 +21,7 @@ NAMESPACE_PATH = f"/admin/v2/{DOMAIN}/{{tenant}}/{{namespace}}"
 TOPIC_PATH = f"{NAMESPACE_PATH}/{{topic}}"
 
 
+_BUNDLE = Parameter("bundle", str, "Only the topics of this range of hashes, like 0x00000000_0x40000000.")
 _FORCE = Parameter("force", bool, "Also with subscriptions; connected clients are disconnected.")
 _CREATE = Parameter(
     "checkAllowAutoCreation", bool, "Create a missing topic if the rules of automatic creation allow it, as clients do."
@@ -49,14 +51,19 @@ class TooFewPartitions(BrokerError):
     http_status = 406
 
 
-@operation("The topics of a namespace and domain, partitions each by name.", answers={200: list[str]})
+@operation("The topics of a namespace and domain, partitions each by name.", query=(_BUNDLE,), answers={200: list[str]})
 async def list_topics(request: web.Request) -> web.Response:
     """The concrete topics of one domain: partitions each by name."""
     broker = request.app[BROKER]
     namespace = namespace_of(request)
-    broker.namespace(namespace)
+    bundles = broker.namespace(namespace).bundles
     persistent = request.match_info["domain"] == "persistent"
-    return as_json(broker.list_topics(namespace, "PERSISTENT" if persistent else "NON_PERSISTENT"))
+    topics = broker.list_topics(namespace, "PERSISTENT" if persistent else "NON_PERSISTENT")
+    bundle = request.query.get("bundle")
+    if bundle is not None:
+        check_bundle(namespace, bundle, bundles)
+        topics = [name for name in topics if in_bundle(TopicName.parse(name), bundle, bundles)]
+    return as_json(topics)
 
 
 @operation("The partitioned topics of a namespace and domain.", answers={200: list[str]})

@@ -11,6 +11,7 @@ from heliograph_broker.config import BrokerConfig
 from heliograph_broker.messaging.broker import Broker
 
 from . import (
+    absent,
     admin_backlog,
     admin_brokers,
     admin_clusters,
@@ -25,6 +26,7 @@ from . import (
     apply,
     broker_stats,
     health,
+    internal_info,
     lookup,
     metrics,
     namespace_settings,
@@ -65,6 +67,7 @@ def create_app(broker: Broker, config: BrokerConfig, endpoints: Endpoints) -> we
         admin_brokers,
         admin_clusters,
         broker_stats,
+        absent,
         schemas,
         admin_topics,
         admin_topic_operations,
@@ -72,6 +75,7 @@ def create_app(broker: Broker, config: BrokerConfig, endpoints: Endpoints) -> we
         admin_subscriptions,
         admin_backlog,
         admin_stats,
+        internal_info,
         lookup,
         apply,
         metrics,

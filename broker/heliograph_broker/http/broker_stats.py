@@ -1,4 +1,4 @@
-"""/admin/v2/broker-stats: the statistics of every topic at once; and where to find what Pulsar's has besides."""
+"""/admin/v2/broker-stats: the statistics of every topic at once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Final
 
 from aiohttp import web
 
-from heliograph_broker.messaging.errors import BrokerError
-
 from .admin_brokers import own_address
-from .admin_namespace_operations import bundle_of
+from .bundles import bundle_of
 from .context import BROKER, RATES, as_json
 from .operations import operation
 from .stats import topic_stats
@@ -19,20 +17,7 @@ from .stats_documents import TopicStats
 _PATH: Final = "/admin/v2/broker-stats"
 #: Topics described between two turns of the event loop.
 _AT_ONCE: Final = 100
-#: Pulsar's other paths, and why they have nothing to say.
-_ELSEWHERE: Final = {
-    "load-report": "There is no load to share with other brokers: figures of this one are at /metrics",
-    "metrics": "Figures of the broker are at /metrics",
-    "mbeans": "This broker has no Java beans: its figures are at /metrics",
-    "allocator-stats/{allocator}": "This broker has no Java allocators: its figures are at /metrics",
-    "broker-resource-availability/{tenant}/{namespace}": "There is no load manager to ask: figures are at /metrics",
-}
-
 _Topics = dict[str, dict[str, dict[str, dict[str, TopicStats]]]]
-
-
-class NothingThere(BrokerError):
-    http_status = 404
 
 
 @operation(
@@ -56,13 +41,5 @@ async def all_topics(request: web.Request) -> web.Response:
     return as_json(found)
 
 
-def _nothing(path: str, reason: str) -> web.RouteDef:
-    @operation(f"{reason}.")
-    async def refuse(request: web.Request) -> web.Response:
-        raise NothingThere(reason)
-
-    return web.get(f"{_PATH}/{path}", refuse)
-
-
 def routes() -> list[web.RouteDef]:
-    return [web.get(f"{_PATH}/topics", all_topics), *(_nothing(path, why) for path, why in _ELSEWHERE.items())]
+    return [web.get(f"{_PATH}/topics", all_topics)]

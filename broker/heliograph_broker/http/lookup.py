@@ -9,6 +9,7 @@ from heliograph_broker.messaging.errors import BrokerError
 from heliograph_broker.resources.names import InvalidName
 
 from .admin_topics import DOMAIN
+from .bundles import bundle_of
 from .context import BROKER, ENDPOINTS, as_json, as_text, topic_of
 from .operations import operation
 
@@ -38,9 +39,8 @@ async def lookup(request: web.Request) -> web.Response:
 
 @operation("The hash range a topic falls into.", answers={200: str})
 async def bundle(request: web.Request) -> web.Response:
-    """The hash range of the one bundle that one broker needs."""
-    request.app[BROKER].namespace(topic_of(request).namespace_name)
-    return as_text("0x00000000_0xffffffff")
+    name = topic_of(request)
+    return as_text(bundle_of(name, request.app[BROKER].namespace(name.namespace_name).bundles))
 
 
 def routes() -> list[web.RouteDef]:

@@ -20,7 +20,8 @@ PositionNumber = Annotated[int, msgspec.Meta(ge=-1, le=LATEST)]
 class PositionDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """A position of a topic: -1 as ledger id is the earliest, 2^63-1 the latest.
 
-    ``batch_index`` is that of a message in a batch, -1 without one; ``excluded`` means the position right behind.
+    ``batch_index`` is that of a message in a batch, -1 without one; ``excluded`` (or
+    ``is_excluded``) means the position right behind.
     """
 
     ledger_id: PositionNumber
@@ -28,6 +29,7 @@ class PositionDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=Tru
     partition_index: int = -1
     batch_index: int = -1
     excluded: bool = False
+    is_excluded: bool = False
     #: of a subscription that is created there
     properties: dict[str, str] | None = None
     # The rest is what clients know of the batch; the broker knows it better.
@@ -36,6 +38,11 @@ class PositionDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=Tru
     outstanding_acks_in_same_batch: int | None = None
     original_batch_size: int | None = None
     first_chunk_message_id: msgspec.UnsetType | dict[str, int | None] | None = msgspec.UNSET
+
+    @property
+    def entries_behind(self) -> int:
+        """1 if the position right behind is meant, 0 if the message itself."""
+        return int(self.excluded or self.is_excluded)
 
     @property
     def is_earliest(self) -> bool:

@@ -15,6 +15,7 @@ from heliograph_broker.messaging.broker import Broker
 from heliograph_broker.messaging.errors import PreconditionFailed
 from heliograph_broker.messaging.records import NamespaceRecord
 
+from .bundles import bundle_boundaries
 from .policy_description import NAMESPACE, Level
 from .policy_documents import Int32, Int64
 from .policy_table import POLICIES
@@ -83,12 +84,6 @@ def _fields() -> list[tuple[str, Any, Any]]:
 NamespaceDocument: Final = msgspec.defstruct(
     "NamespaceDocument", _fields(), forbid_unknown_fields=True, omit_defaults=True
 )
-
-
-def bundle_boundaries(bundles: int) -> list[str]:
-    """Return the hash boundaries that cut the 32-bit range into ``bundles`` equal parts."""
-    step = 0x1_0000_0000 // bundles
-    return [f"0x{index * step:08x}" for index in range(bundles)] + ["0xffffffff"]
 
 
 def bundles_document(record: NamespaceRecord) -> BundlesDocument:

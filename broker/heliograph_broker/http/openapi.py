@@ -63,6 +63,7 @@ _PATH_PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
     "broker": ("The broker's host and port.", {"type": "string", "pattern": r"^[^/\\s]+$"}),
     "setting": ("The name of a setting.", _PART),
     "allocator": ("The name of an allocator.", _PART),
+    "bookie": ("The name of a bookie.", _PART),
 }
 
 _BINARY = {"type": "string", "contentMediaType": "application/octet-stream"}
