@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,6 +12,7 @@ from heliograph_broker.config import BrokerConfig
 from heliograph_broker.http.namespace_document import NamespaceDocument
 from heliograph_broker.http.policy_description import NAMESPACE, TOPIC, Level, PolicyPath
 from heliograph_broker.http.policy_table import POLICIES
+from heliograph_broker.http.unsupported_policies import UNSUPPORTED
 from heliograph_broker.messaging.errors import PreconditionFailed
 from heliograph_broker.resources.policies import Policies
 
@@ -82,3 +85,18 @@ def test_the_largest_figure_a_client_may_send_fits_into_the_core(policy: PolicyP
     policy.write(policies, 2**31 - 1, Level(TOPIC, CONFIG))
     assert policy.read(policies) == 2**31 - 1
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(policies), type=Policies) == policies
+
+
+def test_the_guide_lists_every_path() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "http.md").read_text(encoding="utf-8")
+    section = guide.split("\n## Policies\n")[1].split("\n## ")[0]
+    rows = [row.split(" | ") for row in section.splitlines() if row.startswith("| ")]
+    listed = [
+        (re.findall(r"`(\w+)`", row[0].partition("(")[0]), re.findall(r"`(\w+)`", row[1].partition("(")[0]))
+        for row in rows
+    ]
+    for policy in POLICIES:
+        assert ([policy.namespace], list(policy.topic)) in listed, policy.key
+    for policy in UNSUPPORTED:
+        for path in (policy.namespace, policy.topic):
+            assert not path or f"`{path}`" in section, path
