@@ -144,10 +144,10 @@ def test_a_rate_holds_for_topics_that_are_not_persistent_too(core: Core) -> None
 # -- dispatching ---------------------------------------------------------------------------------------------
 
 
-def backlog(core: Core, entries: int, **options: object) -> None:
+def backlog(core: Core, entries: int, messages: int = 1) -> None:
     producer = core.producer(core.topic())
     for at in range(entries):
-        core.publish(producer, key=f"k{at % 7}", **options)
+        core.publish(producer, key=f"k{at % 7}", messages=messages)
     core.commit()
 
 
