@@ -34,6 +34,7 @@ class QuotaState:
     """The quotas in force and how the topic stands to them. ``active``: a publish has to be asked for."""
 
     __slots__ = (
+        "_after_expiry",
         "_age_in_order_until",
         "_evicting",
         "_floor",
@@ -76,6 +77,7 @@ class QuotaState:
         self._held: list[Resume] = []
         self._held_names: set[str] = set()
         self._evicting: set[Subscription] = set()
+        self._after_expiry: set[Subscription] = set()
 
     def configure(self, policies: Policies) -> None:
         """Take over the effective quotas."""
@@ -203,20 +205,41 @@ class QuotaState:
 
     def evict(self, now_ms: int) -> None:
         """Acknowledge the oldest messages of every durable subscription that is too far behind."""
-        by_size = self.size_limit >= 0 and self.size_action == EVICT
-        by_age = self.age_limit_ms >= 0 and self.age_action == EVICT
-        if not by_size and not by_age:
+        if not self._evicts:
             return
         for subscription in self._topic.backlogged():
-            if subscription in self._evicting or subscription.expiry.running:
-                # What is on its way to a dead-letter topic has expired; it is looked at again when that is settled.
-                continue
-            if by_size and subscription.backlog_bytes > self.size_limit:
-                self.evictions_size += 1
-                self._evict_size(subscription)
-            elif by_age and subscription.oldest_unacked_age_ms() > self.age_limit_ms:
-                self.evictions_age += 1
-                self._evict_age(subscription, now_ms - self.age_limit_ms)
+            if subscription.expiry.running:
+                # What is on its way to a dead-letter topic has expired: it is no longer this quota's business.
+                self._after_expiry.add(subscription)
+            else:
+                self._evict(subscription, now_ms)
+
+    def expired(self, subscription: Subscription, now_ms: int) -> None:
+        """An expiry run is over during which eviction left the subscription alone."""
+        if subscription in self._after_expiry:
+            self._after_expiry.discard(subscription)
+            if self._evicts and not subscription.closed:
+                self._evict(subscription, now_ms)
+
+    @property
+    def _evicts(self) -> bool:
+        return (self.size_limit >= 0 and self.size_action == EVICT) or (
+            self.age_limit_ms >= 0 and self.age_action == EVICT
+        )
+
+    def _evict(self, subscription: Subscription, now_ms: int) -> None:
+        if subscription in self._evicting:
+            return
+        if self.size_action == EVICT and 0 <= self.size_limit < subscription.backlog_bytes:
+            self.evictions_size += 1
+            self._evict_size(subscription)
+        # A size eviction that is still reading is followed by another look.
+        if self.age_action == EVICT and subscription not in self._evicting and self._too_old(subscription):
+            self.evictions_age += 1
+            self._evict_age(subscription, now_ms - self.age_limit_ms)
+
+    def _too_old(self, subscription: Subscription) -> bool:
+        return 0 <= self.age_limit_ms < subscription.oldest_unacked_age_ms()
 
     def _evict_size(self, subscription: Subscription) -> None:
         """Walk from the oldest unacknowledged entry on until the rest fits."""

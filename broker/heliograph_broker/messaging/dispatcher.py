@@ -122,9 +122,11 @@ class Dispatcher:
         offset = entry.offset
         if subscription.cursor.partial:
             remaining = subscription.cursor.partial.get(offset, remaining)
-        messages = entry.messages if remaining is None else remaining.bit_count()
+        messages = unacked = entry.messages if remaining is None else remaining.bit_count()
         if subscription.expiry.hidden:
+            # What expired of a batch is not sent; it stays unacknowledged until the expiry is recorded.
             remaining = subscription.expiry.visible(offset, entry.messages, remaining)
+            messages = entry.messages if remaining is None else remaining.bit_count()
         size = len(entry.frame)
         subscription.pending[offset] = (
             consumer,
@@ -135,7 +137,7 @@ class Dispatcher:
             entry.key_hash,
         )
         consumer.permits -= messages
-        consumer.unacked += messages
+        consumer.unacked += unacked
         consumer.msg_out += messages
         consumer.entries_out += 1
         consumer.bytes_out += size

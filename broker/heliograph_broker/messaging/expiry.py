@@ -102,6 +102,7 @@ class Expiry:
         "_own_until",
         "_regular_from",
         "_retry_ms",
+        "_unsent",
         "_withheld",
         "hidden",
         "lent",
@@ -118,6 +119,8 @@ class Expiry:
         self.returned = BitMap64()
         #: Messages of batches that must not be delivered with the rest: offset -> bits of their indexes.
         self.hidden: dict[int, int] = {}
+        #: The same until they have expired: a TTL of 0 spares what was delivered, not what is hidden beside it.
+        self._unsent: dict[int, int] = {}
         #: What the dispatcher passed over, and would not come back to by itself.
         self._withheld = BitMap64()
         #: Whether a run is under way: entries are being read, or letters of theirs stored.
@@ -159,7 +162,7 @@ class Expiry:
         topic.host.look_at(topic)
         expired, _ = _expired(topic, entry, now_ms)
         if self.subscription.unacked_bits(entry.offset, entry.messages) & ~expired:
-            self.hidden[entry.offset] = expired
+            self.hidden[entry.offset] = self._unsent[entry.offset] = expired
             return False
         self._withheld.add(entry.offset)
         return True
@@ -238,14 +241,19 @@ class Expiry:
                 waiting.add_range(first, point)
                 waiting &= topic.timed.delayed
                 waiting -= now_due
-        spared = bool(self.lent) or (topic.ttl_ms == 0 and bool(subscription.pending))
+        pending = subscription.pending
+        spared = bool(self.lent) or (
+            bool(pending) and (topic.ttl_ms == 0 or any(offset in topic.timed.own for offset in pending))
+        )
         if point > first and not waiting and not spared and topic.dead_letter_topic is None:
             subscription.acknowledge_up_to(point - 1, None, counted=subscription.count_expired)
             if due and due.max() < point:
                 return
         elif point > first:
-            due.add_range(first, point)
-            due -= waiting
+            reached = BitMap64()
+            reached.add_range(first, point)
+            # Not taken from ``due``: what was given back expires although it is a delayed one.
+            due |= reached - waiting
         self._settle(due, now_ms, forced=False, done=None)
 
     def force(self, offsets: BitMap64, now_ms: int, done: Done) -> None:
@@ -275,8 +283,7 @@ class Expiry:
         if due:
             due.remove_range(0, topic.first_offset)
         if not due or subscription.closed or topic.closed or due.min() >= topic.end_offset:
-            self.running = False
-            subscription.acked(done)
+            self._finished(done)
             return
         first = due.min()
         count = 1
@@ -300,8 +307,7 @@ class Expiry:
             return
         if generation != subscription.generation:
             # A seek came in between, which asked for its own run.
-            self.running = False
-            subscription.acked(done)
+            self._finished(done)
             return
         due.remove_range(0, result[-1].offset + 1)
         expiring: list[tuple[Entry, int]] = []
@@ -314,7 +320,7 @@ class Expiry:
                 bits &= expired
                 if bits and has_zero_ttl(topic, entry) and entry.offset in subscription.pending:
                     # In flight: it was delivered in time, or a TTL of 0 came later. Given back, it will expire.
-                    bits &= ~_zero_bits(topic, entry)
+                    bits &= ~_zero_bits(topic, entry) | self._unsent.get(entry.offset, 0)
                     self.lent.add(entry.offset)
             if bits:
                 expiring.append((entry, bits))
@@ -336,10 +342,15 @@ class Expiry:
                 self._expire(expiring)
                 self._next_chunk(due, now_ms, forced, done)
             else:
-                self.running = False
-                subscription.acked(done)
+                self._finished(done)
 
         topic.host.dead_letters.forward(target, subscription, expiring, now_ms, forwarded)
+
+    def _finished(self, done: Done | None) -> None:
+        self.running = False
+        topic = self.subscription.topic
+        self.subscription.acked(done)
+        topic.quota.expired(self.subscription, topic.host.clock.now_ms())
 
     def _give_up(self, due: BitMap64, now_ms: int, done: Done | None, error: str) -> None:
         """Leave ``due`` as it is (nobody gets it meanwhile) and try again later."""
@@ -362,6 +373,7 @@ class Expiry:
             subscription.acknowledge_entry(entry.offset, entry.messages, len(entry.frame), remaining or None)
             if not remaining:
                 self.lent.discard(entry.offset)
+            self._unsent.pop(entry.offset, None)
         subscription.count_expired(subscription.cursor.acked_messages - before)
 
 

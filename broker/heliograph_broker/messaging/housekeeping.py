@@ -7,7 +7,7 @@ due; topics that are due together are taken a few at a time, so that traffic goe
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from .compaction import compact
 from .retention import next_trim_ms, trim_point
@@ -17,6 +17,7 @@ from .topic import Topic
 LOOK_INTERVAL_MS = 200
 #: How many topics one slice takes; the event loop runs in between.
 TOPICS_A_SLICE = 10
+_STALE_ALLOWED = 1000
 
 #: Does its part on a topic and returns when to be called again (wall-clock ms), None if only a change can matter.
 Duty = Callable[[Topic, int], int | None]
@@ -73,6 +74,13 @@ class Housekeeping:
             self._due[topic] = due_ms
             self._serial += 1
             heappush(self._queue, (due_ms, self._serial, topic))
+            if len(self._queue) > 2 * len(self._due) + _STALE_ALLOWED:
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop what was overtaken by an earlier time: a busy topic under a long retention leaves one at every look."""
+        self._queue = [item for item in self._queue if self._due.get(item[2]) == item[0]]
+        heapify(self._queue)
 
     def _look(self, topic: Topic, now_ms: int) -> None:
         if topic.closed:
@@ -93,7 +101,7 @@ class Housekeeping:
 
 def expire(topic: Topic, now_ms: int) -> int | None:
     """Let messages expire, for each durable subscription."""
-    if topic.ttl_ms < 0 and not topic.timed.own:
+    if not topic.timed_known:
         return None
     soonest: int | None = None
     for subscription in list(topic.subscriptions.values()):

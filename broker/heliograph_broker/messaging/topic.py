@@ -96,6 +96,7 @@ class Topic(EntryLog):
         "subscriptions_changed_ms",
         "terminated",
         "timed",
+        "timed_known",
         "ttl_ms",
     )
 
@@ -117,6 +118,7 @@ class Topic(EntryLog):
         self.ttl_ms = -1
         self.may_expire = False
         self.timed = TimedEntries()
+        self.timed_known = True
         #: From here on entries became durable just now, which is when those with a TTL of 0 have their chance.
         self.fresh_from = sys.maxsize
         self.quota = QuotaState(self)
@@ -194,19 +196,33 @@ class Topic(EntryLog):
         delayed_delivery = effective.delayed_delivery is not False
         if delayed_delivery != self.delayed_delivery:
             self.delayed_delivery = delayed_delivery
-            if self.timed:
+            if self.timed or not self.timed_known:
                 self.find_timed()
         self.ttl_ms = effective.message_ttl_ms if effective.message_ttl_ms is not None else -1
-        self.may_expire = self.ttl_ms >= 0 or bool(self.timed.own)
+        for subscription in self.subscriptions.values():
+            # What was passed over under the former TTL may have another time now, a later one too.
+            subscription.expiry.restart()
+        self.may_expire = self.ttl_ms >= 0 or bool(self.timed.own) or not self.timed_known
         self.quota.configure(effective)
         self.host.look_at(self)
 
     def find_timed(self) -> None:
-        """Find the stored entries that expire by a rule of their own: at start, or when delays begin to count."""
-        self.timed = TimedEntries()
+        """Find the stored entries that expire by a rule of their own: at start, or when delays begin to count.
+
+        Until they are known nothing expires, and whatever is delivered is looked at first.
+        """
+        timed = self.timed = TimedEntries()
+        self.timed_known = False
+        self.may_expire = True
 
         def found(headers: list[tuple[int, EntryHeader]] | None) -> None:
+            if timed is not self.timed:
+                return
             if headers is None:
+                self.timed_known = True
+                self.may_expire = self.ttl_ms >= 0 or bool(timed.own)
+                for subscription in self.subscriptions.values():
+                    subscription.expiry.restart()
                 self.host.look_at(self)
                 return
             for offset, header in headers:
