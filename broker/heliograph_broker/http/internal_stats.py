@@ -92,9 +92,13 @@ def _cursor(topic: Topic, subscription: Subscription) -> CursorStats:
     )
 
 
+def _compacted(topic: Topic) -> LedgerStats:
+    record = topic.compaction.record
+    return LedgerStats(record.ledger_id, record.entries, record.size) if record is not None else LedgerStats(-1, -1, -1)
+
+
 def internal_stats(topic: AnyTopic) -> InternalStats:
     """Return the document; of a non-persistent topic, which has neither ledgers nor cursors, an empty one."""
-    compacted = LedgerStats(-1, -1, -1)
     if not isinstance(topic, Topic):
         return InternalStats(
             entries_added_counter=0,
@@ -109,7 +113,7 @@ def internal_stats(topic: AnyTopic) -> InternalStats:
             ledgers=[],
             cursors={},
             properties=topic.properties,
-            compacted_ledger=compacted,
+            compacted_ledger=LedgerStats(-1, -1, -1),
         )
     ledgers = _ledgers(topic)
     open_ledger = topic.ledgers[-1] if topic.ledgers else None
@@ -128,5 +132,6 @@ def internal_stats(topic: AnyTopic) -> InternalStats:
         ledgers=ledgers,
         cursors=cursors,
         properties=topic.properties,
-        compacted_ledger=compacted,
+        state="Terminated" if topic.terminated else "LedgerOpened",
+        compacted_ledger=_compacted(topic),
     )

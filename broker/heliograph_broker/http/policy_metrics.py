@@ -49,7 +49,7 @@ def _age_exceeded(look: TopicLook) -> Value | None:
 
 
 POLICY_COLUMNS: tuple[Column, ...] = (
-    Column("pulsar_publish_rate_limit_times", lambda look: 0),
+    Column("pulsar_publish_rate_limit_times", lambda look: look.topic.publish_throttled),
     Column(
         "pulsar_storage_backlog_quota_exceeded_evictions_total", _of_quota(lambda q: q.evictions_size), _SIZE, "total"
     ),
@@ -77,10 +77,18 @@ POLICY_SUBSCRIPTION_COLUMNS: tuple[SubscriptionColumn, ...] = (
     _counter("heliograph_dead_lettered_messages_total", lambda sub: sub.dead_lettered),
     _counter("heliograph_dead_letter_loops_total", lambda sub: sub.dead_letter_loops),
     _counter("heliograph_dead_letter_failures_total", lambda sub: sub.dead_letter_failures),
-    SubscriptionColumn(f"{_THROTTLED}_msg_events", of_cursor(lambda sub: 0), _SUBSCRIPTION),
-    SubscriptionColumn(f"{_THROTTLED}_msg_events", of_cursor(lambda sub: 0), _TOPIC),
+    SubscriptionColumn(
+        f"{_THROTTLED}_msg_events", of_cursor(lambda sub: sub.dispatch_throttled_messages), _SUBSCRIPTION
+    ),
+    SubscriptionColumn(
+        f"{_THROTTLED}_msg_events", of_cursor(lambda sub: sub.dispatch_throttled_messages_by_topic), _TOPIC
+    ),
     SubscriptionColumn(f"{_THROTTLED}_msg_events", lambda look: 0, _BROKER),
-    SubscriptionColumn(f"{_THROTTLED}_bytes_events", of_cursor(lambda sub: 0), _SUBSCRIPTION),
-    SubscriptionColumn(f"{_THROTTLED}_bytes_events", of_cursor(lambda sub: 0), _TOPIC),
+    SubscriptionColumn(
+        f"{_THROTTLED}_bytes_events", of_cursor(lambda sub: sub.dispatch_throttled_bytes), _SUBSCRIPTION
+    ),
+    SubscriptionColumn(
+        f"{_THROTTLED}_bytes_events", of_cursor(lambda sub: sub.dispatch_throttled_bytes_by_topic), _TOPIC
+    ),
     SubscriptionColumn(f"{_THROTTLED}_bytes_events", lambda look: 0, _BROKER),
 )

@@ -173,10 +173,14 @@ def _subscription_stats(subscription: AnySubscription, rates: RateSampler, optio
         non_contiguous_deleted_messages_ranges=ranges,
         non_contiguous_deleted_messages_ranges_serialized_size=ranges_size,
         delayed_message_index_size_in_bytes=DELAYED_ENTRY_BYTES * delayed,
-        dispatch_throttled_msg_events_by_subscription_limit=0,
-        dispatch_throttled_bytes_events_by_subscription_limit=0,
-        dispatch_throttled_msg_events_by_topic_limit=0,
-        dispatch_throttled_bytes_events_by_topic_limit=0,
+        dispatch_throttled_msg_events_by_subscription_limit=kept.dispatch_throttled_messages if kept is not None else 0,
+        dispatch_throttled_bytes_events_by_subscription_limit=kept.dispatch_throttled_bytes if kept is not None else 0,
+        dispatch_throttled_msg_events_by_topic_limit=(
+            kept.dispatch_throttled_messages_by_topic if kept is not None else 0
+        ),
+        dispatch_throttled_bytes_events_by_topic_limit=(
+            kept.dispatch_throttled_bytes_by_topic if kept is not None else 0
+        ),
         durable=subscription.durable,
     )
 
@@ -199,7 +203,15 @@ def quota_limits(topic: AnyTopic) -> tuple[tuple[int, int], int]:
 
 
 def _compaction(topic: AnyTopic) -> CompactionStats:
-    return CompactionStats()
+    if not isinstance(topic, Topic):
+        return CompactionStats()
+    compaction = topic.compaction
+    return CompactionStats(
+        last_compaction_removed_event_count=compaction.removed,
+        last_compaction_succeed_timestamp=compaction.succeeded_ms,
+        last_compaction_failed_timestamp=compaction.failed_ms,
+        last_compaction_duration_time_in_mills=compaction.duration_ms,
+    )
 
 
 def topic_stats(
@@ -235,7 +247,7 @@ def topic_stats(
         backlog_quota_limit_time=limit_time,
         oldest_backlog_message_age_seconds=oldest[1] // 1000 if oldest is not None else -1,
         oldest_backlog_message_subscription_name=oldest[0].name if oldest is not None else UNSET,
-        publish_rate_limited_times=0,
+        publish_rate_limited_times=topic.publish_throttled,
         earliest_msg_publish_time_in_backlogs=min((time for time in times if time), default=0),
         publishers=tuple(producer_stats(producer, rates) for producer in producers) if options.publishers else (),
         waiting_publishers=len(topic.producer_registry.waiting),

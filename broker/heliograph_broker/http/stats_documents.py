@@ -267,7 +267,7 @@ class InternalStats(msgspec.Struct, rename="camel", kw_only=True):
     waiting_cursors_count: int
     pending_add_entries_count: int
     last_confirmed_entry: str
-    state: Literal["LedgerOpened"] = "LedgerOpened"
+    state: Literal["LedgerOpened", "Terminated"] = "LedgerOpened"
     ledgers: list[LedgerStats]
     cursors: dict[str, CursorStats]
     properties: dict[str, str]
