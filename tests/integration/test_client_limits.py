@@ -194,11 +194,11 @@ def test_one_consumer_that_subscribes_too_often_is_refused(client: pulsar.Client
     client.subscribe(topic, "s", consumer_type=SHARED, consumer_name="another")
 
 
-class _Old(pulsar.schema.Record):
+class _Old(pulsar.schema.Record):  # type: ignore[misc]
     number = pulsar.schema.Integer(required=True)
 
 
-class _New(pulsar.schema.Record):
+class _New(pulsar.schema.Record):  # type: ignore[misc]
     number = pulsar.schema.Integer(required=True)
     text = pulsar.schema.String(required=True)
 
