@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from heliograph_broker.messaging import compaction_run
 from heliograph_broker.messaging.batches import build_batch, build_frame, open_batch
 from heliograph_broker.messaging.compaction import RETRY_MS
 from heliograph_broker.messaging.consumer import Consumer
@@ -361,6 +362,35 @@ def test_ledger_of_the_compaction_before_is_let_go(core: Core) -> None:
     core.restart()
     assert core.store.live_bytes() < 24_000
     assert len(view(core, core.topic())) == 20
+
+
+@pytest.mark.parametrize("groups", range(12))
+def test_run_that_a_crash_ends_leaves_nothing_behind(core: Core, monkeypatch: pytest.MonkeyPatch, groups: int) -> None:
+    monkeypatch.setattr(compaction_run, "SLICE_ENTRIES", 3)
+    topic = core.topic()
+    publish(core, topic, *((f"k{i % 20}", b"x" * 1000) for i in range(30)))
+    compact(core, topic)
+    core.advance(1000)
+    publish(core, topic, *((f"k{i % 20}", b"y%d" % i) for i in range(10)))
+    before = view(core, topic)
+    core.broker.flush_cursors()
+    core.commit()
+    topic.compaction.start()
+    for _ in range(groups):
+        core.store._seal()
+    core.close()
+    core._open()
+    topic = core.topic()
+    record = topic.compaction.record
+    assert record is not None
+    assert record.horizon in (29, 39)
+    assert core.store.live_bytes() == topic.stored_bytes + record.size
+    assert topic.compaction.status() == ("NOT_RUN", "")
+    latest = dict(before)
+    assert dict(view(core, topic)) == latest
+    compact(core, topic)
+    assert dict(view(core, topic)) == latest
+    assert len(view(core, topic)) == 20
 
 
 def test_deleting_the_compaction_subscription_forgets_what_is_compacted(core: Core) -> None:
