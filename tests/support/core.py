@@ -129,7 +129,8 @@ class Core:
         self._open()
 
     def close(self) -> None:
-        self.store.close()
+        """End as a crash does: what was not committed is lost."""
+        self.store.close(drain=False)
 
     def topic(self, name: str = "t") -> Topic:
         topic = self.broker.get_or_create_topic(TopicName.parse(name))

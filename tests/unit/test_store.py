@@ -110,18 +110,20 @@ def read(store: LedgerStore, first: int, last: int) -> list[Entry]:
     return result[0]
 
 
-def test_orphans_and_older_generations_are_removed(tmp_path: Path) -> None:
+def test_orphans_and_files_that_others_cover_are_removed(tmp_path: Path) -> None:
     store = open_store(tmp_path / "d")
     store.append(Sink(), entry(0))
     store.commit()
     store.close()
     segments = tmp_path / "d" / "segments"
-    (segments / "00000001-0002.tmp").write_bytes(b"half a copy")
     (current,) = segments.glob("*.lmdb")
-    successor = segments / "00000001-0002.lmdb"
-    successor.write_bytes(current.read_bytes())
+    assert current.name == "00000001-00000001-0001.lmdb"
+    (segments / "00000001-00000001-0002.tmp").write_bytes(b"half a copy")
+    for covered in ("00000001-00000001-0002", "00000003-00000003-0001", "00000001-00000003-0002"):
+        (segments / f"{covered}.lmdb").write_bytes(current.read_bytes())
+    (segments / "00000001-00000003-0003.lmdb").write_bytes(current.read_bytes())
     store = open_store(tmp_path / "d")
-    assert sorted(path.name for path in segments.glob("*.*") if "lock" not in path.name) == ["00000001-0002.lmdb"]
+    assert sorted(path.name for path in segments.iterdir()) == ["00000001-00000003-0003.lmdb"]
     assert store.bounds(1) == (0, 0)
     store.close()
 

@@ -81,9 +81,14 @@ class DataDir:
         return stat.f_bavail * stat.f_frsize
 
     def used_bytes(self) -> int:
-        """Return the disk space all files here take."""
+        """Return the disk space all files here take, read from the directory."""
+        return self.files_bytes(self.path)
+
+    @staticmethod
+    def files_bytes(path: Path) -> int:
+        """As :meth:`used_bytes`, of a data directory that somebody else may have open."""
         total = 0
-        for file in [*self.path.iterdir(), *self.segments.iterdir()]:
+        for file in path.rglob("*"):
             try:
                 total += file.stat().st_blocks * 512
             except FileNotFoundError:

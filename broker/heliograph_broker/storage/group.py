@@ -35,16 +35,31 @@ Committed = Callable[[Exception | None], None]
 class Group:
     """Filled on the event loop, written by the writer thread, then finished on the loop again."""
 
-    __slots__ = ("appends", "callbacks", "entries", "entry_bytes", "metadata", "sources")
+    __slots__ = (
+        "appends",
+        "by_ledger",
+        "callbacks",
+        "doubt",
+        "doubtful",
+        "entries",
+        "entry_bytes",
+        "metadata",
+        "sources",
+    )
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.entry_bytes = 0
         self.appends: dict[EntrySink, list[Entry]] = {}
+        #: The same entries by ledger, once the group is sealed.
+        self.by_ledger: dict[int, list[Entry]] = {}
         #: key -> value, None to delete
         self.metadata: dict[bytes, bytes | None] = {}
         self.sources: dict[RecordSource, None] = {}
         self.callbacks: list[Committed] = []
+        #: The first callbacks of the list were asked for after metadata that failed in an earlier group.
+        self.doubtful = 0
+        self.doubt: Exception | None = None
 
     def __bool__(self) -> bool:
         return bool(self.entries or self.metadata or self.sources or self.callbacks)
@@ -56,6 +71,16 @@ class Group:
             if record is not None:
                 self.metadata[record[0]] = record[1]
         self.sources.clear()
+
+    def sort(self) -> None:
+        """Fill :attr:`by_ledger`. The writer does it: the event loop has more to do."""
+        by_ledger = self.by_ledger
+        for entry in self.entries:
+            batch = by_ledger.get(entry.ledger_id)
+            if batch is None:
+                by_ledger[entry.ledger_id] = [entry]
+            else:
+                batch.append(entry)
 
 
 class StoreStats:

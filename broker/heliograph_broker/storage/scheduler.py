@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -14,6 +15,10 @@ Job = Callable[[], Any]
 
 class Scheduler(Protocol):
     """Runs a job somewhere and hands its result (or exception) to a callback on the loop's thread."""
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether :meth:`write` returns before its job has run and been called back for."""
 
     def soon(self, callback: Callable[[], None]) -> None:
         """Call back at the end of this loop iteration."""
@@ -27,8 +32,14 @@ class Scheduler(Protocol):
     def background(self, job: Job, done: Callable[[Any], None]) -> None:
         """Run a long job (rewriting, unlinking) that neither readers nor the writer wait for."""
 
+    def work(self, job: Job, done: Callable[[Any], None]) -> None:
+        """Run a job of the core's that computes, beside the background's."""
+
+    def pause(self, seconds: float) -> bool:
+        """In a background job: let others go first; return whether to go on, which is not so once it is closed."""
+
     def close(self) -> None:
-        """Wait for what runs and end the threads."""
+        """Wait for what runs and end the threads; every write has been called back for when this returns."""
 
 
 def _outcome(job: Job) -> Any:
@@ -39,26 +50,43 @@ def _outcome(job: Job) -> Any:
 
 
 class LoopScheduler:
-    """One writer thread, two readers, one for the background."""
+    """One writer thread, two readers, one for the background, one for work."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._jobs: queue.SimpleQueue[tuple[Job, Callable[[Any], None]] | None] = queue.SimpleQueue()
+        self._written: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._readers = ThreadPoolExecutor(2, "store-reader")
         self._background = ThreadPoolExecutor(1, "store-background")
+        self._work = ThreadPoolExecutor(1, "store-work")
+        self._closing = threading.Event()
         self._writer = threading.Thread(target=self._run_writer, name="store-writer")
         self._writer.start()
 
     def soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)
 
+    @property
+    def concurrent(self) -> bool:
+        return not self._closing.is_set()
+
     def write(self, job: Job, done: Callable[[Any], None]) -> None:
-        self._jobs.put((job, done))
+        if self._closing.is_set():
+            done(_outcome(job))
+        else:
+            self._jobs.put((job, done))
 
     def _run_writer(self) -> None:
         while (item := self._jobs.get()) is not None:
             job, done = item
-            self._loop.call_soon_threadsafe(done, _outcome(job))
+            self._written.append((done, _outcome(job)))
+            self._on_loop(self._deliver)
+
+    def _deliver(self) -> None:
+        # Nothing is there if closing has delivered it already.
+        if self._written:
+            done, outcome = self._written.popleft()
+            done(outcome)
 
     def read(self, job: Job, done: Callable[[Any], None]) -> None:
         self._readers.submit(self._run, job, done)
@@ -66,20 +94,39 @@ class LoopScheduler:
     def background(self, job: Job, done: Callable[[Any], None]) -> None:
         self._background.submit(self._run, job, done)
 
+    def work(self, job: Job, done: Callable[[Any], None]) -> None:
+        self._work.submit(self._run, job, done)
+
     def _run(self, job: Job, done: Callable[[Any], None]) -> None:
         outcome = _outcome(job)
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(done, outcome)
+        self._on_loop(lambda: done(outcome))
+
+    def _on_loop(self, callback: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            # A loop that has ended, perhaps just now, runs no callbacks: nobody is left to be told.
+            if not self._loop.is_closed():
+                raise
+
+    def pause(self, seconds: float) -> bool:
+        return not self._closing.wait(seconds)
 
     def close(self) -> None:
+        self._closing.set()
         self._jobs.put(None)
         self._writer.join()
+        while self._written:
+            self._deliver()
         self._readers.shutdown()
         self._background.shutdown()
+        self._work.shutdown()
 
 
 class InlineScheduler:
     """Everything in the calling thread; groups are committed when the test calls ``LedgerStore.commit``."""
+
+    concurrent = False
 
     def soon(self, callback: Callable[[], None]) -> None:
         """Nothing happens by itself."""
@@ -89,6 +136,10 @@ class InlineScheduler:
 
     read = write
     background = write
+    work = write
+
+    def pause(self, seconds: float) -> bool:
+        return True
 
     def close(self) -> None:
         """There is nothing to wait for."""

@@ -1,80 +1,115 @@
-"""A segment: one LMDB environment that holds entries of many ledgers, written once and then only read.
+"""A segment: one LMDB environment that holds chunks of many ledgers, written once and then only read.
 
-Keys are ``ledger id · entry id`` (big-endian u64s), so a ledger's entries lie together in order. The file is named
-``<order>-<generation>.lmdb``; rewriting a segment without its dead entries makes the next generation, which takes
-its place by an atomic rename. At start the highest generation of each order counts and the others are removed.
+Keys are ``ledger id · entry id`` (big-endian u64s), so a ledger's chunks lie together in order. The file is named
+``<first>-<last>-<generation>.lmdb``: segments are numbered in the order of their writing, and a file written anew from
+several neighbours stands for all their numbers. A file takes the place of every other whose numbers it covers.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import lmdb
 
+from . import chunk
+from .chunk import KEY
 from .data_dir import sync_directory
-from .entry import HEADER, Entry, EntryHeader, decode_entry, decode_header
-
-_KEY = struct.Struct(">QQ")
+from .entry import Entry, EntryHeader
 
 T = TypeVar("T")
+
+_SUFFIX = ".lmdb"
+#: What LMDB needs of a file beside the values, in its pages and for each file (share, bytes).
+_PAGE_OVERHEAD = 1.04
+_FILE_OVERHEAD = 16 * 1024
 
 
 class Run:
     """The entries ``first..last`` of one ledger in a segment; those from ``live_from`` on are still wanted.
 
-    ``size`` counts their frames' bytes. Live bytes are estimated by the share of live entries.
+    ``total`` is the ledger's cumulative bytes up to ``last``, ``dead_total`` those below ``live_from``.
     """
 
-    __slots__ = ("first", "last", "live_from", "size")
+    __slots__ = ("dead_total", "first", "last", "live_from", "total")
 
-    def __init__(self, first: int, last: int, size: int) -> None:
+    def __init__(self, first: int, last: int, before: int, total: int) -> None:
         self.first = first
         self.last = last
-        self.size = size
         self.live_from = first
-
-    @property
-    def live_bytes(self) -> int:
-        count = self.last - self.first + 1
-        return self.size * max(0, self.last - self.live_from + 1) // count
+        self.dead_total = before
+        self.total = total
 
 
 class Segment:
-    """One environment. ``runs`` and the byte counts belong to the event loop, the rest to whoever is named.
+    """One environment. ``runs`` and the counts belong to the event loop, the rest to whoever is named.
 
     The writer thread alone calls :meth:`write`; reader threads call the read methods between :meth:`acquire` and
     :meth:`release` of the loop, which keep the environment open under them.
     """
 
-    __slots__ = ("_env", "_map_size", "_readers", "_retired", "generation", "order", "path", "runs", "written_bytes")
+    __slots__ = (
+        "_env",
+        "_map_size",
+        "_readers",
+        "_retired",
+        "_writable",
+        "busy",
+        "file_bytes",
+        "first_order",
+        "generation",
+        "last_order",
+        "live_bytes",
+        "live_entries",
+        "path",
+        "runs",
+        "written_bytes",
+        "written_entries",
+    )
 
-    def __init__(self, directory: Path, order: int, generation: int, map_size: int) -> None:
-        self.order = order
+    def __init__(
+        self, directory: Path, orders: tuple[int, int], generation: int, map_size: int, *, writable: bool
+    ) -> None:
+        self.first_order, self.last_order = orders
         self.generation = generation
-        self.path = directory / f"{order:08d}-{generation:04d}.lmdb"
+        self.path = directory / f"{orders[0]:08d}-{orders[1]:08d}-{generation:04d}{_SUFFIX}"
         self.runs: dict[int, Run] = {}
-        self.written_bytes = 0
+        #: Frames' bytes and entries that were written here, and those of them that are still wanted.
+        self.written_bytes = self.written_entries = 0
+        self.live_bytes = self.live_entries = 0
+        #: Disk space of the file, as of the last write.
+        self.file_bytes = 0
+        #: Whether a successor is being made of it.
+        self.busy = False
         self._map_size = map_size
+        self._writable = writable
         self._env: lmdb.Environment | None = None
         self._readers = 0
-        self._retired = False
+        self._retired: Callable[[], None] | None = None
 
     @property
-    def live_bytes(self) -> int:
-        return sum(run.live_bytes for run in self.runs.values())
+    def compact_bytes(self) -> int:
+        """What is wanted would need about so much disk space if it were written anew.
+
+        For a file that was written anew, its own fill says what it would be: its dead share is what can be won.
+        """
+        live = _estimate(self.live_bytes, self.live_entries)
+        if self.generation == 1:
+            return min(live, self.file_bytes)
+        return self.file_bytes * live // _estimate(self.written_bytes, self.written_entries)
 
     def environment(self) -> lmdb.Environment:
         """Return the environment, created or opened at first use."""
         if self._env is None:
             created = not self.path.exists()
+            # What nobody writes any more needs no table of readers.
             self._env = lmdb.open(
                 str(self.path),
                 map_size=self._map_size,
                 subdir=False,
-                lock=True,
+                readonly=not self._writable,
+                lock=self._writable,
                 max_readers=64,
                 metasync=True,
                 sync=True,
@@ -83,61 +118,92 @@ class Segment:
                 sync_directory(self.path.parent)
         return self._env
 
+    def create(self, path: Path) -> lmdb.Environment:
+        """Return an empty environment to fill this segment under another name; syncing it is the caller's."""
+        return lmdb.open(str(path), map_size=self._map_size, subdir=False, lock=False, sync=False)
+
     def load_runs(self) -> None:
         """Find every ledger's first and last entry: two seeks a ledger."""
         with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
             found = cursor.first()
             while found:
-                ledger_id, first = _KEY.unpack(cursor.key())
-                opening = decode_header(first, cursor.value())
-                if not cursor.set_range(_KEY.pack(ledger_id + 1, 0)):
+                ledger_id, first = KEY.unpack(cursor.key())
+                opening = chunk.header_at(cursor.value(), first, 0)
+                if not cursor.set_range(KEY.pack(ledger_id + 1, 0)):
                     cursor.last()
                 else:
                     cursor.prev()
-                last = _KEY.unpack(cursor.key())[1]
-                closing = decode_header(last, cursor.value())
-                run = Run(first, last, closing.total_bytes - opening.total_bytes + opening.size)
+                at = KEY.unpack(cursor.key())[1]
+                closing = chunk.header_at(cursor.value(), at, chunk.count(cursor.value()) - 1)
+                run = Run(first, closing.entry_id, opening.total_bytes - opening.size, closing.total_bytes)
                 self.runs[ledger_id] = run
-                self.written_bytes += run.size
+                self.written_bytes += run.total - run.dead_total
+                self.written_entries += run.last - first + 1
                 found = cursor.next()
+        self.live_bytes = self.written_bytes
+        self.live_entries = self.written_entries
+        self.file_bytes = file_bytes(self.path)
 
-    def write(self, entries: Sequence[Entry]) -> None:
-        """Commit and sync ``entries`` as one transaction. Raises :class:`lmdb.Error` or :class:`OSError`."""
-        key, header = _KEY.pack, HEADER.pack
-        items = [
-            (
-                key(e.ledger_id, e.entry_id),
-                header(
-                    e.receive_ms,
-                    e.publish_ms,
-                    e.deliver_at_ms,
-                    e.ttl_ms,
-                    e.total_messages,
-                    e.total_bytes,
-                    e.messages,
-                    e.key_hash,
-                )
-                + e.frame,
-            )
-            for e in entries
-        ]
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def write(self, ledgers: Mapping[int, Sequence[Entry]]) -> int:
+        """Commit and sync entries, by ledger, as one transaction; return the file's disk space after it.
+
+        Raises :class:`lmdb.Error` or :class:`OSError`.
+        """
+        items = [item for ledger_id in sorted(ledgers) for item in chunk.pack(ledgers[ledger_id])]
         with self.environment().begin(write=True) as txn, txn.cursor() as cursor:
-            cursor.putmulti(items)
+            # Appending fills pages which inserting would split in two halves.
+            append = not cursor.last() or bytes(cursor.key()) < items[0][0]
+            cursor.putmulti(items, append=append)
+        return file_bytes(self.path)
 
-    def added(self, entries: Sequence[Entry]) -> None:
+    def added(self, ledgers: Mapping[int, Sequence[Entry]], disk_bytes: int) -> None:
         """Account for entries that :meth:`write` made durable."""
         runs = self.runs
-        total = 0
-        for entry in entries:
-            size = len(entry.frame)
-            total += size
-            run = runs.get(entry.ledger_id)
+        written = entries = 0
+        for ledger_id, batch in ledgers.items():
+            last = batch[-1]
+            run = runs.get(ledger_id)
             if run is None:
-                runs[entry.ledger_id] = Run(entry.entry_id, entry.entry_id, size)
+                first = batch[0]
+                run = runs[ledger_id] = Run(
+                    first.entry_id, last.entry_id, first.total_bytes - len(first.frame), last.total_bytes
+                )
+                written += run.total - run.dead_total
             else:
-                run.last = entry.entry_id
-                run.size += size
-        self.written_bytes += total
+                written += last.total_bytes - run.total
+                run.last = last.entry_id
+                run.total = last.total_bytes
+            entries += len(batch)
+        self.written_bytes += written
+        self.live_bytes += written
+        self.written_entries += entries
+        self.live_entries += entries
+        self.file_bytes = disk_bytes
+
+    def trim(self, ledger_id: int, below: int) -> bool:
+        """Count the ledger's entries below ``below`` as dead; return whether that is new for any."""
+        run = self.runs[ledger_id]
+        below = min(below, run.last + 1)
+        if below <= run.live_from:
+            return False
+        if below > run.last:
+            dead_total = run.total
+        else:
+            header = self.header(ledger_id, below - 1)
+            dead_total = run.dead_total if header is None else header.total_bytes
+        self.live_bytes -= dead_total - run.dead_total
+        self.live_entries -= below - run.live_from
+        run.dead_total = dead_total
+        run.live_from = below
+        return True
+
+    def wanted(self) -> dict[int, tuple[int, int]]:
+        """Return the first and last entry still wanted of each ledger that has any."""
+        return {
+            ledger_id: (run.live_from, run.last) for ledger_id, run in self.runs.items() if run.live_from <= run.last
+        }
 
     # -- readers ---------------------------------------------------------------------------------------------
 
@@ -146,113 +212,136 @@ class Segment:
 
     def release(self) -> None:
         self._readers -= 1
-        if self._retired and self._readers == 0:
-            self._close()
+        if self._readers == 0 and self._retired is not None:
+            self._retired()
 
-    def retire(self) -> bool:
-        """Close the environment as soon as nobody reads; return whether that is already so."""
-        self._retired = True
+    def retire(self, unused: Callable[[], None]) -> None:
+        """Call ``unused`` as soon as nobody reads: now, or when the last reader is ready."""
+        self._retired = unused
         if self._readers == 0:
-            self._close()
-            return True
-        return False
+            unused()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the environment, which nobody uses any more."""
         if self._env is not None:
             self._env.close()
             self._env = None
+
+    def chunks(self, ledger_id: int, first: int, last: int) -> Iterator[tuple[memoryview, int, int, int]]:
+        """Yield chunks with any of the entries ``first..last``: value, its first entry id, indexes from and to.
+
+        A value is valid until the next one is asked for.
+        """
+        with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
+            more = _seek(cursor, ledger_id, first)
+            while more:
+                ledger, at = KEY.unpack(cursor.key())
+                if ledger != ledger_id or at > last:
+                    return
+                value = cursor.value()
+                low, high = max(0, first - at), min(chunk.count(value), last - at + 1) - 1
+                if low <= high:
+                    yield value, at, low, high
+                more = cursor.next()
 
     def read_entries(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Entry]:
         """Return entries ``first..last`` up to ``max_bytes`` of frames, at least one if there is one."""
         found: list[Entry] = []
         taken = 0
-        with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
-            if not cursor.set_range(_KEY.pack(ledger_id, first)):
-                return found
-            for key, value in cursor:
-                ledger, entry_id = _KEY.unpack(key)
-                if ledger != ledger_id or entry_id > last:
-                    break
-                taken += len(value) - HEADER.size
+        for value, at, low, high in self.chunks(ledger_id, first, last):
+            for index in range(low, high + 1):
+                entry = chunk.entry_at(value, ledger_id, at, index)
+                taken += len(entry.frame)
                 if found and taken > max_bytes:
-                    break
-                found.append(decode_entry(ledger_id, entry_id, value))
+                    return found
+                found.append(entry)
+            if taken >= max_bytes:
+                break
         return found
 
     def read_headers(self, ledger_id: int, first: int, last: int) -> list[EntryHeader]:
         """Return the headers of entries ``first..last``."""
-        found: list[EntryHeader] = []
-        with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
-            if not cursor.set_range(_KEY.pack(ledger_id, first)):
-                return found
-            for key, value in cursor:
-                ledger, entry_id = _KEY.unpack(key)
-                if ledger != ledger_id or entry_id > last:
-                    break
-                found.append(decode_header(entry_id, value))
-        return found
+        return [
+            chunk.header_at(value, at, index)
+            for value, at, low, high in self.chunks(ledger_id, first, last)
+            for index in range(low, high + 1)
+        ]
 
     def map_frames(
         self, ledger_id: int, first: int, last: int, function: Callable[[memoryview], T]
     ) -> list[tuple[int, T]]:
         """Return (entry id, ``function`` of the frame) of entries ``first..last``."""
         found: list[tuple[int, T]] = []
-        with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
-            if not cursor.set_range(_KEY.pack(ledger_id, first)):
-                return found
-            for key, value in cursor:
-                ledger, entry_id = _KEY.unpack(key)
-                if ledger != ledger_id or entry_id > last:
-                    break
-                found.append((entry_id, function(memoryview(value)[HEADER.size :])))
+        for value, at, low, high in self.chunks(ledger_id, first, last):
+            for index in range(low, high + 1):
+                start, end = chunk.frame_bounds(value, index)
+                found.append((at + index, function(value[start:end])))
         return found
 
     def header(self, ledger_id: int, entry_id: int) -> EntryHeader | None:
-        with self.environment().begin(buffers=True) as txn:
-            value = txn.get(_KEY.pack(ledger_id, entry_id))
-            return None if value is None else decode_header(entry_id, value)
+        with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
+            return _header(cursor, ledger_id, entry_id)
 
-    def rewrite(self, wanted: Mapping[int, tuple[int, int]]) -> Segment:
-        """Copy the ``wanted`` entries (ledger id -> first, last) into the next generation and sync it.
+    def first_where(self, ledger_id: int, low: int, high: int, holds: Callable[[EntryHeader], bool]) -> int:
+        """Return the first entry of ``low..high-1`` that ``holds``, ``high`` if none: one transaction, log2 lookups.
 
-        The new file is there under its final name when this returns; the caller switches over and removes the old.
+        ``holds`` must stay true once it is. An entry that is not here does not hold.
         """
-        successor = Segment(self.path.parent, self.order, self.generation + 1, self._map_size)
-        temporary = successor.path.with_suffix(".tmp")
-        temporary.unlink(missing_ok=True)
-        target = lmdb.open(str(temporary), map_size=self._map_size, subdir=False, lock=False, sync=False)
-        try:
-            with self.environment().begin(buffers=True) as source, source.cursor() as reader:
-                for ledger_id in sorted(wanted):
-                    first, last = wanted[ledger_id]
-                    self._copy(reader, target, ledger_id, first, last)
-            target.sync(True)
-        finally:
-            target.close()
-        temporary.with_name(temporary.name + "-lock").unlink(missing_ok=True)
-        temporary.rename(successor.path)
-        sync_directory(self.path.parent)
-        successor.load_runs()
-        return successor
-
-    @staticmethod
-    def _copy(reader: lmdb.Cursor, target: lmdb.Environment, ledger_id: int, first: int, last: int) -> None:
-        """Copy in transactions of a few MiB, so that dirty pages stay few."""
-        more = reader.set_range(_KEY.pack(ledger_id, first))
-        while more:
-            taken = 0
-            with target.begin(write=True) as txn:
-                while more and taken < 4 * 1024 * 1024:
-                    key, value = reader.item()
-                    ledger, entry_id = _KEY.unpack(key)
-                    if ledger != ledger_id or entry_id > last:
-                        more = False
-                        break
-                    txn.put(bytes(key), bytes(value), append=True)
-                    taken += len(value)
-                    more = reader.next()
+        with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
+            while low < high:
+                middle = (low + high) // 2
+                header = _header(cursor, ledger_id, middle)
+                if header is not None and holds(header):
+                    high = middle
+                else:
+                    low = middle + 1
+        return low
 
     def remove_files(self) -> None:
         """Unlink the segment's files; call it off the event loop."""
         self.path.unlink(missing_ok=True)
         self.path.with_name(self.path.name + "-lock").unlink(missing_ok=True)
+
+
+def _header(cursor: lmdb.Cursor, ledger_id: int, entry_id: int) -> EntryHeader | None:
+    if not _seek(cursor, ledger_id, entry_id):
+        return None
+    ledger, first = KEY.unpack(cursor.key())
+    if ledger != ledger_id or first > entry_id:
+        return None
+    return chunk.header_at(memoryview(cursor.value()), first, entry_id - first)
+
+
+def _seek(cursor: lmdb.Cursor, ledger_id: int, entry_id: int) -> bool:
+    """Go to the chunk that holds an entry, or else to the first one after it; return whether there is one."""
+    key = KEY.pack(ledger_id, entry_id)
+    if cursor.set_range(key):
+        if cursor.key() == key:
+            return True
+        before = cursor.prev()
+    else:
+        before = cursor.last()
+    if not before:
+        return bool(cursor.first())
+    ledger, first = KEY.unpack(cursor.key())
+    if ledger == ledger_id and entry_id < first + chunk.count(memoryview(cursor.value())):
+        return True
+    return bool(cursor.next())
+
+
+def _estimate(live_bytes: int, entries: int) -> int:
+    return int((live_bytes + entries * chunk.ROW_BYTES) * _PAGE_OVERHEAD) + _FILE_OVERHEAD
+
+
+def parse_name(path: Path) -> tuple[int, int, int]:
+    """Return the first and last number and the generation of a segment's file. Raises :class:`ValueError`."""
+    first, last, generation = path.stem.split("-")
+    return int(first), int(last), int(generation)
+
+
+def file_bytes(path: Path) -> int:
+    """Return the disk space of a file, 0 if there is none."""
+    try:
+        return path.stat().st_blocks * 512
+    except FileNotFoundError:
+        return 0

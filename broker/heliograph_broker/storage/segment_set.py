@@ -1,87 +1,129 @@
-"""All segments of a data directory: which hold a ledger, which one is written, which are worth rewriting."""
+"""All segments of a data directory: which hold a ledger, which one is written, whose space is given back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
 
+from heliograph_broker.clock import Clock
+
+from . import reclaim
+from .entry import Entry
+from .rewrite import Abandoned, Rewriting
 from .scheduler import Scheduler
-from .segment import Segment
+from .segment import Segment, parse_name
 
 log = structlog.get_logger(__name__)
 
-#: A sealed segment with a smaller share of live bytes is rewritten.
-REWRITE_BELOW = 0.5
-#: An open segment that is mostly dead is sealed, so that it can be rewritten, once it holds this much (bytes).
-SEAL_DEAD_BYTES = 4 * 1024 * 1024
+#: While entries are written, the open segment is not closed early, for the sake of its dead entries, more often.
+_SEAL_INTERVAL_S = 10.0
+#: After a copy failed, for want of space mostly, the next attempt waits.
+_RETRY_S = 5.0
+#: Between unlinking two files: a file system does it in one go and keeps syncs waiting.
+_UNLINK_PAUSE_S = 0.02
 
 
 class SegmentSet:
     """Owned by the event loop. The last segment of the list is the open one."""
 
-    def __init__(self, directory: Path, segment_bytes: int, scheduler: Scheduler) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        segment_bytes: int,
+        scheduler: Scheduler,
+        clock: Clock,
+        room: Callable[[], int],
+    ) -> None:
+        """``room`` returns how many bytes a copy may take now. Raises :class:`OSError` or ``lmdb.Error``."""
         self._directory = directory
         self._segment_bytes = segment_bytes
         # Virtual room only: the file grows as it is written. A group may go in after the roll size is reached.
         self._map_size = segment_bytes * 4 + 256 * 1024 * 1024
         self._scheduler = scheduler
+        self._clock = clock
+        self._room = room
         self._segments: list[Segment] = []
         self._by_ledger: dict[int, list[Segment]] = {}
-        self._dirty = False
-        self._rewriting = False
-        self._retired: list[Segment] = []
+        self._dirty = True
+        self._wrote = self._quiet = self._pressed = False
+        self._other_bytes = 0
+        self._writing = self._seal_wanted = False
+        self._seal_at = self._retry_at = clock.monotonic()
+        self._rewriting: Rewriting | None = None
+        self._leaving_bytes = 0
+        self._closed = False
         self._load()
 
     def _load(self) -> None:
-        newest: dict[int, Path] = {}
-        for path in sorted(self._directory.iterdir()):
-            if path.suffix != ".lmdb":
-                if not path.name.endswith("-lock") or not path.with_name(path.name.removesuffix("-lock")).exists():
-                    path.unlink()
+        found: list[tuple[int, int, int, Path]] = []
+        for path in self._directory.iterdir():
+            if path.suffix == ".lmdb":
+                first, last, generation = parse_name(path)
+                # The widest first, of the equally wide the latest.
+                found.append((first, -last, -generation, path))
+            elif not path.name.endswith("-lock") or not path.with_name(path.name.removesuffix("-lock")).exists():
+                path.unlink(missing_ok=True)
+        covered = 0
+        kept: list[tuple[tuple[int, int], int]] = []
+        for first, minus_last, minus_generation, path in sorted(found):
+            if -minus_last <= covered:
+                path.unlink()
+                path.with_name(path.name + "-lock").unlink(missing_ok=True)
                 continue
-            order = int(path.stem.split("-")[0])
-            older = newest.get(order)
-            if older is not None:
-                older.unlink()
-                older.with_name(older.name + "-lock").unlink(missing_ok=True)
-            newest[order] = path
-        for order in sorted(newest):
-            generation = int(newest[order].stem.split("-")[1])
-            segment = Segment(self._directory, order, generation, self._map_size)
+            covered = -minus_last
+            kept.append(((first, covered), -minus_generation))
+        for orders, generation in kept:
+            # The last one may be written on.
+            segment = Segment(
+                self._directory, orders, generation, self._map_size, writable=orders[1] == covered and generation == 1
+            )
             segment.load_runs()
             self._segments.append(segment)
-            self._index(segment)
-        if not self._segments or self._segments[-1].written_bytes >= self._segment_bytes:
+            for ledger_id in segment.runs:
+                self._by_ledger.setdefault(ledger_id, []).append(segment)
+        newest = self._segments[-1] if self._segments else None
+        if newest is None or newest.generation > 1 or newest.file_bytes >= self._segment_bytes:
             self._open_next()
-
-    def _index(self, segment: Segment) -> None:
-        for ledger_id in segment.runs:
-            self._by_ledger.setdefault(ledger_id, []).append(segment)
 
     def _open_next(self) -> None:
-        order = self._segments[-1].order + 1 if self._segments else 1
-        self._segments.append(Segment(self._directory, order, 1, self._map_size))
+        order = self._segments[-1].last_order + 1 if self._segments else 1
+        self._segments.append(Segment(self._directory, (order, order), 1, self._map_size, writable=True))
+        self._seal_wanted = False
 
-    @property
-    def open_segment(self) -> Segment:
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def begin_write(self) -> Segment:
+        """Return the segment the next entries go to; :meth:`end_write` follows."""
+        self._writing = True
         return self._segments[-1]
 
-    def written(self, segment: Segment, ledgers: set[int]) -> None:
-        """``segment`` got entries of ``ledgers``; roll it when it is full."""
-        for ledger_id in ledgers:
-            holders = self._by_ledger.get(ledger_id)
-            if holders is None:
-                self._by_ledger[ledger_id] = [segment]
-            elif holders[-1] is not segment:
-                holders.append(segment)
-        if segment.written_bytes >= self._segment_bytes:
+    def end_write(self, ledgers: Mapping[int, Sequence[Entry]] | None, disk_bytes: int) -> None:
+        """Account for entries that are durable in the open segment (None: nothing is), and close it if it is full."""
+        self._writing = False
+        segment = self._segments[-1]
+        if ledgers is not None:
+            self._dirty = self._wrote = True
+            segment.added(ledgers, disk_bytes)
+            for ledger_id in ledgers:
+                holders = self._by_ledger.get(ledger_id)
+                if holders is None:
+                    self._by_ledger[ledger_id] = [segment]
+                elif holders[-1] is not segment:
+                    holders.append(segment)
+        if segment.file_bytes >= self._segment_bytes or (self._seal_wanted and segment.runs):
             self._open_next()
-            self._dirty = True
+
+    # -- looking up ------------------------------------------------------------------------------------------
 
     def live_bytes(self) -> int:
+        """Return the exact bytes of frames that are still wanted."""
         return sum(segment.live_bytes for segment in self._segments)
+
+    def disk_bytes(self) -> int:
+        """Return the disk space of all segments, those being unlinked included."""
+        return self._leaving_bytes + sum(segment.file_bytes for segment in self._segments)
 
     def bounds(self, ledger_id: int) -> tuple[int, int] | None:
         holders = self._by_ledger.get(ledger_id)
@@ -96,6 +138,10 @@ class SegmentSet:
                 return segment
         return None
 
+    def holders(self, ledger_id: int) -> Sequence[Segment]:
+        """Return the segments with entries of a ledger, in the order of their entries."""
+        return self._by_ledger.get(ledger_id, ())
+
     # -- space -----------------------------------------------------------------------------------------------
 
     def retain(self, kept: Mapping[int, int]) -> None:
@@ -108,94 +154,151 @@ class SegmentSet:
 
     def trim(self, ledger_id: int, below: int) -> None:
         for segment in self._by_ledger.get(ledger_id, ()):
-            run = segment.runs[ledger_id]
-            if run.live_from < below:
-                run.live_from = below
+            if segment.runs[ledger_id].first >= below:
+                break
+            if segment.trim(ledger_id, below):
                 self._dirty = True
 
     def drop(self, ledger_id: int) -> None:
         for segment in self._by_ledger.get(ledger_id, ()):
-            run = segment.runs[ledger_id]
-            run.live_from = run.last + 1
-            self._dirty = True
+            if segment.trim(ledger_id, segment.runs[ledger_id].last + 1):
+                self._dirty = True
 
-    def reclaim(self, *, writing: bool) -> None:
-        """Give back disk space: unlink dead segments, begin to rewrite a mostly dead one. Cheap if nothing changed.
+    def maintain(self, other_bytes: int, *, pressed: bool) -> None:
+        """Give back disk space; call it every now and then.
 
-        ``writing`` says that a group is on its way into the open segment, which then cannot be sealed.
+        ``other_bytes`` is the disk space of other files. ``pressed``: the disk is full, every byte counts.
         """
-        if not self._dirty or self._rewriting:
+        self._quiet = not self._wrote
+        self._wrote = False
+        self._pressed = pressed
+        self._other_bytes = other_bytes
+        self._reclaim()
+
+    def _reclaim(self) -> None:
+        """Unlink dead segments, begin to write anew what wastes space. Cheap if nothing changed."""
+        if not self._dirty or self._closed:
             return
-        self._dirty = False
-        current = self.open_segment
-        if (
-            not writing
-            and current.written_bytes >= SEAL_DEAD_BYTES
-            and current.live_bytes < REWRITE_BELOW * current.written_bytes
-        ):
-            self._open_next()
-        for segment in self._segments[:-1]:
-            live = segment.live_bytes
-            if live == 0:
-                self._remove(segment)
-            elif live < REWRITE_BELOW * segment.written_bytes and not self._rewriting:
-                self._rewrite(segment)
+        for segment in [each for each in self._segments[:-1] if not each.live_entries and not each.busy]:
+            self._remove(segment)
+        if self._rewriting is not None:
+            return
+        now = self._clock.monotonic()
+        staying = self._other_bytes + self.disk_bytes() - self._leaving_bytes
+        wasting = self._pressed or reclaim.wasteful(staying, self.live_bytes(), self._segment_bytes)
+        # The room for a copy changes without anything being written here.
+        self._dirty = wasting
+        if wasting:
+            self._seal_wasteful(now)
+        if now < self._retry_at:
+            self._dirty = True
+            return
+        chosen = reclaim.choose(
+            self._segments[:-1], wasting=wasting, segment_bytes=self._segment_bytes, room=self._room()
+        )
+        if chosen:
+            self._rewrite(chosen)
+
+    def _seal_wasteful(self, now: float) -> None:
+        """Close the open segment if much of the waste is in it; while it is being written, as soon as it is not."""
+        current = self._segments[-1]
+        waste = current.file_bytes - current.compact_bytes
+        floor = min(reclaim.FLOOR, self._segment_bytes // 8)
+        if not reclaim.worthwhile(current) or waste < max(floor, self.live_bytes() // 10):
+            return
+        if not self._quiet and now < self._seal_at:
+            return
+        self._seal_at = now + _SEAL_INTERVAL_S
+        if self._writing:
+            self._seal_wanted = True
+            return
+        self._open_next()
+        if not current.live_entries:
+            self._remove(current)
 
     def _remove(self, segment: Segment) -> None:
         self._segments.remove(segment)
-        self._forget_runs(segment)
+        self._replace(segment, None)
         self._retire(segment)
 
-    def _forget_runs(self, segment: Segment) -> None:
+    def _replace(self, segment: Segment, successor: Segment | None) -> None:
+        """Let ``successor``, where it has the ledger and is not there yet, take the place of a segment in the index."""
         for ledger_id in segment.runs:
             holders = self._by_ledger[ledger_id]
-            holders.remove(segment)
+            at = holders.index(segment)
+            if successor is not None and ledger_id in successor.runs and successor not in holders:
+                holders[at] = successor
+                continue
+            del holders[at]
             if not holders:
                 del self._by_ledger[ledger_id]
 
     def _retire(self, segment: Segment) -> None:
-        segment.retire()
-        self._scheduler.background(segment.remove_files, _log_failure("removing a segment"))
+        """Unlink a segment that nobody finds any more, when those who still read it are ready."""
+        self._leaving_bytes += segment.file_bytes
 
-    def _rewrite(self, segment: Segment) -> None:
-        self._rewriting = True
-        wanted = {
-            ledger_id: (run.live_from, run.last) for ledger_id, run in segment.runs.items() if run.live_from <= run.last
-        }
-        segment.acquire()
+        def remove() -> None:
+            segment.close()
+            segment.remove_files()
+            self._scheduler.pause(_UNLINK_PAUSE_S)
+
+        def removed(result: object) -> None:
+            self._leaving_bytes -= segment.file_bytes
+            if isinstance(result, Exception):
+                log.error("removing a segment failed", path=str(segment.path), error=str(result))
+
+        def unused() -> None:
+            # Unmapping and unlinking take a while for a large file: not on the event loop.
+            if self._closed:
+                segment.close()
+            else:
+                self._scheduler.background(remove, removed)
+
+        segment.retire(unused)
+
+    def _rewrite(self, sources: Sequence[Segment]) -> None:
+        successor = Segment(
+            self._directory,
+            (sources[0].first_order, sources[-1].last_order),
+            max(source.generation for source in sources) + 1,
+            self._map_size,
+            writable=False,
+        )
+        rewriting = self._rewriting = Rewriting(sources, successor, self._scheduler.pause)
+        for source in sources:
+            source.busy = True
+            source.acquire()
 
         def done(result: Segment | Exception) -> None:
-            self._rewriting = False
-            segment.release()
-            if isinstance(result, Exception):
-                log.error("rewriting a segment failed; it stays as it is", path=str(segment.path), error=str(result))
-                return
+            self._rewriting = None
             self._dirty = True
-            for ledger_id, run in result.runs.items():
-                # What was trimmed while the copy was made is dead in the copy too.
-                run.live_from = max(run.first, segment.runs[ledger_id].live_from)
-            for ledger_id in segment.runs:
-                holders = self._by_ledger[ledger_id]
-                at = holders.index(segment)
-                if ledger_id in result.runs:
-                    holders[at] = result
-                else:
-                    del holders[at]
-                    if not holders:
-                        del self._by_ledger[ledger_id]
-            self._segments[self._segments.index(segment)] = result
-            self._retire(segment)
+            for source in sources:
+                source.busy = False
+                source.release()
+            if self._closed or isinstance(result, Abandoned):
+                return
+            if isinstance(result, Exception):
+                self._retry_at = self._clock.monotonic() + _RETRY_S
+                log.error("writing segments anew failed; they stay", path=str(sources[0].path), error=str(result))
+                return
+            self._switch(sources, result)
+            self._scheduler.soon(self._reclaim)
 
-        self._scheduler.background(lambda: segment.rewrite(wanted), done)
+        self._scheduler.background(rewriting.run, done)
+
+    def _switch(self, sources: Sequence[Segment], successor: Segment) -> None:
+        """Put ``successor`` where ``sources`` were; what was trimmed while it was made is dead in it too."""
+        at = self._segments.index(sources[0])
+        self._segments[at : at + len(sources)] = [successor]
+        for source in sources:
+            for ledger_id, run in source.runs.items():
+                # Only a run that was trimmed says where: an untouched one says nothing of those before it.
+                if run.live_from > run.first and ledger_id in successor.runs:
+                    successor.trim(ledger_id, run.live_from)
+            self._replace(source, successor)
+            self._retire(source)
 
     def close(self) -> None:
+        self._closed = True
         for segment in self._segments:
-            segment.retire()
-
-
-def _log_failure(what: str):  # type: ignore[no-untyped-def]
-    def done(result: object) -> None:
-        if isinstance(result, Exception):
-            log.error(f"{what} failed", error=str(result))
-
-    return done
+            segment.close()

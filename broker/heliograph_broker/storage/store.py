@@ -1,32 +1,24 @@
-"""The ledger store: entries and metadata made durable in groups, read back in short transactions.
-
-One writer thread commits one group at a time, with one sync of the metadata environment (if the group has any) and
-one of the open segment; while it does, the next group fills. Metadata goes first: a ledger's record is durable
-before the first entry of that ledger is. Nothing is reported durable before its sync.
-"""
+"""The ledger store: entries and metadata made durable in groups, read back in short transactions."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import lmdb
-import structlog
 
 from heliograph_broker.clock import Clock
 
 from .data_dir import DataDir, DataDirError
 from .entry import Entry, EntryHeader
-from .group import Committed, EntrySink, Group, RecordSource, StorageFull, StoreStats
+from .group import StorageFull
+from .group_commit import GroupCommit, open_metadata
 from .scheduler import InlineScheduler, LoopScheduler, Scheduler
 from .segment import Segment
 from .segment_set import SegmentSet
 
 __all__ = ["DataDirError", "InlineScheduler", "LedgerStore", "LoopScheduler", "StorageFull"]
-
-log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -35,27 +27,20 @@ _LEDGER_BLOCK = 1000
 _METADATA_MAP_BYTES = 32 * 1024 * 1024 * 1024
 
 
-class LedgerStore:
-    """See the module and :mod:`.group`. All methods are called on the event loop's thread."""
+class LedgerStore(GroupCommit):
+    """See the module and :mod:`.group_commit`. All methods are called on the event loop's thread.
+
+    Of one ledger, entries are appended in the order of their ids, and ``total_bytes`` grows from one to the next by
+    exactly the size of its frame: live bytes are counted from it.
+    """
 
     def __init__(
         self, data_dir: DataDir, clock: Clock, scheduler: Scheduler, segment_bytes: int, disk_reserve_bytes: int
     ) -> None:
-        self._data_dir = data_dir
-        self._clock = clock
-        self._scheduler = scheduler
-        self._reserve = disk_reserve_bytes
-        self._metadata = lmdb.open(
-            str(data_dir.metadata), map_size=_METADATA_MAP_BYTES, subdir=False, lock=True, max_readers=64
-        )
-        self._segments = SegmentSet(data_dir.segments, segment_bytes, scheduler)
-        self._filling = Group()
-        self._writing: Group | None = None
-        self._seal_scheduled = False
+        metadata = open_metadata(data_dir.metadata, _METADATA_MAP_BYTES)
+        segments = SegmentSet(data_dir.segments, segment_bytes, scheduler, clock, self._room)
+        super().__init__(data_dir, metadata, segments, scheduler, disk_reserve_bytes)
         self._closed = False
-        self.pending_bytes = 0
-        self.disk_full = False
-        self.stats = StoreStats()
         stored = self.get(_NEXT_LEDGER)
         self._next_ledger = self._ledger_limit = int(stored) if stored else 0
 
@@ -86,168 +71,24 @@ class LedgerStore:
             scheduler.close()
             raise DataDirError(f"cannot open the store in {data_dir}: {error}") from error
 
-    def close(self) -> None:
-        """Finish the group under way, end the threads, close the environments. Nothing may be pending."""
+    def close(self, *, drain: bool = True) -> None:
+        """Write and report everything submitted, end the threads, close the environments.
+
+        Without ``drain`` what no group was made of yet is lost without a word, as in a crash.
+        """
         if self._closed:
             return
         self._closed = True
         self._scheduler.close()
+        if drain:
+            self._drain()
         self._segments.close()
         self._metadata.close()
         self._data_dir.close()
 
-    # -- writing ---------------------------------------------------------------------------------------------
-
-    def append(self, sink: EntrySink, entry: Entry) -> None:
-        """Add ``entry`` to the next group; ``sink`` is told when it is durable or that it failed."""
-        group = self._filling
-        size = len(entry.frame)
-        group.entries.append(entry)
-        group.entry_bytes += size
-        self.pending_bytes += size
-        appended = group.appends.get(sink)
-        if appended is None:
-            group.appends[sink] = [entry]
-        else:
-            appended.append(entry)
-        if not self._seal_scheduled:
-            self._schedule_seal()
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Write a metadata record with the next group."""
-        self._filling.metadata[key] = value
-        self._schedule_seal()
-
-    def delete(self, key: bytes) -> None:
-        """Delete a metadata record with the next group."""
-        self._filling.metadata[key] = None
-        self._schedule_seal()
-
-    def put_at_commit(self, source: RecordSource) -> None:
-        """Write the record ``source`` has when the next group is sealed."""
-        self._filling.sources[source] = None
-        self._schedule_seal()
-
-    def after_commit(self, callback: Committed) -> None:
-        """Call back when everything submitted so far is durable, with the error if its metadata is not."""
-        self._filling.callbacks.append(callback)
-        self._schedule_seal()
-
     @property
     def closed(self) -> bool:
         return self._closed
-
-    @property
-    def idle(self) -> bool:
-        """Whether no group is being written, so that a small one costs nobody a wait."""
-        return self._writing is None
-
-    def _schedule_seal(self) -> None:
-        if not self._seal_scheduled and self._writing is None:
-            self._seal_scheduled = True
-            self._scheduler.soon(self._seal)
-
-    def commit(self) -> None:
-        """Write everything submitted, now, and everything that is submitted by the callbacks (inline scheduler)."""
-        while self._filling:
-            self._seal()
-
-    def _seal(self) -> None:
-        self._seal_scheduled = False
-        if self._writing is not None or not self._filling:
-            return
-        group = self._filling
-        self._filling = Group()
-        group.seal()
-        self._writing = group
-        if not group.entries and not group.metadata:
-            self._finish(group, self._segments.open_segment, (None, None, 0.0))
-            return
-        segment = self._segments.open_segment
-        self._scheduler.write(
-            lambda: self._write(group, segment), lambda outcome: self._finish(group, segment, outcome)
-        )
-
-    def _write(self, group: Group, segment: Segment) -> tuple[Exception | None, Exception | None, float]:
-        """Writer thread: return what went wrong with the metadata, with the entries, and the seconds it took."""
-        started = time.perf_counter()
-        metadata_error: Exception | None = None
-        append_error: Exception | None = None
-        if group.metadata:
-            try:
-                with self._metadata.begin(write=True) as txn:
-                    for key, value in group.metadata.items():
-                        if value is None:
-                            txn.delete(key)
-                        else:
-                            txn.put(key, value)
-            except (lmdb.Error, OSError) as error:
-                metadata_error = error
-        if group.entries:
-            if metadata_error is not None:
-                append_error = metadata_error
-            elif self._data_dir.free_bytes() < self._reserve + group.entry_bytes:
-                append_error = StorageFull(
-                    f"less than {self._reserve} bytes would be free in {self._data_dir.path}: new messages are refused"
-                )
-            else:
-                try:
-                    segment.write(group.entries)
-                except (lmdb.MapFullError, lmdb.DiskError) as error:
-                    append_error = StorageFull(str(error))
-                except (lmdb.Error, OSError) as error:
-                    append_error = error
-        return metadata_error, append_error, time.perf_counter() - started
-
-    def _finish(self, group: Group, segment: Segment, outcome: Any) -> None:
-        """Tell everybody; then the next group may be written."""
-        if isinstance(outcome, Exception):
-            outcome = (outcome, outcome if group.entries else None, 0.0)
-        metadata_error, append_error, seconds = outcome
-        self.pending_bytes -= group.entry_bytes
-        if group.entries or group.metadata:
-            self.stats.groups += 1
-            self.stats.commit_s = seconds
-            self.stats.sync_seconds.observe(seconds)
-            self.stats.group_entries.observe(len(group.entries))
-            self.stats.group_bytes.observe(group.entry_bytes)
-        self._writing = None
-        if append_error is None and group.entries:
-            self.disk_full = False
-            segment.added(group.entries)
-            self._segments.written(segment, {entry.ledger_id for entry in group.entries})
-            if self._filling:
-                # The disk is faster asked than the receipts are encoded: let the writer go on meanwhile.
-                self._seal()
-            for sink, entries in group.appends.items():
-                sink.entries_durable(entries)
-        elif append_error is not None:
-            log.error("entries were not stored", entries=len(group.entries), error=str(append_error))
-            self.disk_full = isinstance(append_error, StorageFull)
-            self._fail(group, append_error)
-        if metadata_error is not None:
-            log.error("metadata was not stored", records=len(group.metadata), error=str(metadata_error))
-        for callback in group.callbacks:
-            try:
-                callback(metadata_error)
-            except Exception:
-                # One callback's mistake must not keep the others, which belong to other clients, from being told.
-                log.exception("unhandled error in a commit callback")
-        if self._filling:
-            self._schedule_seal()
-
-    def _fail(self, group: Group, error: Exception) -> None:
-        """Fail the group's entries and, with them, what their sinks appended since: it would leave a gap."""
-        filling = self._filling
-        for sink, entries in group.appends.items():
-            later = filling.appends.pop(sink, [])
-            if later:
-                gone = set(map(id, later))
-                filling.entries = [entry for entry in filling.entries if id(entry) not in gone]
-                lost = sum(len(entry.frame) for entry in later)
-                filling.entry_bytes -= lost
-                self.pending_bytes -= lost
-            sink.entries_failed(entries + later, error)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -318,12 +159,37 @@ class LedgerStore:
 
     def work(self, job: Callable[[], Any], callback: Callable[[Any], None]) -> None:
         """Run a job that takes its time off the loop's thread; the callback gets its result or exception."""
-        self._scheduler.background(job, callback)
+        self._scheduler.work(job, callback)
 
     def header(self, ledger_id: int, entry_id: int) -> EntryHeader | None:
         """Return one header by a point read in the calling thread."""
         segment = self._segments.holder(ledger_id, entry_id)
         return None if segment is None else segment.header(ledger_id, entry_id)
+
+    def first_entry_where(self, ledger_id: int, low: int, high: int, holds: Callable[[EntryHeader], bool]) -> int:
+        """Return the first entry id of ``low..high-1`` whose header ``holds``, ``high`` if there is none.
+
+        ``holds`` must stay true for all entries after one for which it is; an entry that is not stored does not
+        hold. Runs in the calling thread: one short transaction a segment that has to be looked into.
+        """
+        segments = [
+            segment
+            for segment in self._segments.holders(ledger_id)
+            if segment.runs[ledger_id].last >= low and segment.runs[ledger_id].first < high
+        ]
+        while len(segments) > 1:
+            # Which half it is in, the last entry of the first half tells.
+            middle = (len(segments) - 1) // 2
+            last = segments[middle].runs[ledger_id].last
+            if segments[middle].first_where(ledger_id, last, last + 1, holds) == last:
+                high = min(high, last)
+                segments = segments[: middle + 1]
+            else:
+                low = last + 1
+                segments = segments[middle + 1 :]
+        if not segments:
+            return high
+        return segments[0].first_where(ledger_id, low, high, holds)
 
     def bounds(self, ledger_id: int) -> tuple[int, int] | None:
         """Return the first and last stored entry id of a ledger, None if it has none."""
@@ -370,18 +236,23 @@ class LedgerStore:
 
     def maintain(self) -> None:
         """Begin to give back disk space where enough of it is dead. Call it now and then; cheap if nothing changed."""
-        self._segments.reclaim(writing=self._writing is not None and bool(self._writing.entries))
         if self.disk_full and self._data_dir.free_bytes() > self._reserve:
             # Without traffic no append would find out, and the broker would stay not ready.
             self.disk_full = False
+        self._segments.maintain(self._metadata_bytes, pressed=self.disk_full)
+
+    def _room(self) -> int:
+        """Return the disk space a copy may take: what is above the reserve, of a fuller disk half of what is free."""
+        free = self._data_dir.free_bytes()
+        return max(free - self._reserve, free // 2)
 
     def live_bytes(self) -> int:
-        """Return the bytes of frames that are still wanted."""
+        """Return the exact bytes of frames that are still wanted. Cheap: kept as entries come and go."""
         return self._segments.live_bytes()
 
     def disk_bytes(self) -> int:
-        """Return the disk space the data directory takes (reads the directory)."""
-        return self._data_dir.used_bytes()
+        """Return the disk space of segments and metadata as of their last commits. Cheap: reads no directory."""
+        return self._segments.disk_bytes() + self._metadata_bytes
 
     def free_bytes(self) -> int:
         """Return the disk space an ordinary user may still write where the data directory is."""
