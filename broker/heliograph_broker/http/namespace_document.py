@@ -52,6 +52,7 @@ _FIXED: Final[dict[str, tuple[Any, Any]]] = {
 }
 #: what Pulsar's document has as well; not shown, and refused
 _UNKNOWN: Final = (
+    "allowed_topic_property_keys_for_metrics",
     "deduplicationSnapshotIntervalSeconds",
     "dispatcherPauseOnAckStatePersistentEnabled",
     "entryFilters",

@@ -93,7 +93,7 @@ async def get_topic_permissions(request: web.Request) -> web.Response:
     return as_json({})
 
 
-@operation("Refused: permissions mean nothing where nobody is asked for them.")
+@operation("Refused: permissions mean nothing where nobody is asked for them.", answers={412: Refusal})
 async def refuse_permission(request: web.Request) -> web.Response:
     request.app[BROKER].namespace(namespace_of(request))
     raise PreconditionFailed(

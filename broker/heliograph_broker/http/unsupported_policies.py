@@ -17,7 +17,7 @@ from heliograph_broker.messaging.errors import PreconditionFailed
 
 from .admin_topics import TOPIC_PATH
 from .context import BROKER, CONFIG, accepted, as_json, body_as, flag, namespace_of
-from .operations import JSON, Handler, Media, Parameter, operation
+from .operations import JSON, Handler, Media, Parameter, Refusal, operation
 from .policy_documents import DispatchRateDocument
 from .policy_routes import APPLIED, NAMESPACE_PATH, applied_document, policy_topic
 from .policy_table import POLICIES
@@ -121,7 +121,9 @@ def _get(policy: Unsupported, path: str, *, of_topic: bool) -> Handler:
 def _set(policy: Unsupported, path: str, *, of_topic: bool) -> Handler:
     checked = _topic_checked if of_topic else _namespace_checked
 
-    @operation(f"{path}: refused, as {policy.reason}.", body=Any)
+    answers: dict[int, Any] = {412: Refusal} if policy.shown is None else {204: None, 412: Refusal}
+
+    @operation(f"{path}: refused, as {policy.reason}.", body=Any, answers=answers)
     async def refuse(request: web.Request) -> web.Response:
         broker = checked(request)
         # Jackson leaves out nothing of these: what is asked for is what is compared.
@@ -176,7 +178,7 @@ async def get_subscription_rate(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
-@operation("Refused: subscriptions have the rate of their topic.", body=Any)
+@operation("Refused: subscriptions have the rate of their topic.", body=Any, answers={412: Refusal})
 async def set_subscription_rate(request: web.Request) -> web.Response:
     policy_topic(request)
     raise PreconditionFailed(
