@@ -37,7 +37,7 @@ class NotHere(BrokerError):
 
 
 def _absent(path: str, reason: str) -> web.RouteDef:
-    @operation(f"{reason}.", answers={204: None, 404: Refusal})
+    @operation(f"{reason}.", answers={404: Refusal})
     async def refuse(request: web.Request) -> web.Response:
         raise NotHere(reason)
 

@@ -110,12 +110,12 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-@operation("Change a setting: refused, as they are read when the broker starts.")
+@operation("Change a setting: refused, as they are read when the broker starts.", answers={412: Refusal})
 async def set_setting(request: web.Request) -> web.Response:
     raise PreconditionFailed("Can't update non-dynamic configuration")
 
 
-@operation("Take back the change of a setting: refused, as none can be changed.")
+@operation("Take back the change of a setting: refused, as none can be changed.", answers={412: Refusal})
 async def reset_setting(request: web.Request) -> web.Response:
     raise PreconditionFailed("Can't delete non-dynamic configuration")
 
@@ -146,7 +146,7 @@ async def owned_bundles(request: web.Request) -> web.Response:
     return as_json(owned)
 
 
-@operation("End the broker: refused, as that is for whoever started it.")
+@operation("End the broker: refused, as that is for whoever started it.", answers={405: Refusal})
 async def shutdown(request: web.Request) -> web.Response:
     raise NotBySignal("The broker ends in good order on SIGTERM; it cannot be ended through this API")
 

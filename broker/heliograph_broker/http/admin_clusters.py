@@ -10,7 +10,7 @@ from aiohttp import web
 from heliograph_broker.messaging.errors import BrokerError, Conflict
 
 from .context import CONFIG, ENDPOINTS, as_json
-from .operations import operation
+from .operations import Refusal, operation
 
 _PATH = "/admin/v2/clusters/{cluster}"
 _ALONE = "this broker is a cluster of its own"
@@ -55,20 +55,24 @@ async def get_cluster(request: web.Request) -> web.Response:
     return as_json(ClusterDocument(endpoints.http_url, endpoints.broker_url))
 
 
-@operation(f"Make a cluster known: refused, as {_ALONE}.", body=Any)
+@operation(f"Make a cluster known: refused, as {_ALONE}.", body=Any, answers={405: Refusal})
 async def create_cluster(request: web.Request) -> web.Response:
     if request.match_info["cluster"] == request.app[CONFIG].cluster_name:
         raise Conflict("Cluster already exists")
     raise ClusterFixed(f"Other clusters cannot be added: {_ALONE}")
 
 
-@operation("Change where a cluster is reached: refused, as the broker's own settings say it.", body=Any)
+@operation(
+    "Change where a cluster is reached: refused, as the broker's own settings say it.",
+    body=Any,
+    answers={405: Refusal},
+)
 async def update_cluster(request: web.Request) -> web.Response:
     check_cluster(request)
     raise ClusterFixed("The addresses of the cluster are those this broker was started with")
 
 
-@operation(f"Forget a cluster: refused, as {_ALONE}.")
+@operation(f"Forget a cluster: refused, as {_ALONE}.", answers={405: Refusal})
 async def delete_cluster(request: web.Request) -> web.Response:
     check_cluster(request)
     raise ClusterFixed(f"The cluster cannot be deleted: {_ALONE}")

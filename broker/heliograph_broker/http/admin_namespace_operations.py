@@ -15,7 +15,7 @@ from .admin_subscriptions import check_idle
 from .awaiting import all_durable
 from .bundles import check_bundle, in_bundle
 from .context import BROKER, accepted, namespace_of
-from .operations import operation
+from .operations import Refusal, operation
 
 NAMESPACE_PATH: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
 BUNDLE_PATH: Final = f"{NAMESPACE_PATH}/{{bundle}}"
@@ -72,7 +72,7 @@ async def unload(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Split a bundle: refused, as one broker serves all of them.")
+@operation("Split a bundle: refused, as one broker serves all of them.", answers={405: Refusal})
 async def split(request: web.Request) -> web.Response:
     _topics(request)
     raise BundlesStay("Bundles are not split: one broker serves all topics of a namespace")

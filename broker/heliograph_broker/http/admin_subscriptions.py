@@ -189,7 +189,7 @@ async def get_replicated(request: web.Request) -> web.Response:
     return as_json({str(topic.name): False for topic in with_subscription(request)})
 
 
-@operation("Replicate a subscription: refused, as there is one cluster.", body=bool, body_required=True)
+@operation("Replicate a subscription or not: there is one cluster, so only not.", body=bool, body_required=True)
 async def set_replicated(request: web.Request) -> web.Response:
     with_subscription(request)
     if await required_body(request, bool, "false"):

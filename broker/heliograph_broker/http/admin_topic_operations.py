@@ -122,7 +122,7 @@ async def compaction_status(request: web.Request) -> web.Response:
     return as_json({"status": status, "lastError": error})
 
 
-@operation("Refused: there is no other storage to offload messages to.", body=PositionDocument)
+@operation("Refused: there is no other storage to offload messages to.", body=PositionDocument, answers={412: Refusal})
 async def offload(request: web.Request) -> web.Response:
     await body_as(request, PositionDocument)
     persistent_topic(request)
