@@ -123,7 +123,7 @@ class BrokerClusterSpec(Model):
     replicas: int = Field(default=1, ge=0, le=1000)
     image: str | None = Field(default=None, min_length=1)
     storage: StorageSpec | None = None
-    broker_defaults: PolicySpec = PolicySpec()
+    broker_defaults: NamespacePolicySpec = NamespacePolicySpec()
     limits: LimitsSpec = LimitsSpec()
 
 
