@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from .admin_client import AdminClient, Answer
 
 _HEADER = "x-pulsar-"
-_PROPERTY = "x-pulsar-property-"
 
 
 def peek_messages(
@@ -65,10 +64,9 @@ def _messages(answer: Answer) -> Iterator[dict[str, Any]]:
     headers = {name.lower(): value for name, value in answer.headers.items()}
     common = {"id": headers.get(f"{_HEADER}message-id", ""), "publishTime": headers.get(f"{_HEADER}publish-time")}
     batch = headers.get(f"{_HEADER}num-batch-message")
-    if batch is None:
-        properties = {
-            name.removeprefix(_PROPERTY): value for name, value in headers.items() if name.startswith(_PROPERTY)
-        }
+    # What the broker could not open is shown as it is stored.
+    if batch is None or "x-heliograph-payload" in headers:
+        properties = json.loads(headers.get(f"{_HEADER}property", "{}"))
         key = headers.get(f"{_HEADER}partition-key")
         yield {**common, "key": key, "properties": properties, "value": answer.body.decode(errors="replace")}
         return
