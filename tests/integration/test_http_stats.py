@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
+import urllib.error
 import urllib.request
 from typing import Any
 
 import pulsar
+import pytest
 
 from tests.support.broker_process import BrokerProcess
 
@@ -148,6 +151,76 @@ def test_partitioned_stats_are_the_sum(broker: BrokerProcess, client: pulsar.Cli
     for field in ("msgInCounter", "bytesInCounter", "storageSize", "backlogSize"):
         assert whole[field] == sum(part[field] for part in parts.values())
     assert whole["msgInCounter"] == whole["subscriptions"]["idle"]["msgBacklog"] == 100
+
+
+def test_what_is_not_wanted_is_left_out_and_what_costs_more_comes_on_demand(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    path = f"/admin/v2/persistent/public/default/{topic}"
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    began = time.time() * 1000
+    producer.send(b"z" * 50)
+    stats = _json(broker, f"{path}/stats?getPreciseBacklog=true")
+    assert stats["subscriptions"]["s"]["backlogSize"] == stats["backlogSize"] > 50
+    assert stats["subscriptions"]["s"]["earliestMsgPublishTimeInBacklog"] == 0
+    assert (len(stats["publishers"]), len(stats["subscriptions"]["s"]["consumers"])) == (1, 1)
+    assert stats["oldestBacklogMessageSubscriptionName"] == "s"
+    query = "subscriptionBacklogSize=false&getEarliestTimeInBacklog=true&excludePublishers=true&excludeConsumers=true"
+    stats = _json(broker, f"{path}/stats?{query}")
+    subscription = stats["subscriptions"]["s"]
+    assert subscription["backlogSize"] == -1
+    assert stats["backlogSize"] > 50
+    assert abs(subscription["earliestMsgPublishTimeInBacklog"] - began) < 10_000
+    assert stats["earliestMsgPublishTimeInBacklogs"] == subscription["earliestMsgPublishTimeInBacklog"]
+    assert (stats["publishers"], subscription["consumers"]) == ([], [])
+    assert subscription["msgBacklog"] == 1
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        _json(broker, f"{path}/stats?excludeConsumers=perhaps")
+    consumer.close()
+
+
+def test_quota_limits_and_usage_are_in_the_stats(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    _send(broker, "PUT", f"/admin/v2/namespaces/public/{topic}")
+    for kind, limit in (("destination_storage", {"limitSize": 5_000_000}), ("message_age", {"limitTime": 7200})):
+        body = json.dumps({**limit, "policy": "consumer_backlog_eviction"})
+        _send(broker, "POST", f"/admin/v2/namespaces/public/{topic}/backlogQuota?backlogQuotaType={kind}", body)
+    path = f"/admin/v2/persistent/public/{topic}/t"
+    _send(broker, "PUT", path)
+    stats = _json(broker, f"{path}/stats")
+    assert (stats["backlogQuotaLimitSize"], stats["backlogQuotaLimitTime"]) == (5_000_000, 7200)
+    assert stats["oldestBacklogMessageAgeSeconds"] == -1
+    assert "oldestBacklogMessageSubscriptionName" not in stats
+
+
+def test_a_non_persistent_topic_says_what_it_dropped(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    name = f"non-persistent://public/default/{topic}"
+    consumer = client.subscribe(name, "s", receiver_queue_size=1)
+    producer = client.create_producer(name, batching_enabled=False)
+    for _ in range(20):
+        producer.send(b"x")
+    stats = _json(broker, f"/admin/v2/non-persistent/public/default/{topic}/stats")
+    assert set(stats) == (_TOPIC_FIELDS - {"oldestBacklogMessageSubscriptionName"}) | {"msgDropRate"}
+    assert set(stats["publishers"][0]) == _PRODUCER_FIELDS | {"msgDropRate"}
+    assert stats["msgInCounter"] == 20
+    assert (stats["storageSize"], stats["backlogSize"], stats["oldestBacklogMessageAgeSeconds"]) == (0, 0, -1)
+    subscription = stats["subscriptions"]["s"]
+    assert subscription["msgDropRate"] > 0
+    assert subscription["msgOutCounter"] < 20
+    assert subscription["isDurable"] is False
+    internal = _json(broker, f"/admin/v2/non-persistent/public/default/{topic}/internalStats")
+    assert set(internal) == _INTERNAL_FIELDS
+    assert (internal["ledgers"], internal["cursors"]) == ([], {})
+    consumer.close()
+
+
+def test_internal_stats_of_every_partition(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    path = f"/admin/v2/persistent/public/default/{topic}"
+    _send(broker, "PUT", f"{path}/partitions", "3")
+    stats = _json(broker, f"{path}/partitioned-internalStats")
+    assert stats["metadata"] == {"partitions": 3, "deleted": False}
+    assert len(stats["partitions"]) == 3
+    assert all(set(part) == _INTERNAL_FIELDS for part in stats["partitions"].values())
 
 
 def test_a_client_may_look_up_by_http(broker: BrokerProcess) -> None:
