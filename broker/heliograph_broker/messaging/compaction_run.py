@@ -1,13 +1,15 @@
 """One compaction under way: two passes over a topic, the result in a ledger of its own.
 
 The source is what the last compaction left, and what came after it, up to the topic's end when the run began. It is
-read in slices; keys are found, and batches built anew, on the store's background thread, so that the event loop only
-hands things on. A slice of the second pass is durable before the next is read. Nothing refers to the new ledger until
-it is complete: a run that fails, or that a crash ends, leaves the last compaction as it was.
+read in slices; keys are found, and batches built anew, on the store's background thread in jobs of a millisecond or
+so, between which the event loop has its turn. A slice of the second pass is durable before the next is read. Nothing
+refers to the new ledger until it is complete: a run that fails, or that a crash ends, leaves the last compaction as
+it was.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,8 @@ log = structlog.get_logger(__name__)
 #: What one read brings at most (entries, bytes of frames); a single larger entry comes whole.
 SLICE_ENTRIES = 500
 SLICE_BYTES = 256 * 1024
+#: After so many messages a job ends: the threads share one interpreter, and a longer one would be felt by traffic.
+JOB_MESSAGES = 256
 
 
 class Cancelled(Exception):
@@ -61,6 +65,9 @@ class CompactionRun:
         #: The read position: an index of the previous ledger, then an offset of the topic.
         self._index = 0
         self._offset = 0
+        #: What of the slice was not looked at yet, and what stays of the rest.
+        self._slice: deque[CompactedEntry] = deque()
+        self._kept: list[CompactedEntry] = []
         self._ledger_id = -1
         self._entries = 0
         self._bytes = 0
@@ -120,6 +127,10 @@ class CompactionRun:
     def _begin(self) -> None:
         if self._cancelled or self._topic.closed or self._store.closed:
             self._finish(Cancelled("the topic's compaction was cancelled"))
+        elif self._slice:
+            self._look()
+        elif self._kept:
+            self._write()
         elif self._previous is not None and self._index < self._previous.entries:
             self._previous.read(self._index, SLICE_ENTRIES, SLICE_BYTES, self._take)
         elif self._offset <= self._horizon:
@@ -138,7 +149,7 @@ class CompactionRun:
             self._take([CompactedEntry(entry, len(entry.frame), None) for entry in result])
 
     def _take(self, result: list[CompactedEntry] | Exception) -> None:
-        """A slice is read: look at it in the background."""
+        """A slice is read."""
         if isinstance(result, Exception) or not result:
             self._finish(OSError(f"cannot read the topic: {result or 'an entry is missing'}"))
             return
@@ -148,21 +159,25 @@ class CompactionRun:
             result = [source for source in result if source.entry.offset <= self._horizon]
             self._offset = result[-1].entry.offset + 1
         self.read_bytes += sum(len(source.entry.frame) for source in result)
-        if self._selecting:
-            self._store.work(lambda: self._select(result), self._write)
-        else:
-            self._store.work(lambda: self._scan(result), self._scanned)
+        self._slice.extend(result)
+        self._step()
 
-    # -- background thread: nothing else touches the keys meanwhile -------------------------------------------------
+    def _look(self) -> None:
+        """Look at some of the slice in the background."""
+        job: list[CompactedEntry] = []
+        messages = 0
+        while self._slice and messages < JOB_MESSAGES:
+            job.append(self._slice.popleft())
+            messages += job[-1].entry.messages
+        # Nothing else touches the keys while the job runs.
+        if self._selecting:
+            self._store.work(lambda: self._select(job), self._selected)
+        else:
+            self._store.work(lambda: self._scan(job), self._scanned)
 
     def _scan(self, sources: Sequence[CompactedEntry]) -> None:
         for source in sources:
             self._keys.scan(source)
-
-    def _select(self, sources: Sequence[CompactedEntry]) -> list[CompactedEntry]:
-        return [kept for source in sources if (kept := self._keys.select(source)) is not None]
-
-    # -- event loop ------------------------------------------------------------------------------------------------
 
     def _scanned(self, result: Exception | None) -> None:
         if isinstance(result, Exception):
@@ -170,22 +185,27 @@ class CompactionRun:
         else:
             self._step()
 
-    def _write(self, result: list[CompactedEntry] | Exception) -> None:
+    def _select(self, sources: Sequence[CompactedEntry]) -> list[CompactedEntry]:
+        return [kept for source in sources if (kept := self._keys.select(source)) is not None]
+
+    def _selected(self, result: list[CompactedEntry] | Exception) -> None:
         if isinstance(result, Exception):
             self._finish(result)
-            return
-        if not result or self._cancelled or self._topic.closed:
+        else:
+            self._kept += result
             self._step()
-            return
+
+    def _write(self) -> None:
+        """Append what stays of the slice to the new ledger; :meth:`entries_durable` goes on from there."""
+        kept, self._kept = self._kept, []
         if self._ledger_id < 0:
             self._ledger_id = self._store.next_ledger_id()
-        self._waiting = len(result)
-        for kept in result:
-            original = kept.entry
-            base = original.offset - original.entry_id
+        self._waiting = len(kept)
+        for each in kept:
+            original = each.entry
             if not self._bases or self._bases[-1][0] != original.ledger_id:
-                self._bases.append((original.ledger_id, base))
-            entry = pack(kept, self._ledger_id, self._entries, self._bytes)
+                self._bases.append((original.ledger_id, original.offset - original.entry_id))
+            entry = pack(each, self._ledger_id, self._entries, self._bytes)
             self._entries += 1
             self._bytes = entry.total_bytes
             self._last_offset = original.offset

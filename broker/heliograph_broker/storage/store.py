@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +25,9 @@ T = TypeVar("T")
 
 _NEXT_LEDGER = b"next-ledger-id"
 _LEDGER_BLOCK = 1000
+#: After a computing job its thread rests for so many times the job's own duration, at most for so long (s).
+_REST = 2.0
+_LONGEST_REST_S = 0.05
 _METADATA_MAP_BYTES = 32 * 1024 * 1024 * 1024
 
 
@@ -158,8 +162,19 @@ class LedgerStore(GroupCommit):
                 yield value
 
     def work(self, job: Callable[[], Any], callback: Callable[[Any], None]) -> None:
-        """Run a job that takes its time off the loop's thread; the callback gets its result or exception."""
-        self._scheduler.work(job, callback)
+        """Run a job that computes off the loop's thread; the callback gets its result or exception.
+
+        The processor is then left to the others for a while: the threads share one interpreter, and one that computes
+        gives it away only every few ms.
+        """
+
+        def considerate() -> Any:
+            started = time.perf_counter()
+            result = job()
+            self._scheduler.pause(min(_REST * (time.perf_counter() - started), _LONGEST_REST_S))
+            return result
+
+        self._scheduler.work(considerate, callback)
 
     def header(self, ledger_id: int, entry_id: int) -> EntryHeader | None:
         """Return one header by a point read in the calling thread."""
