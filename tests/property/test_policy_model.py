@@ -19,7 +19,7 @@ from tests.support.policy_history import HistoryMaker, Step, shrink, step
 
 _is_expired = expiry.is_expired
 
-HISTORIES = int(os.environ.get("HELIOGRAPH_MODEL_HISTORIES", "4000"))
+HISTORIES = int(os.environ.get("HELIOGRAPH_MODEL_HISTORIES", "3000"))
 FIRST_SEED = int(os.environ.get("HELIOGRAPH_MODEL_SEED", "1"))
 PARTS = 8
 
@@ -47,6 +47,10 @@ def explain(seed: int, steps: list[Step]) -> str:
     failed = failure(short)
     lines = "\n".join(f"    {one}" for one in short)
     return f"seed {seed}, {len(steps)} steps, {len(short)} of them matter: {failed}\n{lines}"
+
+
+def test_enough_histories_are_run() -> None:
+    assert HISTORIES >= 2000 or "HELIOGRAPH_MODEL_HISTORIES" in os.environ
 
 
 @pytest.mark.parametrize("part", range(PARTS))
