@@ -87,6 +87,15 @@ def test_a_producer_that_waits_for_exclusive_access_uses_the_topic(core: Core) -
     assert there(core)
 
 
+def test_a_topic_that_is_unloaded_keeps_its_whole_period_for_its_clients_to_return(core: Core) -> None:
+    policy(core, expires_ms=PERIOD_MS)
+    topic = core.topic()
+    core.producer(topic)
+    core.advance(10 * PERIOD_MS + 777)
+    core.broker.unload_topic(NAME)
+    goes_after(core, PERIOD_MS)
+
+
 def test_declaring_a_topic_again_renews_its_lease_although_it_is_refused(core: Core) -> None:
     policy(core, expires_ms=PERIOD_MS)
     core.topic()

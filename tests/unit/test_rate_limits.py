@@ -118,6 +118,15 @@ def test_the_hold_ends_at_once_when_the_rate_is_lifted(core: Core) -> None:
     assert topic.publish_limit is None
 
 
+def test_the_hold_ends_when_the_topic_is_deleted(core: Core) -> None:
+    core.broker.set_namespace_policies("public/default", Policies(publish_rate=Rate(messages=1, period_s=100)))
+    client = Client()
+    core.publish(core.producer(core.topic(), client))
+    assert client.holds
+    core.broker.delete_topic(TopicName.parse("t"), force=True)
+    assert not client.holds
+
+
 def test_setting_another_policy_does_not_begin_a_rate_anew(core: Core) -> None:
     rate = Rate(messages=5)
     core.broker.set_namespace_policies("public/default", Policies(publish_rate=rate))

@@ -447,6 +447,8 @@ class Broker:
                 raise PreconditionFailed("Topic has active subscriptions with connected consumers")
             if topic.persistent and any(name != COMPACTION for name in topic.subscriptions):
                 raise PreconditionFailed("Topic has subscriptions")
+        if topic.publish_limit is not None:
+            topic.publish_limit.release()
         topic.close()
         topic.delete()
         self.inactivity.forget(topic)

@@ -293,6 +293,7 @@ class NonPersistentTopic:
 
     def disconnect_clients(self) -> None:
         """Ask everybody to reconnect."""
+        self.used()
         for producer in [*self.producers.values(), *self.producer_registry.waiting]:
             producer.sink.send_close_producer(producer)
         self.producer_registry = ProducerRegistry()

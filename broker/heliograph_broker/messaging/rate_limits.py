@@ -18,6 +18,7 @@ from .errors import NotAllowed
 
 if TYPE_CHECKING:
     from .broker import AnyTopic
+    from .producer import ProducerSink
     from .subscription import Subscription
     from .topic import Topic
 
@@ -121,11 +122,12 @@ def _limit_for(rate: Rate | None, existing: RateLimit | None) -> RateLimit | Non
 class PublishLimit:
     """A topic's publish rate: over it no more is read from the connections of its producers until there is room."""
 
-    __slots__ = ("_limit", "_topic")
+    __slots__ = ("_held", "_limit", "_topic")
 
     def __init__(self, topic: AnyTopic, limit: RateLimit) -> None:
         self._topic = topic
         self._limit = limit
+        self._held: set[ProducerSink] = set()
 
     @property
     def rate(self) -> RateLimit:
@@ -138,13 +140,15 @@ class PublishLimit:
         if wait_ms > 0:
             topic = self._topic
             topic.publish_throttled += 1
-            for sink in {id(producer.sink): producer.sink for producer in topic.producers.values()}.values():
+            self._held = {producer.sink for producer in topic.producers.values()}
+            for sink in self._held:
                 sink.hold_publishing(self, wait_ms)
 
     def release(self) -> None:
-        """The rate holds no longer."""
-        for sink in {id(producer.sink): producer.sink for producer in self._topic.producers.values()}.values():
+        """The rate holds no longer, or the topic is deleted."""
+        for sink in self._held:
             sink.release_publishing(self)
+        self._held.clear()
 
 
 class DispatchGate:
