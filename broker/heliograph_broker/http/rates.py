@@ -36,7 +36,7 @@ def counters(counted: Counted) -> Counters:
     figures: its buckets, then the entries read from the store.
     """
     if isinstance(counted, TopicFigures):
-        return *counted.counts, counted.cache_misses
+        return *(counted.counts or NO_FIGURES[:-1]), counted.cache_misses
     if isinstance(counted, Consumer):
         return counted.msg_out, counted.bytes_out, counted.msg_redelivered, counted.messages_acked
     if isinstance(counted, Subscription):
@@ -81,7 +81,7 @@ class RateSampler:
 
     def last_minute(self, figures: TopicFigures | None) -> tuple[Counters, float]:
         """Return what the last minute added to each of a topic's figures (see :func:`counters`), and its seconds."""
-        if figures is None:
+        if figures is None or not (figures.counts or figures.cache_misses):
             return NO_FIGURES, _SHORTEST_S
         current = counters(figures)
         looks = self._looks.get(figures)
@@ -98,7 +98,7 @@ class RateSampler:
             if index % _TOPICS_AT_ONCE == _TOPICS_AT_ONCE - 1:
                 yield
             self._look(topic, now, seen)
-            if isinstance(topic, Topic) and topic.figures is not None:
+            if isinstance(topic, Topic):
                 self._look(topic.figures, now, seen)
             for producer in topic.producers.values():
                 self._look(producer, now, seen)

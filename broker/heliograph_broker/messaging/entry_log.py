@@ -83,8 +83,7 @@ class EntryLog:
     def __init__(self, name: TopicName, record: records.TopicRecord) -> None:
         self.name = name
         self.tail = TopicTail()
-        #: None until the first entry is durable.
-        self.figures: TopicFigures | None = None
+        self.figures = TopicFigures()
         self.last_receive_ms = 0
         self.first_offset = record.first_offset
         self.trimmed_messages = record.trimmed_messages
@@ -241,8 +240,6 @@ class EntryLog:
         """Keep entries that were read in the tail cache."""
         for entry in entries:
             self.host.tail_cache.add(self.tail, entry)
-        if self.figures is None:
-            self.figures = TopicFigures()
         self.figures.cache_misses += len(entries)
 
     def header(self, offset: int) -> EntryHeader | None:

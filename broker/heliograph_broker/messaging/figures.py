@@ -107,16 +107,20 @@ class TopicFigures:
     __slots__ = ("cache_misses", "counts")
 
     def __init__(self) -> None:
-        self.counts = [0] * FIGURES
+        #: Empty until the first entry is durable.
+        self.counts: list[int] = []
         #: Entries that were read from the store for a consumer.
         self.cache_misses = 0
 
-    def entries_durable(self, entries: list[Entry], now: float, commit_s: float, summary: LatencySummary) -> None:
+    def entries_durable(self, entries: list[Entry], now: float, commit_s: float, broker: BrokerFigures) -> None:
         """A group's entries are durable at ``now`` (monotonic), ``commit_s`` of it was the writing and the sync.
 
         Sorted, entries of one bucket lie side by side: buckets are looked up once for all of them.
         """
+        if not self.counts:
+            self.counts = [0] * FIGURES
         counts = self.counts
+        summary = broker.publish_latency
         taken = sorted(map(_taken_at, entries))
         number = len(taken)
         current = summary.current(now)

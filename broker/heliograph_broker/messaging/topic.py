@@ -27,7 +27,6 @@ from .cursor import Cursor
 from .entry_log import EntryLog, LogHost
 from .errors import BrokerError, Conflict, PersistenceError, PreconditionFailed, SubscriptionNotFound
 from .expiry import InvalidMessageTtl, base_ms, ttl_of, ttls_in
-from .figures import TopicFigures
 from .key_selector import sticky_hash
 from .names import COMPACTION, check_name
 from .producer import Producer, ProducerRegistry, Receipt
@@ -315,12 +314,8 @@ class Topic(EntryLog):
         cache = self.host.tail_cache
         tail = self.tail
         keep = bool(self.subscriptions)
-        if self.figures is None:
-            self.figures = TopicFigures()
         host = self.host
-        self.figures.entries_durable(
-            entries, host.clock.monotonic(), host.store.stats.commit_s, host.figures.publish_latency
-        )
+        self.figures.entries_durable(entries, host.clock.monotonic(), host.store.stats.commit_s, host.figures)
         receipts: dict[Producer, list[Receipt]] = {}
         for entry in entries:
             producer, sequence_id, highest = in_flight.popleft()
@@ -565,6 +560,7 @@ class Topic(EntryLog):
         self.terminated = True
         self.persist()
         self.host.store.after_commit(_durable(done))
+        self.used()
         for producer in [*self.producers.values(), *self.producer_registry.waiting]:
             producer.sink.send_close_producer(producer)
         self.producer_registry = ProducerRegistry(self.producer_registry.topic_epoch)
@@ -578,6 +574,7 @@ class Topic(EntryLog):
 
     def disconnect_clients(self) -> None:
         """Ask everybody to reconnect."""
+        self.used()
         for producer in [*self.producers.values(), *self.producer_registry.waiting]:
             producer.sink.send_close_producer(producer)
         self.producer_registry = ProducerRegistry(self.producer_registry.topic_epoch)
