@@ -539,6 +539,7 @@ class Topic(EntryLog):
             if errors:
                 done(errors[0])
                 return
+            self.compaction.forget()
             self.trim(min(end, releasable(self)))
             self.host.store.after_commit(_durable(done))
 
