@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -120,6 +121,14 @@ async def test_everything_set_is_there_after_a_restart(tmp_path: Path) -> None:
     async with running_api(tmp_path / "data") as api:
         for path, document in expected.items():
             assert await api.get(path) == document, path
+
+
+@pytest.mark.parametrize("topic", ["t", "p"])
+async def test_policies_set_at_the_same_time_are_all_kept(api: HttpApi, topic: str) -> None:
+    alone = [sample for sample in SAMPLES if not sample.in_query and sample.topic != "deduplication"]
+    await asyncio.gather(*(_set_topic(api, topic, sample, sample.one) for sample in alone))
+    for sample in alone:
+        assert await api.get(f"{T}/{topic}/{sample.topic}") == sample.one
 
 
 async def test_policies_reach_the_core_in_its_units(api: HttpApi) -> None:

@@ -17,7 +17,7 @@ from heliograph_broker.messaging.records import NamespaceRecord
 
 from .bundles import bundle_boundaries
 from .policy_description import NAMESPACE, Level
-from .policy_documents import Int32, Int64
+from .policy_documents import Count, LongLimit
 from .policy_table import POLICIES
 from .quota_rules import QuotaMap, check_quota, put_quota, quota_map
 
@@ -33,7 +33,7 @@ class BundlesDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=True
     """Pulsar's BundlesData; boundaries always cut the range evenly here."""
 
     boundaries: list[str] | None = None
-    num_bundles: Int32 = 0
+    num_bundles: Count = 0
 
 
 #: field -> (its type, what it is shown as and may be set to): what is the same for every namespace
@@ -43,11 +43,11 @@ _FIXED: Final[dict[str, tuple[Any, Any]]] = {
         {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
     ),
     "replicatorDispatchRate": (dict[str, Any], {}),
-    "latency_stats_sample_rate": (dict[str, Int32], {}),
+    "latency_stats_sample_rate": (dict[str, Count], {}),
     "deleted": (bool, False),
     "subscription_auth_mode": (str, "None"),
-    "offload_threshold": (Int64, -1),
-    "offload_threshold_in_seconds": (Int64, -1),
+    "offload_threshold": (LongLimit, -1),
+    "offload_threshold_in_seconds": (LongLimit, -1),
     "migrated": (bool, False),
 }
 #: what Pulsar's document has as well; not shown, and refused

@@ -13,7 +13,7 @@ from heliograph_broker.resources.policies import Policies
 
 from . import policy_documents as documents
 from .operations import JSON, Media
-from .policy_documents import Int32
+from .policy_documents import Count
 
 NAMESPACE: Final = "namespace"
 TOPIC: Final = "topic"
@@ -135,7 +135,7 @@ def figure(
     reasons: tuple[str, str],
     *,
     unit: int = 1,
-    document: Any = Int32,
+    document: Any = Count,
     example: str = "10",
     otherwise: Callable[[BrokerConfig], int] = lambda config: 0,
     most: Callable[[BrokerConfig], int] = lambda config: 2**63 - 1,

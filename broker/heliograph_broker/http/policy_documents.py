@@ -46,8 +46,17 @@ COMPATIBILITY_STRATEGIES: Final = (
 #: What Pulsar's clients show where nobody said how coarse delayed delivery may be.
 DEFAULT_TICK_MS: Final = 1000
 
-Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+def _whole(bits: int, least: int) -> msgspec.Meta:
+    """Return what describes a figure of Java's; what is below ``least`` is refused in words of its own."""
+    return msgspec.Meta(le=2 ** (bits - 1) - 1, extra_json_schema={"minimum": least})
+
+
+Count = Annotated[int, _whole(32, 0)]
+LongCount = Annotated[int, _whole(64, 0)]
+Limit = Annotated[int, _whole(32, -1)]
+LongLimit = Annotated[int, _whole(64, -1)]
+Positive = Annotated[int, _whole(32, 1)]
 
 
 def choice(*names: str) -> msgspec.Meta:
@@ -65,55 +74,55 @@ TopicType = Annotated[str, choice("partitioned", "non-partitioned")]
 class RetentionDocument(msgspec.Struct, forbid_unknown_fields=True):
     """Pulsar's RetentionPolicies; -1 without limit."""
 
-    minutes: Int32 = msgspec.field(name="retentionTimeInMinutes")
-    megabytes: Int64 = msgspec.field(name="retentionSizeInMB")
+    minutes: Limit = msgspec.field(name="retentionTimeInMinutes")
+    megabytes: LongLimit = msgspec.field(name="retentionSizeInMB")
 
 
 class QuotaDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Pulsar's BacklogQuota; ``limit`` is the old name of ``limitSize`` (bytes), ``limitTime`` is in s."""
 
-    limit: Int64 | None = None
-    limit_size: Int64 | None = None
-    limit_time: Int32 | None = None
+    limit: LongLimit | None = None
+    limit_size: LongLimit | None = None
+    limit_time: Limit | None = None
     policy: QuotaAction
 
 
 class DelayedDeliveryDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Pulsar's DelayedDeliveryPolicies; ``tickTime`` (ms) is how late a message may be, 0 delays have no maximum."""
 
-    tick_ms: Int64 = msgspec.field(default=0, name="tickTime")
+    tick_ms: LongCount = msgspec.field(default=0, name="tickTime")
     active: bool
-    max_delay_ms: Int64 = msgspec.field(default=0, name="maxDeliveryDelayInMillis")
+    max_delay_ms: LongCount = msgspec.field(default=0, name="maxDeliveryDelayInMillis")
 
 
 class PublishRateDocument(msgspec.Struct, forbid_unknown_fields=True):
     """Pulsar's PublishRate, in one second; 0 and -1 without limit."""
 
-    messages: Int32 = msgspec.field(default=-1, name="publishThrottlingRateInMsg")
-    bytes: Int64 = msgspec.field(default=-1, name="publishThrottlingRateInByte")
+    messages: Limit = msgspec.field(default=-1, name="publishThrottlingRateInMsg")
+    bytes: LongLimit = msgspec.field(default=-1, name="publishThrottlingRateInByte")
 
 
 class DispatchRateDocument(msgspec.Struct, forbid_unknown_fields=True):
     """Pulsar's DispatchRate, in ``ratePeriodInSecond``; 0 and -1 without limit."""
 
-    messages: Int32 = msgspec.field(default=-1, name="dispatchThrottlingRateInMsg")
-    bytes: Int64 = msgspec.field(default=-1, name="dispatchThrottlingRateInByte")
+    messages: Limit = msgspec.field(default=-1, name="dispatchThrottlingRateInMsg")
+    bytes: LongLimit = msgspec.field(default=-1, name="dispatchThrottlingRateInByte")
     relative: bool = msgspec.field(default=False, name="relativeToPublishRate")
-    period_s: Int32 = msgspec.field(default=1, name="ratePeriodInSecond")
+    period_s: Positive = msgspec.field(default=1, name="ratePeriodInSecond")
 
 
 class SubscribeRateDocument(msgspec.Struct, forbid_unknown_fields=True):
     """Pulsar's SubscribeRate: times one consumer may subscribe in a period; 0 and -1 without limit."""
 
-    per_consumer: Int32 = msgspec.field(default=-1, name="subscribeThrottlingRatePerConsumer")
-    period_s: Int32 = msgspec.field(default=30, name="ratePeriodInSecond")
+    per_consumer: Limit = msgspec.field(default=-1, name="subscribeThrottlingRatePerConsumer")
+    period_s: Positive = msgspec.field(default=30, name="ratePeriodInSecond")
 
 
 class InactiveTopicDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Pulsar's InactiveTopicPolicies."""
 
     mode: InactiveMode = msgspec.field(default=INACTIVE_TOPIC_MODES[0], name="inactiveTopicDeleteMode")
-    seconds: Int32 = msgspec.field(name="maxInactiveDurationSeconds")
+    seconds: Count = msgspec.field(name="maxInactiveDurationSeconds")
     delete: bool = msgspec.field(name="deleteWhileInactive")
 
 
@@ -122,7 +131,7 @@ class AutoTopicCreationDocument(msgspec.Struct, rename="camel", forbid_unknown_f
 
     allow_auto_topic_creation: bool
     topic_type: TopicType | None = None
-    default_num_partitions: Int32 | None = None
+    default_num_partitions: Positive | None = None
 
 
 class AutoSubscriptionCreationDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=True):

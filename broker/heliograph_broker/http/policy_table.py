@@ -14,7 +14,7 @@ from heliograph_broker.resources.policies import Policies
 
 from . import policy_documents as documents
 from .policy_description import POST, PUT, TOPIC, Level, PolicyPath, figure, maximum, plain, structure
-from .policy_documents import MINUTE_MS, SECOND_MS, Int32, Int64
+from .policy_documents import MINUTE_MS, SECOND_MS, Count, Limit, LongCount
 
 
 def _dispatch_rate(title: str, field: str, path: str, key: str) -> PolicyPath:
@@ -93,7 +93,7 @@ POLICIES: Final = (
     RETENTION,
     PolicyPath(
         title="after how many seconds messages expire (0: never)",
-        document=Int32,
+        document=Count,
         example="3600 (seconds)",
         fields=("message_ttl_ms",),
         read=_read_ttl,
@@ -235,7 +235,7 @@ POLICIES: Final = (
         "at how many bytes compaction starts by itself (0: never)",
         "compaction_threshold",
         ("compactionThreshold must be 0 or more", "Invalid value for compactionThreshold"),
-        document=Int64,
+        document=LongCount,
         example="104857600 (bytes)",
         namespace="compactionThreshold",
         topic=("compactionThreshold",),
@@ -368,7 +368,7 @@ POLICIES: Final = (
     structure(
         "after how many seconds a topic nobody uses is deleted, as RabbitMQ counts them (-1: never)",
         "expires_ms",
-        Int32,
+        Limit,
         "86400 (seconds)",
         _expires_from,
         lambda expires_ms: documents.up(expires_ms, SECOND_MS),
