@@ -82,7 +82,7 @@ class Broker:
         self.compactions = CompactionQueue()
         self.housekeeping = Housekeeping()
         self.snapshots = Snapshots(self)
-        self.throttled = ThrottledSubscriptions()
+        self.throttled = ThrottledSubscriptions(clock)
         self.inactivity = InactivityWatch(self)
         #: namespace -> what holds for its topics that have no policies of their own
         self._namespace_effective: dict[str, Policies] = {}
@@ -194,7 +194,7 @@ class Broker:
         if now >= self._next_maintain_ms:
             self._next_maintain_ms = now + MAINTAIN_MS
             self.store.maintain()
-        self.throttled.run(now)
+        self.throttled.run()
         self.inactivity.run(now)
         self.snapshots.run(now)
         began = self.clock.monotonic()

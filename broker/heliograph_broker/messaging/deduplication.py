@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from .producer import Producer, Receipt
     from .topic import Topic
 
-#: A snapshot is taken after so many entries (or one for each producer remembered, if these are more), and at most
-#: about so many have to be read again after a crash.
+#: A snapshot is taken after so many entries, which is about how many have to be read again after a crash. Where more
+#: producers are remembered it is taken after one entry for each, and at the latest after ten times as many.
 SNAPSHOT_ENTRIES = 1000
 #: How often producers are looked at that may be forgotten.
 PURGE_INTERVAL_MS = 60_000
@@ -144,7 +144,7 @@ class Deduplication:
                 self._since_snapshot += 1
                 if self._under_way.get(name) == last:
                     del self._under_way[name]
-            if self._since_snapshot >= max(SNAPSHOT_ENTRIES, len(self._durable)):
+            if self._since_snapshot >= min(max(SNAPSHOT_ENTRIES, len(self._durable)), 10 * SNAPSHOT_ENTRIES):
                 self._take_snapshot()
         waiting = self._waiting
         while waiting and waiting[0].behind < end_offset:

@@ -150,9 +150,9 @@ class Dispatcher:
             if count:
                 subscription.msg_redelivered += messages
                 consumer.msg_redelivered += messages
-        now = consumer.last_consumed_ms = subscription.last_consumed_ms = subscription.topic.host.clock.now_ms()
+        consumer.last_consumed_ms = subscription.last_consumed_ms = subscription.topic.host.clock.now_ms()
         if subscription.dispatch_gate is not None:
-            subscription.dispatch_gate.dispatched(messages, size, now)
+            subscription.dispatch_gate.dispatched(messages, size)
         if not consumer.first_sent_ms:
             consumer.first_sent_ms = consumer.last_consumed_ms
         consumer.sink.send_message(consumer, entry, count, remaining)

@@ -34,9 +34,9 @@ CAUGHT_UP = "delete_when_subscriptions_caught_up"
 
 
 def in_use(topic: AnyTopic) -> bool:
-    """Whether a producer (waiting ones too), consumer or reader is connected."""
+    """Whether a producer is connected (or waits to be let in), a consumer or a reader."""
     registry = topic.producer_registry
-    if registry.connected or registry.waiting:
+    if registry.connected or registry.waiting or (isinstance(topic, Topic) and topic.quota.held_producers):
         return True
     return any(subscription.consumers for subscription in topic.subscriptions.values())
 

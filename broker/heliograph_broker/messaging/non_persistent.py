@@ -256,7 +256,7 @@ class NonPersistentTopic:
         for subscription in list(self.subscriptions.values()):
             subscription.offer(entry)
         if self.publish_limit is not None:
-            self.publish_limit.published(messages, len(frame), now)
+            self.publish_limit.published(messages, len(frame))
 
     def create_subscription(self, name: str) -> NonPersistentSubscription:
         """Raises :class:`Conflict` if the name is taken."""

@@ -17,6 +17,8 @@ from heliograph_broker.resources.policies import Policies, Rate, SubscribeRate
 from .errors import NotAllowed
 
 if TYPE_CHECKING:
+    from heliograph_broker.clock import Clock
+
     from .broker import AnyTopic
     from .producer import ProducerSink
     from .subscription import Subscription
@@ -28,8 +30,13 @@ _STEPS = 1000
 _SWEEP_CONSUMERS = 1000
 
 
+def time_ms(clock: Clock) -> int:
+    """Return the time that rates go by: monotonic, so that setting the machine's clock holds nobody back."""
+    return round(clock.monotonic() * 1000)
+
+
 class Window:
-    """What went through in the last ``period_ms``, against ``limit``. Times are wall-clock ms."""
+    """What went through in the last ``period_ms``, against ``limit``. Times are those of :func:`time_ms`."""
 
     __slots__ = ("_grain", "_steps", "limit", "period_ms", "spent")
 
@@ -133,8 +140,9 @@ class PublishLimit:
     def rate(self) -> RateLimit:
         return self._limit
 
-    def published(self, messages: int, size: int, now_ms: int) -> None:
+    def published(self, messages: int, size: int) -> None:
         """An entry was taken. Holds back the connections of all producers once the rate is reached."""
+        now_ms = time_ms(self._topic.host.clock)
         self._limit.spend(messages, size, now_ms)
         wait_ms = self._limit.free_at(now_ms) - now_ms
         if wait_ms > 0:
@@ -166,26 +174,29 @@ class DispatchGate:
         #: The place in the queue of those that wait, 0 for none.
         self.ticket = 0
 
-    def dispatched(self, messages: int, size: int, now_ms: int) -> None:
+    def dispatched(self, messages: int, size: int) -> None:
         """An entry was delivered. Stops the subscription, or all of the topic, once a rate is reached."""
         subscription = self._subscription
+        now_ms = time_ms(subscription.topic.host.clock)
         own, shared = self.own, self.shared
         if shared is not None:
             shared.spend(messages, size, now_ms)
             free = shared.free_at(now_ms)
             if free > now_ms:
                 self.served = self._throttled.next_turn()
+                self._count(shared, now_ms)
                 for other in subscription.topic.subscriptions.values():
                     if other.dispatch_gate is not None:
-                        other.dispatch_gate.close(shared, now_ms, free)
+                        other.dispatch_gate.close(free)
         if own is not None:
             own.spend(messages, size, now_ms)
             free = own.free_at(now_ms)
             if free > now_ms:
-                self.close(own, now_ms, free)
+                self._count(own, now_ms)
+                self.close(free)
 
-    def close(self, limit: RateLimit, now_ms: int, until_ms: int) -> None:
-        """Dispatch nothing until then; count what reached its limit."""
+    def _count(self, limit: RateLimit, now_ms: int) -> None:
+        """Count, of messages and bytes, what reached its limit by this subscription's doing."""
         subscription = self._subscription
         by_topic = limit is self.shared
         if limit.messages is not None and limit.messages.free_at(now_ms) > now_ms:
@@ -198,8 +209,11 @@ class DispatchGate:
                 subscription.dispatch_throttled_bytes_by_topic += 1
             else:
                 subscription.dispatch_throttled_bytes += 1
-        subscription.rate_limited = True
-        self._throttled.add(subscription, self, until_ms)
+
+    def close(self, until_ms: int) -> None:
+        """Dispatch nothing until then."""
+        self._subscription.rate_limited = True
+        self._throttled.add(self._subscription, self, until_ms)
 
     def free_at(self, now_ms: int) -> int:
         """Return when both rates have room, ``now_ms`` if they have."""
@@ -214,9 +228,10 @@ class DispatchGate:
 class ThrottledSubscriptions:
     """Subscriptions that wait for room in a dispatch rate, by the time there is some."""
 
-    __slots__ = ("_due", "_serial")
+    __slots__ = ("_clock", "_due", "_serial")
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._due: list[tuple[int, int, int, Subscription]] = []
         self._serial = 0
 
@@ -229,9 +244,12 @@ class ThrottledSubscriptions:
             gate.ticket = self.next_turn()
             heappush(self._due, (due_ms, gate.served, gate.ticket, subscription))
 
-    def run(self, now_ms: int) -> None:
+    def run(self) -> None:
         """Let everybody dispatch whose time has come; of those that share a rate, who was served last comes last."""
         due = self._due
+        if not due:
+            return
+        now_ms = time_ms(self._clock)
         while due and due[0][0] <= now_ms:
             _, _, ticket, subscription = heappop(due)
             gate = subscription.dispatch_gate
@@ -318,7 +336,7 @@ def configure_subscription(subscription: Subscription, policies: Policies) -> No
     gate.own, gate.shared = own, topic.dispatch_limit
     # What it waited for may be due at another time now.
     gate.ticket = 0
-    now_ms = topic.host.clock.now_ms()
+    now_ms = time_ms(topic.host.clock)
     free = gate.free_at(now_ms)
     if free > now_ms:
         subscription.rate_limited = True

@@ -306,7 +306,7 @@ class Topic(EntryLog):
         self.last_publish_ms = now
         self.host.store.append(self, entry)
         if self.publish_limit is not None:
-            self.publish_limit.published(messages, size, now)
+            self.publish_limit.published(messages, size)
 
     def entries_durable(self, entries: list[Entry]) -> None:
         """A group is synced: send the receipts, then offer the entries to every subscription."""

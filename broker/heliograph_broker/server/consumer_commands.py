@@ -13,6 +13,7 @@ from heliograph_broker.messaging.errors import (
     SubscriptionNotFound,
 )
 from heliograph_broker.messaging.non_persistent import NonPersistentSubscription
+from heliograph_broker.messaging.rate_limits import time_ms
 from heliograph_broker.messaging.subscription import KEY_SHARED, AckId, Done, Subscription
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol import wire_pb2 as wire
@@ -49,7 +50,7 @@ def subscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None
         if topic.subscribe_limit is not None:
             # A consumer without a name of its own is told by its number.
             who = request.consumer_name or str(request.consumer_id)
-            topic.subscribe_limit.subscribing(session.host, who, broker.clock.now_ms())
+            topic.subscribe_limit.subscribing(session.host, who, time_ms(broker.clock))
         if request.HasField("schema"):
             store_schema(broker, topic.name, request.schema, reads_only=True)
         subscription = existing if existing is not None else _subscription(session, topic, request)

@@ -34,6 +34,7 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
     session.stop_holding(request.producer_id)
     try:
         topic = broker.get_or_create_topic(parse_topic(request.topic))
+        topic.used()
         if topic.terminated:
             raise TopicTerminated(f"Topic {topic.name} was already terminated")
         check_producer(topic, request.producer_name, encrypted=request.encrypted)
