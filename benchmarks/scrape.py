@@ -21,6 +21,7 @@ from heliograph_broker.protocol import wire_pb2 as wire
 
 from tests.support.broker_process import BrokerProcess
 
+from .scenarios import cpu_seconds
 from .wire_load import Publisher, Type, WireJob
 
 #: Reads and drops everything; this process publishes meanwhile and must not be kept from it.
@@ -94,18 +95,22 @@ async def measure(broker: BrokerProcess, topics: int, scrapes: int) -> list[str]
         await _fill(broker.service_url, topics, share=10)
         publisher = await _publisher(broker.service_url, "measured", 10_000_000, _RATE)
         publisher.start()
+        before_cpu = cpu_seconds(broker.pid)
         await asyncio.sleep(_QUIET_S)
+        quiet_cpu = (cpu_seconds(broker.pid) - before_cpu) / _QUIET_S
         rows = []
         quiet = list(publisher.latencies_ms)
-        rows.append(f"| nobody scrapes | | | {_p(quiet, 0.5):.1f} / {_p(quiet, 0.99):.1f} / {max(quiet):.1f} |")
+        rows.append(f"| nobody scrapes | | | | {_p(quiet, 0.5):.1f} / {_p(quiet, 0.99):.1f} / {max(quiet):.1f} |")
         for encoding in ("identity", "gzip"):
-            before = len(publisher.latencies_ms)
+            before, before_cpu = len(publisher.latencies_ms), cpu_seconds(broker.pid)
             taken = [await _scrape(broker.http_url, encoding) for _ in range(scrapes)]
             during = publisher.latencies_ms[before:]
             seconds = [each[0] for each in taken]
+            cpu = (cpu_seconds(broker.pid) - before_cpu) / scrapes - quiet_cpu * statistics.mean(seconds)
             rows.append(
                 f"| scraped without pause, {encoding} | {statistics.median(seconds):.2f} / {max(seconds):.2f} "
-                f"| {taken[-1][1] / 1e6:.1f} | {_p(during, 0.5):.1f} / {_p(during, 0.99):.1f} / {max(during):.1f} |"
+                f"| {cpu:.2f} | {taken[-1][1] / 1e6:.1f} "
+                f"| {_p(during, 0.5):.1f} / {_p(during, 0.99):.1f} / {max(during):.1f} |"
             )
         publisher.close()
         return rows
@@ -121,8 +126,10 @@ def main(
         BrokerProcess(Path(scratch) / "data") as broker,
     ):
         rows = uvloop.run(measure(broker, topics, scrapes))
-    print(f"| {topics:,} topics | scrape s, median / longest | MB | publish ms p50 / p99 / max |")
-    print("|---|---|---|---|")
+    print(
+        f"| {topics:,} topics | scrape s, median / longest | broker CPU s a scrape | MB | publish ms p50 / p99 / max |"
+    )
+    print("|---|---|---|---|---|")
     print("\n".join(rows))
 
 
