@@ -239,3 +239,41 @@ def test_view_survives_a_restart(broker_factory: Callable[..., BrokerProcess], e
         assert read_all(compacted_reader(client, "t")) == [*expected[1:], ("k0", b"50")]
     finally:
         client.close()
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.1, 0.4])
+def test_kill_in_the_middle_of_a_compaction_loses_nothing(
+    broker_factory: Callable[..., BrokerProcess], delay_s: float
+) -> None:
+    process = broker_factory()
+    process.start()
+    client = connect(process.service_url)
+    try:
+        rest(process, "PUT", "persistent/public/default/t")
+        compact(process, "t")
+        producer = client.create_producer("t", batching_enabled=True, block_if_queue_full=True)
+        expected: dict[str, bytes] = {}
+
+        def publish_some(count: int, text: bytes) -> None:
+            for i in range(count):
+                key, payload = f"k{i * 7 % 500}", b"%s %d" % (text, i)
+                producer.send_async(payload, ignore_receipt, partition_key=key)
+                expected[key] = payload
+            producer.flush()
+
+        publish_some(5000, b"first")
+        compact(process, "t")
+        publish_some(5000, b"second")
+        publish_some(100, b"third")
+        rest(process, "PUT", "persistent/public/default/t/compaction")
+        # Any moment will do: the point is that the outcome is the same.
+        time.sleep(delay_s)
+        process.kill9()
+        process.start()
+        assert dict(read_all(compacted_reader(client, "t"))) == expected
+        compact(process, "t")
+        found = read_all(compacted_reader(client, "t"))
+        assert dict(found) == expected
+        assert len(found) == len(expected) == 500
+    finally:
+        client.close()

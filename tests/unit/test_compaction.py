@@ -13,7 +13,7 @@ from heliograph_broker.messaging.compaction import RETRY_MS
 from heliograph_broker.messaging.consumer import Consumer
 from heliograph_broker.messaging.errors import Conflict
 from heliograph_broker.messaging.names import COMPACTION
-from heliograph_broker.messaging.subscription import EXCLUSIVE, AckId, Subscription
+from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, AckId, Subscription
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.protocol.frames import parse_entry
@@ -567,6 +567,63 @@ def test_trimming_under_a_reader_that_has_read_on_brings_nothing_again(core: Cor
     publish(core, topic, ("k0", b"20"))
     subscription.flow(consumer, 10)
     assert contents(client) == [("k0", b"20")]
+
+
+def test_standby_takes_over_at_the_first_unacknowledged_of_the_view(core: Core) -> None:
+    topic = core.topic()
+    publish(core, topic, *((f"k{i % 4}", b"%d" % i) for i in range(20)))
+    compact(core, topic)
+    core.advance(1000)
+    publish(core, topic, ("k9", b"20"))
+    subscription = topic.create_subscription("s", "earliest")
+    clients = [Client(), Client()]
+    consumers = []
+    for number, client in enumerate(clients):
+        consumer = Consumer(subscription, client, number, f"c{number}")
+        consumer.read_compacted = True
+        subscription.add_consumer(consumer, FAILOVER)
+        consumers.append(consumer)
+        if number == 0:
+            assert subscription.view is not None
+            subscription.view.owe(topic.compaction.trimmed_from(-1, -1))
+        subscription.flow(consumer, 100)
+    first = seen(clients[0])
+    assert [message.payload for message in first] == [b"16", b"17", b"18", b"19", b"20"]
+    acknowledge(subscription, first[0])
+    acknowledge(subscription, first[1])
+    subscription.remove_consumer(consumers[0])
+    assert [message.payload for message in seen(clients[1])] == [b"18", b"19", b"20"]
+
+
+def test_clearing_the_backlog_settles_what_is_owed(core: Core) -> None:
+    topic = core.topic()
+    publish(core, topic, *((f"k{i % 4}", b"%d" % i) for i in range(20)))
+    compact(core, topic)
+    core.advance(1000)
+    subscription = topic.create_subscription("s", "earliest")
+    _, consumer, client = attach(subscription, owed=0, permits=2)
+    assert len(seen(client)) == 2
+    subscription.clear_backlog(lambda error: None)
+    assert consumer.unacked == 0
+    subscription.flow(consumer, 100)
+    assert seen(client) == []
+    core.restart()
+    assert seen(attach(core.topic().subscriptions["s"])[2]) == []
+
+
+def test_truncating_a_topic_empties_the_view(core: Core) -> None:
+    topic = core.topic()
+    publish(core, topic, *((f"k{i % 4}", b"%d" % i) for i in range(20)))
+    compact(core, topic)
+    answers: list[object] = []
+    topic.truncate(answers.append)
+    core.commit()
+    assert answers == [None]
+    assert view(core, topic) == []
+    assert core.store.live_bytes() == 0
+    publish(core, topic, ("k1", b"20"))
+    compact(core, topic)
+    assert view(core, topic) == [("k1", b"20")]
 
 
 # -- positions -------------------------------------------------------------------------------------------------------
