@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from heliograph_broker.clock import VirtualClock
+from heliograph_broker.clock import SystemClock, VirtualClock
 from heliograph_broker.storage.data_dir import DataDir
-from heliograph_broker.storage.entry import Entry
-from heliograph_broker.storage.store import DataDirError, InlineScheduler, LedgerStore, StorageFull
+from heliograph_broker.storage.entry import Entry, EntryHeader
+from heliograph_broker.storage.segment import Segment
+from heliograph_broker.storage.store import (
+    DataDirError,
+    InlineScheduler,
+    LedgerStore,
+    LoopScheduler,
+    StorageFull,
+)
 
 
 class Sink:
@@ -156,6 +166,204 @@ def test_space_that_returns_is_noticed_without_traffic(tmp_path: Path, monkeypat
     store.maintain()
     assert not store.disk_full
     store.close()
+
+
+def test_an_entry_that_cannot_be_packed_is_refused_and_the_group_goes_on(store: LedgerStore) -> None:
+    sink = Sink()
+    store.append(sink, entry(0))
+    unpackable = entry(1)
+    unpackable.messages = -1
+    with pytest.raises(ValueError, match="entry 1:1 has a field out of its stored range"):
+        store.append(sink, unpackable)
+    store.append(sink, entry(1))
+    assert store.pending_bytes == 2048
+    store.commit()
+    assert sink.durable == [0, 1]
+    assert store.bounds(1) == (0, 1)
+
+
+def test_an_error_of_the_entries_is_not_reported_of_the_metadata(
+    store: LedgerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise RuntimeError("no reason known here")
+
+    sink = Sink()
+    committed: list[Exception | None] = []
+    monkeypatch.setattr(Segment, "write", fail)
+    store.append(sink, entry(0))
+    store.put(b"record", b"1")
+    store.after_commit(committed.append)
+    store.commit()
+    assert sink.failed == [0]
+    assert str(sink.errors[0]) == "no reason known here"
+    assert committed == [None]
+    assert store.get(b"record") == b"1"
+    assert store.pending_bytes == 0
+
+
+def test_metadata_that_fails_fails_its_entries_and_everybody_who_asked_before_that_was_known(
+    store: LedgerStore,
+) -> None:
+    sink = Sink()
+    committed: list[tuple[str, Exception | None]] = []
+    store.put(b"x" * 600, b"a key that LMDB does not take")
+    store.append(sink, entry(0, 9 << 20))
+    store.after_commit(lambda error: committed.append(("first", error)))
+    # Another group, since the first one is full.
+    store.append(sink, entry(1, 9 << 20))
+    store.after_commit(lambda error: committed.append(("second", error)))
+    store.commit()
+    store.put(b"record", b"1")
+    store.after_commit(lambda error: committed.append(("third", error)))
+    store.commit()
+    assert sink.failed == [0, 1]
+    assert [(name, error is None) for name, error in committed] == [
+        ("first", False),
+        ("second", False),
+        ("third", True),
+    ]
+    assert store.get(b"record") == b"1"
+
+
+def test_a_sink_that_raises_keeps_no_other_from_its_receipts(store: LedgerStore) -> None:
+    class Broken(Sink):
+        def entries_durable(self, entries: list[Entry]) -> None:
+            raise RuntimeError("a mistake")
+
+        entries_failed = None  # type: ignore[assignment]
+
+    broken, sink = Broken(), Sink()
+    committed: list[Exception | None] = []
+    store.append(broken, entry(0, ledger_id=1))
+    store.append(sink, entry(0, ledger_id=2))
+    store.after_commit(committed.append)
+    store.commit()
+    store._reserve = 1 << 60
+    store.append(broken, entry(1, ledger_id=1))
+    store.append(sink, entry(1, ledger_id=2))
+    store.after_commit(committed.append)
+    store.commit()
+    assert sink.durable == [0]
+    assert sink.failed == [1]
+    assert committed == [None, None]
+
+
+def test_much_at_once_is_several_transactions_reported_in_order(store: LedgerStore) -> None:
+    sink = Sink()
+    committed: list[int] = []
+    for entry_id in range(40):
+        store.append(sink, entry(entry_id, 1 << 20))
+        if entry_id == 19:
+            store.after_commit(lambda _: committed.append(len(sink.durable)))
+    store.after_commit(lambda _: committed.append(len(sink.durable)))
+    store.commit()
+    assert sink.durable == list(range(40))
+    assert store.stats.groups == 3
+    assert committed == [32, 40]
+
+
+def test_what_follows_a_failed_group_fails_with_it(store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = iter([1 << 40, 0, 1 << 40])
+    monkeypatch.setattr(DataDir, "free_bytes", lambda _: next(free))
+    sink = Sink()
+    for entry_id in range(40):
+        store.append(sink, entry(entry_id, 1 << 20))
+    store.commit()
+    assert sink.durable == list(range(16))
+    assert sink.failed == list(range(16, 40))
+    assert store.pending_bytes == 0
+    assert store.bounds(1) == (0, 15)
+
+
+def test_closing_writes_and_reports_what_was_submitted(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "d")
+    sink = Sink()
+    committed: list[Exception | None] = []
+    store.append(sink, entry(0))
+    store.put(b"record", b"1")
+    store.after_commit(committed.append)
+    store.close()
+    assert sink.durable == [0]
+    assert committed == [None]
+    store = open_store(tmp_path / "d")
+    assert store.bounds(1) == (0, 0)
+    assert store.get(b"record") == b"1"
+    store.close()
+
+
+async def test_closing_waits_for_the_writer_and_keeps_the_order(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    store = LedgerStore.open(tmp_path / "d", SystemClock(), scheduler=LoopScheduler(loop), disk_reserve_bytes=0)
+    sink = Sink()
+    # The first group is with the writer when the others come, and nothing returns to the loop before it is closed.
+    store.append(sink, entry(0, 1 << 20))
+    await asyncio.sleep(0)
+    assert not store.idle
+    for entry_id in range(1, 40):
+        store.append(sink, entry(entry_id, 1 << 20))
+    store.close()
+    assert sink.durable == list(range(40))
+    await asyncio.sleep(0)
+    assert sink.durable == list(range(40))
+    store = open_store(tmp_path / "d")
+    assert store.bounds(1) == (0, 39)
+    store.close()
+
+
+def test_the_writer_ends_quietly_when_its_loop_has(tmp_path: Path) -> None:
+    loop = asyncio.new_event_loop()
+    scheduler = LoopScheduler(loop)
+    begin = threading.Event()
+    told: list[object] = []
+    scheduler.write(lambda: begin.wait(10), told.append)
+    loop.close()
+    # An exception in the thread would fail the test.
+    begin.set()
+    scheduler.close()
+    assert told == [True]
+
+
+def test_the_first_entry_of_a_kind_is_found_across_segments(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "d", segment_bytes=1 << 17)
+    sink = Sink()
+    for entry_id in range(1000):
+        store.append(sink, entry(entry_id))
+        if entry_id % 7 == 0:
+            store.commit()
+    store.commit()
+    assert len(list((tmp_path / "d" / "segments").glob("*.lmdb"))) > 5
+    asked: list[int] = []
+
+    def search(low: int, high: int, wanted: int) -> int:
+        asked.clear()
+
+        def holds(header: EntryHeader) -> bool:
+            asked.append(header.entry_id)
+            return header.entry_id >= wanted
+
+        return store.first_entry_where(1, low, high, holds)
+
+    for low, high, wanted in itertools.product(
+        (0, 1, 130, 998), (130, 500, 999, 1000), (0, 1, 129, 131, 500, 999, 5000)
+    ):
+        if low <= high:
+            assert search(low, high, wanted) == min(max(low, wanted), high), (low, high, wanted)
+            assert len(asked) <= 14
+    assert store.first_entry_where(2, 0, 10, lambda _: True) == 10
+    store.close()
+
+
+def test_sizes_are_known_without_reading_the_directory(store: LedgerStore, tmp_path: Path) -> None:
+    for entry_id in range(100):
+        store.append(Sink(), entry(entry_id))
+    store.put(b"record", b"x" * 100_000)
+    store.commit()
+    # Lock files are LMDB's, of 8 KiB, and are not counted.
+    assert abs(store.disk_bytes() - DataDir.files_bytes(tmp_path / "d")) <= 32 * 1024
+    assert store.live_bytes() == 100 * 1024
+    store.trim(1, 33)
+    assert store.live_bytes() == 67 * 1024
 
 
 def test_receipted_entries_survive_kill(tmp_path: Path) -> None:
