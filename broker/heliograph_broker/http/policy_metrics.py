@@ -1,4 +1,4 @@
-"""The metrics of what policies do: quotas and their use, evictions, refusals, expiry, dead letters, rates.
+"""The metrics of what policies do: quotas and their use, evictions, expiry, dead letters, rates, compaction.
 
 Pulsar's say how often something happened; Heliograph's how many messages it concerned, and how near the limit is.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from heliograph_broker.messaging.backlog_quota import QuotaState
+from heliograph_broker.messaging.compaction import TopicCompaction
+from heliograph_broker.messaging.records import CompactionRecord
 from heliograph_broker.messaging.subscription import Subscription
 
 from .exposition import Value
@@ -48,6 +50,16 @@ def _age_exceeded(look: TopicLook) -> Value | None:
     return int(look.kept.quota.age_exceeded) if look.kept is not None and look.age_limit_ms >= 0 else None
 
 
+def _of_compaction(read: Callable[[TopicCompaction, CompactionRecord], int]) -> Callable[[TopicLook], Value | None]:
+    """A figure of the last compaction, where there was one."""
+
+    def value(look: TopicLook) -> Value | None:
+        record = look.kept.compaction.record if look.kept is not None else None
+        return read(look.kept.compaction, record) if look.kept is not None and record is not None else None
+
+    return value
+
+
 POLICY_COLUMNS: tuple[Column, ...] = (
     Column("pulsar_publish_rate_limit_times", lambda look: look.topic.publish_throttled),
     Column(
@@ -65,6 +77,10 @@ POLICY_COLUMNS: tuple[Column, ...] = (
     Column("heliograph_backlog_quota_refused_publishes_total", _of_quota(lambda q: q.refused_size), _SIZE, "counter"),
     Column("heliograph_backlog_quota_refused_publishes_total", _of_quota(lambda q: q.refused_age), _TIME, "counter"),
     Column("heliograph_backlog_quota_held_producers", _of_quota(lambda q: q.held_producers)),
+    Column("pulsar_compaction_removed_event_count", _of_compaction(lambda last, _: last.removed)),
+    Column("pulsar_compaction_duration_time_in_mills", _of_compaction(lambda last, _: last.duration_ms), whole="max"),
+    Column("pulsar_compaction_compacted_entries_count", _of_compaction(lambda _, record: record.entries)),
+    Column("pulsar_compaction_compacted_entries_size", _of_compaction(lambda _, record: record.size)),
 )
 
 

@@ -25,7 +25,8 @@ INTERVAL_S = 10.0
 #: A rate over less than this would say more about the moment of the question than about the traffic.
 _SHORTEST_S = 1.0
 _TOPICS_AT_ONCE = 256
-NO_FIGURES: Counters = (0,) * (FIGURES + 1)
+_NO_COUNTS: Counters = (0,) * FIGURES
+NO_FIGURES: Counters = (*_NO_COUNTS, 0)
 
 
 def counters(counted: Counted) -> Counters:
@@ -36,7 +37,7 @@ def counters(counted: Counted) -> Counters:
     figures: its buckets, then the entries read from the store.
     """
     if isinstance(counted, TopicFigures):
-        return *(counted.counts or NO_FIGURES[:-1]), counted.cache_misses
+        return *(counted.counts or _NO_COUNTS), counted.cache_misses
     if isinstance(counted, Consumer):
         return counted.msg_out, counted.bytes_out, counted.msg_redelivered, counted.messages_acked
     if isinstance(counted, Subscription):
