@@ -105,6 +105,12 @@ async def truncate(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
+@operation("Let go now what retention lets go; the broker does so at once anyway.")
+async def trim(request: web.Request) -> web.Response:
+    _stored(request.app[BROKER], topic_of(request))
+    return await accepted(request.app[BROKER])
+
+
 @operation("Begin to compact a topic, or all its partitions: keep the last message of each key.")
 async def compact(request: web.Request) -> web.Response:
     topics = _stored(request.app[BROKER], topic_of(request))
@@ -183,6 +189,7 @@ def routes() -> list[web.RouteDef]:
         web.post(f"{TOPIC_PATH}/terminate", terminate),
         web.post(f"{TOPIC_PATH}/terminate/partitions", terminate_partitions),
         web.delete(f"{TOPIC_PATH}/truncate", truncate),
+        web.post(f"{TOPIC_PATH}/trim", trim),
         web.put(f"{TOPIC_PATH}/compaction", compact),
         web.get(f"{TOPIC_PATH}/compaction", compaction_status),
         web.put(f"{TOPIC_PATH}/offload", offload),
