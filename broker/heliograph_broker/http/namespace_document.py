@@ -6,6 +6,7 @@ other clusters cannot hold is taken as Pulsar's clients send it when nobody set 
 
 from __future__ import annotations
 
+from types import GenericAlias
 from typing import Any, Final, cast
 
 import msgspec
@@ -73,10 +74,10 @@ def _fields() -> list[tuple[str, Any, Any]]:
         ("properties", dict[str, str]),
     ]
     for policy in POLICIES:
-        kind = policy.document
-        listed.append((policy.key, dict[str, kind] if policy.per_cluster else kind))
+        by_cluster = GenericAlias(dict, (str, policy.document))
+        listed.append((policy.key, by_cluster if policy.per_cluster else policy.document))
         if policy.key == _DISPATCH_RATE:
-            listed.append((_OLD_DISPATCH_RATE, dict[str, kind]))
+            listed.append((_OLD_DISPATCH_RATE, by_cluster))
     listed += [(name, kind) for name, (kind, _) in _FIXED.items()]
     listed += [(name, Any) for name in _UNKNOWN]
     return [(name, kind | None if kind is not Any else Any, None) for name, kind in listed]
