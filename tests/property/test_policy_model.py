@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from heliograph_broker.messaging import expiry
 
-from tests.support.policy_driver import Failed, HistoryResult, PolicyDriver
+from tests.support.policy_driver import Failed, PolicyDriver
 from tests.support.policy_history import HistoryMaker, Step, shrink, step
+from tests.support.policy_modelled_broker import HistoryResult
 
 _is_expired = expiry.is_expired
 
@@ -163,7 +164,7 @@ def test_histories_that_once_failed(history: list[Step]) -> None:
 
 def test_a_wrong_broker_is_found_and_its_history_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
     # One millisecond too long: nothing but the exact due time shows it.
-    monkeypatch.setattr(expiry, "is_expired", lambda *given: _is_expired(*given[:2], given[2] - 1))
+    monkeypatch.setattr(expiry, "is_expired", lambda topic, entry, now_ms: _is_expired(topic, entry, now_ms - 1))
     for seed in range(1, 300):
         steps = HistoryMaker(seed).make()
         if failure(steps) is not None:

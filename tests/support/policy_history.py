@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-THEMES = ("retention", "ttl", "own ttl", "dead letters", "size quota", "age quota", "delay", "batches")
+THEMES = ("retention", "ttl", "own ttl", "dead letters", "size quota", "age quota", "delay", "batches", "expires")
 
 _TTLS = (0, 300, 1000, 1500, 2000, 4000, 10_000)
 _SIZES = (0, 10, 40, 120, 300)
@@ -66,6 +66,7 @@ class HistoryMaker:
         rng = self._rng
         makers: list[tuple[Callable[[], Step], int]] = [
             (self._publish, 22),
+            (lambda: step("leave", topic=self._topic()), 8 if "expires" in self.themes else 1),
             (self._wait, 12),
             (self._blink, 8),
             (self._acknowledge, 14),
@@ -186,10 +187,13 @@ class HistoryMaker:
             levels = ["topic:t", "topic:t", "namespace:live", "topic:d"]
             if rng.random() < 0.5:
                 name, value = "message_ttl_ms", rng.choice(_TTLS)
+        elif theme == "expires":
+            name, value = "expires_ms", rng.choice((1000, 2000, 5000, -1))
+            levels = ["topic:t", "namespace:live"]
         else:
             name = "backlog_quota_size" if theme == "size quota" else "backlog_quota_age"
             limit = rng.choice((0, 150, 400, 1000)) if theme == "size quota" else rng.choice((0, 900, 2000, 4000))
-            value = (rng.choice((limit, limit, limit, -1)), rng.choice(_ACTIONS))
+            value = (rng.choice((limit, limit, limit, limit, limit, -1)), rng.choice(_ACTIONS))
             levels = ["topic:t", "topic:t", "namespace:live"]
         if rng.random() < 0.25:
             value = None

@@ -100,7 +100,7 @@ class QuotaState:
     @property
     def size_exceeded(self) -> bool:
         """Whether the backlog is at its limit, or the entry refused last would still not fit."""
-        if self.size_limit < 0:
+        if self.size_limit < 0 or self._topic.slowest_acked_bytes() is None:
             return False
         wanted = self._refused_bytes if self._refused_bytes <= self.size_limit else 0
         return self._topic.backlog_size() + max(wanted, 1) > self.size_limit
