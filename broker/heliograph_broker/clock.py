@@ -16,6 +16,11 @@ class Clock(Protocol):
         """Return seconds from an arbitrary point; never goes back."""
 
 
+def monotonic_ms(clock: Clock) -> int:
+    """Return ms from an arbitrary point, for periods that setting the machine's clock must not shorten or stretch."""
+    return round(clock.monotonic() * 1000)
+
+
 class SystemClock:
     """The machine's clocks."""
 

@@ -142,6 +142,19 @@ def test_publishing_by_the_broker_and_an_idle_subscription_are_no_use(core: Core
     goes_after(core, PERIOD_MS // 2)
 
 
+def test_setting_the_machines_clock_deletes_nothing(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy(core, expires_ms=PERIOD_MS, subscription_expiration_ms=PERIOD_MS)
+    topic = core.topic()
+    topic.create_subscription("s")
+    wall = core.clock.now_ms
+    monkeypatch.setattr(type(core.clock), "now_ms", lambda clock: wall() + 1000 * PERIOD_MS)
+    core.advance(PERIOD_MS - 1)
+    assert there(core)
+    assert topic.subscriptions
+    core.advance(1)
+    assert not there(core)
+
+
 def test_the_period_begins_anew_at_a_start(core: Core) -> None:
     policy(core, expires_ms=PERIOD_MS)
     core.topic()

@@ -195,8 +195,8 @@ class Broker:
             self._next_maintain_ms = now + MAINTAIN_MS
             self.store.maintain()
         self.throttled.run()
-        self.inactivity.run(now)
-        self.snapshots.run(now)
+        self.inactivity.run()
+        self.snapshots.run()
         began = self.clock.monotonic()
         more = self.housekeeping.run(now)
         self.figures.policy_checks.observe(self.clock.monotonic() - began)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.protocol.frames import peek_metadata
 
@@ -83,7 +84,7 @@ class Deduplication:
         self._under_way: dict[str, int] = {}
         self._submitted: deque[tuple[int, str, int]] = deque()
         self._waiting: deque[_Duplicate] = deque()
-        #: When a producer was last known to be there.
+        #: When a producer was last known to be there, monotonic.
         self._active_ms: dict[str, int] = {}
         if stored is None:
             # At once: that entries before this one do not count must survive a crash too.
@@ -136,7 +137,7 @@ class Deduplication:
         self._durable_end = max(self._durable_end, end_offset)
         submitted = self._submitted
         if submitted and submitted[0][0] < end_offset:
-            now = self._topic.host.clock.now_ms()
+            now = monotonic_ms(self._topic.host.clock)
             while submitted and submitted[0][0] < end_offset:
                 _, name, last = submitted.popleft()
                 self._durable[name] = last
@@ -190,7 +191,7 @@ class Deduplication:
         last = self._durable.get(name)
         if last is None:
             return -1
-        self._active_ms[name] = self._topic.host.clock.now_ms()
+        self._active_ms[name] = monotonic_ms(self._topic.host.clock)
         return last
 
     def forget_inactive(self, now_ms: int) -> None:
@@ -230,7 +231,7 @@ class Deduplication:
                 last = _sequence_ids(metadata)[1]
                 durable[metadata.producer_name] = max(last, durable.get(metadata.producer_name, -1))
         self._durable_end = topic.end_offset
-        now = topic.host.clock.now_ms()
+        now = monotonic_ms(topic.host.clock)
         self._active_ms = dict.fromkeys(durable, now)
 
     def trimming(self, offset: int) -> None:
@@ -313,8 +314,9 @@ class Snapshots:
             self._broker.store.delete(records.DEDUPLICATION + name.encode())
         self._found.clear()
 
-    def run(self, now_ms: int) -> None:
+    def run(self) -> None:
         """Now and then let topics forget inactive producers."""
+        now_ms = monotonic_ms(self._broker.clock)
         if now_ms >= self._next_look_ms:
             self._next_look_ms = now_ms + PURGE_INTERVAL_MS
             for topic in self._broker.topics.values():

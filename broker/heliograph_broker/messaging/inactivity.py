@@ -6,10 +6,11 @@ Each has a period (ms) in which nothing may have happened:
   (created again, applied again) or read by HTTP. The topic goes with its data and subscriptions.
 - ``inactive_topic`` (Pulsar's): no producer or consumer, and no subscription, or none that has a backlog. Not before
   retention's time is over for what the topic may hold.
-- ``subscription_expiration_ms`` (Pulsar's): a durable subscription without consumers, sought or acknowledged by nobody.
+- ``subscription_expiration_ms`` (Pulsar's): a durable subscription that has no consumers and is not sought.
 
-A partitioned topic goes as a whole, once all its partitions may. Periods begin anew when the broker starts. Nothing is
-polled: each topic is looked at when it may be due, and what happened since tells when to look again.
+A partitioned topic goes as a whole, once all its partitions may. Periods begin anew when the broker starts, and go by
+monotonic time: setting the machine's clock must not delete anything. Nothing is polled: each topic is looked at when
+it may be due, and what happened since tells when to look again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from heliograph_broker.clock import monotonic_ms
+
 from .subscription import Subscription
 from .topic import Topic
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Returns when a topic may go if nothing happens from now on (wall-clock ms), None if it does not.
+#: Returns when a topic may go if nothing happens from now on (monotonic ms), None if it does not.
 Due = Callable[["AnyTopic", int], int | None]
 CAUGHT_UP = "delete_when_subscriptions_caught_up"
 
@@ -68,7 +71,8 @@ def inactivity_ms(topic: AnyTopic, now_ms: int) -> int | None:
             if isinstance(subscription, Subscription) and subscription.takes_part:
                 if subscription.backlog_messages:
                     return now_ms + period
-                since = max(since, subscription.last_mark_delete_ms)
+                # The one time here that comes from a clock that can be set.
+                since = max(since, now_ms - topic.host.clock.now_ms() + subscription.last_mark_delete_ms)
     elif any(not isinstance(sub, Subscription) or sub.takes_part for sub in topic.subscriptions.values()):
         return now_ms + period
     return since + period
@@ -81,7 +85,7 @@ def subscription_expiry_ms(subscription: Subscription, now_ms: int) -> int | Non
         return None
     if subscription.consumers:
         return now_ms + period
-    return max(subscription.last_used_ms, subscription.last_acked_ms) + period
+    return subscription.last_used_ms + period
 
 
 def next_due_ms(broker: Broker, topic: AnyTopic, now_ms: int) -> int | None:
@@ -156,7 +160,7 @@ class InactivityWatch:
     def configured(self, topic: AnyTopic) -> None:
         """A topic is new, or its policies changed."""
         self._due.pop(topic, None)
-        self._schedule(topic, self._broker.clock.now_ms())
+        self._schedule(topic, monotonic_ms(self._broker.clock))
 
     def _schedule(self, topic: AnyTopic, now_ms: int) -> None:
         due = next_due_ms(self._broker, topic, now_ms)
@@ -165,9 +169,12 @@ class InactivityWatch:
             self._due[topic] = self._serial
             heappush(self._queue, (max(due, now_ms + 1), self._serial, topic))
 
-    def run(self, now_ms: int) -> None:
+    def run(self) -> None:
         """Do what is due."""
         queue = self._queue
+        if not queue:
+            return
+        now_ms = monotonic_ms(self._broker.clock)
         while queue and queue[0][0] <= now_ms:
             _, serial, topic = heappop(queue)
             if self._due.get(topic) != serial:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import DEFAULTS, Policies
@@ -214,7 +215,7 @@ class NonPersistentTopic:
         self.publish_limit: PublishLimit | None = None
         self.subscribe_limit: SubscribeLimit | None = None
         self.publish_throttled = 0
-        self.last_used_ms = self.subscriptions_changed_ms = self.created_ms
+        self.last_used_ms = self.subscriptions_changed_ms = monotonic_ms(host.clock)
         self._entry_id = 0
 
     @property
@@ -226,7 +227,7 @@ class NonPersistentTopic:
 
     def used(self) -> None:
         """Note that somebody uses the topic now."""
-        self.last_used_ms = self.host.clock.now_ms()
+        self.last_used_ms = monotonic_ms(self.host.clock)
 
     def configure(self, effective: Policies) -> None:
         """Take over what the levels of policies come to."""
@@ -264,7 +265,7 @@ class NonPersistentTopic:
             raise Conflict("Subscription already exists for topic")
         check_name(name)
         subscription = self.subscriptions[name] = NonPersistentSubscription(self, name)
-        self.subscriptions_changed_ms = self.host.clock.now_ms()
+        self.subscriptions_changed_ms = monotonic_ms(self.host.clock)
         return subscription
 
     def subscription(self, name: str) -> NonPersistentSubscription:

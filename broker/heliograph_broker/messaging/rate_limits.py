@@ -12,7 +12,8 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from heliograph_broker.resources.policies import Policies, Rate, SubscribeRate
+from heliograph_broker.clock import monotonic_ms
+from heliograph_broker.resources.policies import Policies, Rate, SubscribeRate, subscription_rate
 
 from .errors import NotAllowed
 
@@ -30,13 +31,8 @@ _STEPS = 1000
 _SWEEP_CONSUMERS = 1000
 
 
-def time_ms(clock: Clock) -> int:
-    """Return the time that rates go by: monotonic, so that setting the machine's clock holds nobody back."""
-    return round(clock.monotonic() * 1000)
-
-
 class Window:
-    """What went through in the last ``period_ms``, against ``limit``. Times are those of :func:`time_ms`."""
+    """What went through in the last ``period_ms``, against ``limit``. Times are monotonic."""
 
     __slots__ = ("_grain", "_steps", "limit", "period_ms", "spent")
 
@@ -142,7 +138,7 @@ class PublishLimit:
 
     def published(self, messages: int, size: int) -> None:
         """An entry was taken. Holds back the connections of all producers once the rate is reached."""
-        now_ms = time_ms(self._topic.host.clock)
+        now_ms = monotonic_ms(self._topic.host.clock)
         self._limit.spend(messages, size, now_ms)
         wait_ms = self._limit.free_at(now_ms) - now_ms
         if wait_ms > 0:
@@ -177,7 +173,7 @@ class DispatchGate:
     def dispatched(self, messages: int, size: int) -> None:
         """An entry was delivered. Stops the subscription, or all of the topic, once a rate is reached."""
         subscription = self._subscription
-        now_ms = time_ms(subscription.topic.host.clock)
+        now_ms = monotonic_ms(subscription.topic.host.clock)
         own, shared = self.own, self.shared
         if shared is not None:
             shared.spend(messages, size, now_ms)
@@ -249,7 +245,7 @@ class ThrottledSubscriptions:
         due = self._due
         if not due:
             return
-        now_ms = time_ms(self._clock)
+        now_ms = monotonic_ms(self._clock)
         while due and due[0][0] <= now_ms:
             _, _, ticket, subscription = heappop(due)
             gate = subscription.dispatch_gate
@@ -322,7 +318,7 @@ def configure_subscription(subscription: Subscription, policies: Policies) -> No
     """Give a subscription its gate, or take it away if no dispatch rate holds; what waited goes on if it may."""
     topic = subscription.topic
     gate = subscription.dispatch_gate
-    own = _limit_for(policies.subscription_dispatch_rate, gate.own if gate is not None else None)
+    own = _limit_for(subscription_rate(policies, subscription.name), gate.own if gate is not None else None)
     if own is None and topic.dispatch_limit is None:
         subscription.dispatch_gate = None
         if subscription.rate_limited:
@@ -336,7 +332,7 @@ def configure_subscription(subscription: Subscription, policies: Policies) -> No
     gate.own, gate.shared = own, topic.dispatch_limit
     # What it waited for may be due at another time now.
     gate.ticket = 0
-    now_ms = time_ms(topic.host.clock)
+    now_ms = monotonic_ms(topic.host.clock)
     free = gate.free_at(now_ms)
     if free > now_ms:
         subscription.rate_limited = True

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from heliograph_broker.clock import monotonic_ms
+
 from . import records
 from .acknowledgment import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, AckId, Acknowledgments, Done, Pending
 from .compacted_view import CompactedView
@@ -115,8 +117,8 @@ class Subscription(Acknowledgments):
         self.expiry = Expiry(self)
         #: Its position in the compacted view, once a consumer asked for that.
         self.view: CompactedView | None = None
-        #: When a consumer last came or left, or somebody moved it by hand; it was restored or created before.
-        self.last_used_ms = topic.host.clock.now_ms()
+        #: When a consumer last came or left or somebody moved it by hand, or it was restored or created; monotonic.
+        self.last_used_ms = monotonic_ms(topic.host.clock)
         #: The dispatch rates it is under, and whether one of them stops it now.
         self.dispatch_gate: DispatchGate | None = None
         self.rate_limited = False
@@ -325,7 +327,7 @@ class Subscription(Acknowledgments):
         """
         topic = self.topic
         offset = min(max(offset, topic.first_offset), topic.end_offset)
-        self.last_used_ms = topic.host.clock.now_ms()
+        self.last_used_ms = monotonic_ms(topic.host.clock)
         self._seeks_under_way += 1
         # A reader that seeks by time subscribes again without saying where: its cursor must outlive the reconnection.
         self.disconnect_all(keep=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import DEFAULTS, Policies
@@ -129,7 +130,8 @@ class Topic(EntryLog):
         self.subscribe_limit: SubscribeLimit | None = None
         self.publish_throttled = 0
         #: When a client last came or left, or somebody declared the topic; restored topics count from the start.
-        self.last_used_ms = self.subscriptions_changed_ms = host.clock.now_ms()
+        # Both monotonic.
+        self.last_used_ms = self.subscriptions_changed_ms = monotonic_ms(host.clock)
         self.msg_in = 0
         self.bytes_in = 0
         self.last_publish_ms = 0
@@ -185,7 +187,7 @@ class Topic(EntryLog):
 
     def used(self) -> None:
         """Note that somebody uses the topic now."""
-        self.last_used_ms = self.host.clock.now_ms()
+        self.last_used_ms = monotonic_ms(self.host.clock)
 
     # -- policies --------------------------------------------------------------------------------------------
 
@@ -398,7 +400,7 @@ class Topic(EntryLog):
             self, name, cursor, durable=durable, properties=properties, created_ms=self.host.clock.now_ms()
         )
         self.subscriptions[name] = subscription
-        self.subscriptions_changed_ms = subscription.created_ms
+        self.subscriptions_changed_ms = monotonic_ms(self.host.clock)
         self.host.subscription_added(subscription)
         self.quota.moved_back()
         if self.first_offset < start_offset < self.end_offset:
@@ -437,7 +439,7 @@ class Topic(EntryLog):
         """Forget a subscription that has no consumers."""
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
-            self.subscriptions_changed_ms = self.host.clock.now_ms()
+            self.subscriptions_changed_ms = monotonic_ms(self.host.clock)
             if subscription.name == COMPACTION:
                 self.compaction.forget()
         subscription.closed = True

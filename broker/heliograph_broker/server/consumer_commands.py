@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.messaging.admission import check_consumer, check_new_subscription, may_auto_subscribe
 from heliograph_broker.messaging.broker import AnyTopic
 from heliograph_broker.messaging.consumer import Consumer, KeyRange
@@ -13,7 +14,6 @@ from heliograph_broker.messaging.errors import (
     SubscriptionNotFound,
 )
 from heliograph_broker.messaging.non_persistent import NonPersistentSubscription
-from heliograph_broker.messaging.rate_limits import time_ms
 from heliograph_broker.messaging.subscription import KEY_SHARED, AckId, Done, Subscription
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol import wire_pb2 as wire
@@ -50,7 +50,7 @@ def subscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None
         if topic.subscribe_limit is not None:
             # A consumer without a name of its own is told by its number.
             who = request.consumer_name or str(request.consumer_id)
-            topic.subscribe_limit.subscribing(session.host, who, time_ms(broker.clock))
+            topic.subscribe_limit.subscribing(session.host, who, monotonic_ms(broker.clock))
         if request.HasField("schema"):
             store_schema(broker, topic.name, request.schema, reads_only=True)
         subscription = existing if existing is not None else _subscription(session, topic, request)
