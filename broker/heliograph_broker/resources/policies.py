@@ -99,6 +99,8 @@ class Policies(msgspec.Struct, omit_defaults=True):
     publish_rate: Rate | None = None
     dispatch_rate: Rate | None = None
     subscription_dispatch_rate: Rate | None = None
+    #: Rates of single subscriptions by name, which count before that of all; topics only.
+    subscription_dispatch_rates: dict[str, Rate] | None = None
     subscribe_rate: SubscribeRate | None = None
     #: Bytes of backlog of the compaction cursor at which compaction starts by itself; 0 never.
     compaction_threshold: int | None = None
@@ -205,6 +207,15 @@ def _cap(policies: Policies, limit: Policies) -> None:
         own, cap = getattr(policies, field), getattr(limit, field)
         if cap is not None:
             setattr(policies, field, _lower_rate(own, cap))
+    rates, cap = policies.subscription_dispatch_rates, limit.subscription_dispatch_rate
+    if rates and cap is not None:
+        policies.subscription_dispatch_rates = {name: _lower_rate(rate, cap) or rate for name, rate in rates.items()}
+
+
+def subscription_rate(effective: Policies, subscription: str) -> Rate | None:
+    """Return the dispatch rate one subscription of a topic with these effective policies keeps to, None for none."""
+    rate = (effective.subscription_dispatch_rates or {}).get(subscription, effective.subscription_dispatch_rate)
+    return rate if rate is not None and (rate.messages > 0 or rate.bytes > 0) else None
 
 
 def _lower_rate(own: Rate | None, cap: Rate) -> Rate | None:
