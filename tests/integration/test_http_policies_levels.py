@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import BacklogQuota, Policies, Rate
+from heliograph_broker.resources.policies import BacklogQuota, Policies, Rate, subscription_rate
 
 from .http_api import HttpApi, running_api
 from .policy_samples import NAMESPACE_ONLY, SAMPLES, Sample
@@ -229,6 +230,57 @@ async def test_a_quota_is_what_javas_client_sends(api: HttpApi) -> None:
     assert policies is not None
     assert policies.backlog_quota_size == BacklogQuota(36, "producer_exception")
     assert policies.backlog_quota_age == BacklogQuota(3_600_000, "producer_exception")
+
+
+# -- single subscriptions ------------------------------------------------------------------------------------------
+
+
+def _rate(messages: int) -> dict[str, Any]:
+    return {
+        "dispatchThrottlingRateInMsg": messages,
+        "dispatchThrottlingRateInByte": -1,
+        "relativeToPublishRate": False,
+        "ratePeriodInSecond": 1,
+    }
+
+
+@pytest.mark.parametrize("topic", ["t", "p"])
+async def test_a_subscriptions_own_rate_counts_before_that_of_all(api: HttpApi, topic: str) -> None:
+    await api.done("POST", f"{T}/{topic}/subscriptionDispatchRate", json.dumps(_rate(100)))
+    path = f"{T}/{topic}/a%2Fb/dispatchRate"
+    assert await _read(api, path) is None
+    assert await api.get(f"{path}?applied=true") == _rate(100)
+    await api.done("POST", path, json.dumps(_rate(5)))
+    assert await api.get(path) == _rate(5)
+    assert await api.get(f"{path}?applied=true") == _rate(5)
+    assert await api.get(f"{T}/{topic}/other/dispatchRate?applied=true") == _rate(100)
+    assert await api.get(f"{T}/{topic}/subscriptionDispatchRate") == _rate(100)
+    await api.done("DELETE", path)
+    await api.done("DELETE", path)
+    assert await _read(api, path) is None
+    assert await api.get(f"{path}?applied=true") == _rate(100)
+
+
+async def test_a_subscriptions_own_rate_is_capped_and_reaches_its_gate(api: HttpApi) -> None:
+    await api.done("PUT", f"{T}/t/subscription/s")
+    await api.done("PUT", f"{T}/t/subscription/free")
+    await api.done("POST", f"{T}/t/subscriptionDispatchRate", json.dumps(_rate(100)))
+    await api.done("POST", f"{T}/t/s/dispatchRate", json.dumps(_rate(50)))
+    await api.done("POST", f"{T}/t/free/dispatchRate", json.dumps(_rate(-1)))
+    topic = api.broker.topics["persistent://public/default/t"]
+    effective = api.broker.effective_policies(topic.name)
+    assert subscription_rate(effective, "s") == Rate(50, -1, 1)
+    assert subscription_rate(effective, "free") is None
+    assert subscription_rate(effective, "other") == Rate(100, -1, 1)
+    assert isinstance(topic, Topic)
+    assert topic.subscriptions["s"].dispatch_gate is not None
+    assert topic.subscriptions["free"].dispatch_gate is None
+    record = api.broker.tenants["public"]
+    limits = Policies(subscription_dispatch_rate=Rate(10, -1, 1))
+    api.broker.update_tenant("public", type(record)(record.admin_roles, record.allowed_clusters, limits))
+    assert await api.get(f"{T}/t/s/dispatchRate?applied=true") == _rate(10)
+    assert await api.get(f"{T}/t/free/dispatchRate?applied=true") == _rate(10)
+    assert await api.get(f"{T}/t/s/dispatchRate") == _rate(50)
 
 
 # -- all of them ---------------------------------------------------------------------------------------------------

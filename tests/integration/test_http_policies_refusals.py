@@ -343,7 +343,6 @@ async def test_what_a_namespace_cannot_have_is_read_as_unset_and_refused_with_th
         ("deduplicationSnapshotInterval", "POST", None, "no snapshots"),
         ("dispatcherPauseOnAckStatePersistent", "POST", False, "does not wait"),
         ("shadowTopics", "PUT", None, "no shadows"),
-        ("s/dispatchRate", "POST", {"ratePeriodInSecond": 1}, "subscriptionDispatchRate"),
     ],
 )
 async def test_what_a_topic_cannot_have_is_read_as_unset_and_refused_with_the_reason(

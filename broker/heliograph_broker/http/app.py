@@ -34,6 +34,7 @@ from . import (
     policy_routes,
     quota_routes,
     schemas,
+    subscription_rates,
     unsupported_policies,
 )
 from .context import BROKER, CONFIG, ENDPOINTS, RATES, Endpoints
@@ -62,6 +63,7 @@ def create_app(broker: Broker, config: BrokerConfig, endpoints: Endpoints) -> we
         namespace_settings,
         policy_routes,
         quota_routes,
+        subscription_rates,
         unsupported_policies,
         admin_namespace_operations,
         admin_brokers,

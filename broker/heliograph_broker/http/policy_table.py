@@ -89,6 +89,13 @@ RETENTION: Final = structure(
     guards_backlog=True,
 )
 
+SUBSCRIPTION_DISPATCH_RATE: Final = _dispatch_rate(
+    "how much a subscription gives out",
+    "subscription_dispatch_rate",
+    "subscriptionDispatchRate",
+    "subscriptionDispatchRate",
+)
+
 POLICIES: Final = (
     RETENTION,
     PolicyPath(
@@ -142,12 +149,7 @@ POLICIES: Final = (
         per_cluster=True,
     ),
     _dispatch_rate("how much a topic gives out", "dispatch_rate", "dispatchRate", "topicDispatchRate"),
-    _dispatch_rate(
-        "how much a subscription gives out",
-        "subscription_dispatch_rate",
-        "subscriptionDispatchRate",
-        "subscriptionDispatchRate",
-    ),
+    SUBSCRIPTION_DISPATCH_RATE,
     structure(
         "how often a consumer may subscribe",
         "subscribe_rate",
@@ -389,4 +391,4 @@ POLICIES: Final = (
         for_stored=True,
     ),
 )
-"""All of them but backlog quotas."""
+"""All of them but backlog quotas and the rates of single subscriptions."""

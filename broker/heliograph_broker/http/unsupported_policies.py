@@ -19,8 +19,7 @@ from .admin_topics import TOPIC_PATH
 from .context import BROKER, CONFIG, accepted, as_json, body_as, flag, namespace_of
 from .operations import JSON, Handler, Media, Parameter, Refusal, operation
 from .policy_documents import DispatchRateDocument
-from .policy_routes import APPLIED, NAMESPACE_PATH, applied_document, policy_topic
-from .policy_table import POLICIES
+from .policy_routes import APPLIED, NAMESPACE_PATH, policy_topic
 
 _STORAGE = "messages are stored by this broker itself: there are no bookies to spread them over"
 _OFFLOAD = "nothing is offloaded to other storage here"
@@ -163,38 +162,11 @@ async def set_allowed_clusters(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-_SUBSCRIPTION_RATE = next(policy for policy in POLICIES if policy.namespace == "subscriptionDispatchRate")
-
-
-@operation(
-    "The dispatch rate of one subscription: that of all subscriptions of its topic.",
-    query=(APPLIED,),
-    answers={200: DispatchRateDocument, 204: None},
-)
-async def get_subscription_rate(request: web.Request) -> web.Response:
-    name = policy_topic(request)
-    if flag(request, "applied"):
-        return as_json(applied_document(request.app[BROKER], name, _SUBSCRIPTION_RATE))
-    return web.Response(status=204)
-
-
-@operation("Refused: subscriptions have the rate of their topic.", body=Any, answers={412: Refusal})
-async def set_subscription_rate(request: web.Request) -> web.Response:
-    policy_topic(request)
-    raise PreconditionFailed(
-        "dispatchRate cannot be set for one subscription: set the topic's subscriptionDispatchRate, for each of them"
-    )
-
-
 def routes() -> list[web.RouteDef]:
-    rate = f"{TOPIC_PATH}/{{subscription}}/dispatchRate"
     listed: list[web.RouteDef] = [
         web.get(f"{NAMESPACE_PATH}/allowedClusters", get_allowed_clusters),
         web.post(f"{NAMESPACE_PATH}/allowedClusters", set_allowed_clusters),
         web.delete(f"{NAMESPACE_PATH}/removeOffloadPolicies", _remove("removeOffloadPolicies", of_topic=False)),
-        web.get(rate, get_subscription_rate),
-        web.post(rate, set_subscription_rate),
-        web.delete(rate, _remove("dispatchRate", of_topic=True)),
     ]
     for policy in UNSUPPORTED:
         for base, path in ((NAMESPACE_PATH, policy.namespace), (TOPIC_PATH, policy.topic)):
