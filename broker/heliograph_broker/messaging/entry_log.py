@@ -159,6 +159,11 @@ class EntryLog:
         return self._next_offset
 
     @property
+    def has_in_flight(self) -> bool:
+        """Whether entries were submitted that are not durable yet."""
+        return self._next_offset > self.end_offset
+
+    @property
     def submitted_bytes(self) -> int:
         """Bytes ever published, those on their way to the disk included."""
         return self._next_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from heliograph_broker.protocol import wire_pb2 as wire
@@ -128,3 +129,12 @@ class TopicTerminated(BrokerError):
 
     server_error = wire.TopicTerminatedError
     http_status = 405
+
+
+def or_persistence_error(done: Callable[[BrokerError | None], None]) -> Callable[[Exception | None], None]:
+    """Return a callback for the store that tells ``done`` that all is durable, or of a :class:`PersistenceError`."""
+
+    def committed(error: Exception | None) -> None:
+        done(None if error is None else PersistenceError(f"not stored: {error}"))
+
+    return committed

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -26,7 +25,7 @@ from .compacted_view import CompactedView
 from .compaction import CompactionQueue, TopicCompaction
 from .cursor import Cursor
 from .entry_log import EntryLog, LogHost
-from .errors import BrokerError, Conflict, PersistenceError, PreconditionFailed, SubscriptionNotFound
+from .errors import BrokerError, Conflict, PreconditionFailed, SubscriptionNotFound, or_persistence_error
 from .expiry import InvalidMessageTtl, base_ms, ttl_of, ttls_in
 from .key_selector import sticky_hash
 from .names import COMPACTION, check_name
@@ -129,8 +128,7 @@ class Topic(EntryLog):
         self.dispatch_limit: RateLimit | None = None
         self.subscribe_limit: SubscribeLimit | None = None
         self.publish_throttled = 0
-        #: When a client last came or left, or somebody declared the topic; restored topics count from the start.
-        # Both monotonic.
+        #: When it was last used (a client came or left, it was declared; at least since the start), monotonic.
         self.last_used_ms = self.subscriptions_changed_ms = monotonic_ms(host.clock)
         self.msg_in = 0
         self.bytes_in = 0
@@ -145,11 +143,6 @@ class Topic(EntryLog):
     @property
     def producers(self) -> dict[str, Producer]:
         return self.producer_registry.connected
-
-    @property
-    def has_in_flight(self) -> bool:
-        """Whether entries were submitted that are not durable yet."""
-        return bool(self._in_flight)
 
     @property
     def dead_letter_topic(self) -> str | None:
@@ -433,7 +426,7 @@ class Topic(EntryLog):
         subscription.disconnect_all()
         self.drop_subscription(subscription)
         if done is not None:
-            self.host.store.after_commit(_durable(done))
+            self.host.store.after_commit(or_persistence_error(done))
 
     def drop_subscription(self, subscription: Subscription) -> None:
         """Forget a subscription that has no consumers."""
@@ -457,7 +450,7 @@ class Topic(EntryLog):
             self.host.cursor_dirty(subscription)
         else:
             self.host.store.put_at_commit(subscription)
-            self.host.store.after_commit(_durable(done))
+            self.host.store.after_commit(or_persistence_error(done))
 
     # -- trimming and persistence ----------------------------------------------------------------------------
 
@@ -543,7 +536,7 @@ class Topic(EntryLog):
                 return
             self.compaction.forget()
             self.trim(min(end, releasable(self)))
-            self.host.store.after_commit(_durable(done))
+            self.host.store.after_commit(or_persistence_error(done))
 
         def cleared(error: BrokerError | None) -> None:
             nonlocal left
@@ -562,7 +555,7 @@ class Topic(EntryLog):
         """Accept nothing more, for ever; readers and consumers that have read all are told of the end."""
         self.terminated = True
         self.persist()
-        self.host.store.after_commit(_durable(done))
+        self.host.store.after_commit(or_persistence_error(done))
         self.used()
         for producer in [*self.producers.values(), *self.producer_registry.waiting]:
             producer.sink.send_close_producer(producer)
@@ -601,13 +594,3 @@ class Topic(EntryLog):
                     store.drop_ledger(ledger_id)
 
         store.after_commit(let_go)
-
-
-def _durable(done: Done) -> Callable[[Exception | None], None]:
-    def committed(error: Exception | None) -> None:
-        refusal: BrokerError | None = None
-        if error is not None:
-            refusal = PersistenceError(f"not stored: {error}")
-        done(refusal)
-
-    return committed
