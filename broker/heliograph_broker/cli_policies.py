@@ -153,6 +153,25 @@ def _common(*, quota_example: str, threshold_method: str) -> tuple[Policy, ...]:
     )
 
 
+_AUTO_SUBSCRIPTION = Policy(
+    "auto-subscription-creation",
+    "whether consumers create subscriptions by naming them",
+    "autoSubscriptionCreation",
+    SWITCH,
+    lambda values: {"allowAutoSubscriptionCreation": enabled(values)},
+    "--disable",
+)
+_SCHEMA_COMPATIBILITY = Policy(
+    "schema-compatibility-strategy",
+    "which new schemas are accepted",
+    "schemaCompatibilityStrategy",
+    COMPATIBILITY,
+    only("compatibility"),
+    "--compatibility BACKWARD",
+    method="PUT",
+    removable=False,
+)
+
 NAMESPACE_POLICIES: tuple[Policy, ...] = (
     *_common(quota_example="--limit 2G --policy producer_request_hold", threshold_method="PUT"),
     Policy(
@@ -193,14 +212,7 @@ NAMESPACE_POLICIES: tuple[Policy, ...] = (
         auto_topic_body,
         "--enable --type partitioned -n 4",
     ),
-    Policy(
-        "auto-subscription-creation",
-        "whether consumers create subscriptions by naming them",
-        "autoSubscriptionCreation",
-        SWITCH,
-        lambda values: {"allowAutoSubscriptionCreation": enabled(values)},
-        "--disable",
-    ),
+    _AUTO_SUBSCRIPTION,
     _maximum(
         "max-producers-per-topic",
         "maxProducersPerTopic",
@@ -246,16 +258,7 @@ NAMESPACE_POLICIES: tuple[Policy, ...] = (
     _maximum(
         "max-topics-per-namespace", "maxTopicsPerNamespace", "topics there may be", "--max-topics-per-namespace", "-t"
     ),
-    Policy(
-        "schema-compatibility-strategy",
-        "which new schemas are accepted",
-        "schemaCompatibilityStrategy",
-        COMPATIBILITY,
-        only("compatibility"),
-        "--compatibility BACKWARD",
-        method="PUT",
-        removable=False,
-    ),
+    _SCHEMA_COMPATIBILITY,
     Policy(
         "is-allow-auto-update-schema",
         "whether producers may bring new schemas",
@@ -344,6 +347,8 @@ TOPIC_POLICIES: tuple[Policy, ...] = (
         "--maxNum",
         "-m",
     ),
+    _AUTO_SUBSCRIPTION,
+    _SCHEMA_COMPATIBILITY,
     Policy(
         "schema-validation-enforce",
         "whether producers need a schema",
