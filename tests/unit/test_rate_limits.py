@@ -214,6 +214,18 @@ def test_the_topics_dispatch_rate_is_shared_by_its_subscriptions_in_turn(core: C
     assert sum(got) >= 100
 
 
+def test_the_rate_of_one_subscription_goes_before_that_of_all(core: Core) -> None:
+    topic = core.topic()
+    own, others = topic.create_subscription("own"), topic.create_subscription("others")
+    backlog(core, 50)
+    rates = Policies(subscription_dispatch_rate=Rate(messages=5), subscription_dispatch_rates={"own": Rate(messages=9)})
+    core.broker.set_topic_policies(TopicName.parse("t"), rates)
+    for subscription, allowed in ((own, 9), (others, 5)):
+        client = Client()
+        core.consumer(subscription, SHARED, client, permits=1000)
+        assert len(client.messages) == allowed
+
+
 def test_a_dispatch_rate_set_lifted_or_raised_holds_at_once(core: Core) -> None:
     subscription = core.topic().create_subscription("s")
     backlog(core, 50)
