@@ -9,6 +9,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from heliograph_broker.protocol import wire_pb2 as wire
 
 from tests.integration.clients import (
     DEADLINE_MS,
@@ -23,6 +24,7 @@ from tests.integration.clients import (
     rest,
     stats,
 )
+from tests.integration.wire.client import WireClient, WireError
 from tests.support.broker_process import BrokerProcess
 
 
@@ -186,12 +188,15 @@ def test_consumer_that_comes_after_the_originals_went_gets_the_view_once(
     assert receive_or_none(consumer, 200) is None
 
 
-@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared])
-def test_shared_subscriptions_cannot_read_the_view(
-    client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
-) -> None:
-    with pytest.raises(pulsar.PulsarException):
-        client.subscribe(topic, "s", kind, is_read_compacted=True)
+@pytest.mark.parametrize("sub_type", [wire.CommandSubscribe.Shared, wire.CommandSubscribe.Key_Shared])
+def test_shared_subscriptions_cannot_read_the_view(broker: RunningBroker, topic: str, sub_type: int) -> None:
+    # On the wire, for the client itself refuses it too.
+    with WireClient(broker.service_url) as client:
+        with pytest.raises(WireError, match="readCompacted only allowed on failover or exclusive") as refusal:
+            client.subscribe(topic, read_compacted=True, subType=sub_type)
+        assert refusal.value.code == wire.NotAllowedError
+        with pytest.raises(WireError, match="readCompacted only valid on persistent topics"):
+            client.subscribe(f"non-persistent://public/default/{topic}", read_compacted=True)
 
 
 def test_compactions_own_subscription_is_not_for_clients(client: pulsar.Client, topic: str) -> None:
