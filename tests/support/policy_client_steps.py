@@ -48,7 +48,7 @@ class ClientSteps(ModelledBroker):
             for index in range(batch or 1):
                 self._serial += 1
                 ttl = ttls[index % len(ttls)]
-                messages.append(Message(f"m{self._serial}", ttl or None))
+                messages.append(Message(f"m{self._serial:04}", ttl or None))
             deliver_at = max(0, self.oracle.now + delay) if delay else 0
             metadata, frame = encode(messages, bool(batch), size, key, deliver_at, self.oracle.now)
             own_ttls = not batch or bool(self.oracle.policy(topic, "ttl_in_batches"))

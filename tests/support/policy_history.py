@@ -15,6 +15,8 @@ THEMES = ("retention", "ttl", "own ttl", "dead letters", "size quota", "age quot
 
 _TTLS = (0, 300, 1000, 1500, 2000, 4000, 10_000)
 _SIZES = (0, 10, 40, 120, 300)
+#: What one, two, five or eight messages of 40 bytes take as they are stored: limits that are met to the byte.
+_EXACTLY = (67, 134, 335, 536)
 _ACTIONS = ("producer_exception", "producer_request_hold", "consumer_backlog_eviction")
 
 
@@ -81,7 +83,8 @@ class HistoryMaker:
     def _publish(self) -> Step:
         rng = self._rng
         arguments: dict[str, Any] = {"topic": self._topic()}
-        arguments["sizes"] = tuple(rng.choice(_SIZES) for _ in range(rng.choice((1, 1, 2, 3, 5))))
+        sizes = _SIZES if rng.random() < 0.7 else (40,)
+        arguments["sizes"] = tuple(rng.choice(sizes) for _ in range(rng.choice((1, 1, 2, 3, 5))))
         if "batches" in self.themes and rng.random() < 0.6:
             arguments["batch"] = rng.choice((1, 2, 3, 5))
         if rng.random() < 0.4:
@@ -167,7 +170,7 @@ class HistoryMaker:
                     (-1, -1),
                     (0, 0),
                     (rng.choice((1000, 2000, 5000)), -1),
-                    (-1, rng.choice((200, 500, 1500))),
+                    (-1, rng.choice((200, 500, 1500, *_EXACTLY))),
                     (3000, 600),
                 )
             )
@@ -192,7 +195,11 @@ class HistoryMaker:
             levels = ["topic:t", "namespace:live"]
         else:
             name = "backlog_quota_size" if theme == "size quota" else "backlog_quota_age"
-            limit = rng.choice((0, 150, 400, 1000)) if theme == "size quota" else rng.choice((0, 900, 2000, 4000))
+            limit = (
+                rng.choice((0, 150, 400, 1000, *_EXACTLY))
+                if theme == "size quota"
+                else rng.choice((0, 900, 2000, 4000))
+            )
             value = (rng.choice((limit, limit, limit, limit, limit, -1)), rng.choice(_ACTIONS))
             levels = ["topic:t", "topic:t", "namespace:live"]
         if rng.random() < 0.25:
