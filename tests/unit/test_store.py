@@ -231,7 +231,8 @@ def test_a_sink_that_raises_keeps_no_other_from_its_receipts(store: LedgerStore)
         def entries_durable(self, entries: list[Entry]) -> None:
             raise RuntimeError("a mistake")
 
-        entries_failed = None  # type: ignore[assignment]
+        def entries_failed(self, entries: list[Entry], error: Exception) -> None:
+            raise RuntimeError("another mistake")
 
     broken, sink = Broken(), Sink()
     committed: list[Exception | None] = []

@@ -1,10 +1,14 @@
 """A chunk: consecutive entries of one ledger in one LMDB value, under the key of the first of them.
 
 An entry by itself costs a node and, from 2 KiB on, whole pages of its own; together they fill their pages. A value is
+one of
 
     count (u32) · count rows: entry header, end of its frame (u32, counted from the first frame on) · the frames
+    count (u32) with the highest bit set · base · count narrow rows, the last field of which is that end · the frames
 
-so that any row is found by arithmetic, and a header is read without touching a frame.
+so that any row is found by arithmetic, and a header is read without touching a frame. Narrow rows hold differences to
+the base; they are for entries without delay and TTL. Groups are written with whole headers, which costs the writer
+less; rewriting narrows them where frames are so small that it matters.
 """
 
 from __future__ import annotations
@@ -21,13 +25,21 @@ _PAGE_HEADER = 16
 CHUNK_BYTES = 16 * _PAGE - _PAGE_HEADER
 #: A value up to this size lies in a page with others, a larger one has pages of its own (bytes): three to a page.
 _NODE = 1324
-#: What an entry costs in a chunk beside its frame (bytes).
-ROW_BYTES = HEADER.size + 4
+#: With a smaller share of rows, a full chunk is taken over as it is.
+_LEAN = 1 / 10
 
 KEY = struct.Struct(">QQ")
 _COUNT = struct.Struct(">I")
 _END = struct.Struct(">I")
 _ROW = struct.Struct(HEADER.format + "I")
+#: Of the first entry: receive_ms, publish_ms, total_messages; total_bytes before it.
+_BASE = struct.Struct(">QQQQ")
+#: Differences of receive_ms, publish_ms and total_messages; messages, key_hash, end. total_bytes follows from the end.
+_NARROW_ROW = struct.Struct(">iiIIHI")
+_NARROW = _I31 = 1 << 31
+_NARROW_HEAD = _COUNT.size + _BASE.size
+#: What an entry costs beside its frame in a chunk that was written anew (bytes).
+ROW_BYTES = _NARROW_ROW.size
 _ONE = struct.Struct(">I" + HEADER.format.removeprefix(">") + "I")
 
 Item = tuple[bytes, bytes]
@@ -45,7 +57,7 @@ def pack(entries: Sequence[Entry]) -> list[Item]:
     for e in entries:
         frame = e.frame
         size = len(frame)
-        room -= size + ROW_BYTES
+        room -= size + _ROW.size
         if room < 0 or e.entry_id != expected:
             if rows:
                 items.append((KEY.pack(e.ledger_id, first), _join(rows, frames)))
@@ -53,7 +65,7 @@ def pack(entries: Sequence[Entry]) -> list[Item]:
             frames = []
             first = e.entry_id
             end = 0
-            room = CHUNK_BYTES - _COUNT.size - size - ROW_BYTES
+            room = CHUNK_BYTES - _COUNT.size - size - _ROW.size
         expected = e.entry_id + 1
         end += size
         rows.append(
@@ -98,16 +110,49 @@ def _join(rows: list[bytes], frames: list[bytes]) -> bytes:
 
 def count(value: memoryview) -> int:
     """Return how many entries a chunk has."""
-    return int(_COUNT.unpack_from(value)[0])
+    return int(_COUNT.unpack_from(value)[0]) & ~_NARROW
+
+
+#: receive_ms, publish_ms, deliver_at_ms, ttl_ms, total_messages, total_bytes, messages, key_hash, frame's start and end
+_Row = tuple[int, int, int, int, int, int, int, int, int, int]
+
+
+def _row(value: memoryview, index: int) -> _Row:
+    if _COUNT.unpack_from(value)[0] & _NARROW:
+        receive, publish, messages_total, bytes_before = _BASE.unpack_from(value, _COUNT.size)
+        at = _NARROW_HEAD + index * _NARROW_ROW.size
+        start = _END.unpack_from(value, at - _END.size)[0] if index else 0
+        since_receive, since_publish, since_messages, messages, key_hash, end = _NARROW_ROW.unpack_from(value, at)
+        return (
+            receive + since_receive,
+            publish + since_publish,
+            0,
+            -1,
+            messages_total + since_messages,
+            bytes_before + end,
+            messages,
+            key_hash,
+            start,
+            end,
+        )
+    at = _COUNT.size + index * _ROW.size
+    start = _END.unpack_from(value, at - _END.size)[0] if index else 0
+    receive, publish, deliver_at, ttl, messages_total, bytes_total, messages, key_hash, end = _ROW.unpack_from(
+        value, at
+    )
+    return receive, publish, deliver_at, ttl, messages_total, bytes_total, messages, key_hash, start, end
+
+
+def _frames_at(value: memoryview) -> int:
+    word = int(_COUNT.unpack_from(value)[0])
+    if word & _NARROW:
+        return _NARROW_HEAD + (word & ~_NARROW) * _NARROW_ROW.size
+    return _COUNT.size + word * _ROW.size
 
 
 def header_at(value: memoryview, first: int, index: int) -> EntryHeader:
     """Return the header of the entry ``index`` of a chunk whose first entry id is ``first``."""
-    at = _COUNT.size + index * _ROW.size
-    receive, publish, deliver_at, ttl, messages_total, bytes_total, messages, key_hash, end = _ROW.unpack_from(
-        value, at
-    )
-    start = _END.unpack_from(value, at - _END.size)[0] if index else 0
+    receive, publish, deliver_at, ttl, messages_total, bytes_total, messages, key_hash, start, end = _row(value, index)
     return EntryHeader(
         first + index,
         receive,
@@ -124,18 +169,15 @@ def header_at(value: memoryview, first: int, index: int) -> EntryHeader:
 
 def frame_bounds(value: memoryview, index: int) -> tuple[int, int]:
     """Return where in the chunk the frame of the entry ``index`` begins and ends."""
-    frames = _COUNT.size + count(value) * _ROW.size
-    at = _COUNT.size + index * _ROW.size
-    start = _END.unpack_from(value, at - _END.size)[0] if index else 0
-    return frames + start, frames + _END.unpack_from(value, at + HEADER.size)[0]
+    frames = _frames_at(value)
+    *_, start, end = _row(value, index)
+    return frames + start, frames + end
 
 
 def entry_at(value: memoryview, ledger_id: int, first: int, index: int) -> Entry:
     """Return the entry ``index`` of a chunk; its frame is copied out of it."""
-    receive, publish, deliver_at, ttl, messages_total, bytes_total, messages, key_hash = HEADER.unpack_from(
-        value, _COUNT.size + index * _ROW.size
-    )
-    start, end = frame_bounds(value, index)
+    receive, publish, deliver_at, ttl, messages_total, bytes_total, messages, key_hash, start, end = _row(value, index)
+    frames = _frames_at(value)
     return Entry(
         ledger_id,
         first + index,
@@ -147,64 +189,83 @@ def entry_at(value: memoryview, ledger_id: int, first: int, index: int) -> Entry
         key_hash,
         messages_total,
         bytes_total,
-        bytes(value[start:end]),
+        bytes(value[frames + start : frames + end]),
     )
 
 
 class Repacker:
     """Makes full chunks of entries that come one by one or chunk by chunk, in the order of their keys."""
 
-    __slots__ = ("_expected", "_first", "_frames", "_headers", "_ledger", "_size", "items")
+    __slots__ = ("_expected", "_first", "_frames", "_ledger", "_rows", "_size", "items")
 
     def __init__(self) -> None:
         #: What is ready to be written; whoever writes it clears it.
         self.items: list[Item] = []
         self._ledger = self._first = self._expected = -1
-        self._headers: list[bytes] = []
+        self._rows: list[_Row] = []
         self._frames: list[bytes] = []
         #: Of the chunk that is being made (bytes).
-        self._size = _COUNT.size
+        self._size = _NARROW_HEAD
 
     def add(self, ledger_id: int, first: int, value: memoryview, low: int, high: int) -> int:
         """Take the entries ``low..high`` (indexes) of a chunk; return their bytes."""
-        whole = low == 0 and high == count(value) - 1
-        if whole and len(value) > CHUNK_BYTES * 3 // 4:
+        frames = _frames_at(value)
+        if low == 0 and high == count(value) - 1 and len(value) > CHUNK_BYTES * 3 // 4 and frames < _LEAN * len(value):
             self.flush()
             self.items.append((KEY.pack(ledger_id, first), bytes(value)))
             return len(value)
         taken = 0
         for index in range(low, high + 1):
-            start, end = frame_bounds(value, index)
-            size = end - start + _ROW.size
+            row = _row(value, index)
+            start, end = row[8], row[9]
+            size = end - start + ROW_BYTES
             if self._size + size > CHUNK_BYTES or ledger_id != self._ledger or first + index != self._expected:
                 self.flush()
                 self._ledger = ledger_id
                 self._first = first + index
             self._expected = first + index + 1
             self._size += size
-            at = _COUNT.size + index * _ROW.size
-            self._headers.append(bytes(value[at : at + HEADER.size]))
-            self._frames.append(bytes(value[start:end]))
+            self._rows.append(row)
+            self._frames.append(bytes(value[frames + start : frames + end]))
             taken += size
         return taken
 
     def flush(self) -> None:
         """End the chunk that is being made."""
-        if self._headers:
+        if self._rows:
             at = 0
-            for entries in _fitting([len(frame) + _ROW.size for frame in self._frames]):
-                self._emit(at, at + entries)
+            for entries in _fitting([len(frame) + ROW_BYTES for frame in self._frames]):
+                frames = self._frames[at : at + entries]
+                self.items.append(
+                    (KEY.pack(self._ledger, self._first + at), _encode(self._rows[at : at + entries], frames))
+                )
                 at += entries
-            self._headers = []
+            self._rows = []
             self._frames = []
-            self._size = _COUNT.size
+            self._size = _NARROW_HEAD
         self._expected = -1
 
-    def _emit(self, low: int, high: int) -> None:
-        frames = self._frames[low:high]
-        ends = accumulate(map(len, frames))
-        rows = [header + _END.pack(end) for header, end in zip(self._headers[low:high], ends, strict=True)]
-        self.items.append((KEY.pack(self._ledger, self._first + low), _join(rows, frames)))
+
+def _encode(rows: list[_Row], frames: list[bytes]) -> bytes:
+    ends = list(accumulate(map(len, frames)))
+    receive, publish, _, _, messages_total, bytes_total, *_ = rows[0]
+    bytes_before = bytes_total - ends[0]
+    if all(
+        row[2] == 0
+        and row[3] == -1
+        and -_I31 <= row[0] - receive < _I31
+        and -_I31 <= row[1] - publish < _I31
+        and 0 <= row[4] - messages_total < _I31
+        and row[5] == bytes_before + end
+        for row, end in zip(rows, ends, strict=True)
+    ):
+        packed = [
+            _NARROW_ROW.pack(row[0] - receive, row[1] - publish, row[4] - messages_total, row[6], row[7], end)
+            for row, end in zip(rows, ends, strict=True)
+        ]
+        head = _COUNT.pack(_NARROW | len(rows)) + _BASE.pack(receive, publish, messages_total, bytes_before)
+        return b"".join((head, *packed, *frames))
+    return _join([_ROW.pack(*row[:8], end) for row, end in zip(rows, ends, strict=True)], frames)
 
 
 def _fitting(sizes: list[int]) -> list[int]:
@@ -213,8 +274,8 @@ def _fitting(sizes: list[int]) -> list[int]:
     A chunk that is larger than a node may be has whole pages; what would begin another page for little is better in
     nodes, which share their pages.
     """
-    pages = -(-(sum(sizes) + _COUNT.size + _PAGE_HEADER) // _PAGE)
-    room = (pages - 1) * _PAGE - _PAGE_HEADER - _COUNT.size
+    pages = -(-(sum(sizes) + _NARROW_HEAD + _PAGE_HEADER) // _PAGE)
+    room = (pages - 1) * _PAGE - _PAGE_HEADER - _NARROW_HEAD
     full = 0
     for size in sizes:
         room -= size
@@ -224,12 +285,12 @@ def _fitting(sizes: list[int]) -> list[int]:
     nodes: list[int] = []
     cost = space = 0
     for size in sizes[full:]:
-        if size + _COUNT.size > _NODE:
+        if size + _NARROW_HEAD > _NODE:
             return [len(sizes)]
         space -= size
         if space < 0:
             nodes.append(0)
-            space = _NODE - _COUNT.size - size
+            space = _NODE - _NARROW_HEAD - size
         nodes[-1] += 1
         # Nodes fill five sixths of a page or so.
         cost += size * 6 // 5

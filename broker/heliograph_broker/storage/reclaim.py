@@ -12,7 +12,7 @@ TARGET = 1.3
 #: What may be wasted whatever is live (bytes).
 FLOOR = 256 * 1024
 #: A file is written anew only if that frees this share of it.
-WORTHWHILE = 0.15
+WORTHWHILE = 0.12
 #: So many small neighbours become one, or files would grow in number for ever.
 MERGE = 8
 #: Small is a file with less than this share of a full segment.

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 _SUFFIX = ".lmdb"
 #: What LMDB needs of a file beside the values, in its pages and for each file (share, bytes).
-_PAGE_OVERHEAD = 1.04
+_PAGE_OVERHEAD = 1.03
 _FILE_OVERHEAD = 16 * 1024
 
 

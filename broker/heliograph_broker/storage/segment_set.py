@@ -22,7 +22,7 @@ _SEAL_INTERVAL_S = 10.0
 #: After a copy failed, for want of space mostly, the next attempt waits.
 _RETRY_S = 5.0
 #: Between unlinking two files: a file system does it in one go and keeps syncs waiting.
-_UNLINK_PAUSE_S = 0.02
+_UNLINK_PAUSE_S = 0.2
 
 
 class SegmentSet:
