@@ -272,6 +272,21 @@ def test_compaction_under_way_is_not_started_twice(core: Core) -> None:
     assert topic.compaction.succeeded_ms == core.clock.now_ms()
 
 
+def test_topics_are_compacted_one_after_the_other(core: Core) -> None:
+    topics = [core.topic(name) for name in ("one", "two", "three")]
+    for topic in topics:
+        publish(core, topic, ("a", b"1"), ("a", b"2"))
+    for topic in topics:
+        topic.compaction.start()
+    core.broker.delete_topic(topics[1].name, force=True)
+    # What came while a topic waited for its turn is compacted too.
+    publish(core, topics[2], ("a", b"3"))
+    for topic in (topics[0], topics[2]):
+        assert topic.compaction.status() == ("SUCCESS", "")
+    assert view(core, topics[0]) == [("a", b"2")]
+    assert view(core, topics[2]) == [("a", b"3")]
+
+
 def test_empty_topic_is_compacted_to_nothing(core: Core) -> None:
     topic = core.topic()
     compact(core, topic)
