@@ -19,16 +19,31 @@ def _first_offset_where(topic: Topic, low: int, high: int, holds: Callable[[Entr
     """Return the first offset of ``low..high`` whose header satisfies a condition that, once true, stays true.
 
     ``high`` if none below it does. The first entry is asked first: mostly nothing has become due since the last time.
+    Then the last entry of a ledger tells whether it is in that ledger or a later one, and the store looks within it.
     """
-    probe = low
-    while low < high:
-        header = topic.header(probe)
-        if header is not None and holds(header):
-            high = probe
+    if low >= high:
+        return low
+    header = topic.header(low)
+    if header is not None and holds(header):
+        return low
+    low += 1
+    ledgers = topic.ledgers
+    at, beyond = 0, len(ledgers)
+    while at < beyond:
+        middle = (at + beyond) // 2
+        ledger = ledgers[middle]
+        end = min(high, ledger.base_offset + ledger.entries)
+        if end <= low:
+            at = middle + 1
+        elif ledger.base_offset >= high or ((header := topic.header(end - 1)) is not None and holds(header)):
+            beyond = middle
         else:
-            low = probe + 1
-        probe = (low + high) // 2
-    return low
+            at = middle + 1
+    if at == len(ledgers) or ledgers[at].base_offset >= high:
+        return high
+    base = ledgers[at].base_offset
+    end = min(high, base + ledgers[at].entries)
+    return base + topic.host.store.first_entry_where(ledgers[at].ledger_id, max(low - base, 0), end - base, holds)
 
 
 def first_received_after(topic: Topic, low: int, time_ms: int) -> int:
