@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from heliograph_broker.messaging import admission
+from heliograph_broker.messaging.apply import apply_resources
 from heliograph_broker.messaging.errors import (
     BrokerError,
     ConsumerBusy,
@@ -22,6 +23,7 @@ from heliograph_broker.messaging.records import SchemaRecord, TenantRecord
 from heliograph_broker.messaging.schema_registry import SchemaRegistry
 from heliograph_broker.messaging.subscription import EXCLUSIVE, KEY_SHARED, SHARED, AckId
 from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.resources.manifests import parse
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import AutoTopicCreation, Policies
 
@@ -129,6 +131,40 @@ def test_a_tenants_limit_caps_a_maximum(core: Core) -> None:
     core.producer(topic, name="a")
     with pytest.raises(ProducerBusy):
         admission.check_producer(topic, "b", encrypted=False)
+
+
+def manifest(spec: str, *topics: str) -> str:
+    head = "apiVersion: heliograph.dev/v1alpha1\nkind: "
+    parts = [
+        f"{head}Tenant\nmetadata: {{name: public}}",
+        f"{head}Namespace\nmetadata: {{name: default}}\nspec: {{tenantRef: {{name: public}}, {spec}}}",
+        *(
+            f"{head}Topic\nmetadata: {{name: {name}}}\nspec: {{namespaceRef: {{name: default}}{rest}}}"
+            for name, _, rest in (topic.partition(" ") for topic in topics)
+        ),
+    ]
+    return "\n---\n".join(parts)
+
+
+def apply(core: Core, text: str) -> None:
+    apply_resources(core.broker, parse(text))
+    core.commit()
+
+
+def test_manifests_over_a_maximum_are_refused_with_nothing_changed(core: Core) -> None:
+    with pytest.raises(PreconditionFailed, match=r"c: Exceed maximum number of topics in namespace\. .* 4 of 3"):
+        apply(core, manifest("maxTopics: 3", "a", "b", "c , partitions: 2"))
+    assert not core.broker.topics
+    assert core.broker.namespaces["public/default"].policies.max_topics is None
+    apply(core, manifest("maxTopics: 3", "a", "c , partitions: 2"))
+    apply(core, manifest("maxTopics: 3", "a", "c , partitions: 2"))
+    with pytest.raises(PreconditionFailed, match="4 of 3"):
+        apply(core, manifest("maxTopics: 3", "c , partitions: 3"))
+    apply(core, manifest("maxTopics: 2", "a , maxSubscriptions: 2, subscriptions: [x, y]"))
+    with pytest.raises(PreconditionFailed, match=r"spec\.subscriptions: there would be 3, maxSubscriptions is 2"):
+        apply(core, manifest("maxTopics: 2", "a , maxSubscriptions: 2, subscriptions: [x, y, z]"))
+    apply(core, manifest("maxTopics: 2", "a , maxSubscriptions: 1, subscriptions: [x]"))
+    assert set(core.topic("a").subscriptions) == {"x", "y"}
 
 
 # -- unacknowledged messages ---------------------------------------------------------------------------------

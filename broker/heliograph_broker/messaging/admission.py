@@ -102,6 +102,11 @@ def auto_topic_creation(broker: Broker, name: TopicName) -> AutoTopicCreation:
     return AutoTopicCreation(broker.config.allow_auto_topic_creation, broker.config.default_partitions)
 
 
+def count_topics(broker: Broker, namespace: str) -> int:
+    """Return how many persistent topics a namespace has; each partition is one."""
+    return sum(topic.persistent for topic in broker.topics_by_namespace.get(namespace, {}).values())
+
+
 def check_new_topics(broker: Broker, name: TopicName, count: int, *, partitioned: bool) -> None:
     """Whether the namespace may have ``count`` more persistent topics; each partition is one.
 
@@ -112,7 +117,7 @@ def check_new_topics(broker: Broker, name: TopicName, count: int, *, partitioned
     limit = broker.effective_policies(name).max_topics
     if limit is None:
         return
-    existing = sum(topic.persistent for topic in broker.topics_by_namespace.get(name.namespace_name, {}).values())
+    existing = count_topics(broker, name.namespace_name)
     if existing + count > limit:
         reason = (
             f"Exceed maximum number of topics in namespace. It has {existing} of {limit}, {count} more are asked for"

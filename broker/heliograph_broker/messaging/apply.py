@@ -6,6 +6,7 @@ deletes: a resource that is left out stays as it is.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -20,10 +21,12 @@ from heliograph_broker.resources.model import (
 )
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.plan import Existing, plan
-from heliograph_broker.resources.policies import Policies
+from heliograph_broker.resources.policies import Policies, resolve
 
+from .admission import count_topics
 from .broker import MAX_PARTITIONS, Broker
 from .errors import PreconditionFailed
+from .names import COMPACTION
 from .records import NamespaceRecord, TenantRecord
 
 CREATED = "created"
@@ -51,6 +54,11 @@ class _Changes:
         self._clusters: list[str] = []
         self.applied: list[Applied] = []
         self.changes: list[Change] = []
+        #: What will hold when all is applied: broker's defaults, limits by tenant ("": the broker's), namespaces'.
+        self._defaults = broker.broker_policies
+        self._limits: dict[str, Policies] = {"": broker.broker_limits}
+        self._namespaces: dict[str, Policies] = {}
+        self._new_topics: Counter[str] = Counter()
 
     def _refuse(self, resource: AnyResource, reason: str) -> None:
         self.problems.append(f"{resource.kind} {resource.metadata.name}: {reason}")
@@ -68,6 +76,7 @@ class _Changes:
             self._refuse(resource, f"a broker belongs to one cluster, and {self._clusters[0]} is applied with it")
             return
         self._clusters.append(name)
+        self._defaults, self._limits[""] = defaults, limits
         if (broker.said_defaults, broker.broker_limits) == (defaults, limits):
             self._do("BrokerCluster", name, UNCHANGED, [])
         else:
@@ -84,6 +93,7 @@ class _Changes:
             )
             return
         wanted = TenantRecord(resource.spec.admin_roles, clusters, resource.spec.limits.policies())
+        self._limits[name] = wanted.limits
         existing = broker.tenants.get(name)
         if existing is None:
             self._do("Tenant", name, CREATED, [lambda: broker.create_tenant(name, wanted)])
@@ -94,7 +104,7 @@ class _Changes:
 
     def namespace(self, name: str, resource: Namespace) -> None:
         broker = self._broker
-        policies = resource.spec.policies()
+        policies = self._namespaces[name] = resource.spec.policies()
         existing = broker.namespaces.get(name)
         if existing is None:
             record = NamespaceRecord(policies=policies, bundles=resource.spec.bundles)
@@ -110,10 +120,44 @@ class _Changes:
         partitions = resource.spec.partitions
         if partitions > MAX_PARTITIONS:
             self._refuse(resource, f"spec.partitions: {partitions} is more than {MAX_PARTITIONS}")
-        elif not self._broker.exists(name):
+            return
+        existing = self._broker.partitions_of(name) or (1 if self._broker.exists(name) else 0)
+        if not self._fits(name, resource, wanted, max(0, max(partitions, 1) - existing)):
+            return
+        if not existing:
             self._create_topic(name, resource, wanted)
         else:
             self._configure_topic(name, resource, wanted)
+
+    def _fits(self, name: TopicName, resource: Topic, wanted: Policies | None, more: int) -> bool:
+        """Whether the maxima that will hold allow ``more`` concrete topics, and the topic's subscriptions."""
+        broker = self._broker
+        namespace, tenant = name.namespace_name, name.tenant
+        record, owner = broker.namespaces.get(namespace), broker.tenants.get(tenant)
+        effective = resolve(
+            wanted,
+            self._namespaces.get(namespace, record.policies if record is not None else None),
+            self._defaults,
+            [self._limits.get(tenant, owner.limits if owner is not None else Policies()), self._limits[""]],
+        )
+        limit = effective.max_topics
+        if limit is not None and more and name.is_persistent:
+            count = count_topics(broker, namespace) + self._new_topics[namespace]
+            if count + more > limit:
+                self._refuse(
+                    resource,
+                    f"Exceed maximum number of topics in namespace. {namespace} would have {count + more} of {limit}",
+                )
+                return False
+            self._new_topics[namespace] += more
+        limit = effective.max_subscriptions
+        parts = [broker.topics.get(str(part)) for part in self._parts(name)]
+        for existing in [part.subscriptions for part in parts if part is not None] or [{}]:
+            names = {*existing, *resource.spec.subscriptions} - {COMPACTION}
+            if limit is not None and len(names) > max(limit, len(existing)):
+                self._refuse(resource, f"spec.subscriptions: there would be {len(names)}, maxSubscriptions is {limit}")
+                return False
+        return True
 
     def _create_topic(self, name: TopicName, resource: Topic, wanted: Policies | None) -> None:
         broker = self._broker
