@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET
 
+from .stats import iso
 from .stats_documents import (
     CompactionStats,
     ConsumerFigures,
@@ -91,9 +92,17 @@ def _publishers(parts: Sequence[TopicStats]) -> tuple[PublisherFigures, ...]:
     return publishers
 
 
+def _consumers(parts: Sequence[SubscriptionStats]) -> tuple[ConsumerFigures, ...]:
+    consumers = _by_index([part.consumers for part in parts], ConsumerFigures)
+    for consumer in consumers:
+        consumer.last_acked_time = iso(consumer.last_acked_timestamp)
+        consumer.last_consumed_time = iso(consumer.last_consumed_timestamp)
+    return consumers
+
+
 def _subscription(same: Sequence[SubscriptionStats]) -> SubscriptionFigures:
     figures = _sums(same, SubscriptionFigures)
-    figures["consumers"] = _by_index([part.consumers for part in same], ConsumerFigures)
+    figures["consumers"] = _consumers(same)
     return SubscriptionFigures(**figures)
 
 

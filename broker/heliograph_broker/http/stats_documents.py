@@ -62,6 +62,8 @@ class ConsumerFigures(msgspec.Struct, rename="camel", kw_only=True):
     first_messages_sent_timestamp: int
     last_consumed_flow_timestamp: int
     first_consumed_flow_timestamp: int
+    last_acked_time: str
+    last_consumed_time: str
 
 
 class ConsumerStats(ConsumerFigures, rename="camel", kw_only=True):
@@ -72,8 +74,6 @@ class ConsumerStats(ConsumerFigures, rename="camel", kw_only=True):
     connected_since: str
     client_version: str
     metadata: dict[str, str]
-    last_acked_time: str
-    last_consumed_time: str
     draining_hashes: list[str] | UnsetType = UNSET
     key_hash_range_arrays: list[tuple[int, int]] | UnsetType = UNSET
 
