@@ -397,6 +397,7 @@ def test_topics_are_unloaded_compacted_truncated_and_terminated(
     reader.close()
     assert admin(f"topics info-internal {full}").json["cursors"]["s"]["markDelete"]["entryId"] == 9
     publish(client, full, 2)
+    admin(f"topics trim-topic {full}")
     admin(f"topics truncate {full}")
     eventually(lambda: stats(broker, full)["storageSize"] == 0, what="everything gone")
     assert "total message is zero" in admin.refused(f"topics examine-messages {full}")

@@ -89,10 +89,10 @@ async def peek(request: web.Request) -> web.Response:
     subscription = topic.subscriptions.get(name)
     if subscription is None:
         raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
-    return message_answer(await _entry(topic, _unacked_offset(subscription, place)))
+    return message_answer(await _entry(topic, unacked_offset(subscription, place)))
 
 
-def _unacked_offset(subscription: Subscription, place: int) -> int:
+def unacked_offset(subscription: Subscription, place: int) -> int:
     """Return the offset of the ``place``-th unacknowledged entry, the topic's end if there are fewer."""
     cursor = subscription.cursor
     low = max(cursor.mark_delete + 1, subscription.topic.first_offset)
