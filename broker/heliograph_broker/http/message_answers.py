@@ -6,7 +6,7 @@ The payload is decompressed; that of a batch stays a batch, which the Java clien
 from __future__ import annotations
 
 import base64
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -20,6 +20,7 @@ from heliograph_broker.storage.entry import Entry
 from .operations import Media
 
 _PREFIX: Final = "X-Pulsar-"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: The end of the year 9999.
 _LAST_MS: Final = 253_402_300_799_999
 BINARY: Final = "application/octet-stream"
@@ -29,11 +30,8 @@ MESSAGE: Final = {200: Media((BINARY,), bytes)}
 
 def _time(ms: int) -> str:
     """Return a wall-clock time as Pulsar writes it: ISO 8601 in UTC. Clients may send any number as one."""
-    return (
-        datetime.fromtimestamp(min(max(ms, 0), _LAST_MS) / 1000, UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-    )
+    time = _EPOCH + timedelta(milliseconds=min(max(ms, 0), _LAST_MS))
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _text(value: str) -> str:
