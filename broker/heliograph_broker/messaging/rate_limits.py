@@ -44,8 +44,11 @@ class Window:
         #: first time, last time and amount of each step; a step counts until its last time is a period ago
         self._steps: deque[list[int]] = deque()
 
-    def spend(self, amount: int, now_ms: int) -> None:
-        """Count ``amount``; what is over the limit counts as if it came as much later as the rate needs for it."""
+    def spend(self, amount: int, now_ms: int) -> bool:
+        """Count ``amount`` and return whether the limit is reached.
+
+        What is over the limit counts as if it came as much later as the rate needs for it.
+        """
         self._forget(now_ms)
         over = min(amount, self.spent + amount - self.limit)
         self.spent += amount
@@ -57,6 +60,7 @@ class Window:
             self._add(since_ms - (-over * self.period_ms // self.limit), over)
         else:
             self._add(now_ms, amount)
+        return self.spent >= self.limit
 
     def _add(self, at_ms: int, amount: int) -> None:
         steps = self._steps
@@ -99,11 +103,10 @@ class RateLimit:
         self.messages = Window(rate.messages, period_ms) if rate.messages > 0 else None
         self.bytes = Window(rate.bytes, period_ms) if rate.bytes > 0 else None
 
-    def spend(self, messages: int, size: int, now_ms: int) -> None:
-        if self.messages is not None:
-            self.messages.spend(messages, now_ms)
-        if self.bytes is not None:
-            self.bytes.spend(size, now_ms)
+    def spend(self, messages: int, size: int, now_ms: int) -> bool:
+        """Count an entry and return whether one of the limits is reached."""
+        reached = self.messages is not None and self.messages.spend(messages, now_ms)
+        return (self.bytes is not None and self.bytes.spend(size, now_ms)) or reached
 
     def free_at(self, now_ms: int) -> int:
         """Return when both have room, ``now_ms`` if they have."""
@@ -139,9 +142,8 @@ class PublishLimit:
     def published(self, messages: int, size: int) -> None:
         """An entry was taken. Holds back the connections of all producers once the rate is reached."""
         now_ms = monotonic_ms(self._topic.host.clock)
-        self._limit.spend(messages, size, now_ms)
-        wait_ms = self._limit.free_at(now_ms) - now_ms
-        if wait_ms > 0:
+        if self._limit.spend(messages, size, now_ms):
+            wait_ms = self._limit.free_at(now_ms) - now_ms
             topic = self._topic
             topic.publish_throttled += 1
             self._held = {producer.sink for producer in topic.producers.values()}
@@ -175,21 +177,16 @@ class DispatchGate:
         subscription = self._subscription
         now_ms = monotonic_ms(subscription.topic.host.clock)
         own, shared = self.own, self.shared
-        if shared is not None:
-            shared.spend(messages, size, now_ms)
+        if shared is not None and shared.spend(messages, size, now_ms):
+            self.served = self._throttled.next_turn()
+            self._count(shared, now_ms)
             free = shared.free_at(now_ms)
-            if free > now_ms:
-                self.served = self._throttled.next_turn()
-                self._count(shared, now_ms)
-                for other in subscription.topic.subscriptions.values():
-                    if other.dispatch_gate is not None:
-                        other.dispatch_gate.close(free)
-        if own is not None:
-            own.spend(messages, size, now_ms)
-            free = own.free_at(now_ms)
-            if free > now_ms:
-                self._count(own, now_ms)
-                self.close(free)
+            for other in subscription.topic.subscriptions.values():
+                if other.dispatch_gate is not None:
+                    other.dispatch_gate.close(free)
+        if own is not None and own.spend(messages, size, now_ms):
+            self._count(own, now_ms)
+            self.close(own.free_at(now_ms))
 
     def _count(self, limit: RateLimit, now_ms: int) -> None:
         """Count, of messages and bytes, what reached its limit by this subscription's doing."""
