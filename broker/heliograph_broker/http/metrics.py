@@ -40,6 +40,7 @@ class _Turns:
 
     While entries wait for the store, for as long as was worked: a writer that has to wait for the interpreter after
     each of its system calls would hold up every receipt. For the same reason threads ask for it sooner meanwhile.
+    Work is the thread's own time: on a busy machine, waiting for a processor is rest enough.
     """
 
     _usual_s = sys.getswitchinterval()
@@ -52,7 +53,7 @@ class _Turns:
     def __enter__(self) -> _Turns:
         _Turns._scrapes += 1
         sys.setswitchinterval(min(_SWITCH_INTERVAL_S, self._usual_s))
-        self.begin()
+        self._began = time.thread_time()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -60,16 +61,12 @@ class _Turns:
         if not _Turns._scrapes:
             sys.setswitchinterval(self._usual_s)
 
-    def begin(self) -> None:
-        """Others had the loop until now."""
-        self._began = time.perf_counter()
-
     async def give(self) -> None:
         """Let others have their turn if this one has lasted long enough."""
-        worked = time.perf_counter() - self._began
+        worked = time.thread_time() - self._began
         if worked >= _TURN_S:
             await asyncio.sleep(min(worked, _LONGEST_REST_S) if self._store.pending_bytes else 0)
-            self.begin()
+            self._began = time.thread_time()
 
 
 class _Output:
@@ -96,7 +93,6 @@ class _Output:
         compressor = self._compressor
         if compressor is not None:
             data = await asyncio.get_running_loop().run_in_executor(None, compressor.compress, data)
-            self._turns.begin()
         if data:
             await self._response.write(data)
 
