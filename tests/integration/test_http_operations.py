@@ -291,6 +291,22 @@ def test_nothing_is_unsubscribed_while_a_consumer_is_connected(
     consumer.close()
 
 
+def test_a_topic_is_deleted_with_its_subscriptions_but_not_under_its_clients(
+    full: Topic, client: pulsar.Client
+) -> None:
+    consumer = client.subscribe(full.name, "s")
+    answer = full.ask("DELETE", "")
+    assert (answer.status, "connected consumers" in answer.reason) == (412, True)
+    consumer.close()
+    producer = client.create_producer(full.name)
+    answer = full.ask("DELETE", "")
+    assert (answer.status, "connected producers" in answer.reason) == (412, True)
+    assert full.backlog() == 10
+    producer.close()
+    full.done("DELETE", "")
+    assert full.ask("GET", "/stats").status == 404
+
+
 # -- refusals ------------------------------------------------------------------------------------------------------
 
 _RESET = "/subscription/s/resetcursor"

@@ -35,7 +35,6 @@ from .errors import (
 from .figures import BrokerFigures
 from .housekeeping import Housekeeping
 from .inactivity import InactivityWatch
-from .names import COMPACTION
 from .non_persistent import NonPersistentTopic
 from .rate_limits import ThrottledSubscriptions
 from .records import BrokerPoliciesRecord, NamespaceRecord, PartitionedRecord, TenantRecord
@@ -391,8 +390,7 @@ class Broker:
             raise TopicNotFound(f"Topic {name} not found or not partitioned")
         if partitions < record.partitions:
             raise FewerPartitions(
-                f"Number of new partitions must be greater than existing number of partitions: "
-                f"{partitions} < {record.partitions}"
+                f"Desired partitions {partitions} can't be less than the current partitions {record.partitions}."
             )
         if partitions > MAX_PARTITIONS:
             raise PreconditionFailed(f"Number of partitions should be at most {MAX_PARTITIONS}, not {partitions}")
@@ -438,15 +436,13 @@ class Broker:
         topic.disconnect_clients()
 
     def delete_topic(self, name: TopicName, force: bool = False) -> None:
-        """Delete a topic with its data. One in use is refused unless ``force``, which disconnects its clients."""
+        """Delete a topic with its data and subscriptions.
+
+        One with connected clients is refused unless ``force``, which disconnects them.
+        """
         topic = self.get_topic(name)
         if not force:
-            if topic.producers:
-                raise PreconditionFailed(f"Topic has {len(topic.producers)} connected producers")
-            if any(subscription.consumers for subscription in topic.subscriptions.values()):
-                raise PreconditionFailed("Topic has active subscriptions with connected consumers")
-            if topic.persistent and any(name != COMPACTION for name in topic.subscriptions):
-                raise PreconditionFailed("Topic has subscriptions")
+            _check_no_clients(topic)
         if topic.publish_limit is not None:
             topic.publish_limit.release()
         topic.close()
@@ -470,8 +466,8 @@ class Broker:
         parts = [self.topics.get(str(name.with_partition(index))) for index in range(record.partitions)]
         if not force:
             for part in parts:
-                if part is not None and (part.producers or any(name != COMPACTION for name in part.subscriptions)):
-                    raise PreconditionFailed(f"Topic {part.name} has producers or subscriptions")
+                if part is not None:
+                    _check_no_clients(part)
         for part in parts:
             if part is not None:
                 self.delete_topic(part.name, force=True)
@@ -541,3 +537,11 @@ class Broker:
         """Return a producer name that no producer has."""
         self._producer_serial += 1
         return f"{self.config.cluster_name}-{self.rng.getrandbits(24):x}-{self._producer_serial}"
+
+
+def _check_no_clients(topic: AnyTopic) -> None:
+    """Raises :class:`PreconditionFailed` while clients are connected to ``topic``."""
+    if topic.producers:
+        raise PreconditionFailed(f"Topic {topic.name} has {len(topic.producers)} connected producers")
+    if any(subscription.consumers for subscription in topic.subscriptions.values()):
+        raise PreconditionFailed(f"Topic {topic.name} has active subscriptions with connected consumers")
