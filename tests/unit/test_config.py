@@ -26,6 +26,7 @@ def test_defaults_are_pulsars_where_pulsar_has_them() -> None:
         ("ledger_max_entries", 0, "ledger_max_entries: 0 is out of range; valid: 1 or more"),
         ("default_partitions", -1, "default_partitions: -1 is out of range; valid: 0 or more"),
         ("keep_alive_interval_s", 0.0, "keep_alive_interval_s: 0.0 is out of range; valid: above 0"),
+        ("metrics_level", "all", "metrics_level: 'all' is out of range; valid: topic, namespace, broker"),
         ("keep_alive_interval_s", float("nan"), "keep_alive_interval_s: nan is out of range"),
     ],
 )
