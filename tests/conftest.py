@@ -1,0 +1,7 @@
+"""What every tier may use; a cluster is brought up for the first test that asks for one."""
+
+from __future__ import annotations
+
+from tests.support.cluster_fixtures import cluster, images, kube_namespace, pytest_runtest_makereport
+
+__all__ = ["cluster", "images", "kube_namespace", "pytest_runtest_makereport"]

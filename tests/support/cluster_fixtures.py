@@ -1,0 +1,112 @@
+"""The fixtures of every test that needs a real Kubernetes: the cluster, images in it, and a namespace per test."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import uuid
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from .cluster import PROJECT, SCRIPT, Cluster
+
+#: Kubernetes is built the first time: twelve minutes on two cores, twice that while other tests run.
+UP_WITHIN_S = 2400.0
+IMAGE_WITHIN_S = 900.0
+
+_failed = pytest.StashKey[bool]()
+
+
+def why_not() -> str | None:
+    """Why there can be no cluster on this machine, or ``None`` if there can."""
+    if shutil.which("kind") and subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0:
+        return None
+    missing = []
+    if os.geteuid() != 0:
+        missing.append("the user is not root")
+    if not shutil.which("apt-get"):
+        missing.append("there is no apt-get to install etcd and containerd with")
+    if not (shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin")):
+        missing.append("there is no Go toolchain to build Kubernetes with")
+    return None if not missing else f"neither Docker with kind, and {', '.join(missing)}"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """The cluster: the one that is up, or else a new one, ended after the last session that uses it.
+
+    With ``HELIOGRAPH_KEEP_CLUSTER`` set it stays. The test is skipped where there can be none.
+    """
+    if reason := why_not():
+        pytest.skip(f"no Kubernetes on this machine: {reason}")
+    state = Path(os.environ.get("HELIOGRAPH_CLUSTER_DIR", PROJECT / ".cache" / "cluster"))
+    state.parent.mkdir(parents=True, exist_ok=True)
+    # Sessions share a cluster, each with a shared lock; whoever can have the lock alone is the last.
+    with (state.parent / f"{state.name}.used").open("w") as used:
+        fcntl.flock(used, fcntl.LOCK_SH)
+        ours = state / "by-tests"
+        if subprocess.run([SCRIPT, "status"], capture_output=True, check=False).returncode != 0:
+            done = subprocess.run([SCRIPT, "up"], capture_output=True, text=True, timeout=UP_WITHIN_S, check=False)
+            assert done.returncode == 0, f"scripts/cluster up:\n{done.stderr}{done.stdout}"
+            ours.touch()
+        yield Cluster()
+        try:
+            fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        if ours.exists() and not os.environ.get("HELIOGRAPH_KEEP_CLUSTER"):
+            subprocess.run([SCRIPT, "down"], capture_output=True, timeout=120, check=True)
+
+
+class Images:
+    """``images[TARGET]`` is the name of the image of that target of the Dockerfile, in the cluster."""
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._loaded: dict[str, str] = {}
+
+    def __getitem__(self, target: str) -> str:
+        if target not in self._loaded:
+            archive = self._directory / f"{target}.tar"
+            command = [str(PROJECT / "scripts" / "build-image"), "--archive", str(archive), target]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=IMAGE_WITHIN_S, check=False)
+            assert done.returncode == 0, f"scripts/build-image {target}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}"
+            self._cluster.load_image(archive)
+            archive.unlink()
+            self._loaded[target] = f"localhost/heliograph-{target}:dev"
+        return self._loaded[target]
+
+
+@pytest.fixture(scope="session")
+def images(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Images:
+    """Images of this working tree, built and loaded into the cluster when first asked for."""
+    return Images(cluster, tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture
+def kube_namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A Kubernetes namespace of the test's own. Its end is not waited for."""
+    stem = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:40].strip("-")
+    name = f"{stem}-{uuid.uuid4().hex[:6]}"
+    cluster.kubectl("create", "namespace", name)
+    yield name
+    if request.node.stash.get(_failed, False):
+        request.node.add_report_section("teardown", f"Kubernetes namespace {name}", cluster.diagnosis(name))
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remembers for fixtures that the test has failed."""
+    report = yield
+    if report.failed:
+        item.stash[_failed] = True
+    return report
