@@ -37,7 +37,11 @@ async def get_namespace(request: web.Request) -> web.Response:
     return as_json(namespace_document(broker.namespace(namespace_of(request)), broker.config))
 
 
-@operation("Create a namespace, with policies or without.", body=NamespaceDocument)
+@operation(
+    "Create a namespace, with policies or without.",
+    body=NamespaceDocument,
+    example='{"retention_policies": {"retentionTimeInMinutes": 60, "retentionSizeInMB": 512}}',
+)
 async def create_namespace(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = namespace_of(request)

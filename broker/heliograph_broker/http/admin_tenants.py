@@ -13,6 +13,7 @@ from .context import BROKER, accepted, as_json, body_as, flag, tenant_of
 from .operations import Parameter, operation
 
 _FORCE = Parameter("force", bool, "Delete its namespaces, their topics and messages too.")
+_EXAMPLE = '{"adminRoles": ["ops"], "allowedClusters": ["standalone"]}'
 
 
 class TenantInfo(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -49,7 +50,7 @@ async def _record(request: web.Request, limits: Policies) -> TenantRecord:
     return TenantRecord(admin_roles=roles, allowed_clusters=info.allowed_clusters, limits=limits)
 
 
-@operation("Create a tenant.", body=TenantInfo, body_required=True)
+@operation("Create a tenant.", body=TenantInfo, body_required=True, example=_EXAMPLE)
 async def create_tenant(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = tenant_of(request)
@@ -57,7 +58,7 @@ async def create_tenant(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Change a tenant's administrators or clusters.", body=TenantInfo, body_required=True)
+@operation("Change a tenant's administrators or clusters.", body=TenantInfo, body_required=True, example=_EXAMPLE)
 async def update_tenant(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = tenant_of(request)

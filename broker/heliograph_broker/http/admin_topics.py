@@ -109,6 +109,7 @@ async def _partitions(request: web.Request) -> PartitionsDocument:
     body=Partitions | PartitionsDocument,
     body_required=True,
     answers={204: None, 406: Refusal},
+    example="4",
 )
 async def create_partitioned(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
@@ -120,7 +121,7 @@ async def create_partitioned(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Give a topic more partitions.", body=Partitions | PartitionsDocument, body_required=True)
+@operation("Give a topic more partitions.", body=Partitions | PartitionsDocument, body_required=True, example="4")
 async def update_partitions(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = topic_of(request)

@@ -35,6 +35,7 @@ class ApplyAnswer(msgspec.Struct):
     body=Media(("application/yaml",), Manifest),
     body_required=True,
     answers={200: ApplyAnswer},
+    example='{"apiVersion": "heliograph.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "acme"}, "spec": {}}',
 )
 async def apply(request: web.Request) -> web.Response:
     """Answer with what was done to each resource, once durable; nothing is done if anything is wrong."""

@@ -121,6 +121,7 @@ async def get_replication(request: web.Request) -> web.Response:
 @operation(
     "Name the namespace's clusters; there is only this one.",
     body=list[str],
+    example=_CLUSTERS_EXAMPLE,
     body_required=True,
     answers={204: None, 403: Refusal},
 )
@@ -146,6 +147,7 @@ async def get_topic_replication(request: web.Request) -> web.Response:
 @operation(
     "Name the topic's clusters; there is only this one.",
     body=list[str],
+    example=_CLUSTERS_EXAMPLE,
     body_required=True,
     answers={204: None, 403: Refusal},
 )

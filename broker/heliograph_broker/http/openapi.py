@@ -155,7 +155,7 @@ def _operation(method: str, path: str, described: Operation, schema_of: _SchemaO
     if described.body is not None:
         entry["requestBody"] = {
             "required": described.body_required,
-            "content": _content(described.body, schema_of, text=JSON),
+            "content": _content(described.body, schema_of, text=JSON, example=described.example),
         }
     answers: dict[int, Any] = dict.fromkeys(_refusals(method, path, described), Refusal)
     answers |= described.answers
@@ -188,8 +188,16 @@ def _refusal_names(paths: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, in
     return [(_refusal_name(status), status) for status in sorted(found)]
 
 
-def _content(kind: Any, schema_of: _SchemaOf, *, text: str) -> dict[str, Any]:
+def _content(kind: Any, schema_of: _SchemaOf, *, text: str, example: str = "") -> dict[str, Any]:
     """Return the content map of a body or answer; ``text`` is the content type of a bare ``str``."""
+    content = _media(kind, schema_of, text)
+    if example:
+        for media in content.values():
+            media["example"] = msgspec.json.decode(example)
+    return content
+
+
+def _media(kind: Any, schema_of: _SchemaOf, text: str) -> dict[str, dict[str, Any]]:
     if isinstance(kind, Media):
         schema = _BINARY if kind.kind is bytes else schema_of(kind.kind)
         return {media_type: {"schema": schema} for media_type in kind.types}

@@ -49,6 +49,8 @@ class Operation(msgspec.Struct, frozen=True):
     body_required: bool = False
     query: tuple[Parameter, ...] = ()
     answers: Mapping[int, Any] = msgspec.field(default_factory=lambda: {204: None})
+    #: A body as somebody would send it, as JSON.
+    example: str = ""
 
 
 def operation(
@@ -58,11 +60,13 @@ def operation(
     body_required: bool = False,
     query: tuple[Parameter, ...] = (),
     answers: Mapping[int, Any] | None = None,
+    example: str = "",
 ) -> Callable[[Handler], Handler]:
     """Attach an :class:`Operation` to a handler. Without ``answers`` it answers 204."""
 
     def attach(handler: Handler) -> Handler:
-        described = Operation(summary, body, body_required, query, answers if answers is not None else {204: None})
+        given = answers if answers is not None else {204: None}
+        described = Operation(summary, body, body_required, query, given, example)
         setattr(handler, _ATTRIBUTE, described)
         return handler
 

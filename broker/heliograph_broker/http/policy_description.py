@@ -63,6 +63,11 @@ class PolicyPath(msgspec.Struct, frozen=True, kw_only=True):
     guards_backlog: bool = False
 
     @property
+    def sample(self) -> str:
+        """The example as JSON, without the unit that may follow it in parentheses."""
+        return self.example.partition(" (")[0]
+
+    @property
     def answer(self) -> Any:
         """The type of what a GET answers, for the API's description."""
         # There a bare text would be one that is not JSON.

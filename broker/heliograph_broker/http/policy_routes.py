@@ -107,7 +107,9 @@ def _get_of_namespace(policy: PolicyPath) -> Handler:
 
 
 def _set_of_namespace(policy: PolicyPath) -> Handler:
-    @operation(f"Set for the namespace: {policy.title}.", body=policy.document, body_required=True)
+    @operation(
+        f"Set for the namespace: {policy.title}.", body=policy.document, body_required=True, example=policy.sample
+    )
     async def set_policy(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
         namespace = namespace_of(request)
@@ -167,6 +169,7 @@ def _set_of_topic(policy: PolicyPath, path: str) -> Handler:
         body=policy.document,
         body_required=not policy.topic_query,
         query=parameters,
+        example=policy.sample,
     )
     async def set_policy(request: web.Request) -> web.Response:
         broker = request.app[BROKER]

@@ -41,7 +41,13 @@ async def get_of_namespace(request: web.Request) -> web.Response:
     return as_json(quota_map(request.app[BROKER].namespace(namespace_of(request)).policies))
 
 
-@operation("Set a backlog quota for the namespace.", body=QuotaDocument, body_required=True, query=(_KIND,))
+@operation(
+    "Set a backlog quota for the namespace.",
+    body=QuotaDocument,
+    body_required=True,
+    query=(_KIND,),
+    example=_EXAMPLE,
+)
 async def set_of_namespace(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace = namespace_of(request)
@@ -80,7 +86,13 @@ async def get_of_topic(request: web.Request) -> web.Response:
     return as_json(quota_map(own or Policies()))
 
 
-@operation("Set a backlog quota for the topic.", body=QuotaDocument, body_required=True, query=(_KIND, GLOBAL))
+@operation(
+    "Set a backlog quota for the topic.",
+    body=QuotaDocument,
+    body_required=True,
+    query=(_KIND, GLOBAL),
+    example=_EXAMPLE,
+)
 async def set_of_topic(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = policy_topic(request)

@@ -113,6 +113,7 @@ async def list_schemas(request: web.Request) -> web.Response:
     "Add a schema, if it is compatible with what is there.",
     body=SchemaDocument,
     body_required=True,
+    example='{"type": "STRING", "schema": "", "properties": {}}',
     answers={200: SchemaVersionAnswer},
 )
 async def post_schema(request: web.Request) -> web.Response:

@@ -43,7 +43,11 @@ async def get_rate(request: web.Request) -> web.Response:
 
 
 @operation(
-    "Set the dispatch rate of the subscription alone.", body=DispatchRateDocument, body_required=True, query=(GLOBAL,)
+    "Set the dispatch rate of the subscription alone.",
+    body=DispatchRateDocument,
+    body_required=True,
+    query=(GLOBAL,),
+    example=SUBSCRIPTION_DISPATCH_RATE.sample,
 )
 async def set_rate(request: web.Request) -> web.Response:
     broker = request.app[BROKER]

@@ -106,6 +106,14 @@ def test_a_body_and_an_answer_are_what_their_types_say() -> None:
     assert (list(shelf["properties"]), shelf["required"]) == (["shelfName", "places"], ["shelfName"])
 
 
+def test_examples_fit_what_is_taken(app: web.Application) -> None:
+    shown = [found for _, _, found in openapi.described_routes(app) if found is not None and found.example]
+    assert len(shown) > 50
+    for described in shown:
+        kind = described.body.kind if isinstance(described.body, Media) else described.body
+        msgspec.json.decode(described.example, type=kind)
+
+
 def test_what_may_be_refused_follows_from_what_is_taken() -> None:
     def refused(method: str, path: str, **options: Any) -> set[int]:
         found = one(method, path, Operation("Do it.", **options))
