@@ -233,6 +233,29 @@ def test_many_small_segments_become_few(path: Path) -> None:
     store.close()
 
 
+def test_metadata_that_was_large_once_is_small_after_a_start(path: Path, store: LedgerStore) -> None:
+    for number in range(200):
+        store.put(b"m/%d" % number, bytes(60_000))
+    store.commit()
+    large = DataDir.files_bytes(path)
+    assert large > 8 * MIB
+    for number in range(200):
+        store.put(b"m/%d" % number, b"%d" % number)
+    store.commit()
+    store.close()
+    (path / "metadata.tmp").write_bytes(b"left by a crash")
+    again = open_store(path)
+    assert DataDir.files_bytes(path) < MIB
+    assert again.disk_bytes() < MIB
+    assert dict(again.scan(b"m/")) == {b"m/%d" % number: b"%d" % number for number in range(200)}
+    again.put(b"m/new", b"1")
+    again.commit()
+    again.close()
+    again = open_store(path)
+    assert again.get(b"m/new") == b"1"
+    again.close()
+
+
 class Deferring(InlineScheduler):
     """Keeps background jobs until they are asked for, and what they return until later still."""
 

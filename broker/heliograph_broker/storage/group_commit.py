@@ -6,6 +6,7 @@ entry of that ledger is. Nothing is reported durable before its sync.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import lmdb
 import structlog
 
-from .data_dir import DataDir
+from .data_dir import DataDir, sync_directory
 from .entry import Entry
 from .group import Committed, EntrySink, Group, RecordSource, StorageFull, StoreStats
 from .scheduler import InlineScheduler, Scheduler
@@ -24,6 +25,8 @@ log = structlog.get_logger(__name__)
 
 #: A group is full with so many bytes of entries: its pages are memory until its transaction ends.
 GROUP_BYTES = 16 * 1024 * 1024
+#: A smaller metadata file is left as it is at start, however much of it is free.
+_COMPACT_METADATA_BYTES = 4 * 1024 * 1024
 _U32 = 1 << 32
 _U64 = 1 << 64
 _I64 = 1 << 63
@@ -260,5 +263,32 @@ class GroupCommit:
 
 
 def open_metadata(path: Path, map_bytes: int) -> lmdb.Environment:
-    """Open or create the metadata's environment. Raises :class:`lmdb.Error`."""
+    """Open or create the metadata's environment, without most of its free pages if it is largely free.
+
+    LMDB uses free pages again but never returns them, so the file keeps the size of its worst moment: large cursors.
+    A copy takes its place by a rename, so a crash leaves the one or the other. Raises :class:`lmdb.Error`.
+    """
+    temporary = path.with_suffix(".tmp")
+    temporary.unlink(missing_ok=True)
+    environment = _open_environment(path, map_bytes)
+    pages = environment.info()["last_pgno"] + 1
+    stat = environment.stat()
+    used = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+    if pages * stat["psize"] < _COMPACT_METADATA_BYTES or used * 4 > pages:
+        return environment
+    try:
+        environment.copy(str(temporary), compact=True)
+        with temporary.open("rb") as copied:
+            os.fsync(copied.fileno())
+    except (lmdb.Error, OSError) as error:
+        log.warning("the metadata's free pages stay", path=str(path), error=str(error))
+        temporary.unlink(missing_ok=True)
+        return environment
+    environment.close()
+    temporary.rename(path)
+    sync_directory(path.parent)
+    return _open_environment(path, map_bytes)
+
+
+def _open_environment(path: Path, map_bytes: int) -> lmdb.Environment:
     return lmdb.open(str(path), map_size=map_bytes, subdir=False, lock=True, max_readers=64)
