@@ -134,6 +134,38 @@ def test_topic_and_internal_stats_after_traffic(broker: BrokerProcess, client: p
     assert f"pulsar_in_messages_total{{{labels}}} 20\n" in metrics
 
 
+def test_latencies_sizes_and_lookups_are_measured(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    labels = f'cluster="standalone",namespace="public/default",topic="persistent://public/default/{topic}"'
+
+    def value(name: str, more: str = labels) -> float:
+        lines = _get(broker, "/metrics").decode().splitlines()
+        (found,) = [line for line in lines if line.startswith(f"{name}{{{more}}} ")]
+        return float(found.rpartition(" ")[2])
+
+    own = 'cluster="standalone"'
+    lookups, published = value("pulsar_broker_lookup_count", own), value("pulsar_broker_publish_latency_count", own)
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, batching_enabled=False)
+    for size in (10, 10, 400, 3000, 50_000):
+        producer.send(b"x" * size)
+        consumer.receive(10_000)
+    assert value("pulsar_broker_lookup_count", own) >= lookups + 2
+    assert value("pulsar_broker_lookup", f'{own},quantile="1.0"') > 0
+    assert value("pulsar_broker_publish_latency_count", own) == published + 5
+    least, most = (value("pulsar_broker_publish_latency", f'{own},quantile="{q}"') for q in ("0.0", "1.0"))
+    assert 0 < least <= most < 30_000
+    assert value("pulsar_entry_size_count") == value("pulsar_storage_write_latency_count") == 5
+    assert value("pulsar_entry_size_sum") == value("pulsar_storage_size")
+    sizes = {bound: value(f"pulsar_entry_size_le_{bound}") for bound in ("128", "512", "4_kb", "16_kb", "100_kb")}
+    assert sizes == {"128": 2, "512": 1, "4_kb": 1, "16_kb": 0, "100_kb": 1}
+    # The write and its sync are a part of the whole.
+    assert 0 < value("pulsar_storage_ledger_write_latency_sum") <= value("pulsar_storage_write_latency_sum")
+    assert value("pulsar_storage_write_rate") > 0
+    assert value("pulsar_storage_read_rate") > 0
+    assert value("pulsar_broker_throttled_connections", own) == 0
+    consumer.close()
+
+
 def test_partitioned_stats_are_the_sum(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     path = f"/admin/v2/persistent/public/default/{topic}"
     _send(broker, "PUT", f"{path}/partitions", "4")
