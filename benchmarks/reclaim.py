@@ -193,7 +193,7 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="An eighth of the bytes, in segments of 16 MiB.")] = False,
     only: Annotated[str, typer.Option(help="Shapes whose name holds this text.")] = "",
     directory: Annotated[Path | None, typer.Option(help="Where the data goes.")] = None,
-    watch: Annotated[float, typer.Option(help="Seconds to watch after the trimming.")] = 30.0,
+    watch: Annotated[float, typer.Option(help="Seconds to watch after the trimming.")] = GOAL_S,
     course: Annotated[bool, typer.Option("--course", help="Print the ratio over time, too.")] = False,
 ) -> None:
     """Fill a store with 2 GiB, trim 90 %, and measure until the directory has at most 1.5 times the live bytes."""
