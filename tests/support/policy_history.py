@@ -50,11 +50,33 @@ class HistoryMaker:
             steps.append(step("create", topic="t", name="a", at="earliest"))
         if rng.random() < 0.7:
             steps.append(step("connect", topic="t", subscription=0, kind=self._kind(), permits=rng.choice((2, 5, 50))))
+        if "dead letters" in self.themes:
+            steps += self._graveyard()
         rng.shuffle(steps)
         for _ in range(rng.randint(8, 40)):
             steps.append(self._step())
         # Whatever is due has happened when the history ends.
         return [*steps, step("wait", ms=1000), step("wait", ms=1000)]
+
+    def _graveyard(self) -> list[Step]:
+        """Dead letters that may die again, in a last place or in a circle."""
+        rng = self._rng
+        steps = [step("policy", level="topic:t", name="dead_letter_topic", value="d")]
+        if rng.random() < 0.5:
+            steps.append(step("policy", level="topic:t", name="message_ttl_ms", value=rng.choice(_TTLS)))
+        if rng.random() < 0.6:
+            steps.append(step("policy", level="topic:d", name="message_ttl_ms", value=rng.choice(_TTLS)))
+            steps.append(step("policy", level="topic:d", name="dead_letter_topic", value=self._target("etd")))
+        if rng.random() < 0.3:
+            steps.append(step("policy", level="topic:e", name="message_ttl_ms", value=rng.choice(_TTLS)))
+            steps.append(step("policy", level="topic:e", name="dead_letter_topic", value=self._target("td")))
+        return steps
+
+    def _target(self, choice: str) -> str:
+        """A dead-letter topic; one over its quota would refuse letters, which then wait: no matter of this model."""
+        if self.themes & {"size quota", "age quota"}:
+            choice = choice.replace("t", "d")
+        return self._rng.choice(choice)
 
     # -- parts -----------------------------------------------------------------------------------------------
 
@@ -62,7 +84,7 @@ class HistoryMaker:
         return self._rng.choice(("Exclusive", "Shared", "Shared", "Key_Shared"))
 
     def _topic(self) -> str:
-        return "d" if "dead letters" in self.themes and self._rng.random() < 0.15 else "t"
+        return self._rng.choice("de") if "dead letters" in self.themes and self._rng.random() < 0.15 else "t"
 
     def _step(self) -> Step:
         rng = self._rng
@@ -186,7 +208,7 @@ class HistoryMaker:
                 name, value = "ttl_in_batches", rng.random() < 0.7
                 levels = ["topic:t", "namespace:live", "broker"]
         elif theme == "dead letters":
-            name, value = "dead_letter_topic", rng.choice(("d", "d", "d", "t"))
+            name, value = "dead_letter_topic", self._target("dddet")
             levels = ["topic:t", "topic:t", "namespace:live", "topic:d"]
             if rng.random() < 0.5:
                 name, value = "message_ttl_ms", rng.choice(_TTLS)

@@ -28,9 +28,9 @@ from .policy_oracle_state import (
     require,
 )
 
-#: The topics of a history by the names it uses; ``d`` is where messages go that expire, mostly.
-TOPICS = {"t": "persistent://acme/live/t", "d": "persistent://acme/dead/d"}
-NAMESPACES = {"t": "live", "d": "dead"}
+#: The topics of a history by the names it uses; ``d`` and ``e`` are where messages go that expire, mostly.
+TOPICS = {"t": "persistent://acme/live/t", "d": "persistent://acme/dead/d", "e": "persistent://acme/dead/e"}
+NAMESPACES = {"t": "live", "d": "dead", "e": "dead"}
 
 
 @dataclass
@@ -55,7 +55,7 @@ class HistoryResult:
 
 
 class ModelledBroker:
-    """A broker with two topics, ``t`` and ``d`` (which has a subscription ``watch``), and the oracle of both."""
+    """A broker with three topics, of which ``d`` and ``e`` have a subscription ``watch``, and the oracle of them."""
 
     def __init__(self, directory: Path) -> None:
         self.core = Core(directory, ledger_max_entries=5, tail_cache_bytes=1500)
@@ -69,6 +69,8 @@ class ModelledBroker:
         self.oracle.now = self.oracle.ticked = self.core.clock.now_ms()
         for topic in self.oracle.topics.values():
             topic.used = self.oracle.now
+        #: The topics as objects: one that was deleted and made anew is another.
+        self.seen = {name: self._topic(name) for name in TOPICS}
         self.client = Client()
         self.producers: dict[str, Producer] = {}
         self.consumers: dict[int, Consumer] = {}
@@ -76,8 +78,9 @@ class ModelledBroker:
         self._serial = 0
         self._resumed: set[str] = set()
         self._evicted: dict[tuple[str, str], set[int]] = {}
-        self._topic("d").create_subscription("watch", "earliest")
-        self.oracle.topics["d"].subscriptions["watch"] = OracleSubscription("watch", True, {})
+        for name in "de":
+            self._topic(name).create_subscription("watch", "earliest")
+            self.oracle.topics[name].subscriptions["watch"] = OracleSubscription("watch", True, {})
 
     # -- the core ----------------------------------------------------------------------------------------------
 
