@@ -7,6 +7,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from heliograph_broker.protocol import wire_pb2 as wire
 
 from tests.integration.clients import (
     DEADLINE_MS,
@@ -19,6 +20,7 @@ from tests.integration.clients import (
     rest,
 )
 from tests.integration.policies import PolicyNamespace
+from tests.integration.wire.client import WireClient, WireError, make_entry
 
 _KIB = b"k" * 1024
 
@@ -149,10 +151,22 @@ def test_a_message_carries_its_own_ttl(broker: RunningBroker, client: pulsar.Cli
     assert payloads(receive_available(consumer)) == [b"for ever"]
 
 
-def test_a_ttl_that_is_none_is_refused_to_its_publisher(broker: RunningBroker, client: pulsar.Client) -> None:
+def test_a_ttl_that_is_none_is_refused_by_name(broker: RunningBroker) -> None:
+    namespace = PolicyNamespace(broker)
+    with WireClient(broker.service_url) as wired:
+        producer = wired.producer(namespace.topic())
+        with pytest.raises(WireError, match="x-message-ttl is 'soon'") as refused:
+            wired.publish(producer, make_entry(b"never", properties=[wire.KeyValue(key="x-message-ttl", value="soon")]))
+        assert refused.value.code == wire.NotAllowedError
+        wired.publish(producer, make_entry(b"kept"), sequence_id=1)
+    assert _stats(broker, namespace)["msgInCounter"] == 1
+
+
+def test_a_ttl_that_is_none_fails_the_send_of_its_publisher(broker: RunningBroker, client: pulsar.Client) -> None:
     namespace = PolicyNamespace(broker)
     client.subscribe(namespace.topic(), "s").close()
-    producer = client.create_producer(namespace.topic(), batching_enabled=False)
+    # This client sends again whatever was refused, until its own timeout.
+    producer = client.create_producer(namespace.topic(), batching_enabled=False, send_timeout_millis=1000)
     with pytest.raises(pulsar.PulsarException):
         producer.send(b"never", properties={"x-message-ttl": "soon"})
     assert _backlog(broker, namespace) == 0
