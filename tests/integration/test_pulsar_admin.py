@@ -9,7 +9,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.support.pulsar_admin import PulsarAdmin, missing
+from tests.support.pulsar_admin import PulsarAdmin, library_calls, missing
 
 from .clients import RunningBroker, eventually, fresh_name, receive_many, rest
 
@@ -409,3 +409,46 @@ def test_topics_are_unloaded_compacted_truncated_and_terminated(
     assert admin(f"topics partitioned-terminate {namespace}/p").out.count("successfully terminated") == 2
     assert "not allowed" in admin.refused(f"topics terminate {namespace}/p")
     assert admin(f"topics stats-internal {full}").json["state"] == "Terminated"
+
+
+# -- the library of a newer release ------------------------------------------------------------------------------
+
+
+def test_the_admin_library_sends_and_reads_what_the_broker_does(broker: RunningBroker, full: str) -> None:
+    came_to = library_calls(broker.http_url, full)
+    failed = {name: outcome for name, outcome in came_to.items() if outcome.startswith("failed")}
+    assert failed == {}
+    returned = {name: outcome for name, outcome in came_to.items() if outcome != "done"}
+    assert returned == {
+        "get retention": "-1",
+        "get quotas": "2",
+        "get ttl": "3600",
+        "get policies": "3600",
+        "get topic ttl": "1800",
+        "get topic retention": "4096",
+        "get topic quota": "2",
+        "last": "9",
+        "peek": "m0 m1 m2",
+        "by id": "m4",
+        "examine": "m1",
+        "by time": "true",
+        "size": "0",
+        "properties": "{a=b}",
+        "subscriptions": "3",
+        "backlog of mid": "4",
+        "analyze": "3",
+        "analyze from": "2",
+        "expired": "2",
+        "quota used": str(1 << 20),
+        "backlog": "0",
+        "compact": "true",
+        "internal stats": "true",
+        "internal info": "true",
+        "get partitions": "3",
+        "partitioned stats": "3",
+        "terminate partitions": "3",
+        "terminate": "true",
+        "get tenant": "[ops]",
+        "leader": broker.http_url.partition("://")[2],
+        "cluster": broker.service_url,
+    }

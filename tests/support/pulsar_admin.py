@@ -1,4 +1,7 @@
-"""Pulsar's own pulsar-admin (Java), as released: many commands in one JVM, or one in a process of its own."""
+"""Pulsar's own pulsar-admin (Java), as released: many commands in one JVM, or one in a process of its own.
+
+And its admin library, of a newer release, by a small program.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _ROOT = Path(__file__).resolve().parents[2]
-_JARS = _ROOT / ".cache" / "java-tools" / "lib"
-_RUNNER = _ROOT / "tests" / "integration" / "java" / "AdminCommands.java"
+_FETCHED = _ROOT / ".cache" / "java-tools"
+_SOURCES = _ROOT / "tests" / "integration" / "java"
+_RUNNER = _SOURCES / "admin-tool" / "AdminCommands.java"
+_LIBRARY_CALLS = _SOURCES / "admin-library" / "AdminLibrary.java"
 _MAIN = "org.apache.pulsar.admin.cli.PulsarAdminTool"
 #: Commands are short: compiling them well would take longer than running them.
-_JAVA = ("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{_JARS}/*")
+_QUICK = ("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp")
+_JAVA = (*_QUICK, f"{_FETCHED}/admin-tool/*")
 #: A command takes some hundredths of a second, the first one three seconds.
 _COMMAND_WITHIN_S = 60.0
 #: What the logging library says once in every JVM.
@@ -39,7 +45,7 @@ def missing() -> str | None:
     """Return what keeps pulsar-admin from running here, None if nothing does."""
     if shutil.which("java") is None or shutil.which("javac") is None:
         return "no Java compiler on this machine"
-    if not (_JARS.parent / ".installed").exists():
+    if not (_FETCHED / ".installed").exists():
         return "not fetched: run scripts/java-tools"
     return None
 
@@ -120,6 +126,22 @@ class PulsarAdmin:
         ran = self.run(command)
         assert ran.code == 1, f"pulsar-admin {command}: {ran}"
         return ran.err
+
+
+def library_calls(http_url: str, topic: str) -> dict[str, str]:
+    """Make every call of AdminLibrary.java; return what each came to, by its name.
+
+    ``topic`` is ``tenant/namespace/name`` of one with messages.
+    """
+    done = subprocess.run(
+        [*_QUICK, f"{_FETCHED}/admin-library/*", str(_LIBRARY_CALLS), http_url, topic],
+        capture_output=True,
+        text=True,
+        timeout=2 * _COMMAND_WITHIN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(line.split("\t", 1) for line in done.stdout.splitlines())
 
 
 def _text(encoded: str) -> str:
