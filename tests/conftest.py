@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
-from tests.support.cluster_fixtures import cluster, images, kube_namespace, pytest_runtest_makereport
+from tests.support.cluster_fixtures import (
+    cluster,
+    images,
+    kube_namespace,
+    pytest_collection_modifyitems,
+    pytest_runtest_makereport,
+)
 
-__all__ = ["cluster", "images", "kube_namespace", "pytest_runtest_makereport"]
+__all__ = ["cluster", "images", "kube_namespace", "pytest_collection_modifyitems", "pytest_runtest_makereport"]
