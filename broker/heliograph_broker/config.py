@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,6 +14,26 @@ METRICS_LEVELS = ("topic", "namespace", "broker")
 _KIB = 1024
 _MIB = 1024 * _KIB
 _MINUTE_MS = 60_000
+
+RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
+    "broker_port": (0, 65535),
+    "http_port": (0, 65535),
+    "default_partitions": (0, None),
+    "max_unacked_per_consumer": (0, None),
+    "max_unacked_per_subscription": (0, None),
+    "disk_reserve_bytes": (0, None),
+    "max_message_size": (1, None),
+    "ledger_max_entries": (1, None),
+    "ledger_max_age_ms": (1, None),
+    "deduplication_inactivity_ms": (1, None),
+    "receive_buffer_bytes": (1, None),
+    "max_pending_publish_bytes": (1, None),
+    "max_connection_write_bytes": (1, None),
+    "tail_cache_bytes": (0, None),
+    # A segment that could not hold the largest entry would be closed empty for ever.
+    "segment_bytes": (_MIB, None),
+}
+"""The least and the most (``None``: any) a setting that is a whole number may be."""
 
 
 class BrokerConfig(msgspec.Struct, frozen=True):
@@ -80,24 +100,8 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     """No more is dispatched to a connection while so much of what was sent to it waits to be written."""
 
     def __post_init__(self) -> None:
-        for port in ("broker_port", "http_port"):
-            self._check(port, 0, 65535)
-        self._check("default_partitions", 0)
-        for count in ("max_unacked_per_consumer", "max_unacked_per_subscription", "disk_reserve_bytes"):
-            self._check(count, 0)
-        for positive in (
-            "max_message_size",
-            "ledger_max_entries",
-            "ledger_max_age_ms",
-            "deduplication_inactivity_ms",
-            "receive_buffer_bytes",
-            "max_pending_publish_bytes",
-            "max_connection_write_bytes",
-        ):
-            self._check(positive, 1)
-        self._check("tail_cache_bytes", 0)
-        # A segment that could not hold the largest entry would be closed empty for ever.
-        self._check("segment_bytes", _MIB)
+        for name, (least, most) in RANGES.items():
+            self._check(name, least, most)
         if self.metrics_level not in METRICS_LEVELS:
             levels = ", ".join(METRICS_LEVELS)
             raise ValueError(f"metrics_level: '{self.metrics_level}' is out of range; valid: {levels}")
@@ -118,7 +122,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
                 settings[name] = value
         return msgspec.convert(settings | given, cls, strict=False)
 
-    def _check(self, name: str, least: int, most: int | None = None) -> None:
+    def _check(self, name: str, least: int, most: int | None) -> None:
         value = getattr(self, name)
         if value < least or (most is not None and value > most):
             valid = f"{least} or more" if most is None else f"{least} to {most}"

@@ -15,7 +15,7 @@ UNLIMITED = -1
 MAX_DURATION_MS = 2**63 - 1
 VALID = "500ms, 90s, 15m, 3h, 7d, 1w, 0, -1 or infinite"
 
-_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(0|[1-9][0-9]{0,18})(\.[0-9]{1,9})?(ms|s|m|h|d|w)", re.ASCII)
 
 
@@ -37,7 +37,7 @@ def parse_duration(value: object) -> int:
     if match is None:
         raise _invalid(value)
     whole, fraction, unit = match.groups()
-    duration = int(Fraction(whole + (fraction or "")) * _UNITS[unit])
+    duration = int(Fraction(whole + (fraction or "")) * UNITS[unit])
     if duration > MAX_DURATION_MS:
         raise InvalidDuration(
             f"{quoted(value)} is too long a duration; valid: at most {MAX_DURATION_MS}ms, or infinite"
@@ -53,8 +53,8 @@ def format_duration(duration_ms: int) -> str:
     if duration_ms < 0:
         return "infinite"
     for unit in ("d", "h", "m", "s"):
-        if duration_ms and duration_ms % _UNITS[unit] == 0:
-            return f"{duration_ms // _UNITS[unit]}{unit}"
+        if duration_ms and duration_ms % UNITS[unit] == 0:
+            return f"{duration_ms // UNITS[unit]}{unit}"
     return f"{duration_ms}ms" if duration_ms else "0"
 
 

@@ -70,6 +70,10 @@ def _problem(item: ErrorDetails, model: type[BaseModel]) -> str:
         return f"{quoted(value)} is too large; valid: {context['le']} or less"
     if kind == "string_too_short":
         return "'' is empty; valid: a name"
+    if kind == "string_too_long":
+        return f"{quoted(value)} is too long; valid: at most {context['max_length']} characters"
+    if kind == "too_long":
+        return f"{quoted(value)} is too long; valid: at most {context['max_length']}"
     message = item["msg"].removeprefix("Value error, ")
     return message if kind == "value_error" else f"{quoted(value)}: {message}"
 

@@ -1,93 +1,155 @@
 """The resources a person applies: BrokerCluster, Tenant, Namespace and Topic of ``heliograph.dev/v1alpha1``.
 
-One model for all: manifests are validated by it, and the custom resource definitions are to be generated from it.
-Fields are described, for the people who write them, in ``docs/manifests.md``.
+One model for all: manifests are validated by it, and the custom resource definitions are generated from it (by
+:mod:`.crds`), its docstrings with it: they are what ``kubectl explain`` and ``docs/resources.md`` say.
 """
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
-from .fields import Contradiction, DeletionPolicy, Model, Part, Reference, Size, unique
-from .names import InvalidName, TopicName, check_local, check_subscription
+from .cel import SIZE, InSchema, Rule
+from .cluster_spec import BrokerClusterSpec
+from .fields import (
+    MAX_SUBSCRIPTIONS,
+    PARTITION,
+    UNFIT,
+    Contradiction,
+    DeletionPolicy,
+    Model,
+    Part,
+    Reference,
+    Subscription,
+    Unique,
+)
+from .metadata import Metadata
+from .names import MAX_TOPIC_NAME_BYTES, InvalidName, TopicName, check_local
+from .policy_parts import MAX_PARTITIONS
 from .quoting import quoted
-from .specs import MAX_PARTITIONS, LimitsSpec, NamespacePolicySpec, PolicySpec
+from .specs import LimitsSpec, NamespacePolicySpec, PolicySpec
 
 API_VERSION = "heliograph.dev/v1alpha1"
 # The rules for a topic's own name are the same in every namespace.
 _STANDS_IN = "tenant/namespace"
-_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
+_PERSISTENT_ONLY = "is for persistent topics only; valid: leave it out, or persistent: true"
+_FOR_GOOD = "cannot be changed; valid: what it was, or a new resource"
 
 
-def _object_name(text: str) -> str:
-    if len(text) > 253 or not _OBJECT_NAME.fullmatch(text):
-        raise ValueError(
-            f"{quoted(text)} is not a name of an object in Kubernetes; valid: small letters, digits, - and ."
-            " (a letter or digit at both ends), at most 253; a name in the broker that has others goes in spec.name"
-        )
-    return text
+def _stays(field: str) -> Rule:
+    return Rule(f"self.{field} == oldSelf.{field}", _FOR_GOOD, f".{field}")
 
 
-def _subscription(text: str) -> str:
-    check_subscription(text)
-    return text
+def _name_stays() -> Rule:
+    name = "(has({x}.spec.name) ? {x}.spec.name : {x}.metadata.name)"
+    # Tenants may be without a spec.
+    return Rule(f"{name.format(x='self')} == {name.format(x='oldSelf')}", _FOR_GOOD, ".spec.name")
 
 
-Subscription = Annotated[str, AfterValidator(_subscription)]
-
-
-class Metadata(Model):
-    """Kubernetes' metadata: ``name`` and ``namespace`` tell resources apart, the rest does not concern a broker."""
-
-    name: Annotated[str, AfterValidator(_object_name)]
-    namespace: Annotated[str, AfterValidator(_object_name)] = "default"
-    labels: dict[str, str] = Field(default_factory=dict)
-    annotations: dict[str, str] = Field(default_factory=dict)
-    # What `kubectl get -o yaml` adds.
-    uid: Any = None
-    resource_version: Any = None
-    generation: Any = None
-    creation_timestamp: Any = None
-    deletion_timestamp: Any = None
-    deletion_grace_period_seconds: Any = None
-    managed_fields: Any = None
-    finalizers: Any = None
-    owner_references: Any = None
+def _keeps_nothing(field: str, unset: str = "") -> Rule:
+    allowed = f" || {unset}" if unset else ""
+    return Rule(f"self.persistent || !has(self.{field}){allowed}", _PERSISTENT_ONLY, f".{field}")
 
 
 class TenantSpec(Model):
-    """``name`` is the tenant's (default: ``metadata.name``); ``limits`` cap the policies of everything below it."""
+    """A tenant: who owns namespaces, and what no policy below it exceeds."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(oldSelf.clusterRef) || (has(self.clusterRef) && self.clusterRef == oldSelf.clusterRef)",
+            _FOR_GOOD,
+            ".clusterRef",
+        ),
+    )
 
     name: Part | None = None
+    """The tenant's name in the broker; `metadata.name` if left out. Cannot be changed."""
     cluster_ref: Reference | None = None
-    admin_roles: Annotated[list[str], AfterValidator(unique)] = Field(default_factory=list)
-    allowed_clusters: Annotated[list[str], AfterValidator(unique)] = Field(default_factory=list)
+    """The BrokerCluster it is on; if left out, the only one in the Kubernetes namespace. Cannot be changed once it is
+    set. A broker that runs by itself does not heed it."""
+    admin_roles: Unique[str] = Field(default_factory=list)
+    """Who may administer it."""
+    allowed_clusters: Unique[str] = Field(default_factory=list)
+    """Names of the clusters it may use; the broker's own if left out."""
     limits: LimitsSpec = LimitsSpec()
+    """Caps of what namespaces and topics below it may set; the lower figure wins."""
     deletion_policy: DeletionPolicy = "Delete"
+    """What becomes of the tenant in the broker when the resource is deleted: it goes (Delete), it goes if it has no
+    namespaces (DeleteIfEmpty), or it stays (Retain)."""
 
 
 class NamespaceSpec(NamespacePolicySpec):
-    """``name`` is the namespace's own (default: ``metadata.name``); policies hold for its topics that set none."""
+    """A namespace: the policies of its topics that set none themselves."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (_stays("tenantRef"),)
 
     tenant_ref: Reference
+    """The Tenant it belongs to. Cannot be changed."""
     name: Part | None = None
+    """The namespace's own name in the broker, without its tenant's; `metadata.name` if left out. Cannot be changed."""
     bundles: int = Field(default=4, ge=1, le=1024)
+    """Parts in which its topics are spread over brokers."""
     deletion_policy: DeletionPolicy = "Delete"
+    """What becomes of the namespace in the broker when the resource is deleted: it goes with its topics (Delete), it
+    goes if it has no topics (DeleteIfEmpty), or it stays (Retain)."""
 
 
 class TopicSpec(PolicySpec):
-    """``name`` is the topic's own (default: ``metadata.name``); ``partitions`` 0 is one that is not partitioned."""
+    """A topic and its policies."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        *(_keeps_nothing(field) for field in ("retention", "backlogQuota", "messageTTL", "deadLetterTopic")),
+        *(_keeps_nothing(field, f"!self.{field}") for field in ("ttlInBatches", "deduplication")),
+        _keeps_nothing("compactionThreshold", SIZE.where("self.compactionThreshold", "{value} == 0")),
+        _keeps_nothing("subscriptionExpiration"),
+        _keeps_nothing("subscriptions", "size(self.subscriptions) == 0"),
+        _stays("namespaceRef"),
+        _stays("persistent"),
+        Rule(
+            "self.partitions >= oldSelf.partitions",
+            "partitions cannot become fewer; valid: as many as there are, or more",
+            ".partitions",
+        ),
+        Rule(
+            "oldSelf.partitions > 0 || self.partitions == 0",
+            "a topic that is not partitioned cannot become so; valid: 0, or a new resource",
+            ".partitions",
+        ),
+    )
 
     namespace_ref: Reference
-    name: str | None = None
+    """The Namespace it belongs to. Cannot be changed."""
+    name: (
+        Annotated[
+            str,
+            Rule("self != ''", "it is empty; valid: a name, or leave it out"),
+            Rule(
+                f"!self.matches('{UNFIT}')",
+                "not a topic's name: it begins or ends with white space, or has characters that cannot be printed",
+            ),
+            Rule(
+                f"!self.matches('(?s:.){PARTITION}')",
+                "the name of a partition; valid: the topic's, with spec.partitions",
+            ),
+            InSchema({"maxLength": MAX_TOPIC_NAME_BYTES}),
+        ]
+        | None
+    ) = None
+    """The topic's own name in the broker, without its namespace's; `metadata.name` if left out. Cannot be changed."""
     persistent: bool = True
+    """A topic that is not persistent stores nothing, so retention, backlogQuota, messageTTL, deadLetterTopic,
+    ttlInBatches, deduplication, compactionThreshold, subscriptionExpiration and subscriptions are refused on it.
+    Cannot be changed."""
     partitions: int = Field(default=0, ge=0, le=MAX_PARTITIONS)
-    subscriptions: Annotated[list[Subscription], AfterValidator(unique)] = Field(default_factory=list)
+    """Partitions; 0: the topic is not partitioned, and stays so. May grow, never shrinks."""
+    subscriptions: Annotated[Unique[Subscription], Field(max_length=MAX_SUBSCRIPTIONS)] = Field(default_factory=list)
+    """Subscriptions made with the topic, so that no message is missed before the first consumer comes."""
     properties: dict[str, str] = Field(default_factory=dict)
+    """Texts by name, kept with the topic."""
     deletion_policy: DeletionPolicy = "Delete"
+    """What becomes of the topic in the broker when the resource is deleted: it goes with its messages (Delete), it
+    goes if no subscription has a backlog and nobody is connected (DeleteIfEmpty), or it stays (Retain)."""
 
     @model_validator(mode="after")
     def _only_persistent_topics_keep_anything(self) -> Self:
@@ -104,27 +166,10 @@ class TopicSpec(PolicySpec):
             "subscriptionExpiration": self.subscription_expiration,
             "subscriptions": self.subscriptions or None,
         }
-        found = [(field, "is for persistent topics only") for field, value in kept.items() if value is not None]
+        found = [(field, _PERSISTENT_ONLY) for field, value in kept.items() if value is not None]
         if found:
-            raise Contradiction([(field, f"{text}; valid: leave it out, or persistent: true") for field, text in found])
+            raise Contradiction(found)
         return self
-
-
-class StorageSpec(Model):
-    """The volume of each broker: its size, and the StorageClass it comes from (default: the cluster's)."""
-
-    size: Size
-    storage_class_name: str | None = None
-
-
-class BrokerClusterSpec(Model):
-    """A StatefulSet of brokers, the policies it starts from and the limits nothing on it exceeds."""
-
-    replicas: int = Field(default=1, ge=0, le=1000)
-    image: str | None = Field(default=None, min_length=1)
-    storage: StorageSpec | None = None
-    broker_defaults: NamespacePolicySpec = NamespacePolicySpec()
-    limits: LimitsSpec = LimitsSpec()
 
 
 class Resource(Model):
@@ -147,11 +192,17 @@ class Resource(Model):
 
 
 class BrokerCluster(Resource):
+    """Brokers and what they run on: the operator keeps a StatefulSet and its Services as it says."""
+
     kind: Literal["BrokerCluster"]
     spec: BrokerClusterSpec = BrokerClusterSpec()
 
 
 class Tenant(Resource):
+    """A tenant of a broker: the owner of Namespaces, with limits for all of them."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (_name_stays(),)
+
     kind: Literal["Tenant"]
     spec: TenantSpec = TenantSpec()
 
@@ -162,6 +213,10 @@ class Tenant(Resource):
 
 
 class Namespace(Resource):
+    """A namespace of a Tenant: it holds Topics, and the policies of those that set none themselves."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (_name_stays(),)
+
     kind: Literal["Namespace"]
     spec: NamespaceSpec
 
@@ -172,6 +227,24 @@ class Namespace(Resource):
 
 
 class Topic(Resource):
+    """A topic of a Namespace, with its partitions, subscriptions and policies."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        _name_stays(),
+        Rule(
+            f"has(self.spec.name) || !self.metadata.name.matches('{PARTITION}')",
+            "the name of a partition; valid: the topic's, with spec.partitions",
+            ".metadata.name",
+        ),
+        Rule(
+            "size(bytes(has(self.spec.name) ? self.spec.name : self.metadata.name)) <= (self.spec.persistent ?"
+            f" {MAX_TOPIC_NAME_BYTES - len(f'persistent://{_STANDS_IN}/')}"
+            f" : {MAX_TOPIC_NAME_BYTES - len(f'non-persistent://{_STANDS_IN}/')})",
+            f"the topic's name is too long; valid: at most {MAX_TOPIC_NAME_BYTES} bytes with tenant and namespace",
+            ".spec.name",
+        ),
+    )
+
     kind: Literal["Topic"]
     spec: TopicSpec
 

@@ -15,7 +15,7 @@ UNLIMITED = -1
 MAX_SIZE = 2**63 - 1
 VALID = "10G, 512M, 10Gi, bytes as a number, -1 or infinite"
 
-_UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 _SIZE = re.compile(r"(0|[1-9][0-9]{0,18})(\.[0-9]{1,9})?([KMGTkmgt]?)(i?)", re.ASCII)
 
 
@@ -36,7 +36,7 @@ def parse_size(value: object) -> int:
         whole, fraction, unit, binary = match.groups()
         if not unit and (fraction or binary):
             raise _invalid(value)
-        number = int(Fraction(whole + (fraction or "")) * _UNITS[unit.upper()])
+        number = int(Fraction(whole + (fraction or "")) * UNITS[unit.upper()])
     else:
         raise _invalid(value)
     if number > MAX_SIZE:
@@ -51,8 +51,8 @@ def format_size(size: int) -> str:
     if size < 0:
         return "infinite"
     for unit in ("T", "G", "M", "K"):
-        if size and size % _UNITS[unit] == 0:
-            return f"{size // _UNITS[unit]}{unit}i"
+        if size and size % UNITS[unit] == 0:
+            return f"{size // UNITS[unit]}{unit}i"
     return str(size)
 
 

@@ -2,115 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
+from .cel import DURATION, SIZE, Rule, in_order
 from .fields import (
     Contradiction,
     Count,
     Duration,
+    DurationLimit,
     Model,
     OptionalTopic,
-    Period,
-    QuotaPolicy,
     Size,
+    SizeLimit,
+    Unique,
     UnusedFor,
-    above_zero,
-    unique,
 )
-from .policies import (
-    AutoTopicCreation,
-    BacklogQuota,
-    InactiveTopic,
-    Policies,
-    Rate,
-    Retention,
-    SubscribeRate,
-    contradictions,
+from .policies import BacklogQuota, Policies, contradictions
+from .policy_parts import (
+    AutoTopicCreationSpec,
+    BacklogQuotaSpec,
+    InactiveTopicSpec,
+    RateSpec,
+    RetentionSpec,
+    SubscribeRateSpec,
 )
-
-MAX_PARTITIONS: Final = 10_000
-
-
-class RetentionSpec(Model):
-    """What is kept of acknowledged data: until it is older than ``time`` or more than ``size``, whichever is first.
-
-    Both -1 keeps everything, both 0 nothing; one of them 0 and the other not is refused.
-    """
-
-    time: Duration
-    size: Size
-
-    def policy(self) -> Retention:
-        return Retention(self.time, self.size)
-
-
-class SizeQuotaSpec(Model):
-    """Bytes a topic's slowest subscription may be behind, and what happens then."""
-
-    limit: Annotated[Size, AfterValidator(above_zero)]
-    policy: QuotaPolicy = "producer_request_hold"
-
-
-class AgeQuotaSpec(Model):
-    """Age the oldest message not acknowledged may reach, and what happens then."""
-
-    limit: Annotated[Duration, AfterValidator(above_zero)]
-    policy: QuotaPolicy = "producer_request_hold"
-
-
-class BacklogQuotaSpec(Model):
-    """Limits of what is not acknowledged yet, by size and by age; either may be left out."""
-
-    destination_storage: SizeQuotaSpec | None = None
-    message_age: AgeQuotaSpec | None = None
-
-
-class RateSpec(Model):
-    """Messages and bytes (0 or left out: any number) that may pass in a ``period``."""
-
-    messages: Count = 0
-    bytes: Size = 0
-    period: Period = 1000
-
-    def policy(self) -> Rate:
-        return Rate(self.messages, self.bytes, self.period // 1000)
-
-
-class SubscribeRateSpec(Model):
-    """How often one consumer may subscribe in a ``period``; 0: as often as it wants."""
-
-    per_consumer: Count
-    period: Period = 30_000
-
-    def policy(self) -> SubscribeRate:
-        return SubscribeRate(self.per_consumer, self.period // 1000)
-
-
-class InactiveTopicSpec(Model):
-    """Whether (``delete``) and after how long a topic is deleted that nobody is connected to."""
-
-    max_inactive: Annotated[Duration, AfterValidator(above_zero)]
-    mode: Literal["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"] = (
-        "delete_when_no_subscriptions"
-    )
-    delete: bool = True
-
-    def policy(self) -> InactiveTopic:
-        # What never comes deletes nothing.
-        return InactiveTopic(max(0, self.max_inactive), self.mode, self.delete and self.max_inactive > 0)
-
-
-class AutoTopicCreationSpec(Model):
-    """Whether clients create topics by naming them; ``partitions`` 0: topics that are not partitioned."""
-
-    allow: bool
-    partitions: int = Field(default=0, ge=0, le=MAX_PARTITIONS)
-
-    def policy(self) -> AutoTopicCreation:
-        return AutoTopicCreation(self.allow, self.partitions if self.allow else 0)
-
 
 SubscriptionType = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
 SchemaCompatibility = Literal[
@@ -162,25 +79,62 @@ _DOCUMENTS: Final = (
 )
 
 
+def _not_below(quantity: str, quota: str, rule: str) -> Rule:
+    """Return the rule that the retention's ``quantity`` is not below the backlog ``quota``."""
+    return Rule(
+        f"!has(self.retention) || !has(self.backlogQuota) || !has(self.backlogQuota.{quota}) || ({rule})",
+        f"the retention is below backlogQuota.{quota}.limit; valid: at least the quota, or infinite",
+        f".retention.{quantity}",
+    )
+
+
 class LimitsSpec(Model):
     """The policies that can be capped from above. What is left out is inherited, or not limited."""
 
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        _not_below(
+            "size",
+            "destinationStorage",
+            in_order(SIZE, "self.retention.size", "self.backlogQuota.destinationStorage.limit"),
+        ),
+        _not_below(
+            "time", "messageAge", in_order(DURATION, "self.retention.time", "self.backlogQuota.messageAge.limit")
+        ),
+    )
+
     retention: RetentionSpec | None = None
+    """What is kept of messages that every subscription has acknowledged, or that none waits for: until older than
+    `time` or more than `size`, whichever is first. Not below the backlog quota. Nothing is kept if no level says."""
     backlog_quota: BacklogQuotaSpec | None = None
+    """Limits of what is not acknowledged yet, by size and by age, and what happens at them. None if no level says."""
     message_ttl: Duration | None = Field(default=None, alias="messageTTL")
+    """A duration: older messages count as acknowledged. -1 takes an inherited one back; 0 is at once."""
     expires: UnusedFor | None = None
+    """A duration: the topic is deleted when it was unused for so long. -1: never."""
     max_producers: Count | None = None
+    """Producers at a time; 0: no limit."""
     max_consumers: Count | None = None
+    """Consumers at a time; 0: no limit."""
     max_subscriptions: Count | None = None
-    max_message_size: Annotated[Size, AfterValidator(above_zero)] | None = None
+    """Subscriptions of a topic; 0: no limit."""
+    max_message_size: SizeLimit | None = None
+    """A size: the largest message (or batch) a producer may send. The broker's own limit if no level says."""
     max_consumers_per_subscription: Count | None = None
+    """Consumers of one subscription at a time; 0: no limit."""
     max_unacked_per_consumer: Count | None = None
+    """Messages a consumer may hold and not have acknowledged; 0: no limit. 50000 if no level says."""
     max_unacked_per_subscription: Count | None = None
-    max_delivery_delay: Annotated[Duration, AfterValidator(above_zero)] | None = None
+    """The same, for all consumers of a subscription together; 0: no limit. 200000 if no level says."""
+    max_delivery_delay: DurationLimit | None = None
+    """A duration: how far off a delivery time a producer may give. -1: any time."""
     subscription_expiration: UnusedFor | None = None
+    """A duration: a subscription nobody uses is deleted after so long. -1: never."""
     publish_rate: RateSpec | None = None
+    """How much may be published in a period."""
     dispatch_rate: RateSpec | None = None
+    """How much a topic gives out in a period."""
     subscription_dispatch_rate: RateSpec | None = None
+    """How much each subscription gives out in a period."""
 
     @model_validator(mode="after")
     def _no_contradictions(self) -> Self:
@@ -211,22 +165,37 @@ class PolicySpec(LimitsSpec):
     """The policies a Topic, a Namespace or a cluster's defaults may set. What is left out is inherited."""
 
     dead_letter_topic: OptionalTopic | None = None
+    """Where expired messages go: the name of a topic. The empty text takes an inherited one back."""
     ttl_in_batches: bool | None = None
+    """Open batches to look for messages with a TTL of their own. false if no level says."""
     deduplication: bool | None = None
+    """Drop what a producer sends a second time. false if no level says."""
     delayed_delivery: bool | None = None
+    """Heed the delivery time that producers give to messages. true if no level says."""
     inactive_topic: InactiveTopicSpec | None = None
+    """Whether and after how long the topic is deleted when nobody is connected to it."""
     subscribe_rate: SubscribeRateSpec | None = None
+    """How often one consumer may subscribe in a period."""
     compaction_threshold: Size | None = None
+    """A size: compact when so much was published since the last time. 0: never."""
     auto_subscription_creation: bool | None = None
-    subscription_types: Annotated[list[SubscriptionType], AfterValidator(unique)] | None = None
+    """Whether subscribing with a new name makes a subscription. The broker's setting if no level says."""
+    subscription_types: Unique[SubscriptionType] | None = None
+    """Types a subscription may have; none named, or an empty list: all."""
     encryption_required: bool | None = None
+    """Refuse messages that are not encrypted. false if no level says."""
     schema_compatibility: SchemaCompatibility | None = None
+    """Which changes of a schema are compatible, in Pulsar's words. FULL if no level says."""
     auto_update_schema: bool | None = None
+    """Whether producers may bring new versions of a schema. true if no level says."""
     schema_validation_enforced: bool | None = None
+    """Refuse producers without a schema where there is one. false if no level says."""
 
 
 class NamespacePolicySpec(PolicySpec):
     """What only a namespace may say: how many topics it may have, and how they come to be."""
 
     max_topics: Count | None = None
+    """Topics there may be in the namespace, each partition counted; 0: no limit."""
     auto_topic_creation: AutoTopicCreationSpec | None = None
+    """Whether clients make topics by naming them, and with how many partitions. The broker's setting if not said."""
