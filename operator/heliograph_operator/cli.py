@@ -1,0 +1,68 @@
+"""The command ``heliograph-operator``."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from typing import Annotated
+
+import typer
+
+from .logging_setup import FORMATS, LEVELS, configure_logging
+from .running import run
+from .settings import Settings
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def _group() -> None:
+    """Makes what BrokerCluster, Tenant, Namespace and Topic resources say so, and keeps it so."""
+
+
+@app.command("run")
+def run_command(
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(envvar="HELIOGRAPH_OPERATOR_NAMESPACES", help="Kubernetes namespace to serve; again for more"),
+    ] = None,
+    bind: Annotated[str, typer.Option(envvar="HELIOGRAPH_OPERATOR_BIND", help="Address of /metrics")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(envvar="HELIOGRAPH_OPERATOR_PORT", help="Port of /healthz and /metrics")] = 8090,
+    workers: Annotated[int, typer.Option(envvar="HELIOGRAPH_OPERATOR_WORKERS", min=1, max=256)] = 16,
+    refresh: Annotated[
+        float, typer.Option(envvar="HELIOGRAPH_OPERATOR_REFRESH", help="Seconds between looks at a broker", min=1)
+    ] = 15.0,
+    lease: Annotated[
+        str, typer.Option(envvar="HELIOGRAPH_OPERATOR_LEASE", help="Lease that decides who leads; empty: none")
+    ] = "",
+    operator_namespace: Annotated[
+        str, typer.Option(envvar="HELIOGRAPH_OPERATOR_NAMESPACE", help="Where the operator and its Lease are")
+    ] = "default",
+    log_level: Annotated[str, typer.Option(envvar="HELIOGRAPH_LOG_LEVEL")] = "info",
+    log_format: Annotated[str, typer.Option(envvar="HELIOGRAPH_LOG_FORMAT")] = "json",
+) -> None:
+    """Serve resources until SIGTERM. Without --namespace those of all Kubernetes namespaces."""
+    for value, allowed in ((log_level, LEVELS), (log_format, FORMATS)):
+        if value not in allowed:
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}")
+    configure_logging(log_format, log_level)
+    settings = Settings(
+        namespaces=tuple(namespace or ()),
+        bind=bind,
+        port=port,
+        workers=workers,
+        refresh_s=refresh,
+        lease=lease,
+        operator_namespace=operator_namespace,
+        identity=socket.gethostname(),
+    )
+    sys.exit(asyncio.run(run(settings)))
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""What the operator can be told when it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Without ``namespaces`` it serves all of the cluster."""
+
+    namespaces: tuple[str, ...] = ()
+    #: Where /healthz, /readyz and /metrics are served; port 0 takes a free one.
+    bind: str = "0.0.0.0"
+    port: int = 8090
+    #: Resources worked on at the same time.
+    workers: int = 16
+    #: Time (s) between two looks at each broker, which find drift and refresh the status.
+    refresh_s: float = 15.0
+    #: Time (s) a resource may go without being looked at, whatever happens.
+    resync_s: float = 60.0
+    #: Time (s) changes for one broker are collected to be sent together.
+    batch_s: float = 0.05
+    #: Name of the Lease the operators elect their leader with; empty for an operator that is alone.
+    lease: str = ""
+    #: The Kubernetes namespace of the Lease, and of the operator itself.
+    operator_namespace: str = "default"
+    #: What tells this operator from others in Leases and Events.
+    identity: str = "heliograph-operator"
