@@ -195,7 +195,8 @@ def schema(model: Kind, status: type[BaseModel]) -> _Schema:
         "properties": {
             "apiVersion": {"type": "string", "description": f"Version of the API: {API_VERSION}."},
             "kind": {"type": "string", "description": f"Kind of the resource: {model.__name__}."},
-            "metadata": {"type": "object"},
+            # The name is described so that a rule can point at it.
+            "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
             "spec": {**spec, "description": "What is to be."},
             "status": {
                 **_Inliner(reported.get("$defs", {})).inlined(reported),

@@ -1,0 +1,64 @@
+"""What a broker says of itself in one answer: what it has, what is set there, and how far behind its consumers are.
+
+Made for whoever keeps many topics in order from outside: one listing instead of a request for each. Policies are
+those set at the level itself, in the core's units (ms, bytes); what is inherited is not repeated.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from .policies import Policies
+
+
+class TenantState(msgspec.Struct, rename="camel"):
+    """A tenant; ``limits`` cap the policies of everything below it."""
+
+    admin_roles: list[str]
+    allowed_clusters: list[str]
+    limits: Policies
+
+
+class NamespaceState(msgspec.Struct, rename="camel"):
+    """A namespace and the policies set for its topics."""
+
+    bundles: int
+    policies: Policies
+
+
+class TopicState(msgspec.Struct, rename="camel"):
+    """A topic, all its partitions together; ``partitions`` is 0 for one that is not partitioned.
+
+    The backlog of a partition is that of its slowest durable subscription; messages and bytes are the sums over the
+    partitions, ages and uses of quotas the largest. What is -1 is not there: no message, or no limit.
+    """
+
+    partitions: int
+    policies: Policies
+    #: Subscriptions that every partition has, without the broker's own; sorted.
+    subscriptions: list[str] = []
+    backlog_messages: int = 0
+    backlog_bytes: int = 0
+    oldest_age_ms: int = -1
+    storage_bytes: int = 0
+    size_limit: int = -1
+    age_limit_ms: int = -1
+    #: How much of the limit is used, as a ratio: 0.15.
+    size_used: float = -1.0
+    age_used: float = -1.0
+    size_exceeded: bool = False
+    age_exceeded: bool = False
+    #: Clients that are connected.
+    producers: int = 0
+    consumers: int = 0
+
+
+class BrokerState(msgspec.Struct, rename="camel"):
+    """A whole broker, or what of it was asked for. Topics are by their full names, namespaces as ``tenant/own``."""
+
+    version: str
+    defaults: Policies
+    limits: Policies
+    tenants: dict[str, TenantState]
+    namespaces: dict[str, NamespaceState]
+    topics: dict[str, TopicState]
