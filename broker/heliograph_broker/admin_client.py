@@ -13,9 +13,11 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import aiohttp
+import msgspec
 
-from .admin_paths import topic_path
-from .resources.names import TopicName
+from .admin_paths import namespace_path, tenant_path, topic_path
+from .resources.broker_state import BrokerState
+from .resources.names import NamespaceName, TopicName
 
 #: An answer's JSON; its shape is Pulsar's, stated by each method.
 Json = Any
@@ -122,6 +124,15 @@ class AdminClient:
         results: list[dict[str, Any]] = answer["results"]
         return results
 
+    async def state(self, namespace: str | None = None) -> BrokerState:
+        """Return everything the broker has (or one namespace, and its tenant) in one answer."""
+        params = {"namespace": namespace} if namespace is not None else None
+        answer = await self.exchange("GET", "/heliograph/v1/status", params=params)
+        try:
+            return msgspec.json.decode(answer.body, type=BrokerState)
+        except msgspec.DecodeError as error:
+            raise AdminRefused(answer.status, f"the broker's status cannot be read: {error}") from error
+
     async def broker_version(self) -> str:
         return str(await self.request("GET", "/admin/v2/brokers/version"))
 
@@ -171,6 +182,14 @@ class AdminClient:
         if topic.partition < 0 and await self.partitions(topic) > 0:
             path += "/partitions"
         await self.request("DELETE", path, params={"force": "true"} if force else None)
+
+    async def delete_namespace(self, namespace: NamespaceName, *, force: bool = False) -> None:
+        """Delete a namespace; one with topics is refused unless ``force``, which deletes them."""
+        await self.request("DELETE", namespace_path(namespace), params={"force": "true"} if force else None)
+
+    async def delete_tenant(self, tenant: str, *, force: bool = False) -> None:
+        """Delete a tenant; one with namespaces is refused unless ``force``, which deletes them."""
+        await self.request("DELETE", tenant_path(tenant), params={"force": "true"} if force else None)
 
 
 _OLDEST = {"getEarliestTimeInBacklog": "true"}

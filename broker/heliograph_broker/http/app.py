@@ -34,6 +34,7 @@ from . import (
     policy_routes,
     quota_routes,
     schemas,
+    status,
     subscription_rates,
     unsupported_policies,
 )
@@ -80,6 +81,7 @@ def create_app(broker: Broker, config: BrokerConfig, endpoints: Endpoints) -> we
         internal_info,
         lookup,
         apply,
+        status,
         metrics,
         health,
         openapi,
