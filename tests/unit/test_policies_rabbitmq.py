@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from heliograph_broker.messaging.producer import Producer, Receipt
 from heliograph_broker.messaging.subscription import EXCLUSIVE, SHARED, AckId
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.protocol.frames import parse_entry
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import Policies
 from heliograph_broker.storage.entry import Entry
@@ -180,6 +182,27 @@ def test_a_ttl_that_is_not_a_whole_number_of_milliseconds_is_refused_by_name(cor
     assert "x-message-ttl" in reason
     assert f"'{text}'" in reason
     assert topic.end_offset == 0
+
+
+def test_a_refusal_comes_between_the_receipts_of_what_was_sent_before_and_after(core: Core) -> None:
+    told: list[int] = []
+
+    class Ordered(Client):
+        def send_receipts(self, producer: Producer, receipts: list[Receipt]) -> None:
+            told.extend(receipt[0] for receipt in receipts)
+
+        def send_publish_error(self, producer_id: int, sequence_id: int, server_error: int, message: str) -> None:
+            told.append(-sequence_id)
+
+    topic = core.topic()
+    producer = core.producer(topic, Ordered())
+    for sequence_id, ttl in enumerate(["soon", "1", "1", "soon", "never", "1", "soon"], 1):
+        one = frame("a", ttl=ttl)
+        topic.publish(producer, sequence_id, 0, 1, parse_entry(one).metadata, one)
+    assert told == [-1]
+    core.commit()
+    assert told == [-1, 2, 3, -4, -5, 6, -7]
+    assert topic.end_offset == 3
 
 
 @pytest.mark.parametrize("text", ["0", "1", "007", str(2**63 - 1)])

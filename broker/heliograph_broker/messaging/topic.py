@@ -68,6 +68,7 @@ class Topic(EntryLog):
 
     __slots__ = (
         "_in_flight",
+        "_refused",
         "bytes_in",
         "closed",
         "compaction",
@@ -134,6 +135,8 @@ class Topic(EntryLog):
         self.bytes_in = 0
         self.last_publish_ms = 0
         self._in_flight: deque[tuple[Producer, int, int]] = deque()
+        #: Refusals that wait for the receipts of what came before them: offset before which, producer, what to say.
+        self._refused: deque[tuple[int, Producer, int, int, str]] = deque()
         self.has_timed = record.timed
         self.compaction = TopicCompaction(self, record.compaction)
         super().__init__(name, record)
@@ -250,9 +253,7 @@ class Topic(EntryLog):
             now = self.last_receive_ms
         size = len(frame)
         if self.terminated:
-            producer.sink.send_publish_error(
-                producer.producer_id, sequence_id, wire.TopicTerminatedError, f"topic {self.name} is terminated"
-            )
+            self.refuse(producer, sequence_id, wire.TopicTerminatedError, f"topic {self.name} is terminated")
             return
         ttl_ms = -1
         try:
@@ -261,7 +262,7 @@ class Topic(EntryLog):
             if self.effective.ttl_in_batches and is_batch(metadata):
                 ttl_ms = min((ttl for ttl in ttls_in(metadata, frame) if ttl >= 0), default=-1)
         except InvalidMessageTtl as error:
-            producer.sink.send_publish_error(producer.producer_id, sequence_id, error.server_error, str(error))
+            self.refuse(producer, sequence_id, error.server_error, str(error))
             return
         if self.quota.active and not self.quota.admits(producer, size, now):
             return
@@ -303,8 +304,30 @@ class Topic(EntryLog):
         if self.publish_limit is not None:
             self.publish_limit.published(messages, size)
 
+    def refuse(self, producer: Producer, sequence_id: int, server_error: int, message: str) -> None:
+        """Tell a producer that an entry is not stored, in its turn: clients take receipts and errors in order only."""
+        if self._in_flight:
+            self._refused.append((self._next_offset, producer, sequence_id, server_error, message))
+        else:
+            producer.sink.send_publish_error(producer.producer_id, sequence_id, server_error, message)
+
+    def _tell_refused(self, offset: int) -> None:
+        """Send the refusals that were waiting for the entries before ``offset``."""
+        refused = self._refused
+        while refused and refused[0][0] <= offset:
+            _, producer, sequence_id, server_error, message = refused.popleft()
+            producer.sink.send_publish_error(producer.producer_id, sequence_id, server_error, message)
+
     def entries_durable(self, entries: list[Entry]) -> None:
         """A group is synced: send the receipts, then offer the entries to every subscription."""
+        while self._refused and self._refused[0][0] <= entries[-1].offset:
+            # A refusal has its turn in the middle of the group: what came before it goes first.
+            before = self._refused[0][0]
+            first = [entry for entry in entries if entry.offset < before]
+            entries = entries[len(first) :]
+            if first:
+                self.entries_durable(first)
+            self._tell_refused(before)
         in_flight = self._in_flight
         cache = self.host.tail_cache
         tail = self.tail
@@ -333,6 +356,8 @@ class Topic(EntryLog):
         for producer, of_producer in receipts.items():
             producer.sink.send_receipts(producer, of_producer)
         last = entries[-1]
+        if self._refused:
+            self._tell_refused(last.offset + 1)
         self.end_offset = last.offset + 1
         self.total_messages = last.total_messages
         self.total_bytes = last.total_bytes
@@ -354,6 +379,7 @@ class Topic(EntryLog):
             producer.sink.send_publish_error(
                 producer.producer_id, sequence_id, wire.PersistenceError, f"the entry could not be stored: {error}"
             )
+        self._tell_refused(entries[-1].offset + 1)
         if not self._in_flight:
             self._next_offset = self.end_offset
             self._next_messages = self.total_messages

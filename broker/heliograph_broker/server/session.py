@@ -43,6 +43,12 @@ _SEND = wire.BaseCommand.SEND
 #: Frequent commands that have no text field to check.
 _WITHOUT_TEXT = frozenset({wire.BaseCommand.ACK, wire.BaseCommand.FLOW, wire.BaseCommand.PING, wire.BaseCommand.PONG})
 
+#: What refuses one message, and would refuse it again.
+_OF_ONE_MESSAGE = (wire.NotAllowedError, wire.UnknownError)
+#: The C++ client, which the Python and Node.js ones are made of, fails a single message for a ChecksumError only.
+#: For any other error it reconnects and sends the same message again, without end.
+_CPP = "Pulsar-CPP"
+
 
 class Session(asyncio.BufferedProtocol):
     """Also the sink of its producers and consumers (see ``ProducerSink`` and ``ConsumerSink``)."""
@@ -339,6 +345,8 @@ class Session(asyncio.BufferedProtocol):
         refusal = command.send_error
         refusal.producer_id = producer_id
         refusal.sequence_id = sequence_id
+        if server_error in _OF_ONE_MESSAGE and self.client_version.startswith(_CPP):
+            server_error = wire.ChecksumError
         refusal.error = server_error  # type: ignore[assignment]
         refusal.message = message
         self.send(command)
