@@ -36,7 +36,7 @@ _WRITE_BYTES = 256 * 1024
 
 
 class _Turns:
-    """Lets others have the loop after each two milliseconds of work, and the store's writer its turn at the interpreter.
+    """Lets others have the loop every two milliseconds, and the store's writer its turn at the interpreter.
 
     While entries wait for the store, for as long as was worked: a writer that has to wait for the interpreter after
     each of its system calls would hold up every receipt. For the same reason threads ask for it sooner meanwhile.
