@@ -19,8 +19,10 @@ COPY . /src/
 RUN sh /src/images/install heliograph
 
 FROM tools AS build-client
-COPY requirements-client.lock /src/
-RUN sh /src/images/install dependencies requirements-client.lock
+COPY requirements.lock requirements-client.lock /src/
+# The command line's example data would bring pandas.
+RUN sh /src/images/install dependencies requirements.lock
+RUN sh /src/images/install dependencies requirements-client.lock pulsar-client certifi
 COPY . /src/
 RUN sh /src/images/install heliograph
 
