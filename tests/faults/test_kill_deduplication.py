@@ -70,6 +70,15 @@ class _Resender:
             self._send(self._next)
             self._next += 1
 
+    def repeat_last_answered(self) -> None:
+        """Send again what has its receipt already: the kills may have left nothing of that kind."""
+        answered = self._unanswered[0] - 1
+        assert answered > 0, "nothing was ever answered"
+        self._unanswered.append(answered)
+        # It is counted already.
+        self.receipted -= 1
+        self._send(answered)
+
     def _send(self, sequence_id: int) -> None:
         entry = make_entry(b"." * 200, producer_name=self.name, sequence_id=sequence_id)
         self.link.send(Type.SEND, entry, producer_id=self._producer_id, sequence_id=sequence_id, num_messages=1)
@@ -135,6 +144,8 @@ async def _kills(broker: BrokerProcess, rounds: int, rng: random.Random) -> tupl
             await resender.connect(broker.service_url)
         links = [audit.link, *(resender.link for resender in resenders)]
         if number == rounds:
+            for resender in resenders:
+                resender.repeat_last_answered()
             break
         # Skewed towards the first moments, when what was sent again is on its way.
         await asyncio.sleep(rng.random() ** 2 * 1.5)
@@ -179,6 +190,6 @@ def test_what_is_sent_again_after_a_kill_is_stored_exactly_once(tmp_path: Path, 
         for sequence_id in range(1, resender.receipted + 1):
             positions = audit.stored.get((resender.name, sequence_id), set())
             assert len(positions) == 1, f"{resender.name}:{sequence_id} is stored at {sorted(positions)}"
-    assert sum(resender.repeated for resender in resenders) > 0
+    assert all(resender.repeated > 0 for resender in resenders)
     assert stats["storageSize"] < 200 * sum(resender.receipted for resender in resenders)
     assert "Traceback" not in broker.log_path.read_text(errors="replace"), broker.log_tail()
