@@ -21,7 +21,7 @@ from .subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, A
 if TYPE_CHECKING:
     from .admission import EntryRules
     from .rate_limits import PublishLimit, SubscribeLimit
-    from .topic import TopicHost
+    from .topic_host import TopicHost
 
 
 class NonPersistentSubscription:

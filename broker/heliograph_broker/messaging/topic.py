@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -22,48 +22,29 @@ from . import records
 from .backlog_quota import QuotaState
 from .batches import is_batch
 from .compacted_view import CompactedView
-from .compaction import CompactionQueue, TopicCompaction
+from .compaction import TopicCompaction
 from .cursor import Cursor
-from .entry_log import EntryLog, LogHost
 from .errors import BrokerError, Conflict, PreconditionFailed, SubscriptionNotFound, or_persistence_error
 from .expiry import InvalidMessageTtl, base_ms, ttl_of, ttls_in
 from .key_selector import sticky_hash
 from .names import COMPACTION, check_name
 from .producer import Producer, ProducerRegistry, Receipt
+from .refusals import Refusals
 from .retention import releasable
+from .subscribed_log import SubscribedLog
 from .subscription import Done, Subscription
 from .timed_entries import TimedEntries
 
 if TYPE_CHECKING:
     from .admission import EntryRules
-    from .dead_letter import DeadLetters
     from .deduplication import Deduplication
-    from .rate_limits import PublishLimit, RateLimit, SubscribeLimit, ThrottledSubscriptions
+    from .rate_limits import PublishLimit, RateLimit, SubscribeLimit
+    from .topic_host import TopicHost
 
 log = structlog.get_logger(__name__)
 
 
-class TopicHost(LogHost, Protocol):
-    """What a topic needs of the broker around it."""
-
-    dead_letters: DeadLetters
-    compactions: CompactionQueue
-    throttled: ThrottledSubscriptions
-
-    def subscription_added(self, subscription: Subscription) -> None:
-        """A subscription was created or restored: see what its topic's policies say."""
-
-    def cursor_dirty(self, subscription: Subscription) -> None:
-        """Persist the cursor soon, no receipt wanted."""
-
-    def look_at(self, topic: Topic) -> None:
-        """Something changed (a publish, an ack, a policy): see soon what expires, is evicted, or may be let go."""
-
-    def delayed_candidate(self, topic: Topic) -> None:
-        """The topic has delayed entries to watch."""
-
-
-class Topic(EntryLog):
+class Topic(SubscribedLog):
     """See the module."""
 
     __slots__ = (
@@ -92,7 +73,6 @@ class Topic(EntryLog):
         "publish_throttled",
         "quota",
         "subscribe_limit",
-        "subscriptions",
         "subscriptions_changed_ms",
         "terminated",
         "timed",
@@ -109,7 +89,6 @@ class Topic(EntryLog):
         self.properties = record.properties
         self.policies: Policies | None = record.policies
         self.producer_registry = ProducerRegistry(record.epoch)
-        self.subscriptions: dict[str, Subscription] = {}
         self.effective = DEFAULTS
         self.delayed_delivery = True
         self.closed = False
@@ -135,8 +114,7 @@ class Topic(EntryLog):
         self.bytes_in = 0
         self.last_publish_ms = 0
         self._in_flight: deque[tuple[Producer, int, int]] = deque()
-        #: Refusals that wait for the receipts of what came before them: offset before which, producer, what to say.
-        self._refused: deque[tuple[int, Producer, int, int, str]] = deque()
+        self._refused = Refusals()
         self.has_timed = record.timed
         self.compaction = TopicCompaction(self, record.compaction)
         super().__init__(name, record)
@@ -151,35 +129,6 @@ class Topic(EntryLog):
     def dead_letter_topic(self) -> str | None:
         """Full name of the topic expired messages go to."""
         return self.effective.dead_letter_topic
-
-    def backlogged(self) -> list[Subscription]:
-        """Return the durable subscriptions that have a backlog (the broker's own compaction is not asked)."""
-        return [
-            sub
-            for sub in self.subscriptions.values()
-            if sub.durable and sub.takes_part and sub.cursor.acked_messages < self.total_messages
-        ]
-
-    def backlog_size(self) -> int:
-        """Bytes that the slowest durable subscription has not acknowledged."""
-        return max((sub.backlog_bytes for sub in self.backlogged()), default=0)
-
-    def slowest_acked_bytes(self) -> int | None:
-        """Return how much of all bytes ever published the slowest durable subscription has acknowledged."""
-        return min(
-            (sub.cursor.acked_bytes for sub in self.subscriptions.values() if sub.durable and sub.takes_part),
-            default=None,
-        )
-
-    def oldest_backlog(self) -> tuple[Subscription, int] | None:
-        """Return the durable subscription with the oldest unacknowledged message, and that message's age in ms."""
-        slowest: Subscription | None = None
-        oldest = 0
-        for subscription in self.backlogged():
-            received = subscription.oldest_unacked_receive_ms()
-            if received >= 0 and (slowest is None or received < oldest):
-                slowest, oldest = subscription, received
-        return None if slowest is None else (slowest, max(0, self.host.clock.now_ms() - oldest))
 
     def used(self) -> None:
         """Note that somebody uses the topic now."""
@@ -197,7 +146,6 @@ class Topic(EntryLog):
                 self.find_timed()
         self.ttl_ms = effective.message_ttl_ms if effective.message_ttl_ms is not None else -1
         for subscription in self.subscriptions.values():
-            # What was passed over under the former TTL may have another time now, a later one too.
             subscription.expiry.restart()
         self.may_expire = self.ttl_ms >= 0 or bool(self.timed.own) or not self.timed_known
         self.quota.configure(effective)
@@ -305,29 +253,16 @@ class Topic(EntryLog):
             self.publish_limit.published(messages, size)
 
     def refuse(self, producer: Producer, sequence_id: int, server_error: int, message: str) -> None:
-        """Tell a producer that an entry is not stored, in its turn: clients take receipts and errors in order only."""
-        if self._in_flight:
-            self._refused.append((self._next_offset, producer, sequence_id, server_error, message))
-        else:
-            producer.sink.send_publish_error(producer.producer_id, sequence_id, server_error, message)
-
-    def _tell_refused(self, offset: int) -> None:
-        """Send the refusals that were waiting for the entries before ``offset``."""
-        refused = self._refused
-        while refused and refused[0][0] <= offset:
-            _, producer, sequence_id, server_error, message = refused.popleft()
-            producer.sink.send_publish_error(producer.producer_id, sequence_id, server_error, message)
+        """Tell a producer that an entry is not stored, after the receipts of what came before it."""
+        self._refused.add(self._next_offset, producer, sequence_id, server_error, message)
+        if not self._in_flight:
+            self._refused.tell(self._next_offset)
 
     def entries_durable(self, entries: list[Entry]) -> None:
         """A group is synced: send the receipts, then offer the entries to every subscription."""
-        while self._refused and self._refused[0][0] <= entries[-1].offset:
-            # A refusal has its turn in the middle of the group: what came before it goes first.
-            before = self._refused[0][0]
-            first = [entry for entry in entries if entry.offset < before]
+        while first := self._refused.before(entries):
+            self.entries_durable(first)
             entries = entries[len(first) :]
-            if first:
-                self.entries_durable(first)
-            self._tell_refused(before)
         in_flight = self._in_flight
         cache = self.host.tail_cache
         tail = self.tail
@@ -356,8 +291,7 @@ class Topic(EntryLog):
         for producer, of_producer in receipts.items():
             producer.sink.send_receipts(producer, of_producer)
         last = entries[-1]
-        if self._refused:
-            self._tell_refused(last.offset + 1)
+        self._refused.tell(last.offset + 1)
         self.end_offset = last.offset + 1
         self.total_messages = last.total_messages
         self.total_bytes = last.total_bytes
@@ -379,7 +313,7 @@ class Topic(EntryLog):
             producer.sink.send_publish_error(
                 producer.producer_id, sequence_id, wire.PersistenceError, f"the entry could not be stored: {error}"
             )
-        self._tell_refused(entries[-1].offset + 1)
+        self._refused.tell(entries[-1].offset + 1)
         if not self._in_flight:
             self._next_offset = self.end_offset
             self._next_messages = self.total_messages

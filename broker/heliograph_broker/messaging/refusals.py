@@ -1,0 +1,37 @@
+"""Refusals of publishes in their turn: clients take a receipt or an error only for the oldest message they wait for."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from heliograph_broker.storage.entry import Entry
+
+    from .producer import Producer
+
+
+class Refusals:
+    """What is to be told once everything a topic took before is durable, or has failed."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        #: the offset of the next entry then, producer, sequence id, ServerError, reason
+        self._waiting: deque[tuple[int, Producer, int, int, str]] = deque()
+
+    def add(self, offset: int, producer: Producer, sequence_id: int, server_error: int, message: str) -> None:
+        """Tell ``producer`` after the entries before ``offset`` that an entry of its is not stored."""
+        self._waiting.append((offset, producer, sequence_id, server_error, message))
+
+    def before(self, entries: list[Entry]) -> list[Entry]:
+        """Return those of ``entries``, durable now, that go before a refusal whose turn is among them; else none."""
+        if not self._waiting or self._waiting[0][0] > entries[-1].offset:
+            return []
+        return [entry for entry in entries if entry.offset < self._waiting[0][0]]
+
+    def tell(self, offset: int) -> None:
+        """Send the refusals that were waiting for the entries before ``offset``."""
+        while self._waiting and self._waiting[0][0] <= offset:
+            _, producer, sequence_id, server_error, message = self._waiting.popleft()
+            producer.sink.send_publish_error(producer.producer_id, sequence_id, server_error, message)

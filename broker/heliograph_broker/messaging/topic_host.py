@@ -1,0 +1,34 @@
+"""What a topic asks of the broker around it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from .entry_log import LogHost
+
+if TYPE_CHECKING:
+    from .compaction import CompactionQueue
+    from .dead_letter import DeadLetters
+    from .rate_limits import ThrottledSubscriptions
+    from .subscription import Subscription
+    from .topic import Topic
+
+
+class TopicHost(LogHost, Protocol):
+    """What a topic needs of the broker around it."""
+
+    dead_letters: DeadLetters
+    compactions: CompactionQueue
+    throttled: ThrottledSubscriptions
+
+    def subscription_added(self, subscription: Subscription) -> None:
+        """A subscription was created or restored: see what its topic's policies say."""
+
+    def cursor_dirty(self, subscription: Subscription) -> None:
+        """Persist the cursor soon, no receipt wanted."""
+
+    def look_at(self, topic: Topic) -> None:
+        """Something changed (a publish, an ack, a policy): see soon what expires, is evicted, or may be let go."""
+
+    def delayed_candidate(self, topic: Topic) -> None:
+        """The topic has delayed entries to watch."""
