@@ -152,10 +152,7 @@ class Topic(SubscribedLog):
         self.host.look_at(self)
 
     def find_timed(self) -> None:
-        """Find the stored entries that expire by a rule of their own: at start, or when delays begin to count.
-
-        Until they are known nothing expires, and whatever is delivered is looked at first.
-        """
+        """Find the entries that expire by a rule of their own. Until then nothing expires; deliveries look first."""
         timed = self.timed = TimedEntries()
         self.timed_known = False
         self.may_expire = True
@@ -165,10 +162,7 @@ class Topic(SubscribedLog):
                 return
             if headers is None:
                 self.timed_known = True
-                self.may_expire = self.ttl_ms >= 0 or bool(timed.own)
-                for subscription in self.subscriptions.values():
-                    subscription.expiry.restart()
-                self.host.look_at(self)
+                self.configure(self.effective)
                 return
             for offset, header in headers:
                 if header.ttl_ms >= 0 or header.deliver_at_ms > header.receive_ms:
