@@ -82,11 +82,13 @@ def fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[s
     """Return the fields (as manifests write them) of what is at ``location`` in ``model``; none if it has no fields."""
     at: type[BaseModel] | None = model
     for part in location:
-        at = _submodel(at, part) if at is not None else None
+        # What is in a list was found with the list.
+        if not isinstance(part, int):
+            at = _submodel(at, part) if at is not None else None
     return [field.alias or name for name, field in at.model_fields.items()] if at is not None else []
 
 
-def _submodel(model: type[BaseModel], part: int | str) -> type[BaseModel] | None:
+def _submodel(model: type[BaseModel], part: str) -> type[BaseModel] | None:
     for name, field in model.model_fields.items():
         if part in (field.alias, name):
             return _model_in(field.annotation)
@@ -96,7 +98,7 @@ def _submodel(model: type[BaseModel], part: int | str) -> type[BaseModel] | None
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    if get_origin(annotation) in (Union, types.UnionType):
+    if get_origin(annotation) in (Union, types.UnionType, list):
         for member in get_args(annotation):
             if (found := _model_in(member)) is not None:
                 return found

@@ -1,50 +1,24 @@
-"""Every case of ``manifest_table.yaml``: what is accepted, and the exact words of what is refused."""
+"""Every case of the table of manifests: what is accepted, and the exact words of what is refused."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, cast
+from collections import Counter
 
 import pytest
-from heliograph_broker.resources.documents import read_yaml, write_yaml
 from heliograph_broker.resources.manifests import ManifestError, parse
 
-_KINDS = {"topic": "Topic", "namespace": "Namespace", "tenant": "Tenant", "cluster": "BrokerCluster"}
-_REFERENCES = {"topic": {"namespaceRef": {"name": "payments"}}, "namespace": {"tenantRef": {"name": "shop"}}}
-
-_Case = dict[str, Any]
+from tests.support.manifest_table import Case, cases
 
 
-def _table() -> list[_Case]:
-    text = Path(__file__).with_name("manifest_table.yaml").read_text(encoding="utf-8")
-    return cast("list[_Case]", read_yaml(text)[0])
-
-
-def _manifest(case: _Case) -> tuple[str, str]:
-    """Return the file of a case, and what its error lines begin with where the table leaves it out."""
-    if "text" in case:
-        return case["text"], ""
-    shape = next(key for key in _KINDS if key in case)
-    resource = {
-        "apiVersion": "heliograph.dev/v1alpha1",
-        "kind": _KINDS[shape],
-        "metadata": {"name": "orders"},
-        "spec": {**_REFERENCES.get(shape, {}), **case[shape]},
-    }
-    return write_yaml([resource]), f"m.yaml: document 1 ({_KINDS[shape]} orders): "
-
-
-@pytest.mark.parametrize("case", _table(), ids=lambda case: case["case"])
-def test_manifest(case: _Case) -> None:
-    text, prefix = _manifest(case)
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_manifest(case: Case) -> None:
     problems: list[str] = []
     try:
-        parse(text, "m.yaml")
+        parse(case.text, "m.yaml")
     except ManifestError as error:
         problems = error.problems
-    expected = [prefix + line for line in case["errors"]]
-    assert len(problems) == len(expected), problems
-    for problem, line in zip(problems, expected, strict=True):
+    assert len(problems) == len(case.errors), problems
+    for problem, line in zip(problems, case.errors, strict=True):
         if line.endswith("…"):
             assert problem.startswith(line[:-1])
         else:
@@ -52,5 +26,9 @@ def test_manifest(case: _Case) -> None:
 
 
 def test_the_table_is_a_table() -> None:
-    cases = _table()
-    assert len({case["case"] for case in cases}) == len(cases) >= 60
+    table = cases()
+    assert len({case.name for case in table}) == len(table)
+    of_resources = [case for case in table if case.resource is not None]
+    assert len(of_resources) >= 60
+    kinds = Counter((case.resource or {})["kind"] for case in of_resources)
+    assert min(kinds[kind] for kind in ("BrokerCluster", "Tenant", "Namespace", "Topic")) >= 5

@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from heliograph_broker.resources.cluster_spec import BrokerClusterSpec
 from heliograph_broker.resources.manifests import ManifestError, parse
-from heliograph_broker.resources.model import BrokerClusterSpec, NamespaceSpec, TenantSpec, TopicSpec
+from heliograph_broker.resources.model import NamespaceSpec, TenantSpec, TopicSpec
 from heliograph_broker.resources.plan import Existing, plan
 from heliograph_broker.resources.specs import PolicySpec
 from pydantic import BaseModel
