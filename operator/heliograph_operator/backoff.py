@@ -19,7 +19,7 @@ class Backoff:
 
 
 #: Between attempts to reach a broker that does not answer; each is one request for all its resources together.
-UNREACHABLE = Backoff(10.0, 60.0)
+UNREACHABLE = Backoff(10.0, 30.0)
 #: Between attempts at what a broker refuses: something else there has to change first.
 REFUSED = Backoff(10.0, 300.0)
 #: After errors nobody expected, and after those of the API server.

@@ -28,12 +28,23 @@ class Events:
         self._identity = identity
         self._said: dict[tuple[str, str, str], float] = {}
 
-    async def emit(self, body: Body, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal") -> None:
-        """Emit one. An Event that cannot be stored (its namespace is being deleted, say) is logged and left out."""
+    async def emit(
+        self,
+        body: Body,
+        reason: str,
+        message: str,
+        kind: Literal["Normal", "Warning"] = "Normal",
+        *,
+        repeat: bool = False,
+    ) -> None:
+        """Emit one; with ``repeat`` even if it was said before.
+
+        An Event that cannot be stored (its namespace is being deleted, say) is logged and left out.
+        """
         metadata = body["metadata"]
         now = datetime.now(UTC)
         said = (metadata.get("uid", ""), reason, message)
-        if now.timestamp() - self._said.get(said, 0.0) < _SILENCE_S:
+        if not repeat and now.timestamp() - self._said.get(said, 0.0) < _SILENCE_S:
             return
         self._said = {key: at for key, at in self._said.items() if now.timestamp() - at < _SILENCE_S}
         self._said[said] = now.timestamp()

@@ -30,8 +30,11 @@ class Watcher:
 
     def seen(self, body: Body) -> None:
         """An object is there, new or changed or as before."""
-        before = self._store.put(body)
         key = key_of(body)
+        known = self._store.get(key)
+        if known is not None and _is_older(body, known):
+            return
+        before = self._store.put(body)
         if before is None or _asks(before) != _asks(body):
             self._queue.add(key)
         if before is None or _offers(before) != _offers(body):
@@ -61,6 +64,16 @@ class Watcher:
         parent = parent_of(body)
         if parent is not None and self._store.get(parent) is not None:
             self._queue.add(parent)
+
+
+def _is_older(body: Body, known: Body) -> bool:
+    """Whether a watch tells of a version that is known already, or was before: answers to writes come sooner."""
+    metadata, other = body["metadata"], known["metadata"]
+    try:
+        return metadata["uid"] == other["uid"] and int(metadata["resourceVersion"]) <= int(other["resourceVersion"])
+    except ValueError:
+        # Versions are numbers in every API server there is; where they are not, every one counts as new.
+        return False
 
 
 def _asks(body: Body) -> Any:

@@ -10,6 +10,7 @@ import kopf
 import structlog
 
 from . import metrics
+from .brokers import Brokers
 from .controller import Context, Controller, Reconciler
 from .events import Events
 from .handlers import Watcher, kopf_settings, register
@@ -17,6 +18,9 @@ from .health import Health
 from .kinds import KINDS, Key, key_of
 from .kube import Kube, KubeError
 from .leadership import Alone, Leadership
+from .memory import Memories
+from .policies import Policies
+from .refresh import Refresh
 from .settings import Settings
 from .store import Store
 from .work_queue import WorkQueue
@@ -27,9 +31,13 @@ log = structlog.get_logger(__name__)
 RELIST_S = 600.0
 
 
-def reconcilers() -> Mapping[str, Reconciler]:
+def reconcilers(policies: Policies) -> Mapping[str, Reconciler]:
     """Return who looks after which kind."""
-    return {}
+    return {
+        "Tenant": policies.reconcile,
+        "Namespace": policies.reconcile,
+        "Topic": policies.reconcile,
+    }
 
 
 def leadership(settings: Settings, kube: Kube) -> Leadership:
@@ -57,7 +65,10 @@ class Operator:
         store = Store()
         queue: WorkQueue[Key] = WorkQueue()
         self._context = Context(settings, kube, store, queue, Events(kube, settings.identity))
+        self._brokers = Brokers(settings.batch_s)
+        self._memories = Memories()
         self._watcher = Watcher(store, queue)
+        self._watcher.gone.append(self._memories.forget)
         self._health = Health(store, lambda: True)
 
     async def run(self, stop: asyncio.Event) -> int:
@@ -80,9 +91,11 @@ class Operator:
         # missed that is only not seen yet.
         await self._list()
         kopf_stop = asyncio.Event()
+        policies = Policies(self._brokers, self._memories)
         tasks = [
             asyncio.create_task(self._watch(kopf_stop), name="watch"),
-            asyncio.create_task(Controller(self._context, reconcilers()).run(), name="workers"),
+            asyncio.create_task(Controller(self._context, reconcilers(policies)).run(), name="workers"),
+            asyncio.create_task(Refresh(self._context, self._brokers, self._memories).run(), name="refresh"),
             asyncio.create_task(self._relist(), name="relist"),
         ]
         lost = asyncio.create_task(self._leader.lost(), name="leadership")
@@ -108,6 +121,7 @@ class Operator:
             # Kopf ends by itself when told to; cancelled, it would leave its session open.
             await asyncio.wait(tasks[:1], timeout=10)
             tasks[0].cancel()
+            await self._brokers.close()
 
     async def _watch(self, stop: asyncio.Event) -> None:
         await kopf.operator(

@@ -1,0 +1,91 @@
+"""Conditions and their reasons: what ``kubectl wait`` waits for and ``kubectl describe`` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+Truth = Literal["True", "False", "Unknown"]
+READY = "Ready"
+POLICIES_APPLIED = "PoliciesApplied"
+QUOTA_EXCEEDED = "QuotaExceeded"
+
+
+class Reason(StrEnum):
+    """Why a condition is what it is; ``docs/operator.md`` says of each what to do."""
+
+    RECONCILED = "Reconciled"
+    INVALID = "Invalid"
+    PARENT_MISSING = "ParentMissing"
+    PARENT_NOT_READY = "ParentNotReady"
+    PARENT_DELETING = "ParentDeleting"
+    CLUSTER_NOT_READY = "ClusterNotReady"
+    CLUSTER_AMBIGUOUS = "ClusterAmbiguous"
+    BROKER_UNREACHABLE = "BrokerUnreachable"
+    CONFLICT = "Conflict"
+    RENAME_REFUSED = "RenameRefused"
+    SHRINK_REFUSED = "ShrinkRefused"
+    PARTITIONING_REFUSED = "PartitioningRefused"
+    REFUSED = "Refused"
+    NOT_APPLIED = "NotApplied"
+    PAUSED = "Paused"
+    UNMANAGED = "Unmanaged"
+    DELETING = "Deleting"
+    CHILDREN_EXIST = "ChildrenExist"
+    NO_QUOTA = "NoQuota"
+    QUOTA_WITHIN_LIMITS = "QuotaWithinLimits"
+    SIZE_QUOTA_EXCEEDED = "SizeQuotaExceeded"
+    AGE_QUOTA_EXCEEDED = "AgeQuotaExceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one condition is to say."""
+
+    type: str
+    status: Truth
+    #: A :class:`Reason`, or one of those that only brokers' pods have.
+    reason: StrEnum
+    message: str = ""
+
+
+def ready(reason: Reason, message: str, status: Truth = "False") -> Verdict:
+    """Return the Ready condition; without ``status`` that of something that is not."""
+    return Verdict(READY, status, reason, message)
+
+
+def with_verdicts(
+    conditions: Iterable[Mapping[str, Any]], verdicts: Iterable[Verdict], generation: int, now: datetime
+) -> list[dict[str, Any]]:
+    """Return the conditions after ``verdicts``, in their order; others stay behind them as they are.
+
+    ``lastTransitionTime`` is when the status became what it is: a new reason alone does not change it.
+    """
+    known = {str(each["type"]): dict(each) for each in conditions}
+    changed: dict[str, dict[str, Any]] = {}
+    for verdict in verdicts:
+        before = known.pop(verdict.type, None)
+        kept = before is not None and before.get("status") == verdict.status and before.get("lastTransitionTime")
+        changed[verdict.type] = {
+            "type": verdict.type,
+            "status": verdict.status,
+            "reason": str(verdict.reason),
+            # The API server refuses more.
+            "message": verdict.message[:32768],
+            "lastTransitionTime": kept or timestamp(now),
+            "observedGeneration": generation,
+        }
+    return [*changed.values(), *known.values()]
+
+
+def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return a condition of a status, or an empty mapping."""
+    return next((each for each in status.get("conditions") or () if each.get("type") == kind), {})
+
+
+def timestamp(now: datetime) -> str:
+    """Return a time as the API server writes it: whole seconds of UTC."""
+    return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,138 @@
+"""What of a broker is not as a resource says, field by field, as its manifest would write it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+from heliograph_broker.resources.broker_state import BrokerState
+from heliograph_broker.resources.durations import format_duration
+from heliograph_broker.resources.model import Namespace, Tenant, Topic
+from heliograph_broker.resources.policies import Policies
+from heliograph_broker.resources.sizes import format_size
+
+_NOT_SET: Final = "not set"
+_MISSING: Final = "missing"
+_SIZES: Final = frozenset({"max_message_size", "compaction_threshold", "size_bytes", "bytes"})
+_NAMES: Final = {
+    "message_ttl_ms": "messageTTL",
+    "ttl_in_batches": "ttlInBatches",
+    "backlog_quota_size": "backlogQuota.destinationStorage",
+    "backlog_quota_age": "backlogQuota.messageAge",
+}
+
+
+class Difference(NamedTuple):
+    """A field, what the broker has, and what the resource says."""
+
+    field: str
+    was: str
+    wanted: str
+
+    def __str__(self) -> str:
+        return f"{self.field} was {self.was}, is {self.wanted}"
+
+
+def differences(resource: Tenant | Namespace | Topic, name: str, state: BrokerState) -> list[Difference]:
+    """Return what a broker with ``state`` has to change at its object ``name``; nothing if it is as it should be.
+
+    More partitions than wanted are not among it: they cannot be taken away (:func:`surplus`).
+    """
+    if isinstance(resource, Tenant):
+        return list(_of_tenant(resource, name, state))
+    if isinstance(resource, Namespace):
+        return list(_of_namespace(resource, name, state))
+    return list(_of_topic(resource, name, state))
+
+
+def surplus(resource: Tenant | Namespace | Topic, name: str, state: BrokerState) -> tuple[int, int] | None:
+    """Return (partitions there are, partitions wanted) if a topic cannot come to what is wanted, else None."""
+    if not isinstance(resource, Topic) or (topic := state.topics.get(name)) is None:
+        return None
+    wanted = resource.spec.partitions
+    # A topic without partitions cannot get them: its messages are in no partition.
+    impossible = wanted < topic.partitions or (wanted > 0 and topic.partitions == 0)
+    return (topic.partitions, wanted) if impossible else None
+
+
+def _of_tenant(resource: Tenant, name: str, state: BrokerState) -> Iterator[Difference]:
+    tenant = state.tenants.get(name)
+    if tenant is None:
+        yield Difference(f"tenant {name}", _MISSING, "there")
+        return
+    spec = resource.spec
+    yield from _list("adminRoles", tenant.admin_roles, spec.admin_roles)
+    # Left out, they are the broker's own cluster, whatever it is called.
+    if spec.allowed_clusters:
+        yield from _list("allowedClusters", tenant.allowed_clusters, spec.allowed_clusters)
+    yield from _of_policies("limits.", tenant.limits, spec.limits.policies())
+
+
+def _of_namespace(resource: Namespace, name: str, state: BrokerState) -> Iterator[Difference]:
+    namespace = state.namespaces.get(name)
+    if namespace is None:
+        yield Difference(f"namespace {name}", _MISSING, "there")
+        return
+    yield from _of_policies("", namespace.policies, resource.spec.policies())
+
+
+def _of_topic(resource: Topic, name: str, state: BrokerState) -> Iterator[Difference]:
+    topic = state.topics.get(name)
+    if topic is None:
+        yield Difference(f"topic {name}", _MISSING, "there")
+        return
+    spec = resource.spec
+    if 0 < topic.partitions < spec.partitions:
+        yield Difference("partitions", str(topic.partitions), str(spec.partitions))
+    for subscription in spec.subscriptions:
+        if subscription not in topic.subscriptions:
+            yield Difference(f"subscriptions: {subscription}", _MISSING, "there")
+    yield from _of_policies("", topic.policies, spec.policies())
+
+
+def _of_policies(prefix: str, actual: Policies, wanted: Policies) -> Iterator[Difference]:
+    for field in Policies.__struct_fields__:
+        was, now = getattr(actual, field), getattr(wanted, field)
+        if was != now:
+            yield Difference(f"{prefix}{field_name(field)}", described(field, was), described(field, now))
+
+
+def _list(field: str, was: list[str], wanted: list[str]) -> Iterator[Difference]:
+    if sorted(was) != sorted(wanted):
+        yield Difference(field, ", ".join(was) or "none", ", ".join(wanted) or "none")
+
+
+def field_name(field: str) -> str:
+    """Return a policy's name in manifests: ``maxProducers`` for ``max_producers``."""
+    if field in _NAMES:
+        return _NAMES[field]
+    first, *rest = field.removesuffix("_ms").split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def described(field: str, value: object) -> str:
+    """Return a policy's value as a manifest would write it, on one line."""
+    if value is None:
+        return _NOT_SET
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        if field.endswith("_ms"):
+            return format_duration(value)
+        return format_size(value) if field in _SIZES else str(value)
+    if isinstance(value, msgspec.Struct):
+        parts = []
+        for name in value.__struct_fields__:
+            inner = getattr(value, name)
+            if name == "limit":
+                shown = format_duration(inner) if field == "backlog_quota_age" else format_size(inner)
+            else:
+                shown = described(name, inner)
+            parts.append(f"{field_name(name).removesuffix('Bytes')}: {shown}")
+        return "{" + ", ".join(parts) + "}"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "any"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {described(key, inner)}" for key, inner in value.items()) + "}"
+    return str(value) or "none"

@@ -1,0 +1,221 @@
+"""Tenant, Namespace and Topic into the right broker: one look, the same whatever the trigger was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from heliograph_broker.admin_client import AdminRefused, AdminUnreachable
+from heliograph_broker.resources.broker_state import BrokerState
+
+from . import metrics
+from .backoff import REFUSED
+from .brokers import Broker, Brokers, Listing
+from .chain import Target, Waiting, http_url, target_of
+from .conditions import POLICIES_APPLIED, QUOTA_EXCEEDED, READY, Reason, Verdict, condition, ready
+from .controller import Context, Outcome
+from .deletion import Deletion
+from .difference import Difference, differences, surplus
+from .figures import quota_verdict
+from .finalizers import hold, is_held, owned, release
+from .kinds import Body, Key, is_deleted, is_managed, is_paused, key_of
+from .manifests import model_of, rendered
+from .memory import Memories, Memory, PolicyResource
+from .reports import report
+
+log = structlog.get_logger(__name__)
+
+#: Time (s) a listing serves all who ask.
+FRESH_S: Final = 2.0
+#: Time (s) after which everything is looked at again, whatever the looks at the brokers said.
+RESYNC_S: Final = 300.0
+#: Time (s) after which a broker is asked again for a parent that no resource stands for.
+PARENT_S: Final = 30.0
+#: Differences named in one Event.
+_MOST_NAMED = 8
+
+
+@dataclass(slots=True)
+class _Look:
+    """One resource at one look."""
+
+    body: Body
+    key: Key
+    memory: Memory
+    model: PolicyResource
+    target: Target
+
+
+class Policies:
+    """The reconciler of the three kinds."""
+
+    def __init__(self, brokers: Brokers, memories: Memories) -> None:
+        self._brokers = brokers
+        self._memories = memories
+        self._deletion = Deletion(brokers)
+
+    async def reconcile(self, context: Context, body: Body) -> Outcome:
+        """Make the broker as the resource says, and the status say how it is. Returns when to look again."""
+        key = key_of(body)
+        memory = self._memories.of(key, body)
+        memory.settled, memory.unreachable = None, False
+        if is_deleted(body):
+            return await self._deletion.go_on(context, memory, body)
+        if not is_managed(body):
+            return await self._unmanaged(context, memory, body)
+        model = model_of(body, memory)
+        target = target_of(context.store, body) if model is not None else Waiting(Reason.INVALID, memory.problem)
+        if model is None or isinstance(target, Waiting):
+            assert isinstance(target, Waiting)
+            self._claim(context, key, None)
+            return await self._not_ready(context, memory, body, target.reason, target.message)
+        self._claim(context, key, target)
+        look = _Look(body, key, memory, model, target)
+        if refusal := self._may_not(context, look):
+            return await self._not_ready(context, memory, body, *refusal)
+        held = body if is_held(body) or is_paused(body) else await hold(context, body, target)
+        if held is None:
+            return Outcome("gone")
+        look.body = held
+        return await self._with_broker(context, look)
+
+    def _claim(self, context: Context, key: Key, target: Target | None) -> None:
+        for other in context.store.claim(key, target.claim if target is not None else None):
+            context.queue.add(other)
+
+    def _may_not(self, context: Context, look: _Look) -> tuple[Reason, str] | None:
+        """Return why this resource may not have what it names, if so."""
+        cluster, name = owned(look.body)
+        target = look.target
+        if name and (cluster, name) != (target.cluster.name, target.name):
+            return Reason.RENAME_REFUSED, (
+                f"it stands for {name} in BrokerCluster {cluster} and cannot become {target.name} in"
+                f" {target.cluster.name}; valid: the old name, or delete the resource and make a new one"
+            )
+        claimants = [each for each in context.store.claimants(target.claim) if is_managed(each)]
+        if claimants and (winner := key_of(claimants[0])) != look.key:
+            return Reason.CONFLICT, f"{target.name} is described by the older {winner.kind} {winner.name} already"
+        return None
+
+    async def _with_broker(self, context: Context, look: _Look) -> Outcome:
+        memory, target = look.memory, look.target
+        cluster = context.store.get(target.cluster)
+        url = http_url(cluster) if cluster is not None else ""
+        memory.http_url, memory.name = url, target.name
+        if not url:
+            message = f"BrokerCluster {target.cluster.name} says of no broker yet where it is"
+            return await self._not_ready(context, memory, look.body, Reason.CLUSTER_NOT_READY, message)
+        broker = self._brokers.at(url)
+        try:
+            now = asyncio.get_running_loop().time()
+            listing = await broker.listing(max(now - FRESH_S, memory.changed_at))
+            return await self._compare(context, look, broker, listing)
+        except AdminUnreachable as error:
+            memory.unreachable = True
+            return await self._not_ready(context, memory, look.body, Reason.BROKER_UNREACHABLE, str(error))
+        except AdminRefused as error:
+            memory.refused += 1
+            outcome = await self._not_ready(context, memory, look.body, Reason.REFUSED, error.reason)
+            return Outcome(outcome.result, REFUSED.delay(memory.refused))
+
+    async def _compare(self, context: Context, look: _Look, broker: Broker, listing: Listing) -> Outcome:
+        memory, model, target = look.memory, look.model, look.target
+        if (missing := _missing_parent(target, listing.state)) is not None:
+            outcome = await self._not_ready(context, memory, look.body, *missing)
+            return Outcome(outcome.result, PARENT_S)
+        found = differences(model, target.name, listing.state)
+        if is_paused(look.body):
+            told = "; ".join(map(str, found[:_MOST_NAMED])) or "nothing differs"
+            verdict = ready(Reason.PAUSED, f"paused by annotation, so nothing is changed: {told}", "Unknown")
+            return await self._settle(context, look, listing, [verdict])
+        too_many = surplus(model, target.name, listing.state)
+        if found:
+            partitions = too_many[0] if too_many is not None else None
+            await broker.apply(rendered(look.body, target, partitions))
+            memory.changed_at = asyncio.get_running_loop().time()
+            await self._tell_drift(context, look, found)
+            # What is below a parent that was just made can be made now, too.
+            for child in context.store.children(look.key):
+                context.queue.add(child)
+            listing = await broker.listing(memory.changed_at)
+            left = differences(model, target.name, listing.state)
+            if left:
+                told = "; ".join(map(str, left[:_MOST_NAMED]))
+                return await self._not_ready(context, memory, look.body, Reason.NOT_APPLIED, told)
+        memory.refused = 0
+        applied = Verdict(POLICIES_APPLIED, "True", Reason.RECONCILED, "the broker has the policies of the resource")
+        if too_many is not None:
+            return await self._settle(context, look, listing, [_partition_verdict(*too_many), applied])
+        return await self._settle(context, look, listing, [ready(Reason.RECONCILED, "", "True"), applied])
+
+    async def _settle(self, context: Context, look: _Look, listing: Listing, verdicts: Sequence[Verdict]) -> Outcome:
+        """Report, and remember what the broker said: the next look at it tells whether anything changed."""
+        target, state = look.target, listing.state
+        topic = state.topics.get(target.name) if target.kind == "Topic" else None
+        quota = [quota_verdict(topic)] if topic is not None else []
+        figures = listing.figures(target.kind, target.name)
+        await report(context, look.memory, look.body, [*verdicts, *quota], target.name, figures)
+        look.memory.settled = settled(target.kind, target.name, state)
+        return Outcome("ready" if verdicts[0].status == "True" else "waiting", RESYNC_S)
+
+    async def _not_ready(self, context: Context, memory: Memory, body: Body, reason: Reason, message: str) -> Outcome:
+        """Report why not. What it waits for brings it back: a parent, a rival's end, a broker that answers."""
+        verdicts = [ready(reason, message)]
+        if reason in (Reason.REFUSED, Reason.NOT_APPLIED, Reason.INVALID):
+            verdicts.append(Verdict(POLICIES_APPLIED, "False", reason, message))
+        # Nobody knows of the quota of a broker that does not answer.
+        if reason is Reason.BROKER_UNREACHABLE and condition(body.get("status") or {}, QUOTA_EXCEEDED):
+            verdicts.append(Verdict(QUOTA_EXCEEDED, "Unknown", reason, message))
+        await report(context, memory, body, verdicts)
+        return Outcome("waiting", RESYNC_S)
+
+    async def _unmanaged(self, context: Context, memory: Memory, body: Body) -> Outcome:
+        self._claim(context, key_of(body), None)
+        memory.http_url = ""
+        await release(context, body)
+        message = "left alone, as the annotation heliograph.dev/managed says"
+        await report(context, memory, body, [ready(Reason.UNMANAGED, message, "Unknown")])
+        return Outcome("unmanaged")
+
+    async def _tell_drift(self, context: Context, look: _Look, found: Sequence[Difference]) -> None:
+        """Name what somebody else changed: it was so before, of this same generation of the resource."""
+        status = look.body.get("status") or {}
+        before = condition(status, POLICIES_APPLIED)
+        same = before.get("observedGeneration") == look.body["metadata"].get("generation")
+        if before.get("status") != "True" or not same:
+            return
+        metrics.DRIFT.labels(look.key.kind).inc(len(found))
+        more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        message = "; ".join(map(str, found[:_MOST_NAMED])) + more
+        await context.events.emit(look.body, "DriftRepaired", message, repeat=True)
+
+
+def settled(kind: str, name: str, state: BrokerState) -> object:
+    """Return what a broker says of an object but for its figures; another answer means another look."""
+    if kind == "Topic":
+        if (topic := state.topics.get(name)) is None:
+            return ()
+        return topic.partitions, topic.policies, topic.subscriptions, topic.size_exceeded, topic.age_exceeded
+    if kind == "Namespace":
+        return (state.namespaces[name].policies,) if name in state.namespaces else ()
+    tenant = state.tenants.get(name)
+    return (tenant.admin_roles, tenant.allowed_clusters, tenant.limits) if tenant is not None else ()
+
+
+def _missing_parent(target: Target, state: BrokerState) -> tuple[Reason, str] | None:
+    if target.kind == "Namespace" and target.parent not in state.tenants:
+        return Reason.PARENT_NOT_READY, f"the broker has no tenant {target.parent} yet"
+    if target.kind == "Topic" and target.parent not in state.namespaces:
+        return Reason.PARENT_NOT_READY, f"the broker has no namespace {target.parent} yet"
+    return None
+
+
+def _partition_verdict(there: int, wanted: int) -> Verdict:
+    if there == 0:
+        message = f"the topic is not partitioned and cannot become so; valid: partitions 0, not {wanted}"
+        return Verdict(READY, "False", Reason.PARTITIONING_REFUSED, message)
+    message = f"the topic has {there} partitions and cannot have fewer; valid: {there} or more, not {wanted}"
+    return Verdict(READY, "False", Reason.SHRINK_REFUSED, message)

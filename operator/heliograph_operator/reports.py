@@ -1,0 +1,107 @@
+"""The status of a Tenant, Namespace or Topic: written only if a person would see a difference."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from .conditions import QUOTA_EXCEEDED, READY, Verdict, condition, with_verdicts
+from .controller import Context
+from .figures import Figures, worth_writing
+from .kinds import KINDS, Body, key_of
+from .kube import KubeRefused
+from .memory import Memory
+
+log = structlog.get_logger(__name__)
+
+#: The fields of a status that :class:`.figures.Figures` fills.
+_COUNTS = ("partitions", "subscriptions", "topics", "namespaces")
+_FIGURES = ("backlog", "storage", "quotaUsed", "quotaUsedPercent", *_COUNTS)
+
+
+def status_after(
+    before: dict[str, Any],
+    verdicts: Sequence[Verdict],
+    generation: int,
+    name: str,
+    figures: Figures | None,
+    now: datetime,
+) -> dict[str, Any]:
+    """Return the status that follows ``before``; without figures the last ones known stay."""
+    after = dict(before)
+    if figures is not None:
+        for field in _FIGURES:
+            after.pop(field, None)
+        after.update(figures.shown())
+    if name:
+        after["name"] = name
+    after["observedGeneration"] = generation
+    after["conditions"] = with_verdicts(before.get("conditions") or (), verdicts, generation, now)
+    return after
+
+
+def merge_patch(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON merge patch from one to the other; lists are replaced whole."""
+    patch: dict[str, Any] = dict.fromkeys(before.keys() - after.keys())
+    for name, value in after.items():
+        was = before.get(name)
+        if isinstance(value, dict) and isinstance(was, dict):
+            if inner := merge_patch(was, value):
+                patch[name] = inner
+        elif name not in before or was != value:
+            patch[name] = value
+    return patch
+
+
+async def report(
+    context: Context,
+    memory: Memory,
+    body: Body,
+    verdicts: Sequence[Verdict],
+    name: str = "",
+    figures: Figures | None = None,
+) -> None:
+    """Write the status if anything but small movements of figures changed; Events tell of quotas and of readiness."""
+    # What the API server said last, which may be newer than what this look began with.
+    key = key_of(body)
+    body = context.store.get(key) or body
+    before: dict[str, Any] = dict(body.get("status") or {})
+    loop_now = asyncio.get_running_loop().time()
+    shown = figures
+    if figures is not None and not worth_writing(memory.written, figures, loop_now - memory.written_at):
+        shown = memory.written
+    after = status_after(before, verdicts, body["metadata"].get("generation", 0), name, shown, datetime.now(UTC))
+    patch = merge_patch(before, after)
+    if figures is not None and shown is figures:
+        memory.written, memory.written_at = figures, loop_now
+    if not patch:
+        return
+    try:
+        written = await context.kube.patch(
+            KINDS[key.kind], key.namespace, key.name, {"status": patch}, subresource="status"
+        )
+    except KubeRefused as error:
+        if error.status == 404:
+            return
+        memory.written = None
+        raise
+    context.store.put(written)
+    await _tell(context, body, before, after)
+
+
+async def _tell(context: Context, body: Body, before: dict[str, Any], after: dict[str, Any]) -> None:
+    was, now = condition(before, QUOTA_EXCEEDED), condition(after, QUOTA_EXCEEDED)
+    if now.get("status") == "True" and was.get("status") != "True":
+        await context.events.emit(body, now["reason"], now["message"], "Warning")
+    elif now.get("status") == "False" and was.get("status") == "True":
+        await context.events.emit(body, "QuotaRecovered", now["message"])
+    was, now = condition(before, READY), condition(after, READY)
+    if now and (was.get("status"), was.get("reason")) != (now.get("status"), now.get("reason")):
+        warn = now["status"] == "False"
+        await context.events.emit(
+            body, now["reason"], now["message"] or "as the resource says", "Warning" if warn else "Normal"
+        )
