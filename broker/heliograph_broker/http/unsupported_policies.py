@@ -122,7 +122,9 @@ def _set(policy: Unsupported, path: str, *, of_topic: bool) -> Handler:
 
     answers: dict[int, Any] = {412: Refusal} if policy.shown is None else {204: None, 412: Refusal}
 
-    @operation(f"{path}: refused, as {policy.reason}.", body=Any, answers=answers)
+    example = "" if policy.shown is None else msgspec.json.encode(policy.shown).decode()
+
+    @operation(f"{path}: refused, as {policy.reason}.", body=Any, answers=answers, example=example)
     async def refuse(request: web.Request) -> web.Response:
         broker = checked(request)
         # Jackson leaves out nothing of these: what is asked for is what is compared.
