@@ -75,7 +75,10 @@ async def expire_all(request: web.Request) -> web.Response:
 
 
 @operation(
-    "Expire a subscription's backlog up to and including a message id.", body=PositionDocument, body_required=True
+    "Expire a subscription's backlog up to and including a message id.",
+    body=PositionDocument,
+    body_required=True,
+    example='{"ledgerId": -1, "entryId": -1}',
 )
 async def expire_to(request: web.Request) -> web.Response:
     subscription = _one(request, "Expire message at position is not supported for partitioned-topic")
