@@ -11,7 +11,7 @@ import typer
 
 from .logging_setup import FORMATS, LEVELS, configure_logging
 from .running import run
-from .settings import Settings
+from .settings import BROKER_IMAGE, Settings
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -33,6 +33,12 @@ def run_command(
     refresh: Annotated[
         float, typer.Option(envvar="HELIOGRAPH_OPERATOR_REFRESH", help="Seconds between looks at a broker", min=1)
     ] = 15.0,
+    broker_image: Annotated[
+        str, typer.Option(envvar="HELIOGRAPH_OPERATOR_BROKER_IMAGE", help="Image of brokers that name none")
+    ] = BROKER_IMAGE,
+    cluster_domain: Annotated[
+        str, typer.Option(envvar="HELIOGRAPH_OPERATOR_CLUSTER_DOMAIN", help="DNS domain of the Kubernetes cluster")
+    ] = "cluster.local",
     lease: Annotated[
         str, typer.Option(envvar="HELIOGRAPH_OPERATOR_LEASE", help="Lease that decides who leads; empty: none")
     ] = "",
@@ -53,6 +59,8 @@ def run_command(
         port=port,
         workers=workers,
         refresh_s=refresh,
+        broker_image=broker_image,
+        cluster_domain=cluster_domain,
         lease=lease,
         operator_namespace=operator_namespace,
         identity=socket.gethostname(),

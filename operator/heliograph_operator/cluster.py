@@ -42,6 +42,7 @@ _BUSY_S: Final = 2.0
 _HELD_UP_S: Final = 15.0
 #: Time (s) a broker's listing serves all who ask.
 FRESH_S: Final = 2.0
+_PAUSED: Final = "paused by annotation, so nothing is changed"
 
 
 class ClusterReconciler:
@@ -86,8 +87,8 @@ class ClusterReconciler:
         ready_now = readiness(pods, policies, refused, unsupported)
         moving = progressing(pods)
         if is_paused(body):
-            said = "paused by annotation, so nothing is changed"
-            moving = Verdict(PROGRESSING, "False", Reason.PAUSED, said)
+            ready_now = ready(Reason.PAUSED, f"{_PAUSED}: {ready_now.message}", "Unknown")
+            moving = Verdict(PROGRESSING, "False", Reason.PAUSED, _PAUSED)
         before: Mapping[str, Any] = body.get("status") or {}
         # Whoever waits for the brokers starts to knock when there is an address; there is one once they answered.
         known = listing is not None or (before.get("endpoints") and pods.wanted > 0)
@@ -124,9 +125,7 @@ class ClusterReconciler:
         try:
             listing = await broker.listing(max(now - FRESH_S, memory.changed_at))
             if is_paused(body):
-                return policies_verdict(
-                    "Unknown", Reason.PAUSED, "paused by annotation, so nothing is changed"
-                ), listing
+                return policies_verdict("Unknown", Reason.PAUSED, _PAUSED), listing
             wanted = (cluster.spec.broker_defaults.policies(), cluster.spec.limits.policies())
             if (listing.state.defaults, listing.state.limits) != wanted:
                 await broker.apply(_policies_manifest(body))

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+from heliograph_broker import __version__
+
+#: What brokers run as if nobody says another image.
+BROKER_IMAGE: Final = f"heliograph/broker:{__version__}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +27,10 @@ class Settings:
     resync_s: float = 60.0
     #: Time (s) changes for one broker are collected to be sent together.
     batch_s: float = 0.05
+    #: The image of brokers that name none.
+    broker_image: str = BROKER_IMAGE
+    #: The DNS domain of the Kubernetes cluster.
+    cluster_domain: str = "cluster.local"
     #: Name of the Lease the operators elect their leader with; empty for an operator that is alone.
     lease: str = ""
     #: The Kubernetes namespace of the Lease, and of the operator itself.
