@@ -85,8 +85,6 @@ DEFINITIONS: Final[Mapping[str, Definition]] = {
             _AGE,
             Column("Desired", ".spec.replicas", "Brokers there are to be.", "integer", wide=True),
             Column("Endpoint", ".status.endpoints.broker", "Where clients connect to.", wide=True),
-            Column("Backlog", ".status.backlog.messages", "Messages that are not acknowledged yet.", "integer", True),
-            Column("Storage", ".status.storage.bytes", "Bytes that are stored.", wide=True),
             _HELD_WIDE[-1],
         ),
         scaled=True,

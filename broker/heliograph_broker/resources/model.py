@@ -149,7 +149,7 @@ class TopicSpec(PolicySpec):
     """Texts by name, kept with the topic."""
     deletion_policy: DeletionPolicy = "Delete"
     """What becomes of the topic in the broker when the resource is deleted: it goes with its messages (Delete), it
-    goes if no subscription has a backlog and nobody is connected (DeleteIfEmpty), or it stays (Retain)."""
+    goes if nothing is stored in it (DeleteIfEmpty), or it stays (Retain)."""
 
     @model_validator(mode="after")
     def _only_persistent_topics_keep_anything(self) -> Self:

@@ -43,9 +43,9 @@ class BacklogStatus(StatusModel):
     """What is not acknowledged yet."""
 
     messages: Count | None = None
-    """Messages the slowest subscription is behind, all partitions together."""
+    """Messages the slowest subscription of a topic is behind; of partitions, and of several topics, the sum."""
     bytes: SizeShown | None = None
-    """Bytes it is behind, rounded: 1.2Mi."""
+    """Bytes it is behind, likewise, rounded: 1.2Mi."""
     oldest_age: str | None = None
     """Age of the oldest message that is not acknowledged, rounded: 42s."""
 
@@ -81,14 +81,6 @@ class BrokerClusterStatus(Status):
     """Version of the broker that runs."""
     endpoints: Endpoints | None = None
     """Where clients connect to."""
-    tenants: Count | None = None
-    """Tenants on it."""
-    topics: Count | None = None
-    """Topics on it."""
-    backlog: BacklogStatus | None = None
-    """What is not acknowledged yet, over all topics."""
-    storage: StorageStatus | None = None
-    """What is stored, over all topics."""
 
 
 class Endpoints(StatusModel):
