@@ -272,6 +272,18 @@ def test_kubectl_explains_fields(field: str, said: str, api: ApiServer, cluster:
     assert "<no description>" not in told
 
 
+def test_what_kubectl_gets_can_be_given_to_standalone(api: ApiServer, cluster: Cluster, kube_namespace: str) -> None:
+    for kind in DEFINITIONS:
+        cluster.apply(
+            _resource(kind, "same", {"limits": {"publishRate": {}}} if kind == "Tenant" else {}),
+            namespace=kube_namespace,
+        )
+    text = cluster.kubectl("get", "bcl/same", "-n", kube_namespace, "-o", "yaml", "--show-managed-fields")
+    for kind in ("htenant", "hns", "htopic"):
+        text += "---\n" + cluster.kubectl("get", f"{kind}/same", "-n", kube_namespace, "-o", "yaml")
+    assert [resource.kind for resource in parse(text)] == list(DEFINITIONS)
+
+
 def test_kubectl_get_shows_what_the_operator_reports(api: ApiServer, cluster: Cluster, kube_namespace: str) -> None:
     cluster.apply(_resource("Topic", "orders", {"partitions": 4}), namespace=kube_namespace)
     condition = {"status": "True", "message": "as it is to be", "lastTransitionTime": "2026-01-02T03:04:05Z"}

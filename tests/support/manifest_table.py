@@ -15,6 +15,30 @@ from heliograph_broker.resources.documents import read_yaml, write_yaml
 _KINDS = {"topic": "Topic", "namespace": "Namespace", "tenant": "Tenant", "cluster": "BrokerCluster"}
 _REFERENCES = {"topic": {"namespaceRef": {"name": "payments"}}, "namespace": {"tenantRef": {"name": "shop"}}}
 _API_VERSION = "heliograph.dev/v1alpha1"
+# Too long to be read in a table.
+_LONG: list[dict[str, Any]] = [
+    {
+        "case": "as many subscriptions as there can be, with the longest of names",
+        "topic": {"subscriptions": [f"{number:0240}" for number in range(1000)]},
+        "errors": [],
+    },
+    {
+        "case": "one subscription too many",
+        "topic": {"subscriptions": [str(number) for number in range(1001)]},
+        "errors": ["spec.subscriptions: a list of 1001 is too long; valid: at most 1000"],
+    },
+    {"case": "tenant name as long as can be", "tenant": {"name": "x" * 240}, "errors": []},
+    {
+        "case": "tenant name too long",
+        "tenant": {"name": "x" * 241},
+        "errors": ["spec.name: 'xxxx…"],
+    },
+    {
+        "case": "reference too long",
+        "namespace": {"tenantRef": {"name": "x" * 254}},
+        "errors": ["spec.tenantRef.name: 'xxxx…"],
+    },
+]
 
 
 @dataclass(frozen=True)
@@ -39,7 +63,7 @@ def cases() -> list[Case]:
     """Return the table."""
     (table,) = read_yaml(Path(__file__).with_name("manifest_table.yaml").read_text(encoding="utf-8"))
     assert isinstance(table, list)
-    return [_case(entry) for entry in table]
+    return [_case(entry) for entry in [*table, *_LONG]]
 
 
 def _case(entry: dict[str, Any]) -> Case:
