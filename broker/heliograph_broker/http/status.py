@@ -17,7 +17,7 @@ from heliograph_broker.resources.names import NamespaceName
 from heliograph_broker.resources.policies import Policies
 
 from .context import BROKER, as_json
-from .operations import Parameter, operation
+from .operations import Parameter, Refusal, operation
 from .stats import in_backlog, quota_limits
 
 #: Topics described between two turns of the event loop.
@@ -27,7 +27,7 @@ _AT_ONCE: Final = 100
 @operation(
     "What the broker has: tenants, namespaces and topics, the policies set at each, backlogs and quotas.",
     query=(Parameter("namespace", str, "Only this namespace (tenant/namespace), its tenant and its topics."),),
-    answers={200: BrokerState},
+    answers={200: BrokerState, 412: Refusal},
 )
 async def status(request: web.Request) -> web.Response:
     """Answer from memory; a namespace that does not exist is an empty answer."""
