@@ -123,15 +123,14 @@ class ClusterReconciler:
         broker = self._brokers.at(memory.http_url)
         now = asyncio.get_running_loop().time()
         try:
-            listing = await broker.listing(max(now - FRESH_S, memory.changed_at))
+            listing = await broker.listing(now - FRESH_S)
             if is_paused(body):
                 return policies_verdict("Unknown", Reason.PAUSED, _PAUSED), listing
             wanted = (cluster.spec.broker_defaults.policies(), cluster.spec.limits.policies())
             if (listing.state.defaults, listing.state.limits) != wanted:
                 await broker.apply(_policies_manifest(body))
-                memory.changed_at = asyncio.get_running_loop().time()
                 await _tell_drift(context, body)
-                listing = await broker.listing(memory.changed_at)
+                listing = await broker.listing(asyncio.get_running_loop().time())
                 if (listing.state.defaults, listing.state.limits) != wanted:
                     message = "the broker took brokerDefaults and limits, and does not have them"
                     return policies_verdict("False", Reason.NOT_APPLIED, message), listing

@@ -86,7 +86,7 @@ def pod_problem(pod: Body) -> str | None:
             return problem + _last_end(container)
         if terminated := state.get("terminated"):
             return _said(terminated, "Terminated") + f" (exit code {terminated.get('exitCode')})"
-        if state.get("running"):
+        if "running" in state:
             return "ContainerNotReady: the broker runs and does not say it is ready yet" + _last_end(container)
     if status.get("reason"):
         return _said(status, "Pending")

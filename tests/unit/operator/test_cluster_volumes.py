@@ -1,0 +1,65 @@
+"""Volumes grow and never shrink."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from heliograph_operator.cluster_volumes import VolumePlan, bytes_of, plan_volumes
+
+GI = 1024**3
+
+
+def stateful_set(size: str) -> dict[str, Any]:
+    claim = {"metadata": {"name": "data"}, "spec": {"resources": {"requests": {"storage": size}}}}
+    return {"spec": {"volumeClaimTemplates": [claim]}}
+
+
+def claim(size: str, name: str = "data-main-0") -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"resources": {"requests": {"storage": size}}}}
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("10Gi", 10 * GI), ("1500M", 1_500_000_000), ("2e9", 2 * 10**9), ("0.5Ki", 512), ("7", 7)]
+)
+def test_quantities_are_read_as_kubernetes_writes_them(text: str, size: int) -> None:
+    assert bytes_of(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "Gi", "10gi", "ten"])
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a quantity"):
+        bytes_of(text)
+
+
+def test_the_first_time_there_is_nothing_to_grow() -> None:
+    assert plan_volumes(GI, None, []) == VolumePlan()
+
+
+def test_the_same_size_in_other_words_changes_nothing() -> None:
+    assert plan_volumes(GI, stateful_set("1024Mi"), [claim("1Gi")]) == VolumePlan(stated="1024Mi")
+
+
+def test_a_larger_size_makes_every_volume_grow_and_the_stateful_set_anew() -> None:
+    claims = [claim("1Gi"), claim("2Gi", "data-main-1")]
+    assert plan_volumes(2 * GI, stateful_set("1Gi"), claims) == VolumePlan(grow=["data-main-0"], remake=True)
+
+
+def test_a_volume_that_grew_before_the_operator_was_ended_is_not_grown_again() -> None:
+    assert plan_volumes(2 * GI, stateful_set("1Gi"), [claim("2Gi")]) == VolumePlan(remake=True)
+
+
+def test_a_smaller_size_is_refused_and_everything_stays() -> None:
+    plan = plan_volumes(GI, stateful_set("2Gi"), [claim("2Gi")])
+    assert (plan.grow, plan.stated, plan.remake) == ([], "2Gi", False)
+    assert "cannot shrink" in plan.refused
+
+
+def test_a_smaller_size_is_no_matter_while_there_is_no_volume() -> None:
+    assert plan_volumes(GI, stateful_set("2Gi"), []) == VolumePlan(remake=True)
+
+
+def test_a_larger_volume_of_an_earlier_cluster_is_used_and_said() -> None:
+    plan = plan_volumes(GI, None, [claim("3Gi")])
+    assert plan.stated == "3Gi"
+    assert "data-main-0 has 3Gi" in plan.refused

@@ -1,0 +1,108 @@
+"""Who of two operators leads, by the clock of each."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+from heliograph_operator.lease import LeaseLeadership, Observer, Times, held
+
+TIMES = Times(duration_s=15)
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lease(holder: str, renewed: str = "2026-01-02T03:04:05.000000Z") -> dict[str, Any]:
+    spec = {"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": 15, "leaseTransitions": 3}
+    return {"metadata": {"name": "op", "namespace": "here", "resourceVersion": "7"}, "spec": spec}
+
+
+def test_a_lease_runs_out_by_ones_own_clock_since_it_was_seen_to_change() -> None:
+    clock = Clock()
+    observer = Observer(clock)
+    # Written long ago by a clock that is wrong, but seen only now.
+    assert not observer.has_run_out(lease("other", "1999-01-01T00:00:00.000000Z"))
+    clock.now += 14.9
+    assert not observer.has_run_out(lease("other", "1999-01-01T00:00:00.000000Z"))
+    assert not observer.has_run_out(lease("other", "1999-01-01T00:00:02.000000Z"))
+    clock.now += 14.9
+    assert not observer.has_run_out(lease("other", "1999-01-01T00:00:02.000000Z"))
+    clock.now += 0.2
+    assert observer.has_run_out(lease("other", "1999-01-01T00:00:02.000000Z"))
+
+
+def test_a_lease_that_was_given_back_is_free_at_once() -> None:
+    assert Observer(Clock()).has_run_out(lease(""))
+
+
+def test_a_new_lease_says_who_and_since_when() -> None:
+    made = held(None, "here", "op", "me", TIMES, NOW)
+    assert made["metadata"] == {"name": "op", "namespace": "here"}
+    assert made["spec"] == {
+        "holderIdentity": "me",
+        "leaseDurationSeconds": 15,
+        "acquireTime": "2026-01-02T03:04:05.678901Z",
+        "renewTime": "2026-01-02T03:04:05.678901Z",
+        "leaseTransitions": 0,
+    }
+
+
+def test_taking_over_counts_and_renewing_does_not() -> None:
+    taken = held(lease("other"), "here", "op", "me", TIMES, NOW)
+    assert taken["spec"]["leaseTransitions"] == 4
+    # What was read is what is replaced: somebody who was faster makes the write fail.
+    assert taken["metadata"]["resourceVersion"] == "7"
+    renewed = held(taken, "here", "op", "me", TIMES, datetime(2026, 1, 2, 3, 4, 9, tzinfo=UTC))
+    assert renewed["spec"]["leaseTransitions"] == 4
+    assert renewed["spec"]["acquireTime"] == "2026-01-02T03:04:05.678901Z"
+    assert renewed["spec"]["renewTime"] == "2026-01-02T03:04:09.000000Z"
+
+
+class SilentServer:
+    """Takes the Lease once, and then answers nobody any more: as a network that lets nothing through."""
+
+    async def find(self, kind: object, namespace: str, name: str) -> dict[str, Any] | None:
+        if self.taken:
+            await asyncio.Event().wait()
+        return None
+
+    async def create(self, kind: object, body: Any) -> dict[str, Any]:
+        self.taken = True
+        return dict(body)
+
+    async def replace(self, kind: object, body: Any, subresource: str = "") -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError("never set")
+
+    def __init__(self) -> None:
+        self.taken = False
+
+
+async def test_who_cannot_renew_stops_before_another_may_begin() -> None:
+    times = Times(duration_s=15, renew_within_s=0.3, retry_s=0.05)
+    leadership = LeaseLeadership(SilentServer(), "here", "op", "me", times=times)
+    await asyncio.wait_for(leadership.wait(), 5)
+    began = asyncio.get_running_loop().time()
+    why = await asyncio.wait_for(leadership.lost(), 5)
+    assert "could not be renewed" in why
+    assert asyncio.get_running_loop().time() - began < 2
+    # There is nothing to give back.
+    await asyncio.wait_for(leadership.release(), 1)
+
+
+def test_two_lives_of_one_pod_are_two_operators() -> None:
+    one, other = (LeaseLeadership(SilentServer(), "here", "op", "pod-0") for _ in range(2))
+    assert one.identity != other.identity
+    assert one.identity.startswith("pod-0_")
+
+
+def test_times_leave_room_for_more_than_one_attempt() -> None:
+    assert TIMES.retry_s * 3 < TIMES.renew_within_s < TIMES.duration_s
