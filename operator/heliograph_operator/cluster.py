@@ -61,13 +61,13 @@ class ClusterReconciler:
             # Its deletion is not held up either.
             await release(context, body)
             said = "left alone, as the annotation heliograph.dev/managed says"
-            await report(context, memory, body, [ready(Reason.UNMANAGED, said, "Unknown")])
+            await report(context, body, [ready(Reason.UNMANAGED, said, "Unknown")])
             return Outcome("unmanaged")
         if is_deleted(body):
             return await end(context, body)
         cluster, problem = _read(body)
         if cluster is None:
-            await report(context, memory, body, [ready(Reason.INVALID, problem)])
+            await report(context, body, [ready(Reason.INVALID, problem)])
             return Outcome("waiting", context.settings.resync_s)
         held = body if FINALIZER in (body["metadata"].get("finalizers") or ()) else await _hold(context, body)
         return await self._reconcile(context, memory, held, cluster)
@@ -99,7 +99,7 @@ class ClusterReconciler:
             "version": listing.state.version if listing else (before.get("version") if pods.wanted else None),
             "endpoints": endpoints(body, self._site) if known else None,
         }
-        await report(context, memory, body, [ready_now, policies, moving], fields, listing.state if listing else None)
+        await report(context, body, [ready_now, policies, moving], fields)
         return _outcome(context, ready_now, pods, refused or unsupported)
 
     async def _make_so(self, context: Context, body: Body, cluster: BrokerCluster) -> Problem | None:
