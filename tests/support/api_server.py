@@ -40,9 +40,7 @@ class ApiServer:
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         self._address = cluster["server"]
         context = ssl.create_default_context()
-        if cluster.get("insecure-skip-tls-verify"):
-            context = ssl._create_unverified_context()
-        elif (authority := self._material(cluster, "certificate-authority")) is not None:
+        if (authority := self._material(cluster, "certificate-authority")) is not None:
             context.load_verify_locations(cadata=authority.decode())
         if (certificate := self._material(user, "client-certificate")) is not None:
             key = self._material(user, "client-key")
