@@ -119,6 +119,10 @@ class ClientPod:
             "exec", "-n", self._namespace, "client", "--", "python", "-c", script, *arguments, timeout_s=150
         )
 
+    def subscribe(self) -> None:
+        """What nobody has subscribed to is not kept."""
+        self.consume(0, acknowledge=False)
+
     def publish(self, messages: Iterable[str]) -> None:
         self._python(PUBLISH, *messages)
 
@@ -133,7 +137,9 @@ def client_pod(cluster: Cluster, images: Images, kube_namespace: str) -> ClientP
     cluster.apply(CLIENT.replace("IMAGE", images["client"]), namespace=kube_namespace)
     cluster.wait_until_ready(kube_namespace, "broker-0")
     cluster.wait_until_ready(kube_namespace, "client")
-    return ClientPod(cluster, kube_namespace)
+    pod = ClientPod(cluster, kube_namespace)
+    pod.subscribe()
+    return pod
 
 
 def test_what_a_client_in_another_pod_was_promised_outlives_the_broker_pod(
