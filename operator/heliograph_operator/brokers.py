@@ -66,6 +66,8 @@ class Broker:
         self._failures = 0
         self._closed_until = 0.0
         self._why = ""
+        #: When the last change through here ended.
+        self._changed_at = 0.0
         self._batches: dict[str, list[_Wanted]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -85,7 +87,11 @@ class Broker:
         await self._client.__aexit__(None, None, None)
 
     async def listing(self, since: float) -> Listing:
-        """Return what the broker says, asked no earlier than ``since`` (of the loop's clock); one request for all."""
+        """Return what the broker says, asked no earlier than ``since`` (of the loop's clock); one request for all.
+
+        What was changed through here before this call is in it.
+        """
+        since = max(since, self._changed_at)
         if self._listing is not None and self._listing.at >= since and self.reachable:
             return self._listing
         async with self._asking:
@@ -119,6 +125,7 @@ class Broker:
 
         try:
             await self._call("delete", call)
+            self._changed_at = asyncio.get_running_loop().time()
         except AdminRefused as error:
             if error.status != 404:
                 raise
@@ -139,6 +146,7 @@ class Broker:
         text = "\n---\n".join(json.dumps(wanted.manifest) for wanted in batch)
         try:
             await self._call("apply", lambda: self._client.apply(text))
+            self._changed_at = asyncio.get_running_loop().time()
         except AdminRefused as error:
             if len(batch) > 1:
                 await self._send(batch[: len(batch) // 2])

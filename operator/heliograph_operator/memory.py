@@ -24,8 +24,6 @@ class Memory:
     #: The figures last written to the status, and when (of the loop's clock).
     written: Figures | None = None
     written_at: float = 0.0
-    #: When something was last changed in the broker for it.
-    changed_at: float = 0.0
     #: Refusals in a row.
     refused: int = 0
     #: Whether it waits for a broker that did not answer.

@@ -111,7 +111,7 @@ class Policies:
         broker = self._brokers.at(url)
         try:
             now = asyncio.get_running_loop().time()
-            listing = await broker.listing(max(now - FRESH_S, memory.changed_at))
+            listing = await broker.listing(now - FRESH_S)
             return await self._compare(context, look, broker, listing)
         except AdminUnreachable as error:
             memory.unreachable = True
@@ -135,12 +135,11 @@ class Policies:
         if found:
             partitions = too_many[0] if too_many is not None else None
             await broker.apply(rendered(look.body, target, partitions))
-            memory.changed_at = asyncio.get_running_loop().time()
             await self._tell_drift(context, look, found)
             # What is below a parent that was just made can be made now, too.
             for child in context.store.children(look.key):
                 context.queue.add(child)
-            listing = await broker.listing(memory.changed_at)
+            listing = await broker.listing(0.0)
             left = differences(model, target.name, listing.state)
             if left:
                 told = "; ".join(map(str, left[:_MOST_NAMED]))

@@ -47,9 +47,8 @@ class Refresh:
             return
         self._wake(url, unreachable=True)
         for key, memory in self._memories.all():
-            # What is being looked at, or waits for something else, comes by itself; and what a listing says that was
-            # asked for before the last change, is of before it.
-            if memory.http_url != url or memory.settled is None or listing.at < memory.changed_at:
+            # What is being looked at, or waits for something else, comes by itself.
+            if memory.http_url != url or memory.settled is None:
                 continue
             if settled(key.kind, memory.name, listing.state) != memory.settled:
                 self._context.queue.add(key)

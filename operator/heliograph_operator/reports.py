@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from .conditions import QUOTA_EXCEEDED, READY, Verdict, condition, with_verdicts
+from .conditions import QUOTA_EXCEEDED, READY, Reason, Verdict, condition, with_verdicts
 from .controller import Context
 from .figures import Figures, worth_writing
 from .kinds import KINDS, Body, key_of
@@ -21,6 +21,9 @@ log = structlog.get_logger(__name__)
 #: The fields of a status that :class:`.figures.Figures` fills.
 _COUNTS = ("partitions", "subscriptions", "topics", "namespaces")
 _FIGURES = ("backlog", "storage", "quotaUsed", "quotaUsedPercent", *_COUNTS)
+
+#: What a resource waits for on its way, usually for a second: no Event tells of it.
+_PASSING = (Reason.PARENT_NOT_READY, Reason.CLUSTER_NOT_READY, Reason.PARENT_DELETING)
 
 
 def status_after(
@@ -100,8 +103,11 @@ async def _tell(context: Context, body: Body, before: dict[str, Any], after: dic
     elif now.get("status") == "False" and was.get("status") == "True":
         await context.events.emit(body, "QuotaRecovered", now["message"])
     was, now = condition(before, READY), condition(after, READY)
-    if now and (was.get("status"), was.get("reason")) != (now.get("status"), now.get("reason")):
-        warn = now["status"] == "False"
+    if (was.get("status"), was.get("reason")) == (now.get("status"), now.get("reason")) or now["reason"] in _PASSING:
+        return
+    if now["status"] != "True":
         await context.events.emit(
-            body, now["reason"], now["message"] or "as the resource says", "Warning" if warn else "Normal"
+            body, now["reason"], now["message"], "Warning" if now["status"] == "False" else "Normal"
         )
+    elif was and was.get("reason") not in _PASSING:
+        await context.events.emit(body, now["reason"], "the broker is as the resource says")

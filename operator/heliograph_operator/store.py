@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from .kinds import Body, Key, key_of
+from .kinds import Body, Key, annotation, key_of
 
 #: Where a kind names its parent, and the parent's kind.
 PARENTS: Final = {"Topic": ("namespaceRef", "Namespace"), "Namespace": ("tenantRef", "Tenant")}
@@ -109,7 +109,8 @@ class Store:
                 del self._children[parent]
 
 
-def _age(body: Body) -> tuple[str, str, str]:
-    """Sort by creation; of the same second, by name: any order will do that all operators agree on."""
+def _age(body: Body) -> tuple[str, bool, str, str]:
+    """Sort by creation, which is known to the second; then whoever has it already, then by name."""
     metadata = body["metadata"]
-    return str(metadata.get("creationTimestamp", "")), metadata.get("namespace", ""), metadata["name"]
+    has_none = not annotation(body, "broker-object")
+    return str(metadata.get("creationTimestamp", "")), has_none, metadata.get("namespace", ""), metadata["name"]

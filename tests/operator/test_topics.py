@@ -1,0 +1,146 @@
+"""What a Topic says is so in the broker, whatever the order it was applied in, and the status says how it is."""
+
+from __future__ import annotations
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.operator_process import OperatorProcess
+
+from .broker_side import admin, topic_state
+from .resources import Resources
+
+
+def test_children_before_their_parents_wait_by_name_and_go_on_at_once(
+    operator: OperatorProcess, resources: Resources, broker: BrokerProcess
+) -> None:
+    resources.topic(partitions=2, messageTTL="2h", subscriptions=["billing"])
+    assert "no Namespace 'payments'" in resources.wait_reason("Topic", "orders", "ParentMissing")
+    resources.hns()
+    assert "no Tenant 'shop'" in resources.wait_reason("Namespace", "payments", "ParentMissing")
+    resources.wait_reason("Topic", "orders", "ParentMissing")
+    resources.tenant()
+    assert "no BrokerCluster" in resources.wait_reason("Tenant", "shop", "ParentMissing")
+    resources.cluster_at("main", broker.http_url)
+    for kind, name in (("Tenant", "shop"), ("Namespace", "payments"), ("Topic", "orders")):
+        resources.wait_ready(kind, name, within_s=15)
+    topic = topic_state(broker, "persistent://shop/payments/orders")
+    assert (topic.partitions, topic.subscriptions, topic.policies.message_ttl_ms) == (2, ["billing"], 7_200_000)
+    status = resources.status("Topic", "orders")
+    assert status["name"] == "persistent://shop/payments/orders"
+    assert status["partitions"] == 2
+    assert status["subscriptions"] == 1
+    assert status["backlog"] == {"messages": 0, "bytes": "0"}
+    assert status["observedGeneration"] == 1
+    assert resources.condition("Topic", "orders", "PoliciesApplied")["status"] == "True"
+    assert resources.condition("Topic", "orders", "QuotaExceeded")["reason"] == "NoQuota"
+
+
+def test_a_field_taken_out_of_the_spec_is_taken_out_of_the_broker(
+    operator: OperatorProcess, served: Resources, broker: BrokerProcess
+) -> None:
+    served.family(messageTTL="2h", maxProducers=3)
+    name = "persistent://shop/payments/orders"
+    assert topic_state(broker, name).policies.max_producers == 3
+    served.topic(messageTTL="3h")
+
+    def changed() -> bool:
+        policies = topic_state(broker, name).policies
+        return (policies.message_ttl_ms, policies.max_producers) == (10_800_000, None)
+
+    served.wait("the broker has the new spec", changed)
+    served.wait("its generation is told", lambda: served.status("Topic", "orders")["observedGeneration"] == 2)
+    assert served.events("orders", "DriftRepaired") == []
+
+
+def test_partitions_grow_and_do_not_shrink_and_the_rest_is_applied_all_the_same(
+    operator: OperatorProcess, served: Resources, broker: BrokerProcess
+) -> None:
+    served.family(partitions=2)
+    name = "persistent://shop/payments/orders"
+    served.topic(partitions=4)
+    served.wait("there are 4 partitions", lambda: topic_state(broker, name).partitions == 4)
+    served.wait("the status has them", lambda: served.status("Topic", "orders")["partitions"] == 4)
+    admin(broker, "POST", "/admin/v2/persistent/shop/payments/orders/partitions", 6)
+    served.topic(partitions=4, messageTTL="1h")
+    message = served.wait_reason("Topic", "orders", "ShrinkRefused")
+    assert message == "the topic has 6 partitions and cannot have fewer; valid: 6 or more, not 4"
+    state = topic_state(broker, name)
+    assert (state.partitions, state.policies.message_ttl_ms) == (6, 3_600_000)
+    assert served.condition("Topic", "orders", "PoliciesApplied")["status"] == "True"
+
+
+def test_drift_is_repaired_and_named(operator: OperatorProcess, served: Resources, broker: BrokerProcess) -> None:
+    served.family(messageTTL="2h", subscriptions=["billing"])
+    name = "persistent://shop/payments/orders"
+    admin(broker, "POST", "/admin/v2/persistent/shop/payments/orders/messageTTL?messageTTL=60")
+    served.wait("it is set right", lambda: topic_state(broker, name).policies.message_ttl_ms == 7_200_000, 15)
+    told = served.wait("an event names it", lambda: served.events("orders", "DriftRepaired"))
+    assert told == ["messageTTL was 1m, is 2h"]
+    admin(broker, "DELETE", "/admin/v2/persistent/shop/payments/orders?force=true")
+    served.wait("it is there again", lambda: topic_state(broker, name).subscriptions == ["billing"], 15)
+    served.wait(
+        "an event names it", lambda: f"topic {name} was missing, is there" in served.events("orders", "DriftRepaired")
+    )
+
+
+def test_a_broker_that_lost_everything_gets_everything_again(
+    operator: OperatorProcess, served: Resources, broker: BrokerProcess
+) -> None:
+    served.family()
+    admin(broker, "DELETE", "/admin/v2/tenants/shop?force=true")
+    name = "persistent://shop/payments/orders"
+    served.wait("it is all there again", lambda: topic_state(broker, name).partitions == 0, 30)
+    for kind, resource in (("Tenant", "shop"), ("Namespace", "payments"), ("Topic", "orders")):
+        served.wait_ready(kind, resource)
+
+
+def test_what_the_broker_refuses_is_said_in_its_words(
+    operator: OperatorProcess, served: Resources, broker: BrokerProcess
+) -> None:
+    served.tenant()
+    served.hns(maxTopics=1)
+    served.wait_ready("Namespace", "payments")
+    served.topic(partitions=3)
+    assert "maximum number of topics" in served.wait_reason("Topic", "orders", "Refused")
+    served.topic("other")
+    served.wait_ready("Topic", "other")
+
+
+def test_an_oldest_resource_wins_and_the_other_takes_over_when_it_goes(
+    operator: OperatorProcess, served: Resources, broker: BrokerProcess
+) -> None:
+    served.family(messageTTL="1h")
+    served.apply("Topic", "again", {"namespaceRef": {"name": "payments"}, "name": "orders", "messageTTL": "2h"})
+    message = served.wait_reason("Topic", "again", "Conflict")
+    assert message == "persistent://shop/payments/orders is described by the older Topic orders already"
+    name = "persistent://shop/payments/orders"
+    assert topic_state(broker, name).policies.message_ttl_ms == 3_600_000
+    served.delete("Topic", "orders")
+    served.wait_gone("Topic", "orders")
+    served.wait_ready("Topic", "again", within_s=15)
+    assert topic_state(broker, name).policies.message_ttl_ms == 7_200_000
+
+
+def test_a_paused_resource_is_reported_and_not_touched(
+    operator: OperatorProcess, served: Resources, broker: BrokerProcess
+) -> None:
+    served.family(messageTTL="1h")
+    served.annotate("Topic", "orders", "heliograph.dev/paused=true")
+    served.wait_reason("Topic", "orders", "Paused")
+    admin(broker, "POST", "/admin/v2/persistent/shop/payments/orders/messageTTL?messageTTL=60")
+    served.wait("the difference is told", lambda: "messageTTL was 1m" in served.condition("Topic", "orders")["message"])
+    name = "persistent://shop/payments/orders"
+    assert topic_state(broker, name).policies.message_ttl_ms == 60_000
+    served.annotate("Topic", "orders", "heliograph.dev/paused-")
+    served.wait_ready("Topic", "orders")
+    assert topic_state(broker, name).policies.message_ttl_ms == 3_600_000
+
+
+def test_an_unmanaged_resource_is_left_alone_and_goes_without_its_topic(
+    operator: OperatorProcess, served: Resources, broker: BrokerProcess
+) -> None:
+    served.family(messageTTL="1h")
+    served.annotate("Topic", "orders", "heliograph.dev/managed=false")
+    served.wait_reason("Topic", "orders", "Unmanaged")
+    served.delete("Topic", "orders")
+    served.wait_gone("Topic", "orders")
+    assert topic_state(broker, "persistent://shop/payments/orders").policies.message_ttl_ms == 3_600_000
