@@ -62,7 +62,7 @@ LABEL org.opencontainers.image.title="Heliograph operator" \
 COPY --from=build-operator /opt/heliograph /opt/heliograph
 ENV PATH=/opt/heliograph/bin:$PATH PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
-EXPOSE 8080
+EXPOSE 8090
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["heliograph-operator"]
 CMD ["run"]

@@ -1,0 +1,251 @@
+"""The Helm chart: what it renders is allowed, enough, and no more than is used."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import yaml
+from heliograph_broker.resources.model import BrokerCluster
+from heliograph_operator.cluster_objects import OWNED
+from heliograph_operator.permissions import LEADER_PERMISSIONS, PERMISSIONS, Permission
+
+from .conftest import CHART, PROJECT, Helm, Manifest
+
+Grants = set[tuple[str, str, str]]
+MONITORING = [
+    "--api-versions=monitoring.coreos.com/v1/ServiceMonitor",
+    "--api-versions=monitoring.coreos.com/v1/PrometheusRule",
+]
+
+
+def of_kind(manifests: Iterable[Manifest], kind: str) -> list[Manifest]:
+    return [each for each in manifests if each["kind"] == kind]
+
+
+def operator_pod(manifests: Iterable[Manifest]) -> dict[str, Any]:
+    [deployment] = of_kind(manifests, "Deployment")
+    template: dict[str, Any] = deployment["spec"]["template"]
+    return template
+
+
+def granted(role: Manifest) -> Grants:
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def needed(permissions: Iterable[Permission]) -> Grants:
+    return {(each.group, each.resource, verb) for each in permissions for verb in each.verbs}
+
+
+def test_helm_finds_nothing_wrong_with_the_chart(helm: Helm) -> None:
+    done = helm.run("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_is_copied_and_generated_is_current() -> None:
+    for file in sorted((PROJECT / "crds").glob("*.yaml")):
+        assert (CHART / "crds" / file.name).read_text() == file.read_text(), "run scripts/generate-chart"
+    command = [sys.executable, str(PROJECT / "scripts" / "chart_readme.py"), str(CHART)]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert made == (CHART / "README.md").read_text(), "run scripts/generate-chart"
+
+
+def test_every_value_is_in_the_schema() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def unknown(values: Any, part: dict[str, Any], path: str) -> list[str]:
+        if "$ref" in part:
+            part = schema["definitions"][part["$ref"].rpartition("/")[2]]
+        if "properties" not in part:
+            return []
+        found = []
+        for name, value in values.items():
+            if name not in part["properties"]:
+                found.append(f"{path}{name}")
+            elif isinstance(value, dict):
+                found += unknown(value, part["properties"][name], f"{path}{name}.")
+        return found
+
+    assert unknown(yaml.safe_load((CHART / "values.yaml").read_text()), schema, "") == []
+
+
+def test_the_cluster_role_grants_what_the_operator_needs_and_nothing_else(helm: Helm) -> None:
+    manifests = helm.template()
+    [role] = of_kind(manifests, "ClusterRole")
+    assert granted(role) == needed(PERMISSIONS)
+    [leader] = of_kind(manifests, "Role")
+    assert granted(leader) == needed(LEADER_PERMISSIONS)
+    for binding in [*of_kind(manifests, "ClusterRoleBinding"), *of_kind(manifests, "RoleBinding")]:
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "main-operator", "namespace": "here"}]
+
+
+def test_an_operator_of_some_namespaces_has_no_rights_elsewhere(helm: Helm) -> None:
+    manifests = helm.template(watchNamespaces=["one", "two"])
+    assert of_kind(manifests, "ClusterRole") == []
+    roles = {role["metadata"]["namespace"]: granted(role) for role in of_kind(manifests, "Role")}
+    assert roles == {"one": needed(PERMISSIONS), "two": needed(PERMISSIONS), "here": needed(LEADER_PERMISSIONS)}
+    [container] = operator_pod(manifests)["spec"]["containers"]
+    assert [each for each in container["args"] if "namespace" in each] == ["--namespace=one", "--namespace=two"]
+
+
+def test_everything_that_is_made_for_a_broker_is_in_the_table_of_permissions() -> None:
+    for kind in OWNED.values():
+        group = kind.api_version.rpartition("/")[0]
+        verbs = {verb for one, resource, verb in needed(PERMISSIONS) if (one, resource) == (group, kind.plural)}
+        assert verbs == {"get", "list", "create", "patch", "delete"}, kind.name
+
+
+def test_no_verb_is_wanted_for_everything_and_each_says_what_for() -> None:
+    for permission in (*PERMISSIONS, *LEADER_PERMISSIONS):
+        assert permission.resource != "*"
+        assert all(verb != "*" and len(reason) > 5 for verb, reason in permission.verbs.items())
+        # An operator that could read Secrets would be worth breaking into.
+        assert permission.resource != "secrets"
+
+
+@pytest.mark.parametrize("which", ["Deployment", "Pod"])
+def test_pods_keep_to_the_restricted_standard(helm: Helm, which: str) -> None:
+    for manifest in of_kind(helm.template(), which):
+        spec = manifest["spec"]["template"]["spec"] if which == "Deployment" else manifest["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] == 10001
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not any(spec.get(field) for field in ("hostNetwork", "hostPID", "hostIPC"))
+        assert all(set(volume) <= {"name", "emptyDir", "configMap", "secret"} for volume in spec["volumes"])
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_the_operator_has_probes_and_resources_and_knows_where_it_is(helm: Helm) -> None:
+    [container] = operator_pod(helm.template())["spec"]["containers"]
+    assert {"livenessProbe", "readinessProbe", "startupProbe"} <= container.keys()
+    assert container["resources"]["requests"]["memory"] == "128Mi"
+    assert "--lease=main-operator" in container["args"]
+    assert "--broker-image=heliograph/broker:0.1.0" in container["args"]
+    [variable] = container["env"]
+    assert variable["name"] == "HELIOGRAPH_OPERATOR_NAMESPACE"
+
+
+def test_the_operator_understands_the_arguments_it_is_given(helm: Helm) -> None:
+    [container] = operator_pod(helm.template(watchNamespaces=["one"]))["spec"]["containers"]
+    command = [sys.executable, "-m", "heliograph_operator", *container["args"], "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    for argument in container["args"][1:]:
+        assert argument.partition("=")[0] in done.stdout
+
+
+def test_what_is_said_of_the_pod_is_in_the_pod(helm: Helm) -> None:
+    said: dict[str, Any] = {
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+        "affinity": {"podAntiAffinity": {}},
+        "topologySpreadConstraints": [{"maxSkew": 1}],
+        "priorityClassName": "high",
+    }
+    more = {"extraEnv": [{"name": "TZ", "value": "UTC"}], "podLabels": {"team": "x"}, "podAnnotations": {"a": "b"}}
+    manifests = helm.template(operator={**said, **more, "replicas": 2}, imagePullSecrets=["pull"])
+    pod = operator_pod(manifests)
+    assert {field: pod["spec"][field] for field in said} == said
+    assert pod["spec"]["imagePullSecrets"] == [{"name": "pull"}]
+    assert {"name": "TZ", "value": "UTC"} in pod["spec"]["containers"][0]["env"]
+    assert pod["metadata"]["labels"]["team"] == "x"
+    assert pod["metadata"]["annotations"] == {"a": "b"}
+    assert len(of_kind(manifests, "PodDisruptionBudget")) == 1
+    assert of_kind(helm.template(), "PodDisruptionBudget") == []
+
+
+def test_selectors_find_the_operators_pods_and_not_a_brokers(helm: Helm) -> None:
+    manifests = helm.template()
+    labels = operator_pod(manifests)["metadata"]["labels"]
+    [deployment], [service] = of_kind(manifests, "Deployment"), of_kind(manifests, "Service")
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert labels["app.kubernetes.io/component"] == "operator"
+
+
+def test_the_default_cluster_is_one_that_a_broker_takes_and_stays(helm: Helm) -> None:
+    [found] = of_kind(helm.template(), "BrokerCluster")
+    assert BrokerCluster.model_validate(found).spec.storage.size == 10 * 1024**3
+    assert found["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    without = helm.template(defaultCluster={"enabled": False})
+    assert of_kind(without, "BrokerCluster") == []
+    assert of_kind(without, "Pod") == []
+
+
+def test_definitions_come_with_the_chart_and_can_be_left_out(helm: Helm) -> None:
+    assert len(of_kind(helm.template("--include-crds"), "CustomResourceDefinition")) == 4
+    assert of_kind(helm.template(), "CustomResourceDefinition") == []
+
+
+def test_prometheus_is_told_where_it_is_there(helm: Helm) -> None:
+    kinds = ("ServiceMonitor", "PrometheusRule")
+    assert [len(of_kind(helm.template(), kind)) for kind in kinds] == [0, 0]
+    there = helm.template(*MONITORING)
+    assert [len(of_kind(there, kind)) for kind in kinds] == [2, 1]
+    off = {"serviceMonitor": {"enabled": False}, "prometheusRule": {"enabled": False}}
+    assert [len(of_kind(helm.template(*MONITORING, metrics=off), kind)) for kind in kinds] == [0, 0]
+
+
+def test_alerts_and_panels_ask_for_metrics_there_are(helm: Helm) -> None:
+    documented = (PROJECT / "docs" / "metrics.md").read_text()
+    [rule] = of_kind(helm.template(*MONITORING), "PrometheusRule")
+    rules = rule["spec"]["groups"][0]["rules"]
+    assert {each["alert"] for each in rules} >= {
+        "HeliographBacklogQuotaNearlyUsed",
+        "HeliographBacklogQuotaExceeded",
+        "HeliographBrokerDown",
+        "HeliographDiskNearlyFull",
+        "HeliographDeadLetterFailures",
+    }
+    dashboard = json.loads((CHART / "dashboards" / "heliograph.json").read_text())
+    asked = [each["expr"] for each in rules]
+    asked += [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    names = {
+        word
+        for expression in asked
+        for word in expression.replace("(", " ").replace("{", " ").replace("[", " ").split()
+        if word.startswith(("heliograph_", "pulsar_"))
+    }
+    own = {name for name in names if name.startswith("heliograph_operator_")}
+    assert own == {"heliograph_operator_reconciles_total"}
+    missing = [name for name in names - own if name.rstrip(")") not in documented]
+    assert missing == []
+
+
+def test_the_dashboard_is_json_in_a_config_map(helm: Helm) -> None:
+    assert of_kind(helm.template(), "ConfigMap") == []
+    [found] = of_kind(helm.template(metrics={"dashboard": {"enabled": True}}), "ConfigMap")
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(found["data"]["heliograph.json"])["title"] == "Heliograph"
+
+
+@pytest.mark.parametrize(
+    ("values", "where"),
+    [
+        ({"operator": {"replicas": -1}}, "replicas"),
+        ({"operator": {"replica": 1}}, "replica"),
+        ({"operator": {"image": {"pullPolicy": "Sometimes"}}}, "pullPolicy"),
+        ({"operator": {"refreshSeconds": 60}}, "refreshSeconds"),
+        ({"watchNamespaces": ["Not_A_Name"]}, "watchNamespaces"),
+        ({"defaultCluster": {"name": "1st"}}, "name"),
+        ({"metrics": {"serviceMonitor": {"enabled": "maybe"}}}, "enabled"),
+        ({"metrics": {"prometheusRule": {"diskFreeRatio": 10}}}, "diskFreeRatio"),
+        ({"unknown": 1}, "unknown"),
+    ],
+)
+def test_values_that_cannot_be_meant_are_refused_by_name(helm: Helm, values: dict[str, Any], where: str) -> None:
+    assert where in helm.refusal(**values)
