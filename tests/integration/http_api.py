@@ -57,7 +57,7 @@ class HttpApi:
 
 @asynccontextmanager
 async def running_api(data_dir: Path, **settings: Any) -> AsyncIterator[HttpApi]:
-    """Open the store in ``data_dir``, load the broker, serve; and close everything in order. ``settings`` are the broker's."""
+    """Open the store in ``data_dir``, load the broker with ``settings``, serve; and close everything in order."""
     clock = SystemClock()
     store = LedgerStore.open(data_dir, clock, scheduler=LoopScheduler(asyncio.get_running_loop()))
     try:
