@@ -120,6 +120,22 @@ def test_an_oldest_resource_wins_and_the_other_takes_over_when_it_goes(
     assert topic_state(broker, name).policies.message_ttl_ms == 7_200_000
 
 
+def test_a_resource_stays_what_it_was_made_for(
+    operator: OperatorProcess, served: Resources, broker: BrokerProcess
+) -> None:
+    served.family()
+    # The definitions refuse a rename; a Tenant that is made anew under another name renames what is below it.
+    served.annotate("Tenant", "shop", "heliograph.dev/managed=false")
+    served.wait_reason("Tenant", "shop", "Unmanaged")
+    served.delete("Tenant", "shop")
+    served.wait_gone("Tenant", "shop")
+    served.tenant(name="store")
+    message = served.wait_reason("Namespace", "payments", "RenameRefused")
+    assert "it stands for shop/payments in BrokerCluster main and cannot become store/payments" in message
+    served.wait_reason("Topic", "orders", "RenameRefused")
+    assert topic_state(broker, "persistent://shop/payments/orders").partitions == 0
+
+
 def test_a_paused_resource_is_reported_and_not_touched(
     operator: OperatorProcess, served: Resources, broker: BrokerProcess
 ) -> None:

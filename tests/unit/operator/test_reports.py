@@ -1,0 +1,33 @@
+"""A status follows from the last one, and only what changed of it is sent."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from heliograph_operator.conditions import Reason, ready
+from heliograph_operator.figures import Figures
+from heliograph_operator.reports import merge_patch, status_after
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_figures_that_are_no_more_are_taken_out_and_without_figures_the_last_stay() -> None:
+    verdicts = [ready(Reason.RECONCILED, "", "True")]
+    first = status_after({}, verdicts, 3, "persistent://a/b/c", Figures(5, 10, 2000, 20, 40, 1, 1), NOW)
+    assert first["observedGeneration"] == 3
+    assert first["quotaUsed"] == "40%"
+    second = status_after(first, verdicts, 3, "persistent://a/b/c", Figures(0, 0, -1, 20, -1, 1, 1), NOW)
+    assert "quotaUsed" not in second
+    assert merge_patch(first, second) == {
+        "backlog": {"messages": 0, "bytes": "0", "oldestAge": None},
+        "quotaUsed": None,
+        "quotaUsedPercent": None,
+    }
+    third = status_after(first, [ready(Reason.BROKER_UNREACHABLE, "away")], 3, "", None, NOW)
+    assert set(merge_patch(first, third)) == {"conditions"}
+
+
+def test_what_is_the_same_is_no_patch() -> None:
+    status = {"a": 1, "b": {"c": [1, 2]}}
+    assert merge_patch(status, {"a": 1, "b": {"c": [1, 2]}}) == {}
+    assert merge_patch(status, {"b": {"c": [1], "d": 2}}) == {"a": None, "b": {"c": [1], "d": 2}}

@@ -1,0 +1,60 @@
+"""One look at a time for each key, none forgotten, and waits that grow and end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from heliograph_operator.backoff import UNREACHABLE, Backoff
+from heliograph_operator.work_queue import WorkQueue
+
+
+async def test_a_key_added_often_is_looked_at_once() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    for key in ("a", "b", "a", "a"):
+        queue.add(key)
+    assert len(queue) == 2
+    assert [await queue.take(), await queue.take()] == ["a", "b"]
+    assert (len(queue), queue.working) == (0, 2)
+
+
+async def test_what_changes_during_a_look_is_looked_at_again_and_not_at_the_same_time() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a")
+    assert await queue.take() == "a"
+    queue.add("a")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(queue.take(), 0.05)
+    queue.done("a")
+    assert await asyncio.wait_for(queue.take(), 1) == "a"
+    queue.done("a")
+    assert len(queue) == 0
+
+
+async def test_the_earlier_of_two_times_counts_and_a_look_now_drops_both() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("late", 60)
+    queue.add("late", 0.05)
+    queue.add("late", 30)
+    assert await asyncio.wait_for(queue.take(), 5) == "late"
+    queue.done("late")
+    queue.add("b", 0.05)
+    queue.add("b")
+    assert await queue.take() == "b"
+    queue.done("b")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(queue.take(), 0.2)
+
+
+async def test_what_is_forgotten_does_not_come() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a", 0.02)
+    queue.forget("a")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(queue.take(), 0.2)
+
+
+def test_waits_double_up_to_a_cap() -> None:
+    backoff = Backoff(1.0, 60.0)
+    assert [backoff.delay(failures) for failures in (0, 1, 2, 3, 7, 10_000)] == [1, 1, 2, 4, 60, 60]
+    assert UNREACHABLE.delay(1) >= 10
