@@ -11,6 +11,7 @@ import structlog
 
 from . import metrics
 from .brokers import Brokers
+from .cluster import ClusterReconciler
 from .controller import Context, Controller, Reconciler
 from .events import Events
 from .handlers import Watcher, kopf_settings, register
@@ -18,12 +19,14 @@ from .health import Health
 from .kinds import KINDS, Key, key_of
 from .kube import Kube, KubeError
 from .leadership import Alone, Leadership
+from .lease import LeaseLeadership
 from .memory import Memories
 from .policies import Policies
 from .refresh import Refresh
 from .settings import Settings
 from .store import Store
 from .work_queue import WorkQueue
+from .workload import Site
 
 log = structlog.get_logger(__name__)
 
@@ -31,9 +34,10 @@ log = structlog.get_logger(__name__)
 RELIST_S = 600.0
 
 
-def reconcilers(policies: Policies) -> Mapping[str, Reconciler]:
+def reconcilers(clusters: ClusterReconciler, policies: Policies) -> Mapping[str, Reconciler]:
     """Return who looks after which kind."""
     return {
+        "BrokerCluster": clusters.reconcile,
         "Tenant": policies.reconcile,
         "Namespace": policies.reconcile,
         "Topic": policies.reconcile,
@@ -42,7 +46,9 @@ def reconcilers(policies: Policies) -> Mapping[str, Reconciler]:
 
 def leadership(settings: Settings, kube: Kube) -> Leadership:
     """Return who decides whether this operator works."""
-    return Alone()
+    if not settings.lease:
+        return Alone()
+    return LeaseLeadership(kube, settings.operator_namespace, settings.lease, settings.identity)
 
 
 async def run(settings: Settings) -> int:
@@ -91,10 +97,12 @@ class Operator:
         # missed that is only not seen yet.
         await self._list()
         kopf_stop = asyncio.Event()
+        site = Site(self._settings.broker_image, self._settings.cluster_domain)
+        clusters = ClusterReconciler(site, self._brokers, self._memories)
         policies = Policies(self._brokers, self._memories)
         tasks = [
             asyncio.create_task(self._watch(kopf_stop), name="watch"),
-            asyncio.create_task(Controller(self._context, reconcilers(policies)).run(), name="workers"),
+            asyncio.create_task(Controller(self._context, reconcilers(clusters, policies)).run(), name="workers"),
             asyncio.create_task(Refresh(self._context, self._brokers, self._memories).run(), name="refresh"),
             asyncio.create_task(self._relist(), name="relist"),
         ]
