@@ -93,6 +93,10 @@ class Cluster:
         """What a command of this host prints when its network and its DNS are the cluster's. Needs root."""
         return run(self._entering(command), environment=self.environment, given=input, timeout_s=timeout_s)
 
+    def command_in_netns(self, *command: str) -> list[str]:
+        """The command line that runs a command of this host with the cluster's network and DNS. Needs root."""
+        return self._entering(command)
+
     def popen_in_netns(
         self, *command: str, output: IO[str] | int | None = None, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
