@@ -156,10 +156,9 @@ class Operator:
             found = set()
             for namespace in self._settings.namespaces or ("",):
                 for body in await self._kube.list(kind, namespace):
-                    key = key_of(body)
-                    found.add(key)
-                    if key not in known:
-                        self._watcher.seen(body)
+                    found.add(key_of(body))
+                    # What is known in this version already is no news to it.
+                    self._watcher.seen(body)
             for key, body_before in known.items():
                 # What changed meanwhile is there, listed or not.
                 if key not in found and self._context.store.get(key) is body_before:
