@@ -15,24 +15,19 @@ from .cli_values import (
     time_minutes,
     time_seconds,
 )
-from .resources.policies import BACKLOG_QUOTA_POLICIES, INACTIVE_TOPIC_MODES
+from .resources.policies import (
+    BACKLOG_QUOTA_POLICIES,
+    INACTIVE_TOPIC_MODES,
+    SCHEMA_COMPATIBILITIES,
+    SUBSCRIPTION_TYPES,
+    UNDEFINED_COMPATIBILITY,
+)
 
 Values = Mapping[str, Any]
 #: Reads the text of an option (its name is for errors).
 Reader = Callable[[str, str], Any]
 
-SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
-COMPATIBILITIES = (
-    "UNDEFINED",
-    "ALWAYS_INCOMPATIBLE",
-    "ALWAYS_COMPATIBLE",
-    "BACKWARD",
-    "FORWARD",
-    "FULL",
-    "BACKWARD_TRANSITIVE",
-    "FORWARD_TRANSITIVE",
-    "FULL_TRANSITIVE",
-)
+COMPATIBILITIES = (UNDEFINED_COMPATIBILITY, *SCHEMA_COMPATIBILITIES)
 QUOTA_TYPES = ("destination_storage", "message_age")
 
 

@@ -15,6 +15,9 @@ from heliograph_broker.messaging.errors import PreconditionFailed
 from heliograph_broker.resources.policies import (
     BACKLOG_QUOTA_POLICIES,
     INACTIVE_TOPIC_MODES,
+    SCHEMA_COMPATIBILITIES,
+    SUBSCRIPTION_TYPES,
+    UNDEFINED_COMPATIBILITY,
     AutoTopicCreation,
     BacklogQuota,
     InactiveTopic,
@@ -31,18 +34,7 @@ MINUTE_MS: Final = 60_000
 MB: Final = 1024 * 1024
 SIZE_QUOTA: Final = "destination_storage"
 AGE_QUOTA: Final = "message_age"
-SUBSCRIPTION_TYPES: Final = ("Exclusive", "Failover", "Key_Shared", "Shared")
-COMPATIBILITY_STRATEGIES: Final = (
-    "UNDEFINED",
-    "ALWAYS_INCOMPATIBLE",
-    "ALWAYS_COMPATIBLE",
-    "BACKWARD",
-    "FORWARD",
-    "FULL",
-    "BACKWARD_TRANSITIVE",
-    "FORWARD_TRANSITIVE",
-    "FULL_TRANSITIVE",
-)
+COMPATIBILITY_STRATEGIES: Final = (UNDEFINED_COMPATIBILITY, *SCHEMA_COMPATIBILITIES)
 #: What Pulsar's clients show where nobody said how coarse delayed delivery may be.
 DEFAULT_TICK_MS: Final = 1000
 

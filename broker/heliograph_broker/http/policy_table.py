@@ -10,7 +10,7 @@ from typing import Final
 
 from heliograph_broker.messaging.errors import PreconditionFailed
 from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import Policies
+from heliograph_broker.resources.policies import SUBSCRIPTION_TYPES, Policies
 
 from . import policy_documents as documents
 from .policy_description import POST, PUT, TOPIC, Level, PolicyPath, figure, maximum, plain, structure
@@ -57,7 +57,7 @@ def _expires_from(seconds: int) -> int:
 
 def _subscription_types_from(names: list[str]) -> list[str]:
     for name in names:
-        documents.check_choice("subscription type", name, documents.SUBSCRIPTION_TYPES)
+        documents.check_choice("subscription type", name, SUBSCRIPTION_TYPES)
     return sorted(set(names))
 
 

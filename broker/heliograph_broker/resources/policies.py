@@ -7,7 +7,7 @@ the outcome, the lowest figure winning (what RabbitMQ calls operator policies).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -16,6 +16,21 @@ from .sizes import format_size
 
 UNLIMITED: Final = -1
 BACKLOG_QUOTA_POLICIES: Final = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
+SubscriptionType = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
+SUBSCRIPTION_TYPES: Final[tuple[str, ...]] = get_args(SubscriptionType)
+SchemaCompatibility = Literal[
+    "ALWAYS_INCOMPATIBLE",
+    "ALWAYS_COMPATIBLE",
+    "BACKWARD",
+    "FORWARD",
+    "FULL",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD_TRANSITIVE",
+    "FULL_TRANSITIVE",
+]
+SCHEMA_COMPATIBILITIES: Final[tuple[str, ...]] = get_args(SchemaCompatibility)
+#: Pulsar's word for a strategy nobody set.
+UNDEFINED_COMPATIBILITY: Final = "UNDEFINED"
 INACTIVE_TOPIC_MODES: Final = ("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, Literal, Self
+from typing import ClassVar, Final, Self
 
 from pydantic import Field, model_validator
 
@@ -19,7 +19,7 @@ from .fields import (
     Unique,
     UnusedFor,
 )
-from .policies import BacklogQuota, Policies, contradictions
+from .policies import BacklogQuota, Policies, SchemaCompatibility, SubscriptionType, contradictions
 from .policy_parts import (
     AutoTopicCreationSpec,
     BacklogQuotaSpec,
@@ -28,18 +28,6 @@ from .policy_parts import (
     RetentionSpec,
     SubscribeRateSpec,
 )
-
-SubscriptionType = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
-SchemaCompatibility = Literal[
-    "ALWAYS_INCOMPATIBLE",
-    "ALWAYS_COMPATIBLE",
-    "BACKWARD",
-    "FORWARD",
-    "FULL",
-    "BACKWARD_TRANSITIVE",
-    "FORWARD_TRANSITIVE",
-    "FULL_TRANSITIVE",
-]
 
 #: Fields whose value the core takes as it is, by its own name for them if that is another.
 _PLAIN: Final = {
