@@ -121,6 +121,9 @@ class ClusterReconciler:
             message = "no broker is ready" if pods.wanted else "spec.replicas is 0: there is no broker"
             return policies_verdict("Unknown", Reason.CLUSTER_NOT_READY, message), None
         broker = self._brokers.at(memory.http_url)
+        if pods.ready > ((body.get("status") or {}).get("readyReplicas") or 0):
+            # Its pod says that it is back; whoever found it away need not wait any longer.
+            broker.reset()
         now = asyncio.get_running_loop().time()
         try:
             listing = await broker.listing(now - FRESH_S)

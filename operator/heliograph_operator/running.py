@@ -54,9 +54,7 @@ def leadership(settings: Settings, kube: Kube) -> Leadership:
 async def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT (0), or until another operator leads or something fails (1)."""
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    _stop_at_signals(stop)
     async with Kube() as kube:
         return await Operator(settings, kube, leadership(settings, kube)).run(stop)
 
@@ -101,7 +99,7 @@ class Operator:
         clusters = ClusterReconciler(site, self._brokers, self._memories)
         policies = Policies(self._brokers, self._memories)
         tasks = [
-            asyncio.create_task(self._watch(kopf_stop), name="watch"),
+            asyncio.create_task(self._watch(kopf_stop, stop), name="watch"),
             asyncio.create_task(Controller(self._context, reconcilers(clusters, policies)).run(), name="workers"),
             asyncio.create_task(Refresh(self._context, self._brokers, self._memories).run(), name="refresh"),
             asyncio.create_task(self._relist(), name="relist"),
@@ -131,15 +129,21 @@ class Operator:
             tasks[0].cancel()
             await self._brokers.close()
 
-    async def _watch(self, stop: asyncio.Event) -> None:
-        await kopf.operator(
-            registry=register(self._watcher),
-            settings=kopf_settings(),
-            standalone=True,
-            clusterwide=not self._settings.namespaces,
-            namespaces=self._settings.namespaces,
-            stop_flag=stop,
-        )
+    async def _watch(self, kopf_stop: asyncio.Event, stop: asyncio.Event) -> None:
+        started = asyncio.Event()
+        signals = asyncio.create_task(_take_signals_back(started, stop))
+        try:
+            await kopf.operator(
+                registry=register(self._watcher),
+                settings=kopf_settings(),
+                standalone=True,
+                clusterwide=not self._settings.namespaces,
+                namespaces=self._settings.namespaces,
+                ready_flag=started,
+                stop_flag=kopf_stop,
+            )
+        finally:
+            signals.cancel()
 
     async def _relist(self) -> None:
         await asyncio.sleep(10)
@@ -163,6 +167,18 @@ class Operator:
                 # What changed meanwhile is there, listed or not.
                 if key not in found and self._context.store.get(key) is body_before:
                     self._watcher.vanished(key)
+
+
+def _stop_at_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+
+async def _take_signals_back(started: asyncio.Event, stop: asyncio.Event) -> None:
+    """Kopf takes the signals for itself when it starts; its end would look like a failure."""
+    await started.wait()
+    _stop_at_signals(stop)
 
 
 async def _first(stop: object, wanted: object) -> bool:

@@ -225,3 +225,15 @@ def test_of_two_operators_one_leads_and_the_other_takes_over_when_it_is_killed(
     finally:
         first.close()
         second.close()
+
+
+def test_an_operator_that_is_told_to_end_ends_well_and_gives_its_lease_back(
+    cluster: Cluster, definitions: None, kube_namespace: str, tmp_path: Path
+) -> None:
+    arguments = ("--operator-namespace", kube_namespace, "--lease", "op")
+    only = OperatorInNetwork(tmp_path / "only.log", cluster, kube_namespace, *arguments)
+    only.start()
+    cluster.wait_for("it watches", lambda: cluster.kubectl("get", "lease", "op", "-n", kube_namespace))
+    assert only.terminate() == 0, only.log_tail()
+    lease = cluster.kubectl_json("get", "lease", "op", "-n", kube_namespace)
+    assert lease["spec"].get("holderIdentity", "") == ""
