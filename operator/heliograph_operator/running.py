@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Mapping
+from typing import Any
 
 import kopf
 import structlog
@@ -132,10 +133,13 @@ class Operator:
     async def _watch(self, kopf_stop: asyncio.Event, stop: asyncio.Event) -> None:
         started = asyncio.Event()
         signals = asyncio.create_task(_take_signals_back(started, stop))
+        # Kopf's own choice would be the name of a user, and in a pod the user has none.
+        identity: Any = self._settings.identity
         try:
             await kopf.operator(
                 registry=register(self._watcher),
                 settings=kopf_settings(),
+                identity=identity,
                 standalone=True,
                 clusterwide=not self._settings.namespaces,
                 namespaces=self._settings.namespaces,
