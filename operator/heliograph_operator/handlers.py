@@ -11,7 +11,7 @@ from typing import Any
 import kopf
 import structlog
 
-from .kinds import API_VERSION, GROUP, KINDS, VERSION, Body, Key, key_of
+from .kinds import API_VERSION, GROUP, KINDS, VERSION, Body, Key, is_deleted, key_of
 from .kube import credentials
 from .store import Store, parent_of
 from .work_queue import WorkQueue
@@ -25,6 +25,8 @@ class Watcher:
     def __init__(self, store: Store, queue: WorkQueue[Key]) -> None:
         self._store = store
         self._queue = queue
+        # Answers to the operator's own writes tell something new as well, and sooner than the watch does.
+        store.listeners.append(self._learnt)
         #: Called with a key that is gone.
         self.gone: list[Callable[[Key], None]] = []
 
@@ -37,8 +39,10 @@ class Watcher:
         before = self._store.put(body)
         if before is None or _asks(before) != _asks(body):
             self._queue.add(key)
+
+    def _learnt(self, before: Body | None, body: Body) -> None:
         if before is None or _offers(before) != _offers(body):
-            self._tell_others(key, body)
+            self._tell_others(key_of(body), body)
 
     def vanished(self, key: Key) -> None:
         """An object is gone: those it stood in the way of go on."""
@@ -62,7 +66,8 @@ class Watcher:
             self._queue.add(child)
         # A parent that waits for its children's end.
         parent = parent_of(body)
-        if parent is not None and self._store.get(parent) is not None:
+        above = self._store.get(parent) if parent is not None else None
+        if parent is not None and above is not None and is_deleted(above):
             self._queue.add(parent)
 
 

@@ -62,7 +62,11 @@ class Policies:
         key = key_of(body)
         memory = self._memories.of(key, body)
         memory.settled, memory.unreachable = None, False
+        cluster, name = owned(body)
+        # What it stands for is its own to the end, whatever it is to be now.
+        own = (Key("BrokerCluster", key.namespace, cluster), key.kind, name) if name else None
         if is_deleted(body):
+            self._claim(context, key, own)
             return await self._deletion.go_on(context, memory, body)
         if not is_managed(body):
             return await self._unmanaged(context, memory, body)
@@ -70,35 +74,33 @@ class Policies:
         target = target_of(context.store, body) if model is not None else Waiting(Reason.INVALID, memory.problem)
         if model is None or isinstance(target, Waiting):
             assert isinstance(target, Waiting)
-            self._claim(context, key, None)
+            self._claim(context, key, own)
             return await self._not_ready(context, memory, body, target.reason, target.message)
-        self._claim(context, key, target)
+        self._claim(context, key, own or target.claim)
+        if own is not None and own != target.claim:
+            message = (
+                f"it stands for {name} in BrokerCluster {cluster} and cannot become {target.name} in"
+                f" {target.cluster.name}; valid: the old name, or delete the resource and make a new one"
+            )
+            return await self._not_ready(context, memory, body, Reason.RENAME_REFUSED, message)
+        if (winner := self._rival(context, key, target)) is not None:
+            message = f"{target.name} is described by the older {winner.kind} {winner.name} already"
+            return await self._not_ready(context, memory, body, Reason.CONFLICT, message)
         look = _Look(body, key, memory, model, target)
-        if refusal := self._may_not(context, look):
-            return await self._not_ready(context, memory, body, *refusal)
         held = body if is_held(body) or is_paused(body) else await hold(context, body, target)
         if held is None:
             return Outcome("gone")
         look.body = held
         return await self._with_broker(context, look)
 
-    def _claim(self, context: Context, key: Key, target: Target | None) -> None:
-        for other in context.store.claim(key, target.claim if target is not None else None):
+    def _claim(self, context: Context, key: Key, claim: tuple[Key, str, str] | None) -> None:
+        for other in context.store.claim(key, claim):
             context.queue.add(other)
 
-    def _may_not(self, context: Context, look: _Look) -> tuple[Reason, str] | None:
-        """Return why this resource may not have what it names, if so."""
-        cluster, name = owned(look.body)
-        target = look.target
-        if name and (cluster, name) != (target.cluster.name, target.name):
-            return Reason.RENAME_REFUSED, (
-                f"it stands for {name} in BrokerCluster {cluster} and cannot become {target.name} in"
-                f" {target.cluster.name}; valid: the old name, or delete the resource and make a new one"
-            )
-        claimants = [each for each in context.store.claimants(target.claim) if is_managed(each)]
-        if claimants and (winner := key_of(claimants[0])) != look.key:
-            return Reason.CONFLICT, f"{target.name} is described by the older {winner.kind} {winner.name} already"
-        return None
+    def _rival(self, context: Context, key: Key, target: Target) -> Key | None:
+        """Return who has what this resource names, if it is another one."""
+        claimants = [key_of(each) for each in context.store.claimants(target.claim) if is_managed(each)]
+        return claimants[0] if claimants and claimants[0] != key else None
 
     async def _with_broker(self, context: Context, look: _Look) -> Outcome:
         memory, target = look.memory, look.target

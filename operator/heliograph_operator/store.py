@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from .kinds import Body, Key, annotation, key_of
@@ -24,6 +24,8 @@ class Store:
     """All resources by key. Bodies are never changed in place."""
 
     def __init__(self) -> None:
+        #: Called with what was known of an object (None: nothing) and what is known now, whoever learnt it.
+        self.listeners: list[Callable[[Body | None, Body], None]] = []
         self._bodies: dict[Key, Body] = {}
         self._children: dict[Key, set[Key]] = {}
         # By the Kubernetes namespace, so that a cluster finds what it serves.
@@ -49,6 +51,8 @@ class Store:
         parent = parent_of(body)
         if parent is not None:
             self._children.setdefault(parent, set()).add(key)
+        for listener in self.listeners:
+            listener(before, body)
         return before
 
     def remove(self, key: Key) -> Body | None:

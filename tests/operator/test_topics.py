@@ -129,7 +129,7 @@ def test_a_resource_stays_what_it_was_made_for(
     served.wait_reason("Tenant", "shop", "Unmanaged")
     served.delete("Tenant", "shop")
     served.wait_gone("Tenant", "shop")
-    served.tenant(name="store")
+    served.apply("Tenant", "shop", {"name": "store"})
     message = served.wait_reason("Namespace", "payments", "RenameRefused")
     assert "it stands for shop/payments in BrokerCluster main and cannot become store/payments" in message
     served.wait_reason("Topic", "orders", "RenameRefused")
