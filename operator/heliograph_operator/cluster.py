@@ -15,7 +15,7 @@ from . import metrics
 from .backoff import UNREACHABLE
 from .brokers import Brokers, Listing
 from .cluster_apply import ObjectRefused, apply_all
-from .cluster_deletion import end
+from .cluster_deletion import end, forget
 from .cluster_objects import POD, STATEFUL_SET, endpoints, manifests
 from .cluster_report import report
 from .cluster_status import (
@@ -31,7 +31,7 @@ from .cluster_status import (
 from .cluster_volumes import grow
 from .conditions import POLICIES_APPLIED, Reason, Verdict, condition, ready
 from .controller import Context, Outcome
-from .finalizers import FINALIZER, release
+from .finalizers import FINALIZER
 from .kinds import API_VERSION, BROKER_CLUSTER, Body, is_deleted, is_managed, is_paused, key_of
 from .memory import Memories, Memory
 from .workload import Site, as_selector, name_problem, selector
@@ -56,15 +56,14 @@ class ClusterReconciler:
     async def reconcile(self, context: Context, body: Body) -> Outcome:
         """See :data:`.controller.Reconciler`."""
         memory = self._memories.of(key_of(body), body)
+        if is_deleted(body):
+            return await end(context, body)
         if not is_managed(body):
             memory.http_url = ""
-            # Its deletion is not held up either.
-            await release(context, body)
+            await forget(context, body)
             said = "left alone, as the annotation heliograph.dev/managed says"
             await report(context, body, [ready(Reason.UNMANAGED, said, "Unknown")])
             return Outcome("unmanaged")
-        if is_deleted(body):
-            return await end(context, body)
         cluster, problem = _read(body)
         if cluster is None:
             await report(context, body, [ready(Reason.INVALID, problem)])

@@ -12,7 +12,7 @@ from .cluster_volumes import claims_of
 from .conditions import Reason, Verdict, ready, with_verdicts
 from .controller import Context, Outcome
 from .finalizers import FINALIZER, release
-from .kinds import BROKER_CLUSTER, Body, is_deleted, key_of
+from .kinds import BROKER_CLUSTER, Body, is_deleted, is_managed, is_paused, key_of
 from .workload import as_selector, labels, selector
 
 #: Time (s) that tenants which are being deleted have before the brokers go: they cannot be deleted properly after.
@@ -26,6 +26,10 @@ async def end(context: Context, body: Body) -> Outcome:
     """Go on with the deletion; it has ended when the finalizer is gone."""
     if FINALIZER not in (body["metadata"].get("finalizers") or ()):
         return Outcome("deleted")
+    if not is_managed(body) or is_paused(body):
+        await context.events.emit(body, "Retained", "the brokers run on: an annotation says to leave them alone")
+        await forget(context, body)
+        return Outcome("deleted")
     spec = body.get("spec") or {}
     policy = spec.get("deletionPolicy", "Delete")
     waited_s = _waited_s(body)
@@ -37,10 +41,9 @@ async def end(context: Context, body: Body) -> Outcome:
         return Outcome("waiting", _LOOK_S)
     staying = [tenant for tenant in tenants if not is_deleted(tenant)]
     if policy == "Retain" or (policy == "DeleteIfEmpty" and staying):
-        await _leave_running(context, body)
         why = "spec.deletionPolicy is Retain" if policy == "Retain" else f"{len(staying)} tenants are left on them"
         await context.events.emit(body, "Retained", f"the brokers run on: {why}")
-        await release(context, body)
+        await forget(context, body)
         return Outcome("deleted")
     return await _delete(context, body, waited_s)
 
@@ -71,12 +74,15 @@ def _keeps_volumes(spec: dict[str, Any]) -> bool:
     return (spec.get("storage") or {}).get("retainOnDelete") is not False
 
 
-async def _leave_running(context: Context, body: Body) -> None:
-    """Make everything nobody's: what has an owner goes with it."""
+async def forget(context: Context, body: Body) -> None:
+    """Let the resource go and everything that was made for it run on, nobody's: what has an owner goes with it."""
+    if FINALIZER not in (body["metadata"].get("finalizers") or ()):
+        return
     for kind in OWNED.values():
         for item in await _made_for(context, body, kind.name):
             name, namespace = item["metadata"]["name"], item["metadata"]["namespace"]
             await context.kube.patch(kind, namespace, name, {"metadata": {"ownerReferences": None}})
+    await release(context, body)
 
 
 async def _made_for(context: Context, body: Body, kind: str) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,3 +117,8 @@ def test_while_pods_are_replaced_it_is_progressing() -> None:
     verdict = progressing(pods_of(stateful_set(), [pod(ready=True, revision="old")]))
     assert (verdict.status, verdict.reason) == ("True", ClusterReason.ROLLING_OUT)
     assert "0 of 1 broker" in verdict.message
+
+
+def test_every_reason_of_a_cluster_is_explained() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "install.md").read_text(encoding="utf-8")
+    assert [reason for reason in ClusterReason if f"`{reason}`" not in page] == []
