@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -23,6 +23,7 @@ from .resources.names import NamespaceName, TopicName
 Json = Any
 
 _TIMEOUT = aiohttp.ClientTimeout(total=60, connect=5)
+_STREAM_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5, sock_read=120)
 
 
 class AdminError(Exception):
@@ -115,6 +116,23 @@ class AdminClient:
                 if response.status >= 400:
                     raise AdminRefused(response.status, _reason(answer.decode(errors="replace"), response))
                 return Answer(response.status, response.headers, answer)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise AdminUnreachable(f"no broker answers at {self.http_url}: {_cause(error)}") from error
+
+    async def stream(self, path: str) -> AsyncGenerator[bytes, None]:
+        """Yield the body of a GET part by part, however long it takes in all."""
+        if self._session is None:
+            raise RuntimeError("AdminClient is used outside its 'async with'")
+        try:
+            async with self._session.get(f"{self.http_url}{path}", timeout=_STREAM_TIMEOUT) as response:
+                if response.status >= 400:
+                    raise AdminRefused(
+                        response.status, _reason((await response.read()).decode(errors="replace"), response)
+                    )
+                async for part in response.content.iter_any():
+                    yield part
+        except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, aiohttp.SocketTimeoutError) as error:
+            raise AdminUnreachable(f"the broker at {self.http_url} broke off its answer: {_cause(error)}") from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise AdminUnreachable(f"no broker answers at {self.http_url}: {_cause(error)}") from error
 

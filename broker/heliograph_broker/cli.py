@@ -8,6 +8,7 @@ import typer
 
 from . import __version__
 from .cli_apply import apply
+from .cli_backup import backup, restore
 from .cli_brokers import brokers_app, clusters_app
 from .cli_messages import consume, produce
 from .cli_namespaces import namespaces_app
@@ -38,6 +39,8 @@ for name, group in (
     app.add_typer(group, name=name)
 app.command()(produce)
 app.command()(consume)
+app.command()(backup)
+app.command()(restore)
 
 
 @app.command()

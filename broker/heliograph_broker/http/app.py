@@ -24,6 +24,7 @@ from . import (
     admin_topic_operations,
     admin_topics,
     apply,
+    backup,
     broker_stats,
     health,
     internal_info,
@@ -82,11 +83,14 @@ def create_app(broker: Broker, config: BrokerConfig, endpoints: Endpoints) -> we
         lookup,
         apply,
         status,
+        backup,
         metrics,
         health,
         openapi,
     ):
         app.add_routes(module.routes())
+    app[backup.RUNNING] = set()
+    app.on_shutdown.append(backup.end_running)
     app.cleanup_ctx.append(_background)
     return app
 

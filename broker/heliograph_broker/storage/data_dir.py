@@ -9,6 +9,8 @@ from pathlib import Path
 
 #: What this version writes and the only one it reads.
 FORMAT_VERSION = 2
+#: What the file FORMAT says.
+FORMAT_LINE = f"heliograph {FORMAT_VERSION}"
 
 
 class DataDirError(Exception):
@@ -57,15 +59,13 @@ class DataDir:
             if self.metadata.exists():
                 raise DataDirError(f"data directory {self.path} has data but no FORMAT file; it is damaged")
             temporary = marker.with_suffix(".tmp")
-            temporary.write_text(f"heliograph {FORMAT_VERSION}\n")
+            temporary.write_text(f"{FORMAT_LINE}\n")
             temporary.rename(marker)
             sync_directory(self.path)
             return
         found = marker.read_text(errors="replace").strip()
-        if found != f"heliograph {FORMAT_VERSION}":
-            raise DataDirError(
-                f"data directory {self.path} has format '{found}'; this version knows 'heliograph {FORMAT_VERSION}'"
-            )
+        if found != FORMAT_LINE:
+            raise DataDirError(f"data directory {self.path} has format '{found}'; this version knows '{FORMAT_LINE}'")
 
     @property
     def metadata(self) -> Path:

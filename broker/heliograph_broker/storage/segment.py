@@ -210,6 +210,10 @@ class Segment:
     def acquire(self) -> None:
         self._readers += 1
 
+    def begin(self) -> lmdb.Transaction | None:
+        """Return a read transaction, or None if nothing was ever written here; between acquire and release."""
+        return None if self._env is None else self._env.begin()
+
     def release(self) -> None:
         self._readers -= 1
         if self._readers == 0 and self._retired is not None:

@@ -142,6 +142,12 @@ class SegmentSet:
         """Return the segments with entries of a ledger, in the order of their entries."""
         return self._by_ledger.get(ledger_id, ())
 
+    def pin(self) -> list[Segment]:
+        """Keep the files of all segments there are until each is released, whoever takes its place meanwhile."""
+        for segment in self._segments:
+            segment.acquire()
+        return list(self._segments)
+
     # -- space -----------------------------------------------------------------------------------------------
 
     def retain(self, kept: Mapping[int, int]) -> None:

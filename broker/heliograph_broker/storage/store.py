@@ -11,7 +11,8 @@ import lmdb
 
 from heliograph_broker.clock import Clock
 
-from .data_dir import DataDir, DataDirError
+from .backup import METADATA_NAME, SEGMENTS_PREFIX, Backup, BackupError, Source
+from .data_dir import FORMAT_LINE, DataDir, DataDirError
 from .entry import Entry, EntryHeader
 from .group import StorageFull
 from .group_commit import GroupCommit, open_metadata
@@ -45,6 +46,7 @@ class LedgerStore(GroupCommit):
         segments = SegmentSet(data_dir.segments, segment_bytes, scheduler, clock, self._room)
         super().__init__(data_dir, metadata, segments, scheduler, disk_reserve_bytes)
         self._closed = False
+        self._backup: Backup | None = None
         stored = self.get(_NEXT_LEDGER)
         self._next_ledger = self._ledger_limit = int(stored) if stored else 0
 
@@ -83,6 +85,9 @@ class LedgerStore(GroupCommit):
         if self._closed:
             return
         self._closed = True
+        if self._backup is not None:
+            # It reads what is closed below.
+            self._backup.close()
         self._scheduler.close()
         if drain:
             self._drain()
@@ -225,6 +230,32 @@ class LedgerStore(GroupCommit):
                 records.append((bytes(cursor.key()), bytes(cursor.value())))
                 more = cursor.next()
         yield from records
+
+    # -- copying ---------------------------------------------------------------------------------------------
+
+    def backup(self, version: str, begun_ms: int) -> Backup:
+        """Begin a copy of everything durable now; see :mod:`.backup`. Whoever calls closes it.
+
+        ``version`` is the broker's, ``begun_ms`` the wall-clock time. Until it is closed no segment is unlinked, so
+        that space given back comes back later. Raises :class:`BackupError` while another one is under way.
+        """
+        if self._backup is not None:
+            raise BackupError("another backup is under way; one at a time")
+        # Before any segment's: a record may lack its entries (a crash does that), entries may lack their record.
+        sources = [Source(METADATA_NAME, self._metadata, self._metadata.begin())]
+        pinned = self._segments.pin()
+        for segment in pinned:
+            transaction = segment.begin()
+            if transaction is not None:
+                sources.append(Source(SEGMENTS_PREFIX + segment.path.name, segment.environment(), transaction))
+
+        def closed() -> None:
+            self._backup = None
+            for segment in pinned:
+                segment.release()
+
+        self._backup = Backup(sources, FORMAT_LINE, version, begun_ms, closed)
+        return self._backup
 
     # -- ledgers and space -----------------------------------------------------------------------------------
 
