@@ -89,7 +89,7 @@ def create_app(broker: Broker, config: BrokerConfig, endpoints: Endpoints) -> we
         openapi,
     ):
         app.add_routes(module.routes())
-    app[backup.RUNNING] = set()
+    app[backup.RUNNING] = backup.Running()
     app.on_shutdown.append(backup.end_running)
     app.cleanup_ctx.append(_background)
     return app

@@ -17,7 +17,12 @@ from .operations import Media, Refusal, operation
 
 log = structlog.get_logger(__name__)
 
-RUNNING: web.AppKey[set[asyncio.Task[Any]]] = web.AppKey("backups", set[asyncio.Task[Any]])
+
+class Running(set[asyncio.Task[Any]]):
+    """The requests that are being answered with a backup."""
+
+
+RUNNING: web.AppKey[Running] = web.AppKey("backups", Running)
 
 _TAR = "application/x-tar"
 #: Who takes nothing for so long is given up: the files of a backup that nobody fetches would stay for ever (s).
