@@ -42,7 +42,8 @@ def service_account(body: Body) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": metadata(body, _name(body)),
+        # Every Kubernetes namespace has an account called default, and clusters are called so, too.
+        "metadata": metadata(body, f"{_name(body)}-brokers"),
         "automountServiceAccountToken": False,
     }
 

@@ -141,7 +141,7 @@ def _pod(cluster: BrokerCluster, body: Body, site: Site) -> Manifest:
     spec = cluster.spec
     name = body["metadata"]["name"]
     pod: dict[str, Any] = {
-        "serviceAccountName": name,
+        "serviceAccountName": f"{name}-brokers",
         "automountServiceAccountToken": False,
         # As a variable, a Service named heliograph would be read as a setting.
         "enableServiceLinks": False,

@@ -41,7 +41,7 @@ def test_a_cluster_is_seven_objects_that_go_with_it() -> None:
         "PodDisruptionBudget main",
         "Service main",
         "Service main-brokers",
-        "ServiceAccount main",
+        "ServiceAccount main-brokers",
         "StatefulSet main",
     ]
     for manifest in everything.values():
@@ -182,3 +182,8 @@ def test_a_name_no_service_can_have_is_said_before_anything_is_made(name: str) -
     assert problem is not None
     assert "valid:" in problem
     assert name_problem("x" * 52) is None
+
+
+def test_the_account_is_not_the_one_every_kubernetes_namespace_has() -> None:
+    assert pod()["spec"]["serviceAccountName"] == "main-brokers"
+    assert "ServiceAccount main-brokers" in made()
