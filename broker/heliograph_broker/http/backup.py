@@ -79,7 +79,8 @@ async def _stream(request: web.Request, backup: Backup, begun_ms: int) -> web.St
 
 async def end_running(app: web.Application) -> None:
     """When the broker stops: break off what would keep it."""
-    for task in list(app[RUNNING]):
+    running = app[RUNNING]
+    for task in list(running):
         task.cancel()
 
 
