@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tests.support.cluster import PROJECT, Cluster
 from tests.support.cluster_fixtures import Images
 
@@ -40,20 +42,23 @@ def values(images: Images, namespace: str, directory: Path) -> Path:
 def test_a_release_is_installed_publishes_and_consumes_and_goes_away(
     cluster: Cluster, images: Images, kube_namespace: str, tmp_path: Path
 ) -> None:
-    file = str(values(images, kube_namespace, tmp_path))
+    settings = str(values(images, kube_namespace, tmp_path))
     here = ("-n", kube_namespace)
     # Restricted is what the pods are made for: the API server refuses any that is not.
     cluster.kubectl("label", "namespace", kube_namespace, "pod-security.kubernetes.io/enforce=restricted")
     # Definitions that are there stay as they are on an install; those of this tree are wanted.
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CHART / "crds"))
-    rendered = cluster.helm("template", "main", str(CHART), *here, "--values", file, "--kube-version=1.34.4")
+    rendered = cluster.helm("template", "main", str(CHART), *here, "--values", settings, "--kube-version=1.34.4")
     cluster.kubectl("apply", *here, "--dry-run=server", "-f", "-", input=rendered)
 
-    cluster.helm("install", "main", str(CHART), *here, "--values", file, "--wait", "--timeout=5m", timeout_s=330)
+    cluster.helm("install", "main", str(CHART), *here, "--values", settings, "--wait", "--timeout=5m", timeout_s=330)
     wait_ready(cluster, kube_namespace, "brokercluster/default", within_s=180)
 
-    for example in ("orders", "aviation"):
-        cluster.kubectl("apply", *here, "-f", str(PROJECT / "examples" / example))
+    for file in sorted((PROJECT / "examples" / "orders").glob("*.yaml")):
+        for resource in yaml.safe_load_all(file.read_text(encoding="utf-8")):
+            # The example lives in a Kubernetes namespace of its own; here it is to be where the broker is.
+            resource["metadata"]["namespace"] = kube_namespace
+            cluster.apply(resource)
     topics = cluster.kubectl("get", "topics.heliograph.dev", *here, "-o", "name").split()
     assert topics
     for topic in topics:
