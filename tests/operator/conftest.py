@@ -33,10 +33,11 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture
-def operator(
-    cluster: Cluster, definitions: None, kube_namespace: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[OperatorProcess]:
-    """An operator on this host, for the test's Kubernetes namespace; ``start`` it anew after ``kill9``."""
+def operator(cluster: Cluster, resources: Resources, kube_namespace: str, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """An operator on this host, for the test's Kubernetes namespace; ``start`` it anew after ``kill9``.
+
+    It ends before the resources are let go, or it would hold them again.
+    """
     process = OperatorProcess(
         tmp_path / "operator.log", kube_namespace, cluster.environment, arguments=("--refresh", "2")
     )
