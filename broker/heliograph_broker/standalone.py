@@ -13,9 +13,7 @@ from aiohttp import web
 from .clock import Clock, SystemClock
 from .config import BrokerConfig
 from .http.app import Endpoints, create_app
-from .messaging.apply import apply_resources
 from .messaging.broker import Broker
-from .resources.manifests import load
 from .server.listener import Listener
 from .storage.store import LedgerStore, LoopScheduler
 
@@ -38,7 +36,12 @@ class Standalone:
 
     async def start(self) -> None:
         """Raises ``DataDirError``, ``ManifestError``, ``BrokerError`` or :class:`OSError` (a port is taken)."""
-        resources = load(self._manifests) if self._manifests else []
+        if self._manifests:
+            # The models of resources take long to import.
+            from .messaging.apply import apply_resources
+            from .resources.manifests import load
+
+            resources = load(self._manifests)
         self._loop = asyncio.get_running_loop()
         self._store = LedgerStore.open(
             Path(self.config.data_dir),
@@ -52,7 +55,7 @@ class Standalone:
                 self._store, self._clock, self.config, random.Random(random.SystemRandom().getrandbits(64))
             )
             self.broker.load()
-            if resources:
+            if self._manifests:
                 apply_resources(self.broker, resources)
             await self._committed()
             self._listener = Listener(self.broker, self._loop)

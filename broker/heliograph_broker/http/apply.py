@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 from typing import Any, Literal
 
 import msgspec
 from aiohttp import web
 
-from heliograph_broker.messaging.apply import Applied, apply_resources
-from heliograph_broker.resources.manifests import ManifestError, parse
+from heliograph_broker.messaging.applied import Applied
 
 from .context import BROKER, as_json, committed
 from .errors import ApiError
@@ -39,6 +40,11 @@ class ApplyAnswer(msgspec.Struct):
 )
 async def apply(request: web.Request) -> web.Response:
     """Answer with what was done to each resource, once durable; nothing is done if anything is wrong."""
+    # The models of resources take long to import, and most brokers are never asked for them; in a thread, so that
+    # traffic goes on meanwhile.
+    core = await asyncio.to_thread(importlib.import_module, "heliograph_broker.messaging.apply")
+    from heliograph_broker.resources.manifests import ManifestError, parse
+
     broker = request.app[BROKER]
     body = await request.read()
     try:
@@ -47,7 +53,7 @@ async def apply(request: web.Request) -> web.Response:
         raise ApiError(400, f"request body: not UTF-8: {error}") from error
     except ManifestError as error:
         raise ApiError(422, str(error)) from error
-    applied = apply_resources(broker, resources)
+    applied: list[Applied] = core.apply_resources(broker, resources)
     await committed(broker)
     return as_json(ApplyAnswer(applied))
 

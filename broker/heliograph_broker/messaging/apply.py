@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from heliograph_broker.resources.manifests import ManifestError
 from heliograph_broker.resources.model import (
     AnyResource,
@@ -24,23 +22,11 @@ from heliograph_broker.resources.plan import Existing, plan
 from heliograph_broker.resources.policies import Policies, resolve
 
 from .admission import count_topics
+from .applied import CONFIGURED, CREATED, UNCHANGED, Applied
 from .broker import MAX_PARTITIONS, Broker
 from .errors import PreconditionFailed
 from .names import COMPACTION
 from .records import NamespaceRecord, TenantRecord
-
-CREATED = "created"
-CONFIGURED = "configured"
-UNCHANGED = "unchanged"
-
-
-class Applied(msgspec.Struct, frozen=True):
-    """What became of one resource; ``action`` is created, configured or unchanged."""
-
-    kind: str
-    name: str
-    action: str
-
 
 Change = Callable[[], None]
 

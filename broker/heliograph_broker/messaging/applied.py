@@ -1,0 +1,17 @@
+"""What becomes of a resource that is applied. Apart from :mod:`.apply`, which takes long to import."""
+
+from __future__ import annotations
+
+import msgspec
+
+CREATED = "created"
+CONFIGURED = "configured"
+UNCHANGED = "unchanged"
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """What became of one resource; ``action`` is created, configured or unchanged."""
+
+    kind: str
+    name: str
+    action: str
