@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from heliograph_broker.messaging.apply import apply_resources
+from heliograph_broker.messaging.broker import CONFIGURED_AT_ONCE
 from heliograph_broker.messaging.errors import PreconditionFailed
 from heliograph_broker.messaging.records import NamespaceRecord, TenantRecord
 from heliograph_broker.messaging.topic import Topic
@@ -118,3 +119,13 @@ def test_of_two_rates_each_figure_counts_that_lets_less_through() -> None:
 def test_a_quota_nobody_set_comes_from_the_limits() -> None:
     quota = BacklogQuota(1000, "producer_exception")
     assert resolve(None, None, Policies(), [Policies(backlog_quota_size=quota)]).backlog_quota_size == quota
+
+
+def test_a_change_reaches_thousands_of_topics_some_at_a_time(core: Core) -> None:
+    topics = [core.topic(f"t{index}") for index in range(2 * CONFIGURED_AT_ONCE + 1)]
+    core.broker.set_namespace_policies("public/default", Policies(message_ttl_ms=1000))
+    assert sum(topic.ttl_ms == 1000 for topic in topics) == CONFIGURED_AT_ONCE
+    assert core.broker.tick() is True
+    while core.broker.tick():
+        pass
+    assert all(topic.ttl_ms == 1000 for topic in topics)

@@ -53,6 +53,8 @@ CURSOR_FLUSH_MS = 100
 END_OF_TIME_MS = 1 << 63
 #: How often the store is asked to give back disk space.
 MAINTAIN_MS = 500
+#: Topics that a change of policies reaches in one go; the others follow with the next ticks.
+CONFIGURED_AT_ONCE = 200
 MAX_PARTITIONS = 10_000
 
 
@@ -86,6 +88,8 @@ class Broker:
         #: namespace -> what holds for its topics that have no policies of their own
         self._namespace_effective: dict[str, Policies] = {}
         self._dirty_cursors: dict[Subscription, None] = {}
+        #: Topics whose policies changed, still to be told: thousands of them at once would hold up traffic.
+        self._to_configure: dict[AnyTopic, None] = {}
         self._delayed_topics: dict[Topic, None] = {}
         self._producer_serial = rng.getrandbits(32)
         self._next_flush_ms = 0
@@ -197,7 +201,8 @@ class Broker:
         self.inactivity.run()
         self.snapshots.run()
         began = self.clock.monotonic()
-        more = self.housekeeping.run(now)
+        more = self._configure_some()
+        more = self.housekeeping.run(now) or more
         self.figures.policy_checks.observe(self.clock.monotonic() - began)
         return more
 
@@ -294,7 +299,18 @@ class Broker:
         self._namespace_effective.clear()
         for topic in self.topics.values():
             if concerned(topic):
+                self._to_configure[topic] = None
+        self._configure_some()
+
+    def _configure_some(self) -> bool:
+        """Tell some of the topics that wait for it what their policies are now; return whether more wait."""
+        waiting = self._to_configure
+        for _ in range(min(CONFIGURED_AT_ONCE, len(waiting))):
+            topic = next(iter(waiting))
+            del waiting[topic]
+            if not topic.closed:
                 self._configure(topic)
+        return bool(waiting)
 
     # -- topics ----------------------------------------------------------------------------------------------
 

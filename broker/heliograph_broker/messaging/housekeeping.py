@@ -17,6 +17,7 @@ from .topic import Topic
 LOOK_INTERVAL_MS = 200
 #: How many topics one slice takes; the event loop runs in between.
 TOPICS_A_SLICE = 10
+_SLICES = 150
 _STALE_ALLOWED = 1000
 
 #: Does its part on a topic and returns when to be called again (wall-clock ms), None if only a change can matter.
@@ -56,7 +57,8 @@ class Housekeeping:
         for topic in changed:
             self._schedule(topic, max(now_ms, self._looked.get(topic, 0) + LOOK_INTERVAL_MS))
         queue = self._queue
-        left = TOPICS_A_SLICE
+        # More at a time where there are many topics: all may be due together, and shall be done within a second.
+        left = max(TOPICS_A_SLICE, len(self._due) // _SLICES)
         while queue and queue[0][0] <= now_ms:
             if left == 0:
                 return True
