@@ -26,7 +26,7 @@ def _watched(core: Core) -> list[tuple[Topic, int]]:
     def note(topic: Topic, now_ms: int) -> None:
         looks.append((topic, now_ms))
 
-    core.broker.housekeeping.add(note)
+    core.broker.housekeeping._duties.append(note)
     return looks
 
 

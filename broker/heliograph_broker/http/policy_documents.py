@@ -10,11 +10,11 @@ from typing import Annotated, Final
 
 import msgspec
 
-from heliograph_broker.messaging.broker import MAX_PARTITIONS
 from heliograph_broker.messaging.errors import PreconditionFailed
 from heliograph_broker.resources.policies import (
     BACKLOG_QUOTA_POLICIES,
     INACTIVE_TOPIC_MODES,
+    MAX_PARTITIONS,
     SCHEMA_COMPATIBILITIES,
     SUBSCRIPTION_TYPES,
     UNDEFINED_COMPATIBILITY,

@@ -19,11 +19,11 @@ from heliograph_broker.resources.model import (
 )
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.plan import Existing, plan
-from heliograph_broker.resources.policies import Policies, resolve
+from heliograph_broker.resources.policies import MAX_PARTITIONS, Policies, resolve
 
 from .admission import count_topics
 from .applied import CONFIGURED, CREATED, UNCHANGED, Applied
-from .broker import MAX_PARTITIONS, Broker
+from .broker import Broker
 from .errors import PreconditionFailed
 from .names import COMPACTION
 from .records import NamespaceRecord, TenantRecord

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from heliograph_broker.resources.durations import format_duration
-from heliograph_broker.resources.policies import Policies
+from heliograph_broker.resources.policies import BACKLOG_QUOTA_POLICIES, Policies
 
 from .errors import BacklogQuotaExceeded, BacklogQuotaHeld
 from .retention import first_received_after
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from .subscription import Subscription
     from .topic import Topic
 
-HOLD = "producer_request_hold"
-EXCEPTION = "producer_exception"
-EVICT = "consumer_backlog_eviction"
+HOLD, EXCEPTION, EVICT = BACKLOG_QUOTA_POLICIES
 
 Resume = Callable[[], None]
 

@@ -15,7 +15,7 @@ import structlog
 from heliograph_broker.clock import Clock
 from heliograph_broker.config import BrokerConfig
 from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import DEFAULTS, Policies, resolve
+from heliograph_broker.resources.policies import DEFAULTS, MAX_PARTITIONS, Policies, resolve
 from heliograph_broker.storage.store import LedgerStore
 
 from . import gates, records
@@ -55,7 +55,6 @@ END_OF_TIME_MS = 1 << 63
 MAINTAIN_MS = 500
 #: Topics that a change of policies reaches in one go; the others follow with the next ticks.
 CONFIGURED_AT_ONCE = 200
-MAX_PARTITIONS = 10_000
 
 
 class Broker:

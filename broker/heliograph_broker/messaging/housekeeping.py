@@ -37,10 +37,6 @@ class Housekeeping:
         self._looked: dict[Topic, int] = {}
         self._serial = 0
 
-    def add(self, duty: Duty) -> None:
-        """Have ``duty`` done too, after the others."""
-        self._duties.append(duty)
-
     def changed(self, topic: Topic) -> None:
         """Look at ``topic`` soon."""
         self._changed[topic] = None
@@ -81,7 +77,7 @@ class Housekeeping:
 
     def _sweep(self) -> None:
         """Drop what was overtaken by an earlier time: a busy topic under a long retention leaves one at every look."""
-        self._queue = [item for item in self._queue if self._due.get(item[2]) == item[0]]
+        self._queue[:] = [item for item in self._queue if self._due.get(item[2]) == item[0]]
         heapify(self._queue)
 
     def _look(self, topic: Topic, now_ms: int) -> None:

@@ -430,8 +430,11 @@ class Topic(SubscribedLog):
         self.persist()
         self.timed.trim(offset)
         tail = self.tail
-        for gone in [cached for cached in tail if cached < offset]:
-            del tail[gone]
+        if offset == self.end_offset:
+            tail.clear()
+        else:
+            for gone in [cached for cached in tail if cached < offset]:
+                del tail[gone]
         for subscription in self.subscriptions.values():
             cursor = subscription.cursor
             if cursor.mark_delete < offset - 1:

@@ -170,7 +170,6 @@ Subscription = Annotated[
 ]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 """How many there may be; 0 without limit."""
-QuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
 DeletionPolicy = Literal["Delete", "DeleteIfEmpty", "Retain"]
 _Item = TypeVar("_Item")
 Unique = Annotated[list[_Item], AfterValidator(unique), InSchema({"x-kubernetes-list-type": "set"})]

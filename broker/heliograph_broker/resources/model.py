@@ -26,7 +26,7 @@ from .fields import (
 )
 from .metadata import Metadata
 from .names import MAX_TOPIC_NAME_BYTES, InvalidName, TopicName, check_local
-from .policy_parts import MAX_PARTITIONS
+from .policies import MAX_PARTITIONS
 from .quoting import quoted
 from .specs import LimitsSpec, NamespacePolicySpec, PolicySpec
 

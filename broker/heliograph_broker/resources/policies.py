@@ -15,7 +15,9 @@ from .durations import format_duration
 from .sizes import format_size
 
 UNLIMITED: Final = -1
-BACKLOG_QUOTA_POLICIES: Final = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
+MAX_PARTITIONS: Final = 10_000
+QuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
+BACKLOG_QUOTA_POLICIES: Final[tuple[str, ...]] = get_args(QuotaPolicy)
 SubscriptionType = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
 SUBSCRIPTION_TYPES: Final[tuple[str, ...]] = get_args(SubscriptionType)
 SchemaCompatibility = Literal[
@@ -31,7 +33,8 @@ SchemaCompatibility = Literal[
 SCHEMA_COMPATIBILITIES: Final[tuple[str, ...]] = get_args(SchemaCompatibility)
 #: Pulsar's word for a strategy nobody set.
 UNDEFINED_COMPATIBILITY: Final = "UNDEFINED"
-INACTIVE_TOPIC_MODES: Final = ("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up")
+InactiveTopicMode = Literal["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]
+INACTIVE_TOPIC_MODES: Final[tuple[str, ...]] = get_args(InactiveTopicMode)
 
 
 class Retention(msgspec.Struct, frozen=True):

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, Literal
+from typing import ClassVar
 
 from pydantic import Field
 
 from .cel import DURATION, SIZE, Rule
-from .fields import Count, Duration, DurationLimit, Model, Period, QuotaPolicy, Size, SizeLimit
-from .policies import AutoTopicCreation, InactiveTopic, Rate, Retention, SubscribeRate
-
-MAX_PARTITIONS: Final = 10_000
+from .fields import Count, Duration, DurationLimit, Model, Period, Size, SizeLimit
+from .policies import (
+    MAX_PARTITIONS,
+    AutoTopicCreation,
+    InactiveTopic,
+    InactiveTopicMode,
+    QuotaPolicy,
+    Rate,
+    Retention,
+    SubscribeRate,
+)
 
 
 class RetentionSpec(Model):
@@ -97,9 +104,7 @@ class InactiveTopicSpec(Model):
 
     max_inactive: DurationLimit
     """How long nobody was connected: a duration above 0; -1: never."""
-    mode: Literal["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"] = (
-        "delete_when_no_subscriptions"
-    )
+    mode: InactiveTopicMode = "delete_when_no_subscriptions"
     """Which topics: those without subscriptions, or also those whose subscriptions are caught up."""
     delete: bool = True
     """false takes back an inherited policy."""
