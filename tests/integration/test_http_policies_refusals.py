@@ -78,7 +78,7 @@ BAD_DOCUMENTS: list[tuple[str, str, int, str]] = [
     ("inactiveTopicPolicies", '{"maxInactiveDurationSeconds":0,"deleteWhileInactive":true}', 412, "1 or more"),
     ("inactiveTopicPolicies", '{"maxInactiveDurationSeconds":5}', 400, "deleteWhileInactive"),
     ("autoSubscriptionCreation", "{}", 400, "allowAutoSubscriptionCreation"),
-    ("subscriptionTypesEnabled", '["Shared","shared"]', 400, "Exclusive, Failover, Key_Shared, Shared"),
+    ("subscriptionTypesEnabled", '["Shared","shared"]', 400, "Exclusive, Shared, Failover, Key_Shared"),
     ("subscriptionTypesEnabled", '"Shared"', 400, "Expected `array`"),
     ("subscriptionTypesEnabled", "[1]", 400, "$[0]"),
     ("encryptionRequired", '"yes"', 400, "Expected `bool`"),

@@ -22,6 +22,7 @@ import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, strategies
 from schemathesis.checks import not_a_server_error
+from schemathesis.core import NOT_SET
 from schemathesis.core.failures import FailureGroup
 from schemathesis.generation.modes import GenerationMode
 from schemathesis.specs.openapi.checks import (
@@ -182,6 +183,13 @@ def _exercise(
     world.fill()
     destructive = operation.method.upper() in DESTRUCTIVE or operation.path.endswith(DESTRUCTIVE_PATHS)
 
+    def send_one(case: Any) -> None:
+        if destructive:
+            world.make()
+        answer = case.call(base_url=broker.http_url, session=session, timeout=TIMEOUT_S)
+        answered[answer.status_code] += 1
+        case.validate_response(answer, checks=CHECKS)
+
     # An operation's requests are the same whatever other operations there are.
     @hypothesis.seed(SEED ^ crc32(operation.label.encode()))
     @hypothesis.settings(
@@ -193,13 +201,11 @@ def _exercise(
     )
     @hypothesis.given(case=_cases(operation, world))
     def send(case: Any) -> None:
-        if destructive:
-            world.make()
-        answer = case.call(base_url=broker.http_url, session=session, timeout=TIMEOUT_S)
-        answered[answer.status_code] += 1
-        case.validate_response(answer, checks=CHECKS)
+        send_one(case)
 
     try:
+        for case in _plain_cases(operation, world):
+            send_one(case)
         send()
     except FailureGroup as failed:
         # The other operations are looked at all the same.
@@ -231,17 +237,30 @@ def _cases(operation: Any, world: World) -> strategies.SearchStrategy[Any]:
             plain = operation.as_strategy(generation_mode=GenerationMode.POSITIVE, path_parameters=there)
             parts += [plain.map(_without_query)] * 2
     for example in _examples(operation):
-        topic = "parts" if operation.path.endswith("/partitions") else "orders"
-        there = {name: value for name, value in world.path_parameters("persistent", topic).items() if name in names}
-        # PUT creates in some places, and changes what there is in others.
-        wheres = [there, there | _new(there)] if operation.method == "put" else [there]
         # As often as all the others together: hypothesis tells strategies apart by identity, and flattens nested ones.
         parts += [
             operation.as_strategy(path_parameters=where, body=example).map(_without_query)
-            for where in wheres
+            for where in _places(operation, world)
             for _ in parts
         ]
     return strategies.one_of(parts)
+
+
+def _plain_cases(operation: Any, world: World) -> Iterator[Any]:
+    """Make the requests that nothing is wrong with, whatever is generated besides: one for each place and example."""
+    for where in _places(operation, world):
+        if len(where) < len(list(operation.path_parameters)):
+            continue
+        for example in _examples(operation) or [NOT_SET]:
+            yield operation.Case(path_parameters=where, body=example)
+
+
+def _places(operation: Any, world: World) -> list[dict[str, Any]]:
+    """Return where a good request may go: PUT creates in some places, and changes what there is in others."""
+    names = {parameter.name for parameter in operation.path_parameters}
+    topic = "parts" if operation.path.endswith("/partitions") else "orders"
+    there = {name: value for name, value in world.path_parameters("persistent", topic).items() if name in names}
+    return [there, there | _new(there)] if operation.method == "put" else [there]
 
 
 def _without_query(case: Any) -> Any:
