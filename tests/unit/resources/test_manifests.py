@@ -113,7 +113,7 @@ def test_parents_come_first() -> None:
 
 
 def test_the_orders_example_says_what_it_says() -> None:
-    orders = next(r for r in load([EXAMPLES / "orders"]) if isinstance(r, Topic) and r.local_name == "orders")
+    orders = next(r for r in load([EXAMPLES / "orders.yaml"]) if isinstance(r, Topic) and r.local_name == "orders")
     assert orders.spec.policies() == Policies(
         retention=Retention(72 * HOUR_MS, 10 * GIB),
         backlog_quota_size=BacklogQuota(8 * GIB, "producer_exception"),
@@ -127,12 +127,18 @@ def test_the_orders_example_says_what_it_says() -> None:
     assert orders.spec.subscriptions == ["billing", "warehouse"]
 
 
-@pytest.mark.parametrize("folder", sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir()))
-def test_each_example_can_be_applied_to_an_empty_broker(folder: str) -> None:
-    assert plan(load([EXAMPLES / folder]))
+@pytest.mark.parametrize("file", [str(file.relative_to(EXAMPLES)) for file in manifest_files(EXAMPLES)])
+def test_each_example_can_be_applied_to_an_empty_broker(file: str) -> None:
+    assert plan(load([EXAMPLES / file]))
+
+
+def test_the_examples_are_where_kubectl_looks_and_leave_the_kubernetes_namespace_to_it() -> None:
+    assert [file.name for file in sorted(EXAMPLES.glob("*.yaml"))] == ["aviation.yaml", "orders.yaml"]
+    for resource in load([EXAMPLES]):
+        assert resource.metadata.namespace == "default", resource.source
 
 
 def test_the_examples_can_be_applied_together() -> None:
     names = [step.name for step in plan(load([EXAMPLES]))]
-    assert "persistent://aviation/nyc/flights" in names
+    assert "persistent://aviation/nyc/departures" in names
     assert "persistent://shop/payments/orders-expired" in names
