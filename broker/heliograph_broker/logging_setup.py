@@ -1,4 +1,7 @@
-"""Where log lines go and what they look like: stderr, JSON for machines, columns for a person at a terminal."""
+"""Where log lines go and what they look like: stderr, JSON for machines, columns for a person at a terminal.
+
+The broker's and the operator's are the same, so that one query finds both.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ class LoggingError(ValueError):
     """``HELIOGRAPH_LOG_FORMAT`` or ``HELIOGRAPH_LOG_LEVEL`` says something unknown; the message names what is known."""
 
 
-def configure_logging() -> None:
+def configure_logging(form: str | None = None, level_name: str | None = None) -> None:
     """Set up structlog and the standard library's logging, once per process.
 
     ``HELIOGRAPH_LOG_FORMAT`` is ``json`` or ``console`` (default: console on a terminal), ``HELIOGRAPH_LOG_LEVEL``
-    one of debug, info, warning, error (default: info). Raises :class:`LoggingError`.
+    one of debug, info, warning, error (default: info); arguments go before them. Raises :class:`LoggingError`.
     """
-    form = _choice("HELIOGRAPH_LOG_FORMAT", FORMATS, "console" if sys.stderr.isatty() else "json")
-    level = logging.getLevelNamesMapping()[_choice("HELIOGRAPH_LOG_LEVEL", LEVELS, "info").upper()]
+    form = _choice("HELIOGRAPH_LOG_FORMAT", form, FORMATS, "console" if sys.stderr.isatty() else "json")
+    level = logging.getLevelNamesMapping()[_choice("HELIOGRAPH_LOG_LEVEL", level_name, LEVELS, "info").upper()]
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -50,8 +53,8 @@ def configure_logging() -> None:
     logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING), force=True)
 
 
-def _choice(variable: str, allowed: tuple[str, ...], default: str) -> str:
-    value = os.environ.get(variable, "") or default
+def _choice(variable: str, given: str | None, allowed: tuple[str, ...], default: str) -> str:
+    value = given or os.environ.get(variable, "") or default
     if value not in allowed:
         raise LoggingError(f"{variable} is {value!r}: it should be one of {', '.join(allowed)}")
     return value

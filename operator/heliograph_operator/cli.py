@@ -8,8 +8,8 @@ import sys
 from typing import Annotated
 
 import typer
+from heliograph_broker.logging_setup import LoggingError, configure_logging
 
-from .logging_setup import FORMATS, LEVELS, configure_logging
 from .running import run
 from .settings import BROKER_IMAGE, Settings
 
@@ -45,14 +45,18 @@ def run_command(
     operator_namespace: Annotated[
         str, typer.Option(envvar="HELIOGRAPH_OPERATOR_NAMESPACE", help="Where the operator and its Lease are")
     ] = "default",
-    log_level: Annotated[str, typer.Option(envvar="HELIOGRAPH_LOG_LEVEL")] = "info",
-    log_format: Annotated[str, typer.Option(envvar="HELIOGRAPH_LOG_FORMAT")] = "json",
+    log_level: Annotated[
+        str | None, typer.Option(envvar="HELIOGRAPH_LOG_LEVEL", help="debug, info (default), warning or error")
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option(envvar="HELIOGRAPH_LOG_FORMAT", help="json or console (default on a terminal)")
+    ] = None,
 ) -> None:
     """Serve resources until SIGTERM. Without --namespace those of all Kubernetes namespaces."""
-    for value, allowed in ((log_level, LEVELS), (log_format, FORMATS)):
-        if value not in allowed:
-            raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}")
-    configure_logging(log_format, log_level)
+    try:
+        configure_logging(log_format, log_level)
+    except LoggingError as error:
+        raise typer.BadParameter(str(error)) from error
     settings = Settings(
         namespaces=tuple(namespace or ()),
         bind=bind,

@@ -74,6 +74,8 @@ def _of_namespace(resource: Namespace, name: str, state: BrokerState) -> Iterato
     if namespace is None:
         yield Difference(f"namespace {name}", _MISSING, "there")
         return
+    if namespace.bundles != resource.spec.bundles:
+        yield Difference("bundles", str(namespace.bundles), str(resource.spec.bundles))
     yield from _of_policies("", namespace.policies, resource.spec.policies())
 
 
@@ -85,9 +87,16 @@ def _of_topic(resource: Topic, name: str, state: BrokerState) -> Iterator[Differ
     spec = resource.spec
     if 0 < topic.partitions < spec.partitions:
         yield Difference("partitions", str(topic.partitions), str(spec.partitions))
+    if topic.missing_partitions:
+        lost = ", ".join(map(str, topic.missing_partitions))
+        yield Difference(f"partitions: {lost}", _MISSING, "there")
     for subscription in spec.subscriptions:
         if subscription not in topic.subscriptions:
             yield Difference(f"subscriptions: {subscription}", _MISSING, "there")
+    for key in sorted(topic.properties.keys() | spec.properties.keys()):
+        was, wanted = topic.properties.get(key), spec.properties.get(key)
+        if was != wanted:
+            yield Difference(f"properties.{key}", described(key, was), described(key, wanted))
     yield from _of_policies("", topic.policies, spec.policies())
 
 

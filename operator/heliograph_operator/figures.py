@@ -20,8 +20,8 @@ STEP: Final = 0.05
 AGE_STEP: Final = 0.1
 #: Points of a percentage that are.
 PERCENT_STEP: Final = 5
-#: Time (s) after which a lesser change is written too.
-SETTLED_S: Final = 300.0
+#: Time (s) after which a lesser change is written too: at the second look, so that figures are 30 s old at most.
+SETTLED_S: Final = 20.0
 
 
 class Figures(NamedTuple):

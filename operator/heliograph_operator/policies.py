@@ -199,9 +199,11 @@ def settled(kind: str, name: str, state: BrokerState) -> object:
     if kind == "Topic":
         if (topic := state.topics.get(name)) is None:
             return ()
-        return topic.partitions, topic.policies, topic.subscriptions, topic.size_exceeded, topic.age_exceeded
+        made = (topic.partitions, topic.missing_partitions, topic.subscriptions, topic.properties, topic.policies)
+        return *made, topic.size_exceeded, topic.age_exceeded
     if kind == "Namespace":
-        return (state.namespaces[name].policies,) if name in state.namespaces else ()
+        namespace = state.namespaces.get(name)
+        return (namespace.bundles, namespace.policies) if namespace is not None else ()
     tenant = state.tenants.get(name)
     return (tenant.admin_roles, tenant.allowed_clusters, tenant.limits) if tenant is not None else ()
 

@@ -88,3 +88,29 @@ async def test_partitions_never_shrink(api: HttpApi) -> None:
     answer = await api.request("POST", "/heliograph/v1/apply", MANIFESTS.replace("PARTITIONS", "2"))
     assert answer.status == 412
     assert "3 or more" in answer.body["reason"]
+
+
+async def test_a_partition_that_was_deleted_is_made_again_with_the_subscriptions_of_the_others(api: HttpApi) -> None:
+    text = MANIFESTS.replace("PARTITIONS", "3")
+    await _actions(api, text)
+    topic = "/admin/v2/persistent/shop/payments/orders"
+    await api.request("PUT", f"{topic}/subscription/audit")
+    for partition in (0, 2):
+        assert (await api.request("DELETE", f"{topic}-partition-{partition}")).status == 204
+    assert [action for _, _, action in await _actions(api, text)] == ["unchanged", "unchanged", "configured"]
+    for partition in range(3):
+        assert sorted(await api.get(f"{topic}-partition-{partition}/subscriptions")) == ["audit", "billing"]
+    assert [action for _, _, action in await _actions(api, text)] == ["unchanged"] * 3
+
+
+async def test_a_topics_properties_and_a_namespaces_bundles_are_those_of_the_manifest(api: HttpApi) -> None:
+    text = MANIFESTS.replace("PARTITIONS", "2")
+    await _actions(api, text)
+    changed = text.replace("{name: shop}\n  ret", "{name: shop}\n  bundles: 8\n  ret")
+    changed = changed.replace("  messageTTL: 2h", "  properties: {owner: ann, tier: gold}")
+    assert [action for _, _, action in await _actions(api, changed)] == ["unchanged", "configured", "configured"]
+    topic = "/admin/v2/persistent/shop/payments/orders"
+    assert await api.get(f"{topic}/properties") == {"owner": "ann", "tier": "gold"}
+    assert (await api.get("/admin/v2/namespaces/shop/payments/bundles"))["numBundles"] == 8
+    await _actions(api, changed.replace(", tier: gold", ""))
+    assert await api.get(f"{topic}/properties") == {"owner": "ann"}

@@ -86,3 +86,11 @@ async def test_one_namespace_can_be_asked_for(api: HttpApi) -> None:
     assert len(state.topics) == 2
     other = await _state(api, "?namespace=shop/pay")
     assert (other.namespaces, other.topics) == ({}, {})
+
+
+async def test_partitions_that_were_deleted_and_properties_are_told(api: HttpApi) -> None:
+    path = "/admin/v2/persistent/shop/payments/orders"
+    await api.request("PUT", f"{path}/properties", '{"owner": "ann"}', Content_Type="application/json")
+    await api.request("DELETE", f"{path}-partition-1")
+    orders = (await _state(api)).topics["persistent://shop/payments/orders"]
+    assert (orders.partitions, orders.missing_partitions, orders.properties) == (2, [1], {"owner": "ann"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -13,7 +14,7 @@ from heliograph_broker.messaging.broker import AnyTopic, Broker
 from heliograph_broker.messaging.names import COMPACTION
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.broker_state import BrokerState, NamespaceState, TenantState, TopicState
-from heliograph_broker.resources.names import NamespaceName
+from heliograph_broker.resources.names import NamespaceName, TopicName
 from heliograph_broker.resources.policies import Policies
 
 from .context import BROKER, as_json
@@ -54,15 +55,20 @@ async def status(request: web.Request) -> web.Response:
     # A partitioned topic is there before its first partition is looked at, and without any.
     for base, partitioned in broker.partitioned.items():
         if only is None or base.partition("://")[2].startswith(f"{only}/"):
-            state.topics[base] = TopicState(partitioned.partitions, partitioned.policies or Policies())
-    seen: set[str] = set()
+            state.topics[base] = TopicState(
+                partitioned.partitions, partitioned.policies or Policies(), partitioned.properties
+            )
+    seen: Counter[str] = Counter()
     for at, topic in enumerate(list(_topics(broker, only))):
         if at % _AT_ONCE == _AT_ONCE - 1:
             await asyncio.sleep(0)
         if not topic.closed:
             _add(state, topic, seen)
-    for entry in state.topics.values():
+    for name, entry in state.topics.items():
         entry.subscriptions.sort()
+        if seen[name] < entry.partitions:
+            # Asked now, so that those that came while this was looked at are none of them.
+            entry.missing_partitions = broker.missing_partitions(TopicName.parse(name))
     return as_json(state)
 
 
@@ -70,16 +76,16 @@ def _topics(broker: Broker, only: str | None) -> Iterable[AnyTopic]:
     return broker.topics.values() if only is None else broker.topics_by_namespace.get(only, {}).values()
 
 
-def _add(state: BrokerState, topic: AnyTopic, seen: set[str]) -> None:
-    """Add a topic's figures to its entry, which is shared by all partitions of one; ``seen`` has the keys so far."""
+def _add(state: BrokerState, topic: AnyTopic, seen: Counter[str]) -> None:
+    """Add a topic's figures to its entry, which is shared by all partitions of one; ``seen`` counts them by key."""
     names = topic.subscriptions.keys() - {COMPACTION}
     key = str(topic.name.base)
     entry = state.topics.get(key)
     if entry is None:
         key = str(topic.name)
-        entry = state.topics[key] = TopicState(0, topic.policies or Policies())
+        entry = state.topics[key] = TopicState(0, topic.policies or Policies(), topic.properties)
     entry.subscriptions = [name for name in entry.subscriptions if name in names] if key in seen else list(names)
-    seen.add(key)
+    seen[key] += 1
     subscriptions = topic.subscriptions.values()
     entry.backlog_messages += max((sub.backlog_messages for sub in subscriptions if in_backlog(sub)), default=0)
     entry.backlog_bytes += (size := topic.backlog_size())

@@ -27,6 +27,7 @@ from .broker import Broker
 from .errors import PreconditionFailed
 from .names import COMPACTION
 from .records import NamespaceRecord, TenantRecord
+from .topic_properties import set_topic_properties, topic_properties
 
 Change = Callable[[], None]
 
@@ -95,10 +96,13 @@ class _Changes:
         if existing is None:
             record = NamespaceRecord(policies=policies, bundles=resource.spec.bundles)
             self._do("Namespace", name, CREATED, [lambda: broker.create_namespace(name, record)])
-        elif existing.policies != policies:
-            self._do("Namespace", name, CONFIGURED, [lambda: broker.set_namespace_policies(name, policies)])
-        else:
-            self._do("Namespace", name, UNCHANGED, [])
+            return
+        changes: list[Change] = []
+        if existing.policies != policies:
+            changes.append(lambda: broker.set_namespace_policies(name, policies))
+        if existing.bundles != (bundles := resource.spec.bundles):
+            changes.append(lambda: broker.set_namespace_bundles(name, bundles))
+        self._do("Namespace", name, CONFIGURED if changes else UNCHANGED, changes)
 
     def topic(self, name: TopicName, resource: Topic) -> None:
         policies = resource.spec.policies()
@@ -107,13 +111,14 @@ class _Changes:
         if partitions > MAX_PARTITIONS:
             self._refuse(resource, f"spec.partitions: {partitions} is more than {MAX_PARTITIONS}")
             return
-        existing = self._broker.partitions_of(name) or (1 if self._broker.exists(name) else 0)
-        if not self._fits(name, resource, wanted, max(0, max(partitions, 1) - existing)):
+        broker = self._broker
+        there = sum(str(part) in broker.topics for part in self._parts(name))
+        if not self._fits(name, resource, wanted, max(0, max(partitions, 1) - there)):
             return
-        if not existing:
-            self._create_topic(name, resource, wanted)
-        else:
+        if broker.exists(name):
             self._configure_topic(name, resource, wanted)
+        else:
+            self._create_topic(name, resource, wanted)
 
     def _fits(self, name: TopicName, resource: Topic, wanted: Policies | None, more: int) -> bool:
         """Whether the maxima that will hold allow ``more`` concrete topics, and the topic's subscriptions."""
@@ -177,8 +182,12 @@ class _Changes:
             return
         # What is declared again is in use, whether it changes or not.
         changes: list[Change] = [lambda: broker.redeclared(name)]
+        if broker.missing_partitions(name):
+            changes.append(lambda: broker.create_missed_partitions(name))
         if partitions > existing:
             changes.append(lambda: broker.update_partitions(name, partitions))
+        if topic_properties(broker, name) != resource.spec.properties:
+            changes.append(lambda: set_topic_properties(broker, name, resource.spec.properties))
         if (broker.topic_policies(name) or Policies()) != (wanted or Policies()):
             changes.append(lambda: broker.set_topic_policies(name, wanted or Policies()))
         if self._missing_subscriptions(name, resource.spec.subscriptions):
@@ -190,8 +199,8 @@ class _Changes:
         return [name.with_partition(index) for index in range(partitions)] if partitions else [name]
 
     def _missing_subscriptions(self, name: TopicName, subscriptions: Sequence[str]) -> bool:
-        topics = [self._broker.get_topic(part) for part in self._parts(name)]
-        return any(sub not in topic.subscriptions for topic in topics for sub in subscriptions)
+        topics = [self._broker.topics.get(str(part)) for part in self._parts(name)]
+        return any(topic is None or sub not in topic.subscriptions for topic in topics for sub in subscriptions)
 
     def _add_subscriptions(self, name: TopicName, subscriptions: Sequence[str]) -> None:
         for part in self._parts(name):

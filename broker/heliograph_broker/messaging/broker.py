@@ -7,7 +7,7 @@ durable asks ``store.after_commit``. Nothing here awaits, sleeps, or reads a clo
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import structlog
@@ -280,6 +280,12 @@ class Broker:
         self.store.put(records.NAMESPACE + name.encode(), records.encode(record))
         self._policies_changed(lambda topic: topic.name.namespace_name == name)
 
+    def set_namespace_bundles(self, name: str, bundles: int) -> None:
+        """Cut its topics' hashes into another number of equal parts."""
+        record = self.namespace(name)
+        record.bundles = bundles
+        self.store.put(records.NAMESPACE + name.encode(), records.encode(record))
+
     def set_namespace_properties(self, name: str, properties: dict[str, str]) -> None:
         record = self.namespace(name)
         record.properties = properties
@@ -414,26 +420,30 @@ class Broker:
         record.partitions = partitions
         self.store.put(records.PARTITIONED + str(name).encode(), records.encode(record))
         self._create_partitions(name, added)
-        first = self.topics.get(str(name.with_partition(0)))
-        if isinstance(first, Topic):
-            durable = [subscription.name for subscription in first.subscriptions.values() if subscription.durable]
-            for index in added:
-                topic = self.topics[str(name.with_partition(index))]
-                if isinstance(topic, Topic):
-                    for subscription in durable:
-                        topic.create_subscription(subscription, "earliest")
+
+    def missing_partitions(self, name: TopicName) -> list[int]:
+        """Return the numbers of the partitions that were deleted one by one."""
+        indexes = range(self.partitions_of(name))
+        return [index for index in indexes if str(name.with_partition(index)) not in self.topics]
 
     def create_missed_partitions(self, name: TopicName) -> None:
         """Create again the partitions that were deleted one by one. Raises :class:`TopicNotFound`."""
-        record = self.partitioned.get(str(name))
-        if record is None:
+        if str(name) not in self.partitioned:
             raise TopicNotFound(f"Topic {name} does not exist")
-        self._create_partitions(name, range(record.partitions))
+        self._create_partitions(name, self.missing_partitions(name))
 
-    def _create_partitions(self, name: TopicName, indexes: range) -> None:
+    def _create_partitions(self, name: TopicName, indexes: Iterable[int]) -> None:
+        """Create partitions, with the subscriptions of the others: or what comes before a consumer is lost to it."""
+        there = (self.topics.get(str(name.with_partition(index))) for index in range(self.partitions_of(name)))
+        first = next((part for part in there if isinstance(part, Topic)), None)
+        durable = [one.name for one in first.subscriptions.values() if one.durable] if first is not None else []
         for index in indexes:
-            if str(name.with_partition(index)) not in self.topics:
-                self._create(name.with_partition(index), {})
+            if str(name.with_partition(index)) in self.topics:
+                continue
+            topic = self._create(name.with_partition(index), {})
+            if isinstance(topic, Topic):
+                for subscription in durable:
+                    topic.create_subscription(subscription, "earliest")
 
     def redeclared(self, name: TopicName) -> None:
         """Somebody declared a topic that exists: the time after which it counts as unused begins anew."""

@@ -29,7 +29,7 @@ class TenantRecord(msgspec.Struct):
 
 
 class NamespaceRecord(msgspec.Struct):
-    """A namespace: its policies and the number of bundles it was created with."""
+    """A namespace: its policies and the number of its bundles."""
 
     policies: Policies = msgspec.field(default_factory=Policies)
     bundles: int = 4

@@ -35,6 +35,9 @@ class TopicState(msgspec.Struct, rename="camel"):
 
     partitions: int
     policies: Policies
+    properties: dict[str, str] = {}
+    #: Partitions that were deleted by themselves: a client that names one gets it anew, without subscriptions.
+    missing_partitions: list[int] = []
     #: Subscriptions that every partition has, without the broker's own; sorted.
     subscriptions: list[str] = []
     backlog_messages: int = 0

@@ -61,7 +61,7 @@ def test_policies_partitions_and_subscriptions_of_a_topic_are_compared_field_by_
             backlog_quota_age=BacklogQuota(3_600_000, "producer_request_hold"),
             subscription_dispatch_rates={"billing": Rate(10, -1, 1)},
         ),
-        ["audit", "mine"],
+        subscriptions=["audit", "mine"],
     )
     assert told(wanted, NAME, state(has)) == [
         "partitions was 2, is 4",
@@ -75,12 +75,25 @@ def test_policies_partitions_and_subscriptions_of_a_topic_are_compared_field_by_
     ]
 
 
+def test_deleted_partitions_properties_and_bundles_are_compared_too() -> None:
+    wanted = model(topic(partitions=4, properties={"owner": "ann", "tier": "gold"}))
+    has = TopicState(4, Policies(), {"owner": "bob", "desk": "3"}, [1, 3])
+    assert told(wanted, NAME, state(has)) == [
+        "partitions: 1, 3 was missing, is there",
+        "properties.desk was 3, is not set",
+        "properties.owner was bob, is ann",
+        "properties.tier was not set, is gold",
+    ]
+    known = {"shop/payments": NamespaceState(4, Policies())}
+    assert told(model(namespace(bundles=8)), "shop/payments", state(namespaces=known)) == ["bundles was 4, is 8"]
+
+
 def test_nothing_differs_when_the_broker_is_as_the_resource_says() -> None:
     wanted = model(topic(partitions=2, messageTTL="2h", subscriptions=["a"]))
-    has = TopicState(2, Policies(message_ttl_ms=7_200_000), ["a", "b"])
+    has = TopicState(2, Policies(message_ttl_ms=7_200_000), subscriptions=["a", "b"])
     assert told(wanted, NAME, state(has)) == []
     spec = model(namespace(retention={"time": "1d", "size": "1Gi"}))
-    known = {"shop/payments": NamespaceState(8, Policies(retention=Retention(86_400_000, 1 << 30)))}
+    known = {"shop/payments": NamespaceState(4, Policies(retention=Retention(86_400_000, 1 << 30)))}
     assert told(spec, "shop/payments", state(namespaces=known)) == []
 
 

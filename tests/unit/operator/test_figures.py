@@ -12,7 +12,7 @@ BASE = Figures(1000, 1 << 20, 60_000, 1 << 21, 50, 4, 2)
 
 
 def topic(**figures: object) -> TopicState:
-    return TopicState(0, Policies(), ["billing"], **figures)  # type: ignore[arg-type]
+    return TopicState(0, Policies(), subscriptions=["billing"], **figures)  # type: ignore[arg-type]
 
 
 def test_a_topics_figures_are_shown_in_units_and_whole_seconds() -> None:
