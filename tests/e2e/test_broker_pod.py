@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-
 import pytest
 
 from tests.support.cluster import Cluster, ClusterCommandError
 from tests.support.cluster_fixtures import Images
+
+from .client_pod import ClientPod
+from .waiting import uid, wait_replaced
 
 BROKER = """
 apiVersion: v1
@@ -66,79 +66,16 @@ spec:
         resources: {requests: {storage: 1Gi}}
 """
 
-CLIENT = """
-apiVersion: v1
-kind: Pod
-metadata: {name: client}
-spec:
-  enableServiceLinks: false
-  automountServiceAccountToken: false
-  terminationGracePeriodSeconds: 1
-  securityContext: {runAsNonRoot: true}
-  containers:
-    - name: client
-      image: IMAGE
-      imagePullPolicy: Never
-      command: [sleep, infinity]
-      securityContext: {readOnlyRootFilesystem: true, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
-"""
-
-PUBLISH = """
-import sys, pulsar
-client = pulsar.Client("pulsar://broker:6650", logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/stderr"))
-producer = client.create_producer("orders")
-for message in sys.argv[1:]:
-    producer.send(message.encode())
-client.close()
-"""
-
-CONSUME = """
-import json, sys, pulsar
-client = pulsar.Client("pulsar://broker:6650", logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/stderr"))
-consumer = client.subscribe("orders", "billing", initial_position=pulsar.InitialPosition.Earliest)
-received = []
-for _ in range(int(sys.argv[1])):
-    message = consumer.receive(30_000)
-    received.append(message.data().decode())
-    if sys.argv[2] == "acknowledge":
-        consumer.acknowledge(message)
-client.close()
-print(json.dumps(received))
-"""
-
-
-class ClientPod:
-    """A pod with Pulsar's official client, which knows the broker by its Service's name only."""
-
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
-        self._cluster = cluster
-        self._namespace = namespace
-
-    def _python(self, script: str, *arguments: str) -> str:
-        return self._cluster.kubectl(
-            "exec", "-n", self._namespace, "client", "--", "python", "-c", script, *arguments, timeout_s=150
-        )
-
-    def subscribe(self) -> None:
-        """What nobody has subscribed to is not kept."""
-        self.consume(0, acknowledge=False)
-
-    def publish(self, messages: Iterable[str]) -> None:
-        self._python(PUBLISH, *messages)
-
-    def consume(self, count: int, *, acknowledge: bool) -> list[str]:
-        received: list[str] = json.loads(self._python(CONSUME, str(count), "acknowledge" if acknowledge else "leave"))
-        return received
+TOPIC, SUBSCRIPTION = "orders", "billing"
 
 
 @pytest.fixture
 def client_pod(cluster: Cluster, images: Images, kube_namespace: str) -> ClientPod:
     cluster.apply(BROKER.replace("IMAGE", images["broker"]), namespace=kube_namespace)
-    cluster.apply(CLIENT.replace("IMAGE", images["client"]), namespace=kube_namespace)
     cluster.wait_until_ready(kube_namespace, "broker-0")
-    cluster.wait_until_ready(kube_namespace, "client")
-    pod = ClientPod(cluster, kube_namespace)
-    pod.subscribe()
+    pod = ClientPod(cluster, kube_namespace, "pulsar://broker:6650")
+    pod.start(images["client"])
+    pod.subscribe(TOPIC, SUBSCRIPTION)
     return pod
 
 
@@ -146,19 +83,13 @@ def test_what_a_client_in_another_pod_was_promised_outlives_the_broker_pod(
     cluster: Cluster, kube_namespace: str, client_pod: ClientPod
 ) -> None:
     messages = [f"order {number}" for number in range(20)]
-    client_pod.publish(messages)
-    assert client_pod.consume(5, acknowledge=True) == messages[:5]
+    client_pod.publish(TOPIC, messages)
+    assert client_pod.consume(TOPIC, SUBSCRIPTION, 5, acknowledge=True) == messages[:5]
 
-    before = cluster.kubectl_json("get", "pod", "broker-0", "-n", kube_namespace)["metadata"]["uid"]
+    before = uid(cluster, kube_namespace, "pod/broker-0")
     cluster.kubectl("delete", "pod", "broker-0", "-n", kube_namespace, "--grace-period=0", "--force")
-
-    def replaced() -> bool:
-        pod = cluster.kubectl_json("get", "pod", "broker-0", "-n", kube_namespace)
-        return bool(pod["metadata"]["uid"] != before)
-
-    cluster.wait_for("the broker's pod is a new one", replaced, namespace=kube_namespace)
-    cluster.wait_until_ready(kube_namespace, "broker-0")
-    assert client_pod.consume(15, acknowledge=False) == messages[5:]
+    wait_replaced(cluster, kube_namespace, "broker-0", before)
+    assert client_pod.consume(TOPIC, SUBSCRIPTION, 15, acknowledge=False) == messages[5:]
 
 
 def test_the_broker_runs_as_nobody_and_writes_to_its_volume_only(
@@ -178,7 +109,7 @@ def test_the_broker_runs_as_nobody_and_writes_to_its_volume_only(
 def test_a_broker_pod_that_is_told_to_end_drains_and_ends_well(
     cluster: Cluster, kube_namespace: str, client_pod: ClientPod
 ) -> None:
-    client_pod.publish(["last words"])
+    client_pod.publish(TOPIC, ["last words"])
     # The process is told, not the pod: the pod stays, and says how its container ended.
     cluster.kubectl("exec", "-n", kube_namespace, "broker-0", "--", "python", "-c", "import os; os.kill(1, 15)")
 
@@ -191,4 +122,4 @@ def test_a_broker_pod_that_is_told_to_end_drains_and_ends_well(
     assert terminated is not None
     assert terminated["exitCode"] == 0
     cluster.wait_until_ready(kube_namespace, "broker-0")
-    assert client_pod.consume(1, acknowledge=True) == ["last words"]
+    assert client_pod.consume(TOPIC, SUBSCRIPTION, 1, acknowledge=True) == ["last words"]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from tests.support.cluster import PROJECT, Cluster
 from tests.support.cluster_fixtures import Images
+
+from .waiting import leader, wait_ready
 
 CHART = PROJECT / "charts" / "heliograph"
 KINDS = ("topics", "namespaces", "tenants", "brokerclusters")
@@ -54,11 +53,7 @@ def test_a_release_is_installed_publishes_and_consumes_and_goes_away(
     cluster.helm("install", "main", str(CHART), *here, "--values", settings, "--wait", "--timeout=5m", timeout_s=330)
     wait_ready(cluster, kube_namespace, "brokercluster/default", within_s=180)
 
-    for file in sorted((PROJECT / "examples" / "orders").glob("*.yaml")):
-        for resource in yaml.safe_load_all(file.read_text(encoding="utf-8")):
-            # The example lives in a Kubernetes namespace of its own; here it is to be where the broker is.
-            resource["metadata"]["namespace"] = kube_namespace
-            cluster.apply(resource)
+    cluster.kubectl("apply", *here, "-f", str(PROJECT / "examples" / "orders.yaml"))
     topics = cluster.kubectl("get", "topics.heliograph.dev", *here, "-o", "name").split()
     assert topics
     for topic in topics:
@@ -66,11 +61,11 @@ def test_a_release_is_installed_publishes_and_consumes_and_goes_away(
 
     cluster.helm("test", "main", *here, "--timeout=3m", timeout_s=200)
 
-    holder = leader(cluster, kube_namespace)
+    holder = leader(cluster, kube_namespace, "main-operator")
     cluster.kubectl("delete", "pod", holder.rpartition("_")[0], *here, "--wait=false")
     cluster.wait_for(
         "the other operator leads",
-        lambda: leader(cluster, kube_namespace) not in ("", holder),
+        lambda: leader(cluster, kube_namespace, "main-operator") not in ("", holder),
         within_s=60,
         namespace=kube_namespace,
     )
@@ -94,18 +89,3 @@ def test_a_release_is_installed_publishes_and_consumes_and_goes_away(
     assert left == ["serviceaccount/default"]
     # Messages are worth more than a release.
     assert cluster.kubectl("get", "pvc", *here, "-o", "name").split() == ["persistentvolumeclaim/data-default-0"]
-
-
-def wait_ready(cluster: Cluster, namespace: str, name: str, *, within_s: float) -> None:
-    def ready() -> bool:
-        found: dict[str, Any] = cluster.kubectl_json("get", "-n", namespace, name)
-        conditions = {each["type"]: each for each in (found.get("status") or {}).get("conditions", [])}
-        assert conditions.get("Ready", {}).get("status") == "True", conditions
-        return True
-
-    cluster.wait_for(f"{name} is Ready", ready, within_s=within_s, namespace=namespace)
-
-
-def leader(cluster: Cluster, namespace: str) -> str:
-    lease = cluster.kubectl_json("get", "-n", namespace, "lease", "main-operator")
-    return str(lease["spec"].get("holderIdentity") or "")

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from .cluster import PROJECT, SCRIPT, Cluster
 
@@ -19,6 +20,10 @@ UP_WITHIN_S = 1800.0
 IMAGE_WITHIN_S = 900.0
 #: Of one test, beside bringing the cluster up. Images are built in it.
 TEST_WITHIN_S = 1200.0
+
+BUILD_IMAGE = PROJECT / "scripts" / "build-image"
+#: The chart's, and so the tag of the images it runs when nobody says otherwise.
+APP_VERSION: str = yaml.safe_load((PROJECT / "charts" / "heliograph" / "Chart.yaml").read_text("utf-8"))["appVersion"]
 
 _failed = pytest.StashKey[bool]()
 
@@ -52,23 +57,31 @@ def cluster() -> Iterator[Cluster]:
 
 
 class Images:
-    """``images[TARGET]`` is the name of the image of that target of the Dockerfile, in the cluster."""
+    """``images[TARGET]`` is the name of the image of that target of the Dockerfile, in the cluster.
+
+    It is the name that the chart gives it, so that the chart is installed as its users do.
+    """
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self._cluster = cluster
         self._directory = directory
-        self._loaded: dict[str, str] = {}
+        self._loaded: set[str] = set()
 
     def __getitem__(self, target: str) -> str:
-        if target not in self._loaded:
+        return self.tagged(target, APP_VERSION)
+
+    def tagged(self, target: str, tag: str) -> str:
+        """The name of the same image with another tag, in the cluster too: what an upgrade is upgraded to."""
+        name = f"heliograph/{target}:{tag}"
+        if name not in self._loaded:
             archive = self._directory / f"{target}.tar"
-            command = [str(PROJECT / "scripts" / "build-image"), "--archive", str(archive), target]
+            command = [str(BUILD_IMAGE), "--archive", str(archive), "--name", name, target]
             done = subprocess.run(command, capture_output=True, text=True, timeout=IMAGE_WITHIN_S, check=False)
             assert done.returncode == 0, f"scripts/build-image {target}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}"
             self._cluster.load_image(archive)
             archive.unlink()
-            self._loaded[target] = f"localhost/heliograph-{target}:dev"
-        return self._loaded[target]
+            self._loaded.add(name)
+        return name
 
 
 @pytest.fixture(scope="session")

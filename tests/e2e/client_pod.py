@@ -1,0 +1,172 @@
+"""A pod with Pulsar's official client, and what it does for a test."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.cluster import Cluster
+
+LOAD_PROGRAM = (Path(__file__).parent / "load_program.py").read_text(encoding="utf-8")
+#: Time (s) that clients have to go on after their broker has gone and come back.
+GOES_ON_WITHIN_S = 60.0
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: client}
+spec:
+  enableServiceLinks: false
+  automountServiceAccountToken: false
+  terminationGracePeriodSeconds: 1
+  securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
+  containers:
+    - name: client
+      image: IMAGE
+      imagePullPolicy: Never
+      command: [sleep, infinity]
+      securityContext: {readOnlyRootFilesystem: true, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
+"""
+
+PUBLISH = """
+import sys, pulsar
+url, topic, *messages = sys.argv[1:]
+client = pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/stderr"))
+producer = client.create_producer(topic)
+for message in messages:
+    producer.send(message.encode())
+client.close()
+"""
+
+CONSUME = """
+import json, sys, pulsar
+url, topic, subscription, count, then = sys.argv[1:]
+client = pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/stderr"))
+consumer = client.subscribe(topic, subscription, initial_position=pulsar.InitialPosition.Earliest)
+received = []
+for _ in range(int(count)):
+    message = consumer.receive(30_000)
+    received.append(message.data().decode())
+    if then == "acknowledge":
+        consumer.acknowledge(message)
+client.close()
+print(json.dumps(received))
+"""
+
+FILL = """
+import sys, pulsar
+url, topic = sys.argv[1:]
+client = pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/stderr"))
+producer = client.create_producer(topic, batching_enabled=False)
+for sent in range(100_000):
+    try:
+        producer.send(b"." * 10_000)
+    except pulsar.ProducerBlockedQuotaExceededException:
+        print(sent)
+        break
+client.close()
+"""
+
+
+class ClientPod:
+    """The pod ``client``; what it does, it does in one topic of the broker at a Service's name."""
+
+    def __init__(self, cluster: Cluster, namespace: str, url: str, http_url: str = "") -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self.url = url
+        self._http_url = http_url
+
+    def start(self, image: str) -> None:
+        self._cluster.apply(POD.replace("IMAGE", image), namespace=self._namespace)
+        self._cluster.wait_until_ready(self._namespace, "client")
+
+    def _exec(self, *command: str, timeout_s: float = 150) -> str:
+        return self._cluster.kubectl("exec", "-n", self._namespace, "client", "--", *command, timeout_s=timeout_s)
+
+    def heliograph(self, *arguments: str) -> str:
+        """What ``heliograph ARGUMENTS`` prints, asked by HTTP."""
+        return self._exec("env", f"HELIOGRAPH_HTTP_URL={self._http_url}", "heliograph", *arguments)
+
+    def metrics(self) -> str:
+        """The broker's metrics."""
+        get = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())"
+        return self._exec("python", "-c", get, f"{self._http_url}/metrics")
+
+    def subscribe(self, topic: str, subscription: str) -> None:
+        """What nobody has subscribed to is not kept."""
+        self.consume(topic, subscription, 0, acknowledge=False)
+
+    def publish(self, topic: str, messages: Iterable[str]) -> None:
+        self._exec("python", "-c", PUBLISH, self.url, topic, *messages)
+
+    def fill(self, topic: str) -> int:
+        """How many messages of 10,000 bytes the topic takes until its quota is exceeded."""
+        return int(self._exec("python", "-c", FILL, self.url, topic))
+
+    def consume(self, topic: str, subscription: str, count: int, *, acknowledge: bool) -> list[str]:
+        then = "acknowledge" if acknowledge else "leave"
+        received = self._exec("python", "-c", CONSUME, self.url, topic, subscription, str(count), then)
+        messages: list[str] = json.loads(received)
+        return messages
+
+    @contextmanager
+    def load(self, topic: str, subscription: str, *, rate: float = 200.0) -> Iterator[Load]:
+        """Clients that publish and consume until the block ends."""
+        command = ["kubectl", "exec", "-i", "-n", self._namespace, "client", "--", "python", "-c", LOAD_PROGRAM]
+        with subprocess.Popen(
+            [*command, self.url, topic, subscription, str(rate)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self._cluster.environment,
+        ) as process:
+            try:
+                load = Load(process)
+                load.goes_on()
+                yield load
+            finally:
+                process.kill()
+
+
+class Load:
+    """A producer and a consumer at work in the pod."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def _ask(self, what: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{what}\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, "the clients' program has ended; what it complained of is in the captured output"
+        said: dict[str, Any] = json.loads(line)
+        return said
+
+    def goes_on(self) -> None:
+        """Wait until messages sent from now on are receipted and received."""
+        before = self._ask("status")
+        deadline = time.monotonic() + GOES_ON_WITHIN_S
+        while True:
+            now = self._ask("status")
+            if min(now["receipted"], now["received"]) > before["sent"]:
+                return
+            assert time.monotonic() < deadline, f"clients do not go on; before: {before}, now: {now}"
+            time.sleep(0.1)
+
+    def stop(self) -> dict[str, Any]:
+        """End it; the result says what became of the messages (``load_program.Load.status``)."""
+        return self._ask("stop")
+
+    def assert_nothing_lost(self) -> None:
+        """End it; everything receipted was received, and nothing that was sent was refused."""
+        result = self.stop()
+        assert (result["lost"], result["refused"]) == ([], []), result
+        assert result["received"] >= result["receipted"] == result["sent"] > 0, result

@@ -1,0 +1,46 @@
+"""What a guide shows in its blocks of shell commands, and how a test runs it as written."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.support.cluster import PROJECT
+
+_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def commands(guide: str, heading: str) -> list[str]:
+    """The commands in the ``sh`` blocks under a heading (its text without the marks), up to the next heading."""
+    text = (PROJECT / guide).read_text(encoding="utf-8")
+    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"{guide} has no heading {heading!r}"
+    lines = "".join(_BLOCK.findall(found[1])).replace("\\\n", " ").splitlines()
+    shown = [line.partition("   #")[0].strip() for line in lines]
+    assert any(shown), f"{guide} shows no commands under {heading!r}"
+    return [command for command in shown if command]
+
+
+class Shell:
+    """A person's shell in the project's directory, with a kubectl configuration of its own."""
+
+    def __init__(self, environment: Mapping[str, str], directory: Path) -> None:
+        kubeconfig = directory / "kubeconfig"
+        kubeconfig.write_bytes(Path(environment["KUBECONFIG"]).read_bytes())
+        self.environment = dict(environment) | {"KUBECONFIG": str(kubeconfig)}
+
+    def run(self, command: str, *, timeout_s: float = 360.0) -> str:
+        """What a command prints. Raises :class:`AssertionError` with what it complains of if it fails."""
+        done = subprocess.run(
+            ["bash", "-ec", command],
+            cwd=PROJECT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
