@@ -97,9 +97,14 @@ def kube_namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator
     name = f"{stem}-{uuid.uuid4().hex[:6]}"
     cluster.kubectl("create", "namespace", name)
     yield name
-    if request.node.stash.get(_failed, False):
-        request.node.add_report_section("teardown", f"Kubernetes namespace {name}", cluster.diagnosis(name))
+    add_diagnosis(request.node, cluster, name)
     cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+def add_diagnosis(item: pytest.Item, cluster: Cluster, namespace: str) -> None:
+    """Put the events, pods and logs of a Kubernetes namespace into the report of a test that has failed."""
+    if item.stash.get(_failed, False):
+        item.add_report_section("teardown", f"Kubernetes namespace {namespace}", cluster.diagnosis(namespace))
 
 
 @pytest.hookimpl(wrapper=True)

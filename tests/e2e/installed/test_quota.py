@@ -1,0 +1,49 @@
+"""A quota that is exceeded is seen wherever one looks: condition, event, metric."""
+
+from __future__ import annotations
+
+import re
+
+from tests.e2e.guide import commands
+from tests.e2e.waiting import conditions, events, wait_ready
+
+from .conftest import Installation
+
+ORDERS = "persistent://shop/payments/orders"
+SUBSCRIPTIONS = ("billing", "warehouse")
+
+
+def exceeded(metrics: str) -> list[float]:
+    """What the broker's metrics say of the quota by size of each partition of the topic."""
+    samples = re.findall(r"^heliograph_backlog_quota_exceeded\{(.*?)\} (\S+)", metrics, re.MULTILINE)
+    return [float(value) for labels, value in samples if f'topic="{ORDERS}' in labels and '"size"' in labels]
+
+
+def test_an_exceeded_quota_is_a_condition_an_event_and_a_metric_and_so_is_its_end(installation: Installation) -> None:
+    cluster, namespace, client = installation.cluster, installation.namespace, installation.client
+    smaller = '{"spec": {"backlogQuota": {"destinationStorage": {"limit": "100Ki"}}}}'
+    installation.kubectl("patch", "htopic", "orders", "--type=merge", "-p", smaller)
+    wait_ready(cluster, namespace, "htopic/orders")
+    assert set(exceeded(client.metrics())) == {0.0}
+
+    # Ten messages fit into each of the four partitions.
+    assert 10 <= client.fill(ORDERS) <= 40
+    until_exceeded = commands("docs/operator.md", "The operator")[-1]
+    installation.shell.run(until_exceeded, timeout_s=60)
+    told = conditions(cluster.kubectl_json("get", "htopic", "orders", "-n", namespace))["QuotaExceeded"]
+    assert told["reason"] == "SizeQuotaExceeded"
+    assert "the backlog has reached its limit of 100Ki" in events(cluster, namespace, "orders", "SizeQuotaExceeded")
+    assert 1.0 in exceeded(client.metrics())
+
+    for subscription in SUBSCRIPTIONS:
+        client.heliograph("topics", "clear-backlog", ORDERS, "-s", subscription)
+    installation.shell.run("kubectl wait --for=condition=QuotaExceeded=False --timeout=60s htopic/orders")
+    assert set(exceeded(client.metrics())) == {0.0}
+    cluster.wait_for(
+        "the end of it is told, too",
+        lambda: events(cluster, namespace, "orders", "QuotaRecovered"),
+        within_s=30,
+        namespace=namespace,
+    )
+    installation.shell.run("kubectl apply -f examples/")
+    wait_ready(cluster, namespace, "htopic/orders")
