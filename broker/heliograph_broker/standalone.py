@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 _TICK_S = 0.05
 #: Between slices of what is due at once, so that traffic and small commits come between.
-_SLICE_PAUSE_S = 0.004
+_SLICE_PAUSE_S = 0.002
 
 
 class Standalone:
@@ -112,7 +112,7 @@ class Standalone:
         await self._listener.stop()
         if self._runner is not None:
             await self._runner.cleanup()
-        self.broker.flush_cursors()
+        self.broker.flush_records()
         await self._committed()
         self._store.close()
         log.info("stopped")

@@ -118,7 +118,7 @@ class History:
             self._compacted(horizon)
 
     def settle(self) -> None:
-        self.core.broker.flush_cursors()
+        self.core.broker.flush_records()
         self.core.commit()
 
     def trim(self) -> None:

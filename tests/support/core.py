@@ -123,7 +123,7 @@ class Core:
 
     def restart(self) -> None:
         """Stop in good order and start again."""
-        self.broker.flush_cursors()
+        self.broker.flush_records()
         self.store.commit()
         self.close()
         self._open()

@@ -388,7 +388,7 @@ def test_run_that_a_crash_ends_leaves_nothing_behind(core: Core, monkeypatch: py
     core.advance(1000)
     publish(core, topic, *((f"k{i % 20}", b"y%d" % i) for i in range(10)))
     before = view(core, topic)
-    core.broker.flush_cursors()
+    core.broker.flush_records()
     core.commit()
     topic.compaction.start()
     for _ in range(groups):

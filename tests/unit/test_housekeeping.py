@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from heliograph_broker.messaging.broker import FLUSH_MS
 from heliograph_broker.messaging.housekeeping import LOOK_INTERVAL_MS, TOPICS_A_SLICE
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.policies import Policies, Retention
@@ -76,3 +77,25 @@ def test_what_an_earlier_time_overtakes_does_not_pile_up(core: Core) -> None:
         core.commit()
         core.advance(LOOK_INTERVAL_MS)
     assert len(core.broker.housekeeping._queue) < 1100
+
+
+def test_what_is_trimmed_of_many_topics_is_recorded_together(core: Core) -> None:
+    topics = [core.topic(f"t{index}") for index in range(3 * TOPICS_A_SLICE)]
+    for topic in topics:
+        core.broker.set_topic_policies(topic.name, Policies(retention=Retention(3_600_000, -1)))
+        core.publish(core.producer(topic))
+    core.commit()
+    core.advance(LOOK_INTERVAL_MS)
+    groups = core.store.stats.groups
+    for topic in topics:
+        topic.trim(topic.end_offset)
+        core.commit()
+    # The first one at once, all others with the flush.
+    assert core.store.stats.groups == groups + 1
+    core.advance(FLUSH_MS)
+    core.broker.tick()
+    core.commit()
+    assert core.store.stats.groups == groups + 2
+    core.restart()
+    assert [core.topic(str(topic.name)).first_offset for topic in topics] == [1] * len(topics)
+    assert core.store.live_bytes() == 0

@@ -266,6 +266,69 @@ class Deferring(InlineScheduler):
         self.jobs.append((job, done))
 
 
+class Ending(Deferring):
+    """Its third pause is cut short, as by a store that is being closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses = 0
+
+    def pause(self, seconds: float) -> bool:
+        self.pauses += 1
+        return self.pauses < 3
+
+
+def test_a_dead_file_is_cut_shorter_step_by_step_and_a_start_removes_what_is_left(path: Path) -> None:
+    scheduler = Ending()
+    store = open_store(path, scheduler, segment_bytes=16 * MIB)
+    load = Load(store)
+    load.fill(1, 20 * MIB)
+    first = path / "segments" / segments(path)[0]
+    size = first.stat().st_size
+    load.trim(0.9)
+    maintain(store, 2)
+    removal, _ = scheduler.jobs[0]
+    assert removal() is None
+    assert scheduler.pauses == 3
+    left = first.with_suffix(".leaving")
+    assert not first.exists()
+    assert left.stat().st_size == size - 3 * 2 * MIB
+    store.close(drain=False)
+    again = open_store(path, segment_bytes=16 * MIB)
+    assert not left.exists()
+    load.assert_all_there(again)
+    again.close()
+
+
+def test_while_what_is_live_shrinks_nothing_is_copied_but_for_a_full_disk(path: Path) -> None:
+    scheduler = Deferring()
+    store = open_store(path, scheduler)
+    load = Load(store)
+    load.fill(10, 8 * MIB)
+    store.maintain()
+    for _ in range(5):
+        load.trim(0.3)
+        store.maintain()
+        assert scheduler.jobs == []
+    store.maintain()
+    assert scheduler.jobs
+    store.close()
+
+
+def test_on_a_full_disk_space_is_given_back_while_it_shrinks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = Deferring()
+    store = open_store(path, scheduler)
+    load = Load(store)
+    load.fill(1, 8 * MIB)
+    store.maintain()
+    monkeypatch.setattr(store, "disk_full", True)
+    monkeypatch.setattr(store, "_reserve", 1 << 60)
+    load.trim(0.6)
+    store.maintain()
+    assert scheduler.jobs
+    store.close()
+
+
 def test_what_is_trimmed_or_dropped_during_a_copy_is_dead_in_the_copy(path: Path) -> None:
     scheduler = Deferring()
     store = open_store(path, scheduler)

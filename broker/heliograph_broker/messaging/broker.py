@@ -16,6 +16,7 @@ from heliograph_broker.clock import Clock
 from heliograph_broker.config import BrokerConfig
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import DEFAULTS, MAX_PARTITIONS, Policies, resolve
+from heliograph_broker.storage.group import Committed, RecordSource
 from heliograph_broker.storage.store import LedgerStore
 
 from . import gates, records
@@ -47,14 +48,14 @@ from .topic_list import TopicListWatcher
 log = structlog.get_logger(__name__)
 
 AnyTopic = Topic | NonPersistentTopic
-#: Acks nobody waits for are persisted at the latest this much later.
-CURSOR_FLUSH_MS = 100
+#: Records nobody waits for, of acks and of what was trimmed, are written at the latest this much later.
+FLUSH_MS = 100
 #: Later than any delivery time (wall-clock ms, signed 64 bits).
 END_OF_TIME_MS = 1 << 63
 #: How often the store is asked to give back disk space.
 MAINTAIN_MS = 500
 #: Topics that a change of policies reaches in one go; the others follow with the next ticks.
-CONFIGURED_AT_ONCE = 200
+CONFIGURED_AT_ONCE = 50
 
 
 class Broker:
@@ -86,7 +87,8 @@ class Broker:
         self.inactivity = InactivityWatch(self)
         #: namespace -> what holds for its topics that have no policies of their own
         self._namespace_effective: dict[str, Policies] = {}
-        self._dirty_cursors: dict[Subscription, None] = {}
+        self._dirty: dict[RecordSource, None] = {}
+        self._after_flush: list[Committed] = []
         #: Topics whose policies changed, still to be told: thousands of them at once would hold up traffic.
         self._to_configure: dict[AnyTopic, None] = {}
         self._delayed_topics: dict[Topic, None] = {}
@@ -155,12 +157,13 @@ class Broker:
 
     # -- host of topics --------------------------------------------------------------------------------------
 
-    def cursor_dirty(self, subscription: Subscription) -> None:
-        # Under load the cursors' own sync would double every group's: there they wait for the flush.
-        if self.store.idle:
-            self.store.put_at_commit(subscription)
-        else:
-            self._dirty_cursors[subscription] = None
+    def record_dirty(self, source: RecordSource, done: Committed | None = None) -> None:
+        # A sync of its own for each would double that of every group: but for the first they wait for the flush.
+        self._dirty[source] = None
+        if done is not None:
+            self._after_flush.append(done)
+        if self.store.idle and self.clock.now_ms() >= self._next_flush_ms:
+            self.flush_records()
 
     def look_at(self, topic: Topic) -> None:
         self.housekeeping.changed(topic)
@@ -177,9 +180,8 @@ class Broker:
         Returns whether more is due at once; traffic should have its turn before the next call.
         """
         now = self.clock.now_ms()
-        if now >= self._next_flush_ms:
-            self._next_flush_ms = now + CURSOR_FLUSH_MS
-            self.flush_cursors()
+        if self._dirty and now >= self._next_flush_ms:
+            self.flush_records()
         for topic in list(self._delayed_topics):
             waiting = False
             for subscription in topic.subscriptions.values():
@@ -205,11 +207,15 @@ class Broker:
         self.figures.policy_checks.observe(self.clock.monotonic() - began)
         return more
 
-    def flush_cursors(self) -> None:
-        """Queue every changed cursor for the next group."""
-        for subscription in self._dirty_cursors:
-            self.store.put_at_commit(subscription)
-        self._dirty_cursors.clear()
+    def flush_records(self) -> None:
+        """Queue every changed record for the next group."""
+        self._next_flush_ms = self.clock.now_ms() + FLUSH_MS
+        for source in self._dirty:
+            self.store.put_at_commit(source)
+        self._dirty.clear()
+        for done in self._after_flush:
+            self.store.after_commit(done)
+        self._after_flush.clear()
 
     # -- tenants and namespaces ------------------------------------------------------------------------------
 
@@ -457,7 +463,7 @@ class Broker:
     def unload_topic(self, name: TopicName) -> None:
         """Ask every client of a topic to reconnect; what they acknowledged is written with the next group."""
         topic = self.get_topic(name)
-        self.flush_cursors()
+        self.flush_records()
         topic.disconnect_clients()
 
     def delete_topic(self, name: TopicName, force: bool = False) -> None:

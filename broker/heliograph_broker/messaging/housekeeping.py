@@ -16,8 +16,8 @@ from .topic import Topic
 #: A topic is not looked at more often than this, however busy it is.
 LOOK_INTERVAL_MS = 200
 #: How many topics one slice takes; the event loop runs in between.
-TOPICS_A_SLICE = 10
-_SLICES = 150
+TOPICS_A_SLICE = 5
+_SLICES = 200
 _STALE_ALLOWED = 1000
 
 #: Does its part on a topic and returns when to be called again (wall-clock ms), None if only a change can matter.

@@ -34,7 +34,7 @@ class Subscription(Acknowledgments):
 
     The type belongs to the connected consumers: with none it is undefined (None). A durable subscription's cursor
     is written to the store with the next group after an ack that wants a receipt, else within
-    :data:`~heliograph_broker.messaging.broker.CURSOR_FLUSH_MS`.
+    :data:`~heliograph_broker.messaging.broker.FLUSH_MS`.
     """
 
     __slots__ = (

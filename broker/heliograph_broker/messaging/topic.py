@@ -401,7 +401,7 @@ class Topic(SubscribedLog):
             if done is not None:
                 done(None)
         elif done is None:
-            self.host.cursor_dirty(subscription)
+            self.host.record_dirty(subscription)
         else:
             self.host.store.put_at_commit(subscription)
             self.host.store.after_commit(or_persistence_error(done))
@@ -427,7 +427,6 @@ class Topic(SubscribedLog):
         if dropped:
             del self.ledgers[: len(dropped)]
             self._index_ledgers()
-        self.persist()
         self.timed.trim(offset)
         tail = self.tail
         if offset == self.end_offset:
@@ -450,7 +449,8 @@ class Topic(SubscribedLog):
                 if offset > first.base_offset:
                     store.trim(first.ledger_id, offset - first.base_offset)
 
-        store.after_commit(let_go)
+        # Should it never be written, the next start finds the same to be trimmed.
+        self.host.record_dirty(self, let_go)
         return freed
 
     def key(self) -> bytes:
@@ -458,6 +458,12 @@ class Topic(SubscribedLog):
 
     def persist(self) -> None:
         """Queue the topic's record for the next group."""
+        self.host.store.put_at_commit(self)
+
+    def encode_record(self) -> tuple[bytes, bytes] | None:
+        """Return key and value for the metadata store; None once the topic is deleted."""
+        if self.closed:
+            return None
         open_ledger = self.ledgers[-1] if self.ledgers else None
         record = records.TopicRecord(
             created_ms=self.created_ms,
@@ -478,7 +484,7 @@ class Topic(SubscribedLog):
             terminated=self.terminated,
             compaction=self.compaction.record,
         )
-        self.host.store.put(self.key(), records.encode(record))
+        return self.key(), records.encode(record)
 
     def truncate(self, done: Done) -> None:
         """Acknowledge everything for every durable subscription and let all of it go, whatever retention keeps."""
@@ -493,6 +499,7 @@ class Topic(SubscribedLog):
                 return
             self.compaction.forget()
             self.trim(min(end, releasable(self)))
+            self.host.flush_records()
             self.host.store.after_commit(or_persistence_error(done))
 
         def cleared(error: BrokerError | None) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 from .entry_log import LogHost
 
 if TYPE_CHECKING:
+    from heliograph_broker.storage.group import Committed, RecordSource
+
     from .compaction import CompactionQueue
     from .dead_letter import DeadLetters
     from .rate_limits import ThrottledSubscriptions
@@ -24,8 +26,11 @@ class TopicHost(LogHost, Protocol):
     def subscription_added(self, subscription: Subscription) -> None:
         """A subscription was created or restored: see what its topic's policies say."""
 
-    def cursor_dirty(self, subscription: Subscription) -> None:
-        """Persist the cursor soon, no receipt wanted."""
+    def record_dirty(self, source: RecordSource, done: Committed | None = None) -> None:
+        """Write the record soon, as it is then; ``done`` is called back when it is durable or has failed."""
+
+    def flush_records(self) -> None:
+        """Write with the next group what :meth:`record_dirty` left for later."""
 
     def look_at(self, topic: Topic) -> None:
         """Something changed (a publish, an ack, a policy): see soon what expires, is evicted, or may be let go."""

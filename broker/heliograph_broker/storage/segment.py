@@ -7,6 +7,7 @@ several neighbours stands for all their numbers. A file takes the place of every
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +22,8 @@ from .entry import Entry, EntryHeader
 T = TypeVar("T")
 
 _SUFFIX = ".lmdb"
+#: Of a file that is being removed.
+LEAVING_SUFFIX = ".leaving"
 #: What LMDB needs of a file beside the values, in its pages and for each file (share, bytes).
 _PAGE_OVERHEAD = 1.03
 _FILE_OVERHEAD = 16 * 1024
@@ -301,10 +304,25 @@ class Segment:
                     low = middle + 1
         return low
 
-    def remove_files(self) -> None:
-        """Unlink the segment's files; call it off the event loop."""
-        self.path.unlink(missing_ok=True)
+    def remove_files(self, cut_bytes: int, pause: Callable[[], bool]) -> None:
+        """Take away the segment's files, ``cut_bytes`` at a time with a ``pause`` between; call it off the event loop.
+
+        Under another name first: a start removes what bears no segment's name. If ``pause`` says that it is time to
+        end, it has that left to do. Raises :class:`OSError`.
+        """
+        leaving = self.path.with_suffix(LEAVING_SUFFIX)
         self.path.with_name(self.path.name + "-lock").unlink(missing_ok=True)
+        if not self.path.exists():
+            # Nothing was ever written to it.
+            return
+        self.path.rename(leaving)
+        size = leaving.stat().st_size
+        while size > cut_bytes:
+            size -= cut_bytes
+            os.truncate(leaving, size)
+            if not pause():
+                return
+        leaving.unlink()
 
 
 def _header(cursor: lmdb.Cursor, ledger_id: int, entry_id: int) -> EntryHeader | None:

@@ -21,8 +21,13 @@ log = structlog.get_logger(__name__)
 _SEAL_INTERVAL_S = 10.0
 #: After a copy failed, for want of space mostly, the next attempt waits.
 _RETRY_S = 5.0
-#: Between unlinking two files: a file system does it in one go and keeps syncs waiting.
-_UNLINK_PAUSE_S = 0.2
+#: A file that is let go is cut shorter by so much at a time (bytes), with a pause: to free much of it in one go keeps
+#: the file system's syncs waiting.
+_CUT_BYTES = 2 * 1024 * 1024
+_CUT_PAUSE_S = 0.02
+#: While what is live shrinks by more than this share from one look to the next, nothing is given back: what would be
+#: copied now is dead in a moment, and the disk belongs to those who publish.
+_SHRINKING = 1 / 8
 
 
 class SegmentSet:
@@ -47,7 +52,8 @@ class SegmentSet:
         self._segments: list[Segment] = []
         self._by_ledger: dict[int, list[Segment]] = {}
         self._dirty = True
-        self._wrote = self._quiet = self._pressed = False
+        self._wrote = self._quiet = self._pressed = self._shrinking = False
+        self._live_before = 0
         self._other_bytes = 0
         self._writing = self._seal_wanted = False
         self._seal_at = self._retry_at = clock.monotonic()
@@ -179,11 +185,14 @@ class SegmentSet:
         self._wrote = False
         self._pressed = pressed
         self._other_bytes = other_bytes
+        live_bytes = self.live_bytes()
+        self._shrinking = live_bytes < self._live_before * (1 - _SHRINKING)
+        self._live_before = live_bytes
         self._reclaim()
 
     def _reclaim(self) -> None:
         """Unlink dead segments, begin to write anew what wastes space. Cheap if nothing changed."""
-        if not self._dirty or self._closed:
+        if not self._dirty or self._closed or (self._shrinking and not self._pressed):
             return
         for segment in [each for each in self._segments[:-1] if not each.live_entries and not each.busy]:
             self._remove(segment)
@@ -245,8 +254,7 @@ class SegmentSet:
 
         def remove() -> None:
             segment.close()
-            segment.remove_files()
-            self._scheduler.pause(_UNLINK_PAUSE_S)
+            segment.remove_files(_CUT_BYTES, lambda: self._scheduler.pause(_CUT_PAUSE_S))
 
         def removed(result: object) -> None:
             self._leaving_bytes -= segment.file_bytes
