@@ -64,6 +64,7 @@ class Broker:
         self._listing: Listing | None = None
         self._asking = asyncio.Lock()
         self._failures = 0
+        self._away_since = 0.0
         self._closed_until = 0.0
         self._why = ""
         #: When the last change through here ended.
@@ -75,6 +76,11 @@ class Broker:
     def reachable(self) -> bool:
         """Whether it answered when it was asked last."""
         return self._failures == 0
+
+    @property
+    def away_s(self) -> float:
+        """Seconds since it was found not to answer, 0 if it did when it was asked last."""
+        return 0.0 if self.reachable else asyncio.get_running_loop().time() - self._away_since
 
     def reset(self) -> None:
         """Forget the pause: something says that it may be back."""
@@ -171,6 +177,8 @@ class Broker:
         try:
             answer = await call()
         except AdminUnreachable as error:
+            if self.reachable:
+                self._away_since = loop.time()
             self._failures += 1
             pause = UNREACHABLE.delay(self._failures)
             self._closed_until, self._why = loop.time() + pause, str(error)

@@ -33,6 +33,14 @@ def run_command(
     refresh: Annotated[
         float, typer.Option(envvar="HELIOGRAPH_OPERATOR_REFRESH", help="Seconds between looks at a broker", min=1)
     ] = 15.0,
+    deletion_wait: Annotated[
+        float,
+        typer.Option(
+            envvar="HELIOGRAPH_OPERATOR_DELETION_WAIT",
+            help="Seconds a deletion waits for a broker that does not answer, before it goes and leaves the data",
+            min=0,
+        ),
+    ] = 600.0,
     broker_image: Annotated[
         str, typer.Option(envvar="HELIOGRAPH_OPERATOR_BROKER_IMAGE", help="Image of brokers that name none")
     ] = BROKER_IMAGE,
@@ -63,6 +71,7 @@ def run_command(
         port=port,
         workers=workers,
         refresh_s=refresh,
+        deletion_wait_s=deletion_wait,
         broker_image=broker_image,
         cluster_domain=cluster_domain,
         lease=lease,

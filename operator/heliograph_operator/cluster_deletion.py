@@ -12,7 +12,7 @@ from .cluster_volumes import claims_of
 from .conditions import Reason, Verdict, ready, with_verdicts
 from .controller import Context, Outcome
 from .finalizers import FINALIZER, release
-from .kinds import BROKER_CLUSTER, Body, is_deleted, is_managed, is_paused, key_of
+from .kinds import BROKER_CLUSTER, Body, deleted_for_s, is_deleted, is_managed, is_paused, key_of
 from .workload import as_selector, labels, selector
 
 #: Time (s) that tenants which are being deleted have before the brokers go: they cannot be deleted properly after.
@@ -32,7 +32,7 @@ async def end(context: Context, body: Body) -> Outcome:
         return Outcome("deleted")
     spec = body.get("spec") or {}
     policy = spec.get("deletionPolicy", "Delete")
-    waited_s = _waited_s(body)
+    waited_s = deleted_for_s(body)
     tenants = tenants_on(context, body)
     leaving = [tenant for tenant in tenants if is_deleted(tenant)]
     if leaving and waited_s < CHILDREN_S:
@@ -118,9 +118,3 @@ async def _say(context: Context, body: Body, reason: Reason, message: str) -> No
             BROKER_CLUSTER, metadata["namespace"], metadata["name"], change, subresource="status"
         )
         context.store.put(written)
-
-
-def _waited_s(body: Body) -> float:
-    """Return the seconds since the deletion was asked for."""
-    asked = datetime.fromisoformat(str(body["metadata"]["deletionTimestamp"]))
-    return (datetime.now(UTC) - asked).total_seconds()

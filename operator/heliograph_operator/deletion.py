@@ -13,7 +13,7 @@ from .chain import http_url
 from .conditions import Reason, ready
 from .controller import Context, Outcome
 from .finalizers import HOLDS_RETAINED, is_held, note_retained, owned, release
-from .kinds import Body, Key, Kind, annotation, is_deleted, is_managed, is_paused, key_of
+from .kinds import Body, Key, Kind, annotation, deleted_for_s, is_deleted, is_managed, is_paused, key_of
 from .kube import KubeRefused
 from .memory import Memory
 from .reports import report
@@ -56,11 +56,13 @@ class Deletion:
         memory.http_url, memory.name = http_url(cluster), name
         if not memory.http_url:
             message = f"BrokerCluster {cluster_name} says of no broker where it is"
-            return await self._without_broker(context, memory, body, cluster, message)
+            return await self._without_broker(context, memory, body, cluster, message, deleted_for_s(body))
+        broker = self._brokers.at(memory.http_url)
         try:
-            return await self._delete(context, body, self._brokers.at(memory.http_url), name)
+            return await self._delete(context, body, broker, name)
         except AdminUnreachable as error:
-            return await self._without_broker(context, memory, body, cluster, str(error))
+            away_s = min(broker.away_s, deleted_for_s(body))
+            return await self._without_broker(context, memory, body, cluster, str(error), away_s)
         except AdminRefused as error:
             memory.refused += 1
             outcome = await self._wait(context, memory, body, Reason.REFUSED, error.reason)
@@ -93,18 +95,25 @@ class Deletion:
         return f"{topic.storage_bytes} bytes are stored" if topic.storage_bytes else ""
 
     async def _without_broker(
-        self, context: Context, memory: Memory, body: Body, cluster: Body, message: str
+        self, context: Context, memory: Memory, body: Body, cluster: Body, message: str, away_s: float
     ) -> Outcome:
-        """A broker that is away is waited for, unless it goes for good: with its cluster, or all of the namespace."""
+        """Wait for a broker that is away for ``away_s``: not for ever, nor for one that goes for good.
+
+        That is one that goes with its cluster, or with all of the Kubernetes namespace.
+        """
         if is_deleted(cluster) or await _namespace_ends(context, body):
             log.info("nothing to delete", resource=str(key_of(body)), reason="its broker is going, too")
             return await self._let_go(context, body)
+        if away_s >= context.settings.deletion_wait_s:
+            return await self._keep(context, body, f"{memory.name} stays in the broker, which is away: {message}")
         memory.unreachable = True
-        return await self._wait(context, memory, body, Reason.BROKER_UNREACHABLE, message)
+        outcome = await self._wait(context, memory, body, Reason.BROKER_UNREACHABLE, message)
+        # A namespace that ends says so to nobody here: it is asked for again.
+        left_s = max(1.0, context.settings.deletion_wait_s - away_s)
+        return Outcome(outcome.result, min(UNREACHABLE.cap_s, left_s))
 
     async def _wait(self, context: Context, memory: Memory, body: Body, reason: Reason, message: str) -> Outcome:
         await report(context, memory, body, [ready(reason, message)])
-        # A namespace that ends says so to nobody here: it is asked for again.
         return Outcome("waiting", UNREACHABLE.cap_s)
 
     async def _keep(self, context: Context, body: Body, message: str, *, quiet: bool = False) -> Outcome:

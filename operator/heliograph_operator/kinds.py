@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 GROUP: Final = "heliograph.dev"
@@ -72,3 +73,9 @@ def is_managed(body: Body) -> bool:
 def is_deleted(body: Body) -> bool:
     """Whether its deletion is asked for: it goes when its finalizers have."""
     return bool(body["metadata"].get("deletionTimestamp"))
+
+
+def deleted_for_s(body: Body) -> float:
+    """Return the seconds since the deletion of an object was asked for; it has to be one that :func:`is_deleted`."""
+    asked = datetime.fromisoformat(str(body["metadata"]["deletionTimestamp"]))
+    return (datetime.now(UTC) - asked).total_seconds()

@@ -23,7 +23,10 @@ _TIMEOUT = aiohttp.ClientTimeout(total=60, connect=10)
 #: Pause (s) after an answer that asks for one without saying how long.
 _OVERLOADED_S = 1.0
 _ATTEMPTS = 4
-_PLURAL = re.compile(r"/apis?(?:/[^/]+)?/v[^/]+/(?:namespaces/[^/]+/)?([^/]+)")
+_PATH = re.compile(
+    r"/(?:api|apis/(?P<group>[^/]+))/v[^/]+/(?:namespaces/[^/]+/)?(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?P<sub>/[^/]+)?"
+)
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 class KubeError(Exception):
@@ -140,9 +143,7 @@ class Kube:
 
         Waits and tries again when the API server asks for it (429), and with new credentials when these have expired.
         """
-        if method != "GET":
-            found = _PLURAL.match(path)
-            metrics.KUBE_WRITES.labels(method, found.group(1) if found else path).inc()
+        _count(method, path)
         data = json.dumps(body).encode() if body is not None else None
         for attempt in range(1, _ATTEMPTS + 1):
             session = self._session
@@ -157,6 +158,9 @@ class Kube:
             except (aiohttp.ClientError, TimeoutError) as error:
                 cause = str(error) or type(error).__name__
                 raise KubeError(f"the API server does not answer {method} {path}: {cause}") from error
+            if status == 201 and method == "PATCH":
+                # What an apply makes has to be allowed to be created, too.
+                _count("POST", path)
             if status < 400:
                 decoded: dict[str, Any] = json.loads(answer)
                 return decoded
@@ -186,6 +190,14 @@ class Kube:
                 log.info("the API server's credentials are renewed")
                 await self._open()
                 await expired.close()
+
+
+def _count(method: str, path: str) -> None:
+    """Count a request as access control sees it: a verb on a resource of a group."""
+    found = _PATH.fullmatch(path)
+    assert found is not None, path
+    verb = _VERBS.get(method) or ("get" if found["name"] else "list")
+    metrics.KUBE_REQUESTS.labels(verb, found["group"] or "", found["plural"] + (found["sub"] or "")).inc()
 
 
 def _refusal(status: int, answer: bytes, request: str) -> KubeRefused:

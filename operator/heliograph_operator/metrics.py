@@ -33,7 +33,10 @@ BROKER_ATTEMPTS: Final = Counter(
     ["operation", "result"],
     registry=REGISTRY,
 )
-KUBE_WRITES: Final = Counter(
-    "heliograph_operator_kubernetes_writes", "Writes to the API server", ["method", "resource"], registry=REGISTRY
+KUBE_REQUESTS: Final = Counter(
+    "heliograph_operator_kubernetes_requests",
+    "Requests to the API server by the permission they need, without watches",
+    ["verb", "group", "resource"],
+    registry=REGISTRY,
 )
 LEADER: Final = Gauge("heliograph_operator_leader", "1 if this operator leads", registry=REGISTRY)

@@ -25,6 +25,8 @@ class Settings:
     refresh_s: float = 15.0
     #: Time (s) a resource may go without being looked at, whatever happens.
     resync_s: float = 60.0
+    #: Time (s) a deletion waits for a broker that does not answer; then the resource goes and its data stays.
+    deletion_wait_s: float = 600.0
     #: Time (s) changes for one broker are collected to be sent together.
     batch_s: float = 0.05
     #: The image of brokers that name none.

@@ -2,48 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.cluster import Cluster
 from tests.support.cluster_fixtures import Images
-from tests.support.operator_process import OperatorProcess
 
+from .in_network import SPEC, Brokers, OperatorInNetwork
 from .resources import Resources
-
-SPEC: dict[str, Any] = {
-    "imagePullPolicy": "Never",
-    "storage": {"size": "1Gi"},
-    "terminationGracePeriodSeconds": 10,
-    "brokerDefaults": {"messageTTL": "1d"},
-}
-
-
-class OperatorInNetwork(OperatorProcess):
-    """An operator on this host that reaches brokers by the names of their Services, as one in a pod does."""
-
-    def __init__(self, log: Path, cluster: Cluster, namespace: str, *arguments: str) -> None:
-        super().__init__(log, namespace, cluster.environment, arguments=("--refresh", "2", *arguments))
-        assert self._command[0] == sys.executable
-        self._command = cluster.command_in_netns(*self._command)
-        self._cluster = cluster
-
-    def stand_by(self) -> None:
-        """Start it as one that does not lead, and wait until it is up."""
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, env=self._environment, start_new_session=True
-            )
-        self._cluster.wait_for("the second operator is up", lambda: "the operator is up" in self.log_tail())
-
-    def leads(self) -> bool:
-        return "this operator leads" in self.log_tail(1000)
 
 
 @pytest.fixture
@@ -56,47 +24,6 @@ def operator(
     yield process
     process.close()
     assert "Traceback" not in process.log_tail(100_000), process.log_tail(120)
-
-
-class Brokers:
-    """The BrokerCluster main and what is made for it."""
-
-    def __init__(self, resources: Resources) -> None:
-        self.resources = resources
-        self._cluster = resources.cluster
-        self._namespace = resources.namespace
-
-    def kubectl(self, *arguments: str) -> str:
-        return self._cluster.kubectl(*arguments, "-n", self._namespace)
-
-    def get(self, kind: str, name: str = "main") -> dict[str, Any]:
-        found: dict[str, Any] = self._cluster.kubectl_json("get", kind, name, "-n", self._namespace)
-        return found
-
-    def pod_uid(self) -> str:
-        return str(self.get("pod", "main-0")["metadata"]["uid"])
-
-    def patch(self, spec: dict[str, Any]) -> None:
-        self.kubectl("patch", "bcl", "main", "--type=merge", "-p", json.dumps({"spec": spec}))
-
-    def wait(self, what: str, check: Any, within_s: float = 60.0) -> None:
-        self._cluster.wait_for(what, check, within_s=within_s, namespace=self._namespace)
-
-    def wait_observed(self) -> None:
-        """Wait until the status is about the spec as it is, and the brokers are Ready."""
-
-        def observed() -> bool:
-            body = self.get("bcl")
-            ready = next(each for each in body["status"]["conditions"] if each["type"] == "Ready")
-            assert ready["observedGeneration"] == body["metadata"]["generation"]
-            assert ready["status"] == "True", ready
-            return True
-
-        self.wait("BrokerCluster main is Ready", observed, 120)
-
-    def events(self) -> list[str]:
-        found = self._cluster.kubectl_json("get", "events", "-n", self._namespace)["items"]
-        return [f"{each['reason']}: {each['message']}" for each in found if each["source"].get("component")]
 
 
 @pytest.fixture
@@ -201,6 +128,19 @@ def test_brokers_of_a_cluster_that_is_retained_run_on_and_are_taken_over(brokers
     brokers.resources.apply("BrokerCluster", "main", SPEC)
     brokers.wait_observed()
     assert brokers.pod_uid() == before
+
+
+def test_a_whole_kubernetes_namespace_ends_with_its_brokers(cluster: Cluster, brokers: Brokers) -> None:
+    namespace = brokers.resources.namespace
+    brokers.resources.family()
+    cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+
+    def gone() -> bool:
+        return not cluster.kubectl("get", "namespace", namespace, "--ignore-not-found", "-o", "name")
+
+    cluster.wait_for("the Kubernetes namespace is gone", gone, within_s=120)
+    # The fixtures' end expects it.
+    cluster.kubectl("create", "namespace", namespace)
 
 
 def test_of_two_operators_one_leads_and_the_other_takes_over_when_it_is_killed(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.broker_process import BrokerProcess
 from tests.support.operator_process import OperatorProcess
 
@@ -102,3 +104,17 @@ def test_an_operator_that_was_away_goes_on_with_what_was_deleted_meanwhile(
     for kind, name in (("Topic", "orders"), ("Namespace", "payments"), ("Tenant", "shop")):
         served.wait_gone(kind, name, within_s=30)
     assert "shop" not in broker_state(broker).tenants
+
+
+@pytest.mark.parametrize("operator", [("--deletion-wait", "8")], indirect=True)
+def test_it_does_not_wait_for_ever_for_a_broker_that_never_comes_back(
+    operator: OperatorProcess, served: Resources, broker: BrokerProcess
+) -> None:
+    served.family()
+    broker.kill9()
+    for kind, name in (("Topic", "orders"), ("Namespace", "payments"), ("Tenant", "shop")):
+        served.delete(kind, name)
+    served.wait_reason("Topic", "orders", "BrokerUnreachable")
+    for kind, name in (("Topic", "orders"), ("Namespace", "payments"), ("Tenant", "shop")):
+        served.wait_gone(kind, name, within_s=45)
+    assert f"{ORDERS} stays in the broker, which is away" in served.events("orders", "DataRetained")[0]

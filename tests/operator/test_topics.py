@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.broker_process import BrokerProcess
 from tests.support.operator_process import OperatorProcess
 
-from .broker_side import admin, topic_state
+from .broker_side import admin, broker_state, topic_state
 from .resources import Resources
 
 
@@ -160,3 +160,33 @@ def test_an_unmanaged_resource_is_left_alone_and_goes_without_its_topic(
     served.delete("Topic", "orders")
     served.wait_gone("Topic", "orders")
     assert topic_state(broker, "persistent://shop/payments/orders").policies.message_ttl_ms == 3_600_000
+
+
+def test_a_partition_that_somebody_deleted_is_made_again_with_its_subscriptions(
+    operator: OperatorProcess, served: Resources, broker: BrokerProcess
+) -> None:
+    served.family(partitions=3, subscriptions=["billing"])
+    name = "persistent://shop/payments/orders"
+    admin(broker, "DELETE", "/admin/v2/persistent/shop/payments/orders-partition-1?force=true")
+
+    told = served.wait("an event names it", lambda: served.events("orders", "DriftRepaired"), 15)
+    assert told == ["partitions: 1 was missing, is there"]
+    topic = topic_state(broker, name)
+    assert (topic.partitions, topic.missing_partitions, topic.subscriptions) == (3, [], ["billing"])
+
+
+def test_properties_and_bundles_follow_the_spec_and_what_somebody_added_is_taken_out(
+    operator: OperatorProcess, served: Resources, broker: BrokerProcess
+) -> None:
+    served.family(properties={"owner": "ann", "tier": "gold"})
+    name = "persistent://shop/payments/orders"
+    assert topic_state(broker, name).properties == {"owner": "ann", "tier": "gold"}
+    served.topic(properties={"owner": "bob"})
+    served.wait("they are as the new spec says", lambda: topic_state(broker, name).properties == {"owner": "bob"})
+    served.wait("its generation is told", lambda: served.status("Topic", "orders")["observedGeneration"] == 2)
+    admin(broker, "PUT", "/admin/v2/persistent/shop/payments/orders/properties", {"owner": "eve", "desk": "3"})
+    told = served.wait("an event names it", lambda: served.events("orders", "DriftRepaired"), 15)
+    assert told == ["properties.desk was 3, is not set; properties.owner was eve, is bob"]
+    assert topic_state(broker, name).properties == {"owner": "bob"}
+    served.hns(bundles=16)
+    served.wait("the namespace is cut anew", lambda: broker_state(broker).namespaces["shop/payments"].bundles == 16)

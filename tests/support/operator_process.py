@@ -83,6 +83,11 @@ class OperatorProcess:
         lines = [line for line in self.get("/metrics").splitlines() if line.split("{")[0].split(" ")[0] == name]
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if all(each in line for each in wanted))
 
+    def writes(self) -> float:
+        """Return how often it wrote to the API server."""
+        name = "heliograph_operator_kubernetes_requests_total"
+        return sum(self.metric(name, verb=verb) for verb in ("create", "update", "patch", "delete"))
+
     def log_tail(self, lines: int = 40) -> str:
         return "\n".join(self._log(0)[-lines:])
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from pathlib import Path
 
 import pytest
 
-_ROOT = Path(__file__).parents[2]
-_TABLE = (_ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
-_NAMED = re.compile(r"([a-z_/]+\.py)::(\w+)")
+from tests.support.named_tests import NAMED, TESTS, functions_of, named_in
+
+_TABLE = (TESTS.parent / "docs" / "policies.md").read_text(encoding="utf-8")
+_BY_FILE = named_in(_TABLE)
 _ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
     for section in re.split(r"^## ", _TABLE, flags=re.MULTILINE)
@@ -20,16 +19,9 @@ _ROWS = [
 ]
 
 
-def _functions(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-
-
-@pytest.mark.parametrize("file", sorted({file for file, _ in _NAMED.findall(_TABLE)}))
+@pytest.mark.parametrize("file", sorted(_BY_FILE))
 def test_every_test_named_in_the_table_of_policies_exists(file: str) -> None:
-    there = _functions(_ROOT / "tests" / file)
-    named = {test for named_file, test in _NAMED.findall(_TABLE) if named_file == file}
-    assert named - there == set()
+    assert _BY_FILE[file] - functions_of(file) == set()
 
 
 def test_every_statement_has_a_test_or_a_reason() -> None:
@@ -38,4 +30,4 @@ def test_every_statement_has_a_test_or_a_reason() -> None:
         assert len(row) == 2, row
         statement, shown_by = row
         assert statement.endswith((".", "?")), statement
-        assert _NAMED.search(shown_by) or shown_by.startswith("not applicable: "), statement
+        assert NAMED.search(shown_by) or shown_by.startswith("not applicable: "), statement

@@ -1,0 +1,144 @@
+"""The table of permissions is what the operator uses on a cluster that grants these: nothing more, nothing less."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from heliograph_operator import metrics
+from heliograph_operator.controller import Context
+from heliograph_operator.events import Events
+from heliograph_operator.finalizers import note_retained
+from heliograph_operator.kinds import KINDS, Key
+from heliograph_operator.kube import Kube
+from heliograph_operator.permissions import LEADER_PERMISSIONS, PERMISSIONS, Permission
+from heliograph_operator.settings import Settings
+from heliograph_operator.store import Store
+from heliograph_operator.work_queue import WorkQueue
+from prometheus_client import generate_latest
+
+from tests.support.cluster import Cluster
+from tests.support.cluster_fixtures import Images
+
+from .in_network import SPEC, Brokers, OperatorInNetwork
+from .resources import Resources
+
+Uses = set[tuple[str, str, str]]
+
+#: What no request of the operator's own shows: kopf watches, and some clusters ask for the last on every owned object.
+WITHOUT_REQUEST: Uses = {
+    *(("watch", "heliograph.dev", kind.plural) for kind in KINDS.values()),
+    ("update", "heliograph.dev", "brokerclusters/finalizers"),
+}
+
+
+def _granted(permissions: Iterable[Permission]) -> Uses:
+    return {(verb, each.group, each.resource) for each in permissions for verb in each.verbs}
+
+
+def _account(cluster: Cluster, namespace: str, directory: Path) -> dict[str, str]:
+    """Make an account that may do what the table says, there; return the environment of clients that use it."""
+    rules = [
+        {"apiGroups": [each.group], "resources": [each.resource], "verbs": sorted(each.verbs)}
+        for each in (*PERMISSIONS, *LEADER_PERMISSIONS)
+    ]
+    metadata = {"name": "restricted", "namespace": namespace}
+    rbac = "rbac.authorization.k8s.io"
+    cluster.apply(
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
+        {"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": metadata, "rules": rules},
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": "restricted"},
+            "subjects": [{"kind": "ServiceAccount", **metadata}],
+        },
+    )
+    config: dict[str, Any] = cluster.kubectl_json("config", "view", "--raw", "--minify", "--flatten")
+    token = cluster.kubectl("create", "token", "restricted", "-n", namespace).strip()
+    config["users"] = [{"name": config["users"][0]["name"], "user": {"token": token}}]
+    path = directory / "kubeconfig"
+    path.write_text(json.dumps(config))
+    return {**cluster.environment, "KUBECONFIG": str(path)}
+
+
+def _used(listed: str) -> Uses:
+    """Return what a page of metrics says was asked of the API server."""
+    found: Uses = set()
+    for line in listed.splitlines():
+        if line.startswith("heliograph_operator_kubernetes_requests_total{"):
+            labels = dict(pair.split("=") for pair in line.partition("{")[2].partition("}")[0].split(","))
+            found.add(tuple(labels[name].strip('"') for name in ("verb", "group", "resource")))  # type: ignore[arg-type]
+    return found
+
+
+async def _meet_another_writer(resources: Resources) -> None:
+    """Change a resource of each kind that somebody else changed since it was read: it has to be read again."""
+    async with Kube() as kube:
+        queue: WorkQueue[Key] = WorkQueue()
+        context = Context(Settings(), kube, Store(), queue, Events(kube, "test"))
+        for kind, name in (("BrokerCluster", "away"), ("Tenant", "lost"), ("Namespace", "lost"), ("Topic", "lost")):
+            stale = resources.get(kind, name)
+            resources.annotate(kind, name, "example.org/touched=yes")
+            await note_retained(context, stale)
+            assert resources.get(kind, name)["metadata"]["annotations"]["heliograph.dev/holds-retained"] == "true"
+
+
+async def test_every_permission_is_used_and_none_is_missing(
+    cluster: Cluster,
+    images: Images,
+    resources: Resources,
+    kube_namespace: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    environment = _account(cluster, kube_namespace, tmp_path)
+    arguments = ("--broker-image", images["broker"], "--operator-namespace", kube_namespace, "--lease", "operator")
+    operator = OperatorInNetwork(tmp_path / "log", cluster, kube_namespace, *arguments, environment=environment)
+    operator.start()
+    try:
+        resources.apply("BrokerCluster", "main", SPEC)
+        brokers = Brokers(resources)
+        brokers.wait_observed()
+        resources.cluster_at("away", "http://127.0.0.1:1")
+        resources.tenant(clusterRef={"name": "main"})
+        resources.hns()
+        resources.topic()
+        resources.wait_ready("Topic", "orders")
+        if not cluster.is_kind:
+            brokers.patch({"storage": {"size": "2Gi"}})
+            brokers.wait_observed()
+        resources.tenant("lost", clusterRef={"name": "away"})
+        resources.hns("lost", "lost")
+        resources.topic("lost", "lost")
+        for kind in ("Topic", "Namespace", "Tenant"):
+            resources.wait_reason(kind, "lost", "BrokerUnreachable")
+        monkeypatch.setenv("KUBECONFIG", environment["KUBECONFIG"])
+        await _meet_another_writer(resources)
+        resources.delete("Topic", "lost")
+        looked = ("get", "", "namespaces")
+        resources.wait("it is asked whether all ends", lambda: looked in _used(operator.get("/metrics")))
+        for kind, name in (("Topic", "orders"), ("Namespace", "payments"), ("Tenant", "shop")):
+            resources.delete(kind, name)
+        resources.wait_gone("Tenant", "shop")
+        # The volumes of a broker that is stopped are nobody's but the operator's to delete.
+        brokers.patch({"replicas": 0})
+        resources.wait_reason("BrokerCluster", "main", "Stopped")
+        brokers.patch({"storage": {"retainOnDelete": False}})
+        resources.delete("BrokerCluster", "main")
+        resources.wait_gone("BrokerCluster", "main", within_s=100)
+        used = _used(operator.get("/metrics")) | _used(generate_latest(metrics.REGISTRY).decode())
+    finally:
+        operator.close()
+    assert "orbidden" not in operator.log_tail(100_000), operator.log_tail(100)
+    granted = _granted((*PERMISSIONS, *LEADER_PERMISSIONS))
+    unused = granted - used - WITHOUT_REQUEST
+    if cluster.is_kind:
+        # kind's volumes cannot grow.
+        unused -= {("patch", "", "persistentvolumeclaims")}
+    assert unused == set()
+    assert used - granted == set()
