@@ -12,14 +12,20 @@ from tests.support.cluster import PROJECT
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def commands(guide: str, heading: str) -> list[str]:
-    """The commands in the ``sh`` blocks under a heading (its text without the marks), up to the next heading."""
+def script(guide: str, heading: str) -> str:
+    """The ``sh`` blocks under a heading (its text without the marks), up to the next heading."""
     text = (PROJECT / guide).read_text(encoding="utf-8")
     found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", text, re.MULTILINE | re.DOTALL)
     assert found is not None, f"{guide} has no heading {heading!r}"
-    lines = "".join(_BLOCK.findall(found[1])).replace("\\\n", " ").splitlines()
+    shown = "".join(_BLOCK.findall(found[1]))
+    assert shown, f"{guide} shows no commands under {heading!r}"
+    return shown
+
+
+def commands(guide: str, heading: str) -> list[str]:
+    """The commands of such a script where each is a line, or goes on behind a ``\\``."""
+    lines = script(guide, heading).replace("\\\n", " ").splitlines()
     shown = [line.partition("   #")[0].strip() for line in lines]
-    assert any(shown), f"{guide} shows no commands under {heading!r}"
     return [command for command in shown if command]
 
 

@@ -54,12 +54,13 @@ class Cluster:
         #: The environment in which kubectl, helm and other clients find the cluster.
         self.environment = dict(line.split("=", 1) for line in listed.split("\0") if line)
         self.kubeconfig = Path(self.environment["KUBECONFIG"])
-        self._state = self.kubeconfig.parent
+        #: The directory of everything that is the cluster's.
+        self.state = self.kubeconfig.parent
 
     @property
     def is_kind(self) -> bool:
         """Whether kind made it; else it is one node in namespaces of this host."""
-        return (self._state / "kind").exists()
+        return (self.state / "kind").exists()
 
     @property
     def netns(self) -> Path:
@@ -159,7 +160,7 @@ class Cluster:
         if self.is_kind:
             inspect = ["docker", "inspect", "-f", "{{.State.Pid}}", "heliograph-control-plane"]
             return run(inspect, environment=self.environment, given=None, timeout_s=30).strip()
-        pid = (self._state / "pid").read_text().split()[0]
+        pid = (self.state / "pid").read_text().split()[0]
         return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
 
     def _entering(self, command: Iterable[str]) -> list[str]:

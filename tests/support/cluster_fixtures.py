@@ -8,6 +8,7 @@ import re
 import subprocess
 import uuid
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,17 @@ def cluster() -> Iterator[Cluster]:
             subprocess.run([SCRIPT, "down"], capture_output=True, timeout=120, check=True)
 
 
+@contextmanager
+def only_operator(cluster: Cluster, *, everywhere: bool) -> Iterator[None]:
+    """Hold on until no operator of another session would serve what this one's does, and keep it so.
+
+    One that serves all Kubernetes namespaces (``everywhere``) runs alone; those of single namespaces run side by side.
+    """
+    with (cluster.state.parent / f"{cluster.state.name}.operators").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if everywhere else fcntl.LOCK_SH)
+        yield
+
+
 class Images:
     """``images[TARGET]`` is the name of the image of that target of the Dockerfile, in the cluster.
 
@@ -95,10 +107,11 @@ def kube_namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator
     """A Kubernetes namespace of the test's own. Its end is not waited for."""
     stem = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:40].strip("-")
     name = f"{stem}-{uuid.uuid4().hex[:6]}"
-    cluster.kubectl("create", "namespace", name)
-    yield name
-    add_diagnosis(request.node, cluster, name)
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    with only_operator(cluster, everywhere=False):
+        cluster.kubectl("create", "namespace", name)
+        yield name
+        add_diagnosis(request.node, cluster, name)
+        cluster.kubectl("delete", "namespace", name, "--wait=false")
 
 
 def add_diagnosis(item: pytest.Item, cluster: Cluster, namespace: str) -> None:

@@ -1,0 +1,24 @@
+"""The release that the guides install, and how a test is rid of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.support.cluster import Cluster
+
+#: The Kubernetes namespace, as the guides call it.
+NAMESPACE: Final = "heliograph"
+KINDS: Final = ("topics", "namespaces", "tenants", "brokerclusters")
+
+
+def remove(cluster: Cluster) -> None:
+    """Remove the release and everything in its Kubernetes namespace, of a session that was interrupted too."""
+    if not cluster.kubectl("get", "namespace", NAMESPACE, "--ignore-not-found", "-o", "name"):
+        return
+    if cluster.helm("list", "-n", NAMESPACE, "-q").split():
+        for kind in KINDS:
+            cluster.kubectl("delete", f"{kind}.heliograph.dev", "-n", NAMESPACE, "--all", "--timeout=100s")
+        cluster.helm("uninstall", "heliograph", "-n", NAMESPACE, "--wait")
+    for resource in cluster.kubectl("get", "heliograph", "-n", NAMESPACE, "-o", "name").split():
+        cluster.kubectl("patch", resource, "-n", NAMESPACE, "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=100s")

@@ -1,0 +1,82 @@
+"""docs/cluster.md and docs/install.md: every command as written, and what the text around it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Cluster
+from tests.support.cluster_fixtures import APP_VERSION, add_diagnosis, only_operator
+
+from .guide import Shell, commands, script
+from .release import NAMESPACE, remove
+from .waiting import uid, wait_ready
+
+GUIDE = "docs/install.md"
+
+
+@pytest.fixture
+def shell(cluster: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
+    with only_operator(cluster, everywhere=True):
+        remove(cluster)
+        yield Shell(cluster.environment | {"REGISTRY": "images.example"}, tmp_path)
+        add_diagnosis(request.node, cluster, NAMESPACE)
+        remove(cluster)
+    for target in ("operator", "broker", "client"):
+        Path(f"/tmp/{target}.tar").unlink(missing_ok=True)
+
+
+def test_the_guides_lead_from_nothing_to_a_broker_and_back_to_nothing(cluster: Cluster, shell: Shell) -> None:
+    here = ("-n", NAMESPACE)
+    prepare, at_last, _ = script("docs/cluster.md", "A Kubernetes on this machine").rpartition("scripts/cluster down\n")
+    assert at_last, "what the guide ends with would end the tests' cluster"
+    assert f":{APP_VERSION}" in prepare
+    assert "kubectl get pods" in prepare
+    shell.run(prepare, timeout_s=900)
+    install, *further = commands(GUIDE, "Install on Kubernetes")
+    for command in (install, *further):
+        shell.run(command)
+    for heading, expected in (
+        ("Images", "image: images.example/operator:"),
+        ("Which Kubernetes namespaces are served", "--namespace=shop"),
+    ):
+        (command,) = commands(GUIDE, heading)
+        assert expected in shell.run(command.replace("helm install", "helm template", 1))
+
+    broker = uid(cluster, NAMESPACE, "pod/default-0")
+    shell.run("helm uninstall heliograph -n heliograph --wait")
+    assert "deployment" not in cluster.kubectl("get", "deployments", *here, "-o", "name")
+    shell.run(install)
+    wait_ready(cluster, NAMESPACE, "brokercluster/default")
+    assert uid(cluster, NAMESPACE, "pod/default-0") == broker
+
+    for command in commands(GUIDE, "Upgrade"):
+        shell.run(command)
+    wait_ready(cluster, NAMESPACE, "brokercluster/default")
+
+    *uninstall, let_go = commands(GUIDE, "Uninstall")
+    delete_volumes = uninstall.pop()
+    for command in uninstall:
+        shell.run(command)
+    claim = "persistentvolumeclaim/data-default-0"
+    assert cluster.kubectl("get", "pvc,statefulsets,deployments", *here, "-o", "name").split() == [claim]
+    shell.run(delete_volumes)
+    assert cluster.kubectl("get", "pvc", *here, "-o", "name").split() == []
+    _without_operator(cluster)
+    shell.run(let_go)
+    assert cluster.kubectl("get", "brokercluster", *here, "-o", "name").split() == []
+
+
+def _without_operator(cluster: Cluster) -> None:
+    """A resource that was deleted when nobody was there to do it."""
+    left = {
+        "apiVersion": "heliograph.dev/v1alpha1",
+        "kind": "BrokerCluster",
+        "metadata": {"name": "default", "namespace": NAMESPACE, "finalizers": ["heliograph.dev/broker-data"]},
+        "spec": {},
+    }
+    cluster.apply(left)
+    cluster.kubectl("delete", "brokercluster", "default", "-n", NAMESPACE, "--wait=false")
+    assert cluster.kubectl("get", "brokercluster", "-n", NAMESPACE, "-o", "name").split()
