@@ -101,7 +101,7 @@ class Deletion:
 
         That is one that goes with its cluster, or with all of the Kubernetes namespace.
         """
-        if is_deleted(cluster) or await _namespace_ends(context, body):
+        if is_deleted(cluster) or await namespace_ends(context, body["metadata"].get("namespace", "")):
             log.info("nothing to delete", resource=str(key_of(body)), reason="its broker is going, too")
             return await self._let_go(context, body)
         if away_s >= context.settings.deletion_wait_s:
@@ -146,8 +146,8 @@ def _heirs(context: Context, key: Key, claim: tuple[Key, str, str]) -> list[Key]
     ]
 
 
-async def _namespace_ends(context: Context, body: Body) -> bool:
-    name = body["metadata"].get("namespace", "")
+async def namespace_ends(context: Context, name: str) -> bool:
+    """Whether a Kubernetes namespace is being deleted, with all that is in it; False if that may not be asked."""
     try:
         namespace = await context.kube.find(KUBE_NAMESPACE, "", name)
     except KubeRefused as error:

@@ -15,6 +15,7 @@ from .brokers import Brokers
 from .cluster import ClusterReconciler
 from .controller import Context, Controller, Reconciler
 from .events import Events
+from .farewell import let_go_with_namespace
 from .handlers import Watcher, kopf_settings, register
 from .health import Health
 from .kinds import KINDS, Key, key_of
@@ -128,6 +129,8 @@ class Operator:
             # Kopf ends by itself when told to; cancelled, it would leave its session open.
             await asyncio.wait(tasks[:1], timeout=10)
             tasks[0].cancel()
+            if stop.is_set():
+                await let_go_with_namespace(self._context, self._settings.operator_namespace)
             await self._brokers.close()
 
     async def _watch(self, kopf_stop: asyncio.Event, stop: asyncio.Event) -> None:

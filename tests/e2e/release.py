@@ -13,8 +13,14 @@ KINDS: Final = ("topics", "namespaces", "tenants", "brokerclusters")
 
 def remove(cluster: Cluster) -> None:
     """Remove the release and everything in its Kubernetes namespace, of a session that was interrupted too."""
-    if not cluster.kubectl("get", "namespace", NAMESPACE, "--ignore-not-found", "-o", "name"):
-        return
+    if cluster.kubectl("get", "namespace", NAMESPACE, "--ignore-not-found", "-o", "name"):
+        _remove_namespace(cluster)
+    # Of no namespace: they stay when only that was deleted.
+    role = "heliograph-heliograph-operator"
+    cluster.kubectl("delete", f"clusterrole/{role}", f"clusterrolebinding/{role}", "--ignore-not-found")
+
+
+def _remove_namespace(cluster: Cluster) -> None:
     if cluster.helm("list", "-n", NAMESPACE, "-q").split():
         for kind in KINDS:
             cluster.kubectl("delete", f"{kind}.heliograph.dev", "-n", NAMESPACE, "--all", "--timeout=100s")

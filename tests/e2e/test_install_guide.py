@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.cluster import Cluster
-from tests.support.cluster_fixtures import APP_VERSION, add_diagnosis, only_operator
+from tests.support.cluster_fixtures import APP_VERSION, Images, add_diagnosis, only_operator
 
 from .guide import Shell, commands, script
 from .release import NAMESPACE, remove
@@ -80,3 +81,19 @@ def _without_operator(cluster: Cluster) -> None:
     cluster.apply(left)
     cluster.kubectl("delete", "brokercluster", "default", "-n", NAMESPACE, "--wait=false")
     assert cluster.kubectl("get", "brokercluster", "-n", NAMESPACE, "-o", "name").split()
+
+
+def test_the_kubernetes_namespace_of_the_operator_can_be_deleted_with_all_that_is_in_it(
+    cluster: Cluster, images: Images, shell: Shell
+) -> None:
+    for target in ("operator", "broker"):
+        assert images[target].startswith("heliograph/")
+    install, wait, *_ = commands(GUIDE, "Install on Kubernetes")
+    for command in (install, wait, f"kubectl apply -n {NAMESPACE} -f examples/"):
+        shell.run(command)
+    wait_ready(cluster, NAMESPACE, "htopic/orders")
+    follow = ["kubectl", "logs", "-f", "--tail=0", "-n", NAMESPACE, "deployment/heliograph-operator"]
+    with subprocess.Popen(follow, stdout=subprocess.PIPE, text=True, env=cluster.environment) as logs:
+        cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=120s", timeout_s=130)
+        said, _ = logs.communicate(timeout=30)
+    assert "nothing in it waits" in said
