@@ -43,7 +43,7 @@ def operator(
     """
     arguments = ("--refresh", "2", *getattr(request, "param", ()))
     process = OperatorProcess(tmp_path / "operator.log", kube_namespace, cluster.environment, arguments=arguments)
-    process.start()
+    process.launch()
     yield process
     process.close()
     if "Traceback" in process.log_tail(100_000):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,10 +43,7 @@ class OperatorInNetwork(OperatorProcess):
 
     def stand_by(self) -> None:
         """Start it as one that does not lead, and wait until it is up."""
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, env=self._environment, start_new_session=True
-            )
+        self.launch()
         self._cluster.wait_for("the second operator is up", lambda: "the operator is up" in self.log_tail())
 
     def leads(self) -> bool:
@@ -84,7 +80,7 @@ class Brokers:
         def observed() -> bool:
             body = self.get("bcl")
             conditions = body.get("status", {}).get("conditions", [])
-            ready = next((each for each in conditions if each["type"] == "Ready"), {})
+            ready: dict[str, Any] = next((each for each in conditions if each["type"] == "Ready"), {})
             assert ready.get("observedGeneration") == body["metadata"]["generation"], "it is not looked at yet"
             assert ready["status"] == "True", ready
             return True

@@ -102,14 +102,14 @@ class Resources:
         return [item["message"] for item in items]
 
     def let_all_go(self) -> None:
-        for kind in PLURALS.values():
-            for name in self._kubectl("get", kind, "-o", "name").split():
-                try:
-                    self._kubectl("patch", name, "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
-                except ClusterCommandError as error:
-                    # It may have gone by itself meanwhile.
-                    if "NotFound" not in str(error):
-                        raise
+        while names := self._kubectl("get", "heliograph", "-o", "name").split():
+            try:
+                self._kubectl("patch", *names, "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
+                return
+            except ClusterCommandError as error:
+                # One may have gone by itself meanwhile; the others are still to go.
+                if "NotFound" not in str(error):
+                    raise
 
     def _kubectl(self, *arguments: str) -> str:
         return self.cluster.kubectl(*arguments, "-n", self.namespace)

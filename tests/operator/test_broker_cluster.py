@@ -20,7 +20,7 @@ def operator(
 ) -> Iterator[OperatorInNetwork]:
     image = ("--broker-image", images["broker"], "--operator-namespace", kube_namespace, "--lease", "operator")
     process = OperatorInNetwork(tmp_path / "operator.log", cluster, kube_namespace, *image)
-    process.start()
+    process.launch()
     yield process
     process.close()
     assert "Traceback" not in process.log_tail(100_000), process.log_tail(120)

@@ -22,7 +22,8 @@ class OperatorProcess:
         self, log_path: Path, namespace: str, environment: Mapping[str, str], *, arguments: tuple[str, ...] = ()
     ) -> None:
         self.log_path = log_path
-        self.port = 0
+        self._port = 0
+        self._begins = 0
         self._command = [sys.executable, "-m", "heliograph_operator", "run", "--namespace", namespace]
         self._command += ["--bind", "127.0.0.1", "--port", "0", *arguments]
         self._environment = dict(environment)
@@ -33,19 +34,36 @@ class OperatorProcess:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def port(self) -> int:
+        """The port of /healthz and /metrics, when it leads."""
+        if not self._port:
+            self.wait_until_it_leads()
+        return self._port
+
     def start(self) -> None:
         """Start it and wait until it leads. Raises :class:`AssertionError` with the log's end if it does not."""
-        begins = self.log_path.stat().st_size if self.log_path.exists() else 0
+        self.launch()
+        self.wait_until_it_leads()
+
+    def launch(self) -> None:
+        """Start it; nobody who only applies resources has to wait for it."""
+        self._port = 0
+        self._begins = self.log_path.stat().st_size if self.log_path.exists() else 0
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, env=self._environment, start_new_session=True
             )
+
+    def wait_until_it_leads(self) -> None:
+        """Raises :class:`AssertionError` with the log's end if it does not."""
+        assert self._process is not None
         deadline = time.monotonic() + UP_WITHIN_S
         while True:
-            lines = [each for each in self._log(begins) if each.startswith("{")]
+            lines = [each for each in self._log(self._begins) if each.startswith("{")]
             said = {entry.get("event"): entry for entry in map(json.loads, lines)}
             if "this operator leads" in said:
-                self.port = int(said["the operator is up"]["port"])
+                self._port = int(said["the operator is up"]["port"])
                 return
             ended = self._process.poll()
             if ended is not None or time.monotonic() > deadline:
