@@ -26,6 +26,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 Manifest = Mapping[str, Any]
 
+#: Time (s) a broker has for an answer; the longest ones take a second or two.
+ANSWER_S: Final = 20.0
 #: Manifests in one request: the broker reads one in half a millisecond, and serves nobody else meanwhile.
 MOST_AT_ONCE: Final = 32
 
@@ -175,7 +177,7 @@ class Broker:
             await self._client.__aenter__()
             self._opened = True
         try:
-            answer = await call()
+            answer = await self._answered(call)
         except AdminUnreachable as error:
             if self.reachable:
                 self._away_since = loop.time()
@@ -192,6 +194,14 @@ class Broker:
         self._failures = 0
         metrics.BROKER_ATTEMPTS.labels(operation, "ok").inc()
         return answer
+
+    async def _answered(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Call; a pod that is gone may leave a connection behind on which nothing ever comes."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await call()
+        except TimeoutError as error:
+            raise AdminUnreachable(f"the broker at {self.http_url} does not answer within {ANSWER_S:g} s") from error
 
 
 def _settle(batch: Sequence[_Wanted], error: BaseException | None) -> None:

@@ -68,6 +68,13 @@ class Brokers:
     def pod_uid(self) -> str:
         return str(self.get("pod", "main-0")["metadata"]["uid"])
 
+    def pod_is_ready(self, *, not_uid: str) -> bool:
+        """Whether there is a ready pod that is not the one with this uid."""
+        pod = self.get("pod", "main-0")
+        ready = {"type": "Ready", "status": "True"}.items()
+        conditions = pod["status"].get("conditions", [])
+        return pod["metadata"]["uid"] != not_uid and any(ready <= each.items() for each in conditions)
+
     def patch(self, spec: dict[str, Any]) -> None:
         self.kubectl("patch", "bcl", "main", "--type=merge", "-p", json.dumps({"spec": spec}))
 

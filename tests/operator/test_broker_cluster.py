@@ -2,110 +2,148 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support.cluster import Cluster
-from tests.support.cluster_fixtures import Images
+from tests.support.cluster_fixtures import Images, only_operator
 
 from .in_network import SPEC, Brokers, OperatorInNetwork
 from .resources import Resources
 
 
-@pytest.fixture
-def operator(
-    cluster: Cluster, images: Images, definitions: None, kube_namespace: str, tmp_path: Path
-) -> Iterator[OperatorInNetwork]:
-    image = ("--broker-image", images["broker"], "--operator-namespace", kube_namespace, "--lease", "operator")
-    process = OperatorInNetwork(tmp_path / "operator.log", cluster, kube_namespace, *image)
+@contextmanager
+def _running(cluster: Cluster, images: Images, namespace: str, directory: Path) -> Iterator[Brokers]:
+    """Run an operator, and BrokerCluster main as it makes it."""
+    image = ("--broker-image", images["broker"], "--operator-namespace", namespace, "--lease", "operator")
+    process = OperatorInNetwork(directory / "operator.log", cluster, namespace, *image)
+    resources = Resources(cluster, namespace)
     process.launch()
-    yield process
-    process.close()
+    try:
+        resources.apply("BrokerCluster", "main", SPEC)
+        found = Brokers(resources)
+        found.wait_observed()
+        yield found
+    finally:
+        process.close()
+        resources.let_all_go()
     assert "Traceback" not in process.log_tail(100_000), process.log_tail(120)
 
 
+@pytest.fixture(scope="module")
+def lasting(
+    cluster: Cluster, images: Images, definitions: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Brokers]:
+    """A BrokerCluster for tests that leave it as it was, but for its volume's size."""
+    namespace = f"lasting-{time.time_ns():x}"
+    with only_operator(cluster, everywhere=False):
+        cluster.kubectl("create", "namespace", namespace)
+        try:
+            with _running(cluster, images, namespace, tmp_path_factory.mktemp("lasting")) as found:
+                yield found
+        finally:
+            cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
 @pytest.fixture
-def brokers(operator: OperatorInNetwork, resources: Resources) -> Brokers:
-    resources.apply("BrokerCluster", "main", SPEC)
-    found = Brokers(resources)
-    found.wait_observed()
-    return found
+def brokers(
+    cluster: Cluster, images: Images, definitions: None, kube_namespace: str, tmp_path: Path
+) -> Iterator[Brokers]:
+    """A BrokerCluster for a test that ends it."""
+    with _running(cluster, images, kube_namespace, tmp_path) as found:
+        yield found
 
 
-def test_a_broker_comes_up_with_its_policies_and_says_where_it_is(brokers: Brokers) -> None:
-    status = brokers.get("bcl")["status"]
+def test_a_broker_comes_up_with_its_policies_and_says_where_it_is(lasting: Brokers) -> None:
+    status = lasting.get("bcl")["status"]
     assert (status["replicas"], status["readyReplicas"]) == (1, 1)
     assert status["endpoints"]["broker"].startswith("pulsar://main.")
     assert status["version"]
-    applied = brokers.resources.condition("BrokerCluster", "main", "PoliciesApplied")
+    applied = lasting.resources.condition("BrokerCluster", "main", "PoliciesApplied")
     assert applied["status"] == "True"
-    brokers.resources.family()
-    assert brokers.resources.condition("BrokerCluster", "main", "Progressing")["status"] == "False"
+    lasting.resources.family()
+    assert lasting.resources.condition("BrokerCluster", "main", "Progressing")["status"] == "False"
 
 
-def test_what_somebody_changed_is_set_right_again_and_said(brokers: Brokers) -> None:
-    brokers.kubectl("patch", "configmap", "main", "--type=merge", "-p", '{"data": {"HELIOGRAPH_X": "1"}}')
-    brokers.kubectl("delete", "service", "main")
-    brokers.kubectl("scale", "statefulset", "main", "--replicas=0")
+def test_what_somebody_changed_is_set_right_again_and_said(lasting: Brokers) -> None:
+    before = lasting.pod_uid()
+    lasting.kubectl("patch", "configmap", "main", "--type=merge", "-p", '{"data": {"HELIOGRAPH_X": "1"}}')
+    lasting.kubectl("delete", "service", "main")
+    lasting.kubectl("scale", "statefulset", "main", "--replicas=0")
 
     def right() -> bool:
-        assert "HELIOGRAPH_X" not in brokers.get("configmap").get("data", {})
-        assert brokers.get("statefulset")["spec"]["replicas"] == 1
-        return bool(brokers.get("service"))
+        assert "HELIOGRAPH_X" not in lasting.get("configmap").get("data", {})
+        assert lasting.get("statefulset")["spec"]["replicas"] == 1
+        return bool(lasting.get("service"))
 
-    brokers.wait("everything is as it was", right)
-    said = [each for each in brokers.events() if each.startswith("DriftRepaired")]
+    lasting.wait("everything is as it was", right)
+    said = [each for each in lasting.events() if each.startswith("DriftRepaired")]
     for expected in ("data.HELIOGRAPH_X", "Service main was gone", "spec.replicas"):
         assert any(expected in each for each in said), said
+    lasting.wait("the broker that was scaled away is there again", lambda: lasting.pod_is_ready(not_uid=before))
+    lasting.wait_observed()
 
 
-def test_a_paused_cluster_is_left_as_it_is(brokers: Brokers) -> None:
-    brokers.kubectl("annotate", "bcl", "main", "heliograph.dev/paused=true")
-    brokers.resources.wait_reason("BrokerCluster", "main", "Paused")
-    brokers.kubectl("delete", "poddisruptionbudget", "main")
-    brokers.kubectl("annotate", "bcl", "main", "heliograph.dev/paused-")
-    brokers.wait("the budget is there again", lambda: brokers.get("poddisruptionbudget"))
+def test_a_paused_cluster_is_left_as_it_is(lasting: Brokers) -> None:
+    lasting.kubectl("annotate", "bcl", "main", "heliograph.dev/paused=true")
+    lasting.resources.wait_reason("BrokerCluster", "main", "Paused")
+    lasting.kubectl("delete", "poddisruptionbudget", "main")
+    lasting.patch({"serviceAnnotations": {"example.org/a": "b"}})
+
+    def looked_at() -> bool:
+        ready = lasting.resources.condition("BrokerCluster", "main")
+        return bool(ready["observedGeneration"] == lasting.get("bcl")["metadata"]["generation"])
+
+    lasting.wait("the change is seen", looked_at)
+    assert lasting.kubectl("get", "poddisruptionbudget", "main", "--ignore-not-found") == ""
+    assert "example.org/a" not in lasting.get("service")["metadata"].get("annotations", {})
+    lasting.kubectl("annotate", "bcl", "main", "heliograph.dev/paused-")
+    lasting.wait("the budget is there again", lambda: lasting.get("poddisruptionbudget"))
+    lasting.wait_observed()
+    assert lasting.get("service")["metadata"]["annotations"]["example.org/a"] == "b"
 
 
-def test_a_volume_grows_under_its_running_broker_and_never_shrinks(cluster: Cluster, brokers: Brokers) -> None:
+def test_a_volume_grows_under_its_running_broker_and_never_shrinks(cluster: Cluster, lasting: Brokers) -> None:
     if cluster.is_kind:
         pytest.skip("kind's volumes cannot grow")
-    before = brokers.pod_uid()
-    brokers.patch({"storage": {"size": "2Gi"}})
+    before = lasting.pod_uid()
+    lasting.patch({"storage": {"size": "2Gi"}})
 
     def grown() -> bool:
-        claim = brokers.get("pvc", "data-main-0")
+        claim = lasting.get("pvc", "data-main-0")
         assert claim["spec"]["resources"]["requests"]["storage"] == "2Gi"
-        [template] = brokers.get("statefulset")["spec"]["volumeClaimTemplates"]
+        [template] = lasting.get("statefulset")["spec"]["volumeClaimTemplates"]
         return bool(template["spec"]["resources"]["requests"]["storage"] == "2Gi")
 
-    brokers.wait("volume and StatefulSet have the new size", grown)
-    brokers.wait_observed()
-    assert brokers.pod_uid() == before
+    lasting.wait("volume and StatefulSet have the new size", grown)
+    lasting.wait_observed()
+    assert lasting.pod_uid() == before
 
 
-def test_a_changed_setting_rolls_the_pod_and_a_changed_policy_does_not(brokers: Brokers) -> None:
-    before = brokers.pod_uid()
-    brokers.patch({"brokerDefaults": {"messageTTL": "2d"}})
-    brokers.wait_observed()
-    assert brokers.pod_uid() == before
-    brokers.patch({"config": {"metrics_level": "broker"}})
-    brokers.wait("the pod is another one", lambda: brokers.pod_uid() != before, 90)
-    brokers.wait_observed()
+def test_a_changed_setting_rolls_the_pod_and_a_changed_policy_does_not(lasting: Brokers) -> None:
+    before = lasting.pod_uid()
+    lasting.patch({"brokerDefaults": {"messageTTL": "2d"}})
+    lasting.wait_observed()
+    assert lasting.pod_uid() == before
+    lasting.patch({"config": {"metrics_level": "broker"}})
+    lasting.wait("the pod is another one", lambda: lasting.pod_uid() != before, 90)
+    lasting.wait_observed()
 
 
-def test_an_image_that_is_not_there_is_named_and_taking_it_back_is_enough(brokers: Brokers) -> None:
-    brokers.patch({"image": "localhost/not-there:1"})
-    message = brokers.resources.wait_reason("BrokerCluster", "main", "PodNotReady")
-    brokers.wait(
+def test_an_image_that_is_not_there_is_named_and_taking_it_back_is_enough(lasting: Brokers) -> None:
+    lasting.patch({"image": "localhost/not-there:1"})
+    message = lasting.resources.wait_reason("BrokerCluster", "main", "PodNotReady")
+    lasting.wait(
         "the kubelet's reason is said",
-        lambda: "ErrImageNeverPull" in brokers.resources.condition("BrokerCluster", "main")["message"],
+        lambda: "ErrImageNeverPull" in lasting.resources.condition("BrokerCluster", "main")["message"],
     )
     assert message
-    brokers.patch({"image": None})
-    brokers.wait_observed()
+    lasting.patch({"image": None})
+    lasting.wait_observed()
 
 
 @pytest.mark.parametrize("keep", [True, False])

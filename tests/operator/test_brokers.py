@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from heliograph_broker.admin_client import AdminRefused, AdminUnreachable
+from heliograph_operator import brokers as brokers_module
 from heliograph_operator import metrics
 from heliograph_operator.brokers import Brokers
 
@@ -79,3 +80,26 @@ async def test_a_broker_that_does_not_answer_is_left_alone_for_ten_seconds(broke
     assert _requests("state", "unreachable") + _requests("apply", "unreachable") - before == 1
     assert not at.reachable
     await brokers.close()
+
+
+async def test_a_broker_that_takes_a_request_and_says_nothing_is_one_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(brokers_module, "ANSWER_S", 0.3)
+    asked, ended = asyncio.Event(), asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        asked.set()
+        await ended.wait()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        brokers = Brokers(batch_s=0.01)
+        at = brokers.at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        with pytest.raises(AdminUnreachable, match=r"does not answer within 0\.3 s"):
+            await at.listing(0.0)
+        assert asked.is_set()
+        assert not at.reachable
+        await brokers.close()
+        ended.set()

@@ -18,7 +18,7 @@ TOPICS = 1000
 READY_WITHIN_S = 180.0
 #: Of one core, over this time (s) at rest.
 IDLE_SHARE = 0.05
-IDLE_S = 30.0
+IDLE_S = 15.0
 
 
 @pytest.mark.timeout(600)
