@@ -50,6 +50,8 @@ log = structlog.get_logger(__name__)
 AnyTopic = Topic | NonPersistentTopic
 #: Records nobody waits for, of acks and of what was trimmed, are written at the latest this much later.
 FLUSH_MS = 100
+#: So many are not kept waiting: all at once they would make a group, and those who publish in it, slow.
+RECORDS_A_FLUSH = 100
 #: Later than any delivery time (wall-clock ms, signed 64 bits).
 END_OF_TIME_MS = 1 << 63
 #: How often the store is asked to give back disk space.
@@ -180,7 +182,7 @@ class Broker:
         Returns whether more is due at once; traffic should have its turn before the next call.
         """
         now = self.clock.now_ms()
-        if self._dirty and now >= self._next_flush_ms:
+        if self._dirty and (now >= self._next_flush_ms or len(self._dirty) >= RECORDS_A_FLUSH):
             self.flush_records()
         for topic in list(self._delayed_topics):
             waiting = False
