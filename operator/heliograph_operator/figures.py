@@ -1,19 +1,20 @@
 """Backlogs, storage and quotas as a status shows them, and when a change of them is worth a write.
 
 Every write of a status is a new revision in etcd and an event to all who watch. Figures move all the time: they are
-written when a person would see a difference, small ones after a while, and the age of the oldest message, which always
-grows, by steps that grow with it.
+written when a person would see a difference, small ones after a while. The age of the oldest message always grows: its
+time is written, which does not, and the age in words by steps that grow with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from heliograph_broker.resources.broker_state import BrokerState, TopicState
 from heliograph_broker.resources.quantities import format_duration, format_size
 
-from .conditions import QUOTA_EXCEEDED, Reason, Verdict
+from .conditions import QUOTA_EXCEEDED, Reason, Verdict, timestamp
 
 #: Relative change that is written at the next look.
 STEP: Final = 0.05
@@ -22,6 +23,9 @@ AGE_STEP: Final = 0.1
 PERCENT_STEP: Final = 5
 #: Time (s) after which a lesser change is written too: at the second look, so that figures are 30 s old at most.
 SETTLED_S: Final = 20.0
+
+
+_COUNTS: Final = ("partitions", "subscriptions", "topics", "namespaces")
 
 
 class Figures(NamedTuple):
@@ -36,17 +40,19 @@ class Figures(NamedTuple):
     subscriptions: int | None = None
     topics: int | None = None
     namespaces: int | None = None
+    oldest_received_ms: int = -1
 
     def shown(self) -> dict[str, Any]:
         """Return the fields of a status."""
         backlog: dict[str, Any] = {"messages": self.messages, "bytes": format_size(self.bytes)}
         if self.oldest_age_ms >= 0:
             backlog["oldestAge"] = format_duration(_whole(self.oldest_age_ms))
+            backlog["oldestTime"] = timestamp(datetime.fromtimestamp(self.oldest_received_ms // 1000, UTC))
         fields: dict[str, Any] = {"backlog": backlog, "storage": {"bytes": format_size(self.storage_bytes)}}
         if self.used_percent >= 0:
             fields["quotaUsed"] = f"{self.used_percent}%"
             fields["quotaUsedPercent"] = self.used_percent
-        for name in ("partitions", "subscriptions", "topics", "namespaces"):
+        for name in _COUNTS:
             if (count := getattr(self, name)) is not None:
                 fields[name] = count
         return fields
@@ -85,6 +91,7 @@ def _of_topic(topic: TopicState) -> Figures:
         messages=topic.backlog_messages,
         bytes=topic.backlog_bytes,
         oldest_age_ms=topic.oldest_age_ms,
+        oldest_received_ms=topic.oldest_received_ms,
         storage_bytes=topic.storage_bytes,
         used_percent=int(used * 100 + 1e-9) if used >= 0 else -1,
         partitions=topic.partitions,
@@ -94,14 +101,15 @@ def _of_topic(topic: TopicState) -> Figures:
 
 def _sum(topics: Iterable[TopicState]) -> Figures:
     messages = size = storage = count = 0
-    oldest = -1
+    oldest = received = -1
     for topic in topics:
         messages += topic.backlog_messages
         size += topic.backlog_bytes
         storage += topic.storage_bytes
-        oldest = max(oldest, topic.oldest_age_ms)
+        if topic.oldest_age_ms > oldest:
+            oldest, received = topic.oldest_age_ms, topic.oldest_received_ms
         count += 1
-    return Figures(messages, size, oldest, storage, topics=count)
+    return Figures(messages, size, oldest, storage, topics=count, oldest_received_ms=received)
 
 
 def quota_verdict(topic: TopicState) -> Verdict:
@@ -124,7 +132,9 @@ def worth_writing(written: Figures | None, now: Figures, since_s: float) -> bool
     before, after = written.shown(), now.shown()
     if before == after:
         return False
-    if written[5:] != now[5:] or (written.used_percent < 0) != (now.used_percent < 0):
+    if any(getattr(written, name) != getattr(now, name) for name in _COUNTS) or (written.used_percent < 0) != (
+        now.used_percent < 0
+    ):
         return True
     if abs(written.used_percent - now.used_percent) >= PERCENT_STEP:
         return True

@@ -96,7 +96,8 @@ def _add(state: BrokerState, topic: AnyTopic, seen: Counter[str]) -> None:
         return
     oldest = topic.oldest_backlog()
     age_ms = oldest[1] if oldest is not None else -1
-    entry.oldest_age_ms = max(entry.oldest_age_ms, age_ms)
+    if oldest is not None and age_ms > entry.oldest_age_ms:
+        entry.oldest_age_ms, entry.oldest_received_ms = age_ms, oldest[0].oldest_unacked_receive_ms()
     (entry.size_limit, _), entry.age_limit_ms = quota_limits(topic)
     entry.size_used = max(entry.size_used, _used(size, entry.size_limit))
     entry.age_used = max(entry.age_used, _used(max(0, age_ms), entry.age_limit_ms))

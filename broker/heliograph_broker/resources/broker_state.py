@@ -43,6 +43,8 @@ class TopicState(msgspec.Struct, rename="camel"):
     backlog_messages: int = 0
     backlog_bytes: int = 0
     oldest_age_ms: int = -1
+    #: When the broker received it (wall-clock ms).
+    oldest_received_ms: int = -1
     storage_bytes: int = 0
     size_limit: int = -1
     age_limit_ms: int = -1

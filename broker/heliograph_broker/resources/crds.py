@@ -63,7 +63,7 @@ _READY = (
 )
 _HELD = (
     Column("Backlog", ".status.backlog.messages", "Messages that are not acknowledged yet.", "integer"),
-    Column("Oldest", ".status.backlog.oldestAge", "Age of the oldest message that is not acknowledged."),
+    Column("Oldest", ".status.backlog.oldestTime", "Age of the oldest message that is not acknowledged.", "date"),
 )
 _HELD_WIDE = (
     Column("Backlog-Bytes", ".status.backlog.bytes", "Bytes that are not acknowledged yet.", wide=True),

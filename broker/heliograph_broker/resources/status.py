@@ -47,7 +47,9 @@ class BacklogStatus(StatusModel):
     bytes: SizeShown | None = None
     """Bytes it is behind, likewise, rounded: 1.2Mi."""
     oldest_age: str | None = None
-    """Age of the oldest message that is not acknowledged, rounded: 42s."""
+    """Age of the oldest message that is not acknowledged, when the status was written, rounded: 42s."""
+    oldest_time: AwareDatetime | None = None
+    """When the broker received that message; its age right now follows from it."""
 
 
 class StorageStatus(StatusModel):

@@ -8,7 +8,7 @@ from heliograph_broker.resources.policies import Policies
 from heliograph_operator.conditions import Reason
 from heliograph_operator.figures import SETTLED_S, Figures, figures_of, quota_verdict, totals_of, worth_writing
 
-BASE = Figures(1000, 1 << 20, 60_000, 1 << 21, 50, 4, 2)
+BASE = Figures(1000, 1 << 20, 60_000, 1 << 21, 50, 4, 2, oldest_received_ms=1000)
 
 
 def topic(**figures: object) -> TopicState:
@@ -17,13 +17,18 @@ def topic(**figures: object) -> TopicState:
 
 def test_a_topics_figures_are_shown_in_units_and_whole_seconds() -> None:
     has = topic(
-        backlog_messages=12, backlog_bytes=1_300_000, oldest_age_ms=42_900, storage_bytes=5 << 30, size_used=0.159
+        backlog_messages=12,
+        backlog_bytes=1_300_000,
+        oldest_age_ms=42_900,
+        oldest_received_ms=1_767_225_600_700,
+        storage_bytes=5 << 30,
+        size_used=0.159,
     )
     state = BrokerState("1", Policies(), Policies(), {}, {}, {"persistent://a/b/c": has})
     figures = figures_of("Topic", "persistent://a/b/c", state, {})
     assert figures is not None
     assert figures.shown() == {
-        "backlog": {"messages": 12, "bytes": "1.2Mi", "oldestAge": "42s"},
+        "backlog": {"messages": 12, "bytes": "1.2Mi", "oldestAge": "42s", "oldestTime": "2026-01-01T00:00:00Z"},
         "storage": {"bytes": "5Gi"},
         "quotaUsed": "15%",
         "quotaUsedPercent": 15,
@@ -35,16 +40,20 @@ def test_a_topics_figures_are_shown_in_units_and_whole_seconds() -> None:
 
 def test_namespaces_and_tenants_add_up_what_they_hold() -> None:
     topics = {
-        "persistent://shop/pay/a": topic(backlog_messages=1, backlog_bytes=10, storage_bytes=100, oldest_age_ms=5000),
+        "persistent://shop/pay/a": topic(
+            backlog_messages=1, backlog_bytes=10, storage_bytes=100, oldest_age_ms=5000, oldest_received_ms=9000
+        ),
         "non-persistent://shop/pay/b": topic(),
-        "persistent://shop/other/c": topic(backlog_messages=2, backlog_bytes=20, storage_bytes=200, oldest_age_ms=9000),
+        "persistent://shop/other/c": topic(
+            backlog_messages=2, backlog_bytes=20, storage_bytes=200, oldest_age_ms=9000, oldest_received_ms=5000
+        ),
         "persistent://shopping/pay/d": topic(backlog_messages=1000),
     }
     tenants = {name: TenantState([], [], Policies()) for name in ("shop", "shopping", "idle")}
     namespaces = {name: NamespaceState(4, Policies()) for name in ("shop/pay", "shop/other", "shopping/pay")}
     totals = totals_of(BrokerState("1", Policies(), Policies(), tenants, namespaces, topics))
-    assert totals["shop/pay"] == Figures(1, 10, 5000, 100, topics=2)
-    assert totals["shop"] == Figures(3, 30, 9000, 300, topics=3, namespaces=2)
+    assert totals["shop/pay"] == Figures(1, 10, 5000, 100, topics=2, oldest_received_ms=9000)
+    assert totals["shop"] == Figures(3, 30, 9000, 300, topics=3, namespaces=2, oldest_received_ms=5000)
     assert totals["idle"] == Figures(topics=0, namespaces=0)
 
 
@@ -60,6 +69,8 @@ def test_namespaces_and_tenants_add_up_what_they_hold() -> None:
         (BASE._replace(bytes=1 << 19), 1, True),
         (BASE._replace(oldest_age_ms=65_000), 1e9, False),
         (BASE._replace(oldest_age_ms=67_000), 1, True),
+        (BASE._replace(oldest_received_ms=2000), 1, False),
+        (BASE._replace(oldest_received_ms=2000), SETTLED_S, True),
         (BASE._replace(oldest_age_ms=-1), 1, True),
         (BASE._replace(used_percent=52), 1, False),
         (BASE._replace(used_percent=55), 1, True),

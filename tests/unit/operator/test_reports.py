@@ -19,7 +19,7 @@ def test_figures_that_are_no_more_are_taken_out_and_without_figures_the_last_sta
     second = status_after(first, verdicts, 3, "persistent://a/b/c", Figures(0, 0, -1, 20, -1, 1, 1), NOW)
     assert "quotaUsed" not in second
     assert merge_patch(first, second) == {
-        "backlog": {"messages": 0, "bytes": "0", "oldestAge": None},
+        "backlog": {"messages": 0, "bytes": "0", "oldestAge": None, "oldestTime": None},
         "quotaUsed": None,
         "quotaUsedPercent": None,
     }
