@@ -20,13 +20,13 @@ def pins(lock: str) -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9][a-z0-9._-]*)==(\S+)", (ROOT / lock).read_text(), re.MULTILINE))
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", [*LOCKS, "requirements-spark.lock"])
 def test_a_lock_names_no_host(lock: str) -> None:
     text = (ROOT / lock).read_text()
     assert re.findall(r"\w+://|--(?:extra-)?index-url|--find-links|--trusted-host", text) == []
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", [*LOCKS, "requirements-spark.lock"])
 def test_every_pin_of_a_lock_has_a_hash(lock: str) -> None:
     requirements = re.split(r"^(?=[a-z0-9])", (ROOT / lock).read_text(), flags=re.MULTILINE)[1:]
     assert len(requirements) > 10

@@ -1,0 +1,121 @@
+"""The two doors of a broker: the official client's, and the REST API for what the client cannot ask."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote
+
+import pulsar
+
+from .errors import OptionError, PulsarSourceError, named
+from .options import Connection, auth_token
+
+ADMIN_WITHIN_S = 30.0
+
+
+def _authentication(settings: Mapping[str, Any]) -> pulsar.Authentication | None:
+    plugin, params = settings.get("auth_plugin"), settings.get("auth_params", "")
+    if plugin is None:
+        if params:
+            raise OptionError("pulsar.client.authParams: needs pulsar.client.authPluginClassName, too")
+        return None
+    kind = str(plugin).rsplit(".", 1)[-1]
+    if kind == "AuthenticationToken":
+        return pulsar.AuthenticationToken(auth_token(params))
+    if kind == "AuthenticationBasic":
+        return pulsar.AuthenticationBasic(auth_params_string=params)
+    if kind == "AuthenticationTls":
+        files = dict(part.split(":", 1) for part in params.split(",") if ":" in part)
+        if not {"tlsCertFile", "tlsKeyFile"} <= files.keys():
+            raise OptionError("pulsar.client.authParams: AuthenticationTls needs tlsCertFile:…,tlsKeyFile:…")
+        return pulsar.AuthenticationTLS(files["tlsCertFile"], files["tlsKeyFile"])
+    if kind == "AuthenticationOAuth2":
+        return pulsar.AuthenticationOauth2(params)
+    raise OptionError(
+        f"pulsar.client.authPluginClassName: {plugin!r} is not known here; there are Token, Basic, Tls and OAuth2"
+    )
+
+
+@contextmanager
+def connected(connection: Connection) -> Iterator[pulsar.Client]:
+    """A client of the broker for the time of the ``with``; nothing is sent before its first use."""
+    client = open_client(connection)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def open_client(connection: Connection) -> pulsar.Client:
+    """A client that the caller closes. Raises :class:`PulsarSourceError` for an address it cannot use."""
+    settings = {name: value for name, value in connection.client.items() if not name.startswith("auth_")}
+    with named(f"connecting to {connection.service_url}"):
+        try:
+            return pulsar.Client(
+                connection.service_url,
+                authentication=_authentication(connection.client),
+                logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+                **settings,
+            )
+        except (ValueError, RuntimeError) as error:
+            raise PulsarSourceError(f"connecting to {connection.service_url}: {error}") from error
+
+
+def ask_admin(connection: Connection, path: str) -> Any:
+    """GET ``/admin/v2/<path>`` and decode it; None if there is no such thing.
+
+    Raises :class:`PulsarSourceError`, naming the address, if the answer is another refusal or there is none.
+    """
+    url = f"{connection.admin_url}/admin/v2/{path}"
+    request = urllib.request.Request(url, headers=_headers(connection.admin))
+    try:
+        with urllib.request.urlopen(request, timeout=ADMIN_WITHIN_S, context=_tls(connection)) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return None
+        hint = " (pulsar.admin.authParams)" if error.code in (401, 403) else ""
+        raise PulsarSourceError(f"{url}: was refused with {error.code} {error.reason}{hint}") from error
+    except (OSError, ValueError) as error:
+        raise PulsarSourceError(f"{url}: no answer that can be used (admin.url): {error}") from error
+
+
+def topic_path(name: str) -> str:
+    """A topic's whole name as a path of the REST API."""
+    domain, rest = name.split("://", 1)
+    tenant, namespace, local = rest.split("/", 2)
+    return f"{domain}/{tenant}/{namespace}/{quote(local, safe='')}"
+
+
+def _headers(settings: Mapping[str, Any]) -> dict[str, str]:
+    kind = str(settings.get("auth_plugin", "")).rsplit(".", 1)[-1]
+    if kind == "AuthenticationToken":
+        return {"Authorization": "Bearer " + auth_token(settings.get("auth_params", ""))}
+    if kind == "AuthenticationBasic":
+        basic = json.loads(settings.get("auth_params", "{}"))
+        user = f"{basic.get('username', '')}:{basic.get('password', '')}".encode()
+        return {"Authorization": "Basic " + base64.b64encode(user).decode("ascii")}
+    return {}
+
+
+def _tls(connection: Connection) -> ssl.SSLContext | None:
+    if not str(connection.admin_url).startswith("https"):
+        return None
+    settings = connection.admin
+    try:
+        context = ssl.create_default_context(cafile=settings.get("tls_trust_certs_file_path"))
+        if settings.get("tls_certificate_file_path"):
+            context.load_cert_chain(settings["tls_certificate_file_path"], settings.get("tls_private_key_file_path"))
+    except (OSError, ssl.SSLError) as error:
+        raise OptionError(f"pulsar.admin.tlsTrustCertsFilePath: these certificates cannot be used: {error}") from error
+    if settings.get("tls_allow_insecure_connection"):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,145 @@
+"""Rows become messages: which column is what, and the schema of the topic they are for."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import _pulsar
+import fastavro
+import pulsar
+from pyspark.sql import types as t
+
+from .errors import SchemaError
+from .schemas import VALUE
+
+#: Columns that say something of a message; reading gives two more, which only the broker can say.
+_WRITTEN: dict[str, tuple[type[t.DataType], ...]] = {
+    "__key": (t.StringType, t.BinaryType),
+    "__topic": (t.StringType,),
+    "__eventTime": (t.TimestampType,),
+    "__messageProperties": (t.MapType,),
+}
+_BY_BROKER = ("__messageId", "__publishTime")
+
+_PRIMITIVES: dict[type[t.DataType], tuple[str, Callable[[Any], bytes]]] = {
+    t.BinaryType: ("BYTES", bytes),
+    t.StringType: ("STRING", str.encode),
+    t.ByteType: ("INT8", struct.Struct(">b").pack),
+    t.ShortType: ("INT16", struct.Struct(">h").pack),
+    t.IntegerType: ("INT32", struct.Struct(">i").pack),
+    t.LongType: ("INT64", struct.Struct(">q").pack),
+    t.FloatType: ("FLOAT", struct.Struct(">f").pack),
+    t.DoubleType: ("DOUBLE", struct.Struct(">d").pack),
+}
+_AVRO: dict[type[t.DataType], Any] = {
+    t.BooleanType: "boolean",
+    t.ByteType: "int",
+    t.ShortType: "int",
+    t.IntegerType: "int",
+    t.LongType: "long",
+    t.FloatType: "float",
+    t.DoubleType: "double",
+    t.BinaryType: "bytes",
+    t.StringType: "string",
+    t.DateType: {"type": "int", "logicalType": "date"},
+    t.TimestampType: {"type": "long", "logicalType": "timestamp-micros"},
+}
+
+
+def avro_definition(kind: t.DataType, name: str) -> Any:
+    """The Avro type for Spark's; ``name`` is the field's path. Raises :class:`SchemaError`, naming the field."""
+    if isinstance(kind, t.StructType):
+        fields = [
+            {
+                "name": field.name,
+                "type": ["null", avro_definition(field.dataType, f"{name}_{field.name}")],
+                "default": None,
+            }
+            for field in kind.fields
+        ]
+        return {"type": "record", "name": name, "fields": fields}
+    if isinstance(kind, t.ArrayType):
+        return {"type": "array", "items": ["null", avro_definition(kind.elementType, name + "_item")]}
+    if isinstance(kind, t.MapType) and isinstance(kind.keyType, t.StringType):
+        return {"type": "map", "values": ["null", avro_definition(kind.valueType, name + "_value")]}
+    if isinstance(kind, t.DecimalType):
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    if type(kind) not in _AVRO:
+        raise SchemaError(f"column {name!r}: Avro has no type for {kind.simpleString()}")
+    return _AVRO[type(kind)]
+
+
+class _Sent(pulsar.schema.Schema):
+    """A schema that the producer registers, for messages that are encoded already."""
+
+    def __init__(self, kind: str, definition: Any) -> None:
+        super().__init__(bytes, getattr(_pulsar.SchemaType, kind), definition, kind)
+
+    def encode(self, data: bytes) -> bytes:
+        return data
+
+    def decode(self, data: bytes) -> bytes:
+        return data
+
+
+class Encoder:
+    """How rows of one schema become messages.
+
+    A single column ``value`` of a plain type is the message itself; any other columns are one Avro record. Raises
+    :class:`SchemaError`, naming the column that cannot be written.
+    """
+
+    def __init__(self, columns: t.StructType, *, topic_given: bool) -> None:
+        values = []
+        for field in columns.fields:
+            if field.name in _WRITTEN:
+                if not isinstance(field.dataType, _WRITTEN[field.name]):
+                    raise SchemaError(f"column {field.name!r} cannot be {field.dataType.simpleString()}")
+            elif field.name not in _BY_BROKER:
+                values.append(field)
+        if not values:
+            raise SchemaError(
+                "there is no column to write: the message itself is 'value', or columns of any other name"
+            )
+        if topic_given == ("__topic" in columns.names):
+            raise SchemaError("the topic is said by the option topic or the column '__topic': by one of them")
+        self._names = [field.name for field in values]
+        self._written = [field.name for field in columns.fields if field.name in _WRITTEN]
+        self._plain: Callable[[Any], bytes] | None = None
+        kind = values[0].dataType
+        if self._names == [VALUE] and type(kind) in _PRIMITIVES:
+            self._kind, self._plain = _PRIMITIVES[type(kind)]
+            self._definition = None
+        else:
+            self._kind = "AVRO"
+            self._definition = avro_definition(t.StructType(values), "row")
+            self._parsed = fastavro.parse_schema(json.loads(json.dumps(self._definition)))
+
+    def schema(self) -> pulsar.schema.Schema:
+        """What the producer registers with the topic; bytes are sent without any schema."""
+        return pulsar.schema.BytesSchema() if self._kind == "BYTES" else _Sent(self._kind, self._definition)
+
+    def content(self, row: dict[str, Any]) -> bytes | None:
+        """The message itself; None for a ``value`` that is null, which is a message without one."""
+        if self._plain is not None:
+            return None if row[VALUE] is None else self._plain(row[VALUE])
+        buffer = io.BytesIO()
+        fastavro.schemaless_writer(buffer, self._parsed, {name: row[name] for name in self._names})
+        return buffer.getvalue()
+
+    def metadata(self, row: dict[str, Any]) -> dict[str, Any]:
+        """What the client's ``send`` takes beside the content."""
+        found: dict[str, Any] = {}
+        key, event_time, properties = (row.get(each) for each in ("__key", "__eventTime", "__messageProperties"))
+        if key is not None:
+            found["partition_key"] = key.decode() if isinstance(key, bytes) else key
+        if isinstance(event_time, datetime):
+            found["event_timestamp"] = int(event_time.timestamp() * 1000)
+        if properties:
+            found["properties"] = {name: value or "" for name, value in dict(properties).items()}
+        return found

@@ -1,0 +1,288 @@
+"""The options of ``format("pulsar")``: the Scala connector's names and defaults, each understood or refused by name.
+
+Spark hands over names in lower case, so they are compared so; texts of errors use the usual spelling.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import OptionError
+from .positions import Edge, Position, parse_offsets, parse_times
+
+#: Spark's own, which it hands to every source and sink.
+_SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "triggerinterval"})
+_TOPIC_NAMES = ("topic", "topics", "topicsPattern")
+_READ = (
+    *("startingOffsets", "endingOffsets", "startingTime", "endingTime", "failOnDataLoss", "allowDifferentTopicSchemas"),
+    *("maxBytesPerTrigger", "maxEntriesPerSplit", "predefinedSubscription", "subscriptionPrefix", "pollTimeoutMs"),
+    "waitingForNonExistedTopic",
+)
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("neither true nor false")
+    return text.lower() == "true"
+
+
+def _positive(text: str) -> int:
+    if not re.fullmatch(r"\d{1,18}", text) or int(text) == 0:
+        raise ValueError("not a whole number above zero")
+    return int(text)
+
+
+def _divided(by: int) -> Callable[[str], int]:
+    return lambda text: max(1, -(-_positive(text) // by))
+
+
+#: What is passed through to the client: Java's name of a setting, the Python client's, and how its value is read.
+_PASSED: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "pulsar.client.authPluginClassName": ("auth_plugin", str),
+    "pulsar.client.authParams": ("auth_params", str),
+    "pulsar.client.operationTimeoutMs": ("operation_timeout_seconds", _divided(1000)),
+    "pulsar.client.connectionTimeoutMs": ("connection_timeout_ms", _positive),
+    "pulsar.client.numIoThreads": ("io_threads", _positive),
+    "pulsar.client.listenerName": ("listener_name", str),
+    "pulsar.client.useTls": ("use_tls", _boolean),
+    "pulsar.client.tlsTrustCertsFilePath": ("tls_trust_certs_file_path", str),
+    "pulsar.client.tlsAllowInsecureConnection": ("tls_allow_insecure_connection", _boolean),
+    "pulsar.client.tlsHostnameVerificationEnable": ("tls_validate_hostname", _boolean),
+    "pulsar.client.tlsCertificateFilePath": ("tls_certificate_file_path", str),
+    "pulsar.client.tlsKeyFilePath": ("tls_private_key_file_path", str),
+    "pulsar.admin.authPluginClassName": ("auth_plugin", str),
+    "pulsar.admin.authParams": ("auth_params", str),
+    "pulsar.admin.tlsTrustCertsFilePath": ("tls_trust_certs_file_path", str),
+    "pulsar.admin.tlsAllowInsecureConnection": ("tls_allow_insecure_connection", _boolean),
+    "pulsar.reader.receiverQueueSize": ("receiver_queue_size", _positive),
+    "pulsar.reader.readerName": ("reader_name", str),
+    "pulsar.reader.readCompacted": ("is_read_compacted", _boolean),
+    "pulsar.producer.producerName": ("producer_name", str),
+    "pulsar.producer.sendTimeoutMs": ("send_timeout_millis", _positive),
+    "pulsar.producer.maxPendingMessages": ("max_pending_messages", _positive),
+    "pulsar.producer.batchingEnabled": ("batching_enabled", _boolean),
+    "pulsar.producer.batchingMaxMessages": ("batching_max_messages", _positive),
+    "pulsar.producer.batchingMaxBytes": ("batching_max_allowed_size_in_bytes", _positive),
+    "pulsar.producer.batchingMaxPublishDelayMicros": ("batching_max_publish_delay_ms", _divided(1000)),
+    "pulsar.producer.chunkingEnabled": ("chunking_enabled", _boolean),
+    "pulsar.producer.compressionType": ("compression_type", str.upper),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach the broker; ``client`` are the Python client's own settings, ``admin`` those of the REST API."""
+
+    service_url: str
+    admin_url: str | None
+    client: Mapping[str, Any]
+    admin: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read and how. Exactly one of ``topics`` and ``pattern`` is given; times are in milliseconds since 1970.
+
+    ``starting`` and ``ending`` are an edge, a time for all topics, or offsets or times per topic; a position names the
+    first and the last message to read.
+    """
+
+    connection: Connection
+    topics: tuple[str, ...]
+    pattern: str | None
+    starting: Edge | int | Mapping[str, Edge | Position | int] | None
+    ending: Edge | int | Mapping[str, Edge | Position | int]
+    reader: Mapping[str, Any]
+    fail_on_data_loss: bool = True
+    raw_values: bool = False
+    max_bytes: int | None = None
+    max_entries: int = 100_000
+    subscription: str | None = None
+    poll_timeout_ms: int = 120_000
+    wait_for_topic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where to write; without ``topic`` the rows say so. With ``producer_name`` sequence ids come from the rows."""
+
+    connection: Connection
+    topic: str | None
+    producer_name: str | None
+    producer: Mapping[str, Any]
+
+
+class _Given:
+    """The options as Spark hands them over; whoever reads one takes it, so that what is left is unknown."""
+
+    def __init__(self, options: Mapping[str, str], known: Iterable[str]) -> None:
+        self._spelling = {name.lower(): name for name in known}
+        self._values: dict[str, str] = {}
+        for name, value in options.items():
+            if name.lower() in self._spelling:
+                self._values[self._spelling[name.lower()]] = value
+            elif name.lower() not in _SPARKS_OWN:
+                close = difflib.get_close_matches(name.lower(), self._spelling, 1)
+                raise OptionError(
+                    f"option {name!r} is not known here" + (f"; is it {self._spelling[close[0]]!r}?" if close else "")
+                )
+
+    def text(self, name: str) -> str | None:
+        value = self._values.get(name)
+        if value is not None and not value.strip():
+            raise OptionError(f"{name}: is empty")
+        return value
+
+    def read(self, name: str, convert: Callable[[str], Any], default: Any) -> Any:
+        text = self.text(name)
+        if text is None:
+            return default
+        try:
+            return convert(text)
+        except ValueError as error:
+            raise OptionError(f"{name}: {text!r} is {error}") from error
+
+    def passed(self, kind: str) -> dict[str, Any]:
+        """The settings under ``pulsar.<kind>.``, by the Python client's names."""
+        found = {}
+        for name, (setting, convert) in _PASSED.items():
+            if name.startswith(f"pulsar.{kind}.") and name in self._values:
+                found[setting] = self.read(name, convert, None)
+        return found
+
+    def connection(self) -> Connection:
+        url = self.text("service.url")
+        if url is None:
+            raise OptionError("service.url: is missing, such as pulsar://localhost:6650")
+        client, admin = self.passed("client"), self.passed("admin")
+        shared = ("auth_plugin", "auth_params", "tls_trust_certs_file_path", "tls_allow_insecure_connection")
+        files = ("tls_certificate_file_path", "tls_private_key_file_path")
+        admin = {name: client[name] for name in (*shared, *files) if name in client} | admin
+        admin_url = self.text("admin.url")
+        return Connection(url, admin_url.rstrip("/") if admin_url else None, client, admin)
+
+
+def _known(*kinds: str) -> list[str]:
+    return [
+        "service.url",
+        "admin.url",
+        *(name for name in _PASSED if name.split(".")[1] in ("client", "admin", *kinds)),
+    ]
+
+
+def full_name(topic: str) -> str:
+    """A topic's whole name: what is not said of it is ``persistent://public/default/``. Raises :class:`OptionError`."""
+    name = topic if "://" in topic else f"persistent://{topic if topic.count('/') == 2 else 'public/default/' + topic}"
+    if not re.fullmatch(r"(non-)?persistent://[^/\s]+/[^/\s]+/[^\s]+", name) or (
+        "://" not in topic and topic.count("/") not in (0, 2)
+    ):
+        raise OptionError(f"{topic!r} is not the name of a topic")
+    if name.startswith("non-"):
+        raise OptionError(f"{topic!r} is not stored: only persistent topics can be read again")
+    return name
+
+
+def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """Understand the options of a reading query. Raises :class:`OptionError`, naming the option."""
+    given = _Given(options, (*_known("reader"), *_TOPIC_NAMES, *_READ))
+    chosen = [name for name in _TOPIC_NAMES if given.text(name) is not None]
+    if len(chosen) != 1:
+        raise OptionError(
+            f"exactly one of topic, topics and topicsPattern is needed, not {' and '.join(chosen) or 'none'}"
+        )
+    pattern = given.text("topicsPattern")
+    listed = (given.text("topics") or "").split(",") if chosen == ["topics"] else [given.text("topic") or ""]
+    topics = () if pattern else tuple(dict.fromkeys(full_name(each.strip()) for each in listed))
+    connection = given.connection()
+    if pattern is not None:
+        _check_pattern(pattern)
+    max_bytes = given.read("maxBytesPerTrigger", _positive, None)
+    for name, wanted in (("topicsPattern", pattern), ("maxBytesPerTrigger", max_bytes)):
+        if wanted is not None and connection.admin_url is None:
+            raise OptionError(f"{name}: needs admin.url, such as http://localhost:8080")
+    if streaming and (endings := [each for each in ("endingOffsets", "endingTime") if given.text(each)]):
+        raise OptionError(f"{endings[0]}: a stream has no end; it is for batch queries")
+    starting = _place(given, "starting")
+    ending = _place(given, "ending")
+    if not streaming and _has(starting, "latest"):
+        raise OptionError("startingOffsets: 'latest' is for streams; a batch query would read nothing")
+    if _has(ending, "earliest"):
+        raise OptionError("endingOffsets: 'earliest' would read nothing")
+    prefix = given.text("subscriptionPrefix")
+    return ReadOptions(
+        connection=connection,
+        topics=topics,
+        pattern=pattern,
+        starting=starting,
+        ending=ending if ending is not None else "latest",
+        reader=given.passed("reader") | ({"subscription_role_prefix": prefix} if prefix else {}),
+        fail_on_data_loss=given.read("failOnDataLoss", _boolean, True),
+        raw_values=given.read("allowDifferentTopicSchemas", _boolean, False),
+        max_bytes=max_bytes,
+        max_entries=given.read("maxEntriesPerSplit", _positive, 100_000),
+        subscription=given.text("predefinedSubscription"),
+        poll_timeout_ms=given.read("pollTimeoutMs", _positive, 120_000),
+        wait_for_topic=given.read("waitingForNonExistedTopic", _boolean, False),
+    )
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Understand the options of a writing query. Raises :class:`OptionError`, naming the option."""
+    given = _Given(options, (*_known("producer"), "topic"))
+    topic = given.text("topic")
+    producer = given.passed("producer")
+    name = producer.pop("producer_name", None)
+    for setting, java in (("chunking_enabled", "chunkingEnabled"), ("batching_enabled", "batchingEnabled")):
+        if name and producer.get(setting):
+            raise OptionError(
+                f"pulsar.producer.{java}: cannot be combined with producerName, by which each message counts"
+            )
+    return WriteOptions(given.connection(), full_name(topic) if topic else None, name, producer)
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise OptionError(f"topicsPattern: {pattern!r} is not a regular expression: {error}") from error
+
+
+def _place(given: _Given, edge: str) -> Any:
+    offsets, times = given.text(f"{edge}Offsets"), given.text(f"{edge}Time")
+    if offsets is not None and times is not None:
+        raise OptionError(f"{edge}Offsets and {edge}Time: only one of them can say where the query's {edge} is")
+    if offsets is not None:
+        place: Any = parse_offsets(f"{edge}Offsets", offsets)
+    elif times is not None:
+        place = parse_times(f"{edge}Time", times)
+    else:
+        return None
+    return {full_name(topic): each for topic, each in place.items()} if isinstance(place, dict) else place
+
+
+def _has(place: Any, edge: str) -> bool:
+    return place == edge or (isinstance(place, dict) and edge in place.values())
+
+
+def auth_token(params: str) -> str:
+    """The token of ``authParams``: ``token:…``, ``file:…``, itself, or JSON. Raises :class:`OptionError`."""
+    if params.startswith("token:"):
+        return params.removeprefix("token:")
+    if params.startswith("file:"):
+        path = params.removeprefix("file:")
+        try:
+            with open(path.removeprefix("//"), encoding="ascii") as file:
+                return file.read().strip()
+        except OSError as error:
+            raise OptionError(f"authParams: the token's file cannot be read: {error}") from error
+    if params.startswith("{"):
+        try:
+            return str(json.loads(params)["token"])
+        except (ValueError, KeyError) as error:
+            raise OptionError("authParams: this JSON holds no token") from error
+    return params

@@ -1,0 +1,138 @@
+"""Places in a topic: what the offsets of a query are made of, and how a person writes them.
+
+A position is the last message that lies before it, so everything up to and including a position has been read. An entry
+that holds a batch is one place per message; without a batch index a position means the whole entry.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import total_ordering
+from typing import Any, Literal
+
+import _pulsar
+
+from .errors import OptionError
+
+#: Where an offset may lie without anybody having to know a message id.
+Edge = Literal["earliest", "latest"]
+_TEXT = re.compile(r"(\d+):(-1|\d+)(?::(\d+))?")
+_LARGEST_ID = (1 << 63) - 1
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A message of one partition; ``batch`` is -1 for all messages of the entry. Ordered as the topic is."""
+
+    ledger: int
+    entry: int
+    batch: int = -1
+
+    def _key(self) -> tuple[int, int, float]:
+        return self.ledger, self.entry, self.batch if self.batch >= 0 else float("inf")
+
+    def __lt__(self, other: Position) -> bool:
+        return self._key() < other._key()
+
+    @property
+    def entry_key(self) -> tuple[int, int]:
+        """Ledger and entry, for comparing without the batch."""
+        return self.ledger, self.entry
+
+    def __str__(self) -> str:
+        return f"{self.ledger}:{self.entry}" + (f":{self.batch}" if self.batch >= 0 else "")
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Read what ``str`` wrote: ``ledger:entry`` or ``ledger:entry:batch``. Raises :class:`ValueError`."""
+        found = _TEXT.fullmatch(text)
+        if found is None:
+            raise ValueError(f"{text!r} is not a position such as '12:5' or '12:5:3'")
+        return cls(int(found[1]), int(found[2]), int(found[3]) if found[3] else -1)
+
+    @classmethod
+    def of(cls, message_id: Any) -> Position:
+        """The position of a message id of the client."""
+        return cls(message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
+
+    def before(self) -> Position:
+        """The position after which this message comes first: reading after it includes this one."""
+        if self.batch > 0:
+            return Position(self.ledger, self.entry, self.batch - 1)
+        return Position(self.ledger, self.entry - 1)
+
+
+#: Nothing was read yet, whatever the first ledger is.
+BEGINNING = Position(0, -1)
+
+
+def parse_offsets(option: str, text: str) -> Edge | dict[str, Edge | Position]:
+    """Read ``startingOffsets`` or ``endingOffsets``: an edge for all topics, or JSON with one offset per topic.
+
+    In JSON an offset is an edge, a position as text, or the bytes of a serialized message id as a list, signed as Java
+    writes them or not. The positions name messages. Raises :class:`OptionError`, naming ``option`` and the topic.
+    """
+    if text in ("earliest", "latest"):
+        return text  # type: ignore[return-value]
+    value = _json_object(option, text)
+    return {topic: _offset(f"{option} of {topic!r}", each) for topic, each in value.items()}
+
+
+def parse_times(option: str, text: str) -> int | dict[str, int]:
+    """Read ``startingTime`` or ``endingTime``: milliseconds since 1970, for all topics or in JSON per topic.
+
+    Raises :class:`OptionError`, naming ``option``.
+    """
+    if re.fullmatch(r"\d{1,15}", text.strip()):
+        return int(text)
+    times = _json_object(option, text)
+    for topic, each in times.items():
+        if not isinstance(each, int) or isinstance(each, bool) or not 0 <= each < 10**15:
+            raise OptionError(f"{option} of {topic!r}: {each!r} is not a number of milliseconds since 1970")
+    return times
+
+
+def _json_object(option: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"{option}: {text!r} is none of the words it knows, and not JSON either: {error}") from error
+    if not isinstance(value, dict) or not value:
+        raise OptionError(f"{option}: the JSON must be an object with one value per topic, not {text}")
+    return value
+
+
+def _offset(what: str, value: object) -> Edge | Position:
+    if value in ("earliest", "latest"):
+        return value
+    if isinstance(value, str):
+        try:
+            return Position.parse(value)
+        except ValueError as error:
+            raise OptionError(f"{what}: {error}") from error
+    if isinstance(value, list) and value and all(type(each) is int and -128 <= each <= 255 for each in value):
+        try:
+            position = Position.of(_pulsar.MessageId.deserialize(bytes(each & 0xFF for each in value)))
+        except Exception as error:  # The client raises its own and the standard library's kinds, as the bytes fall.
+            raise OptionError(f"{what}: {value} are not the bytes of a message id: {error}") from error
+        if position.ledger < 0:
+            return "earliest"
+        return "latest" if position.ledger == _LARGEST_ID else position
+    raise OptionError(f"{what}: {value!r} is none of 'earliest', 'latest', '12:5' or the bytes of a message id")
+
+
+def read_offsets(stored: Mapping[str, str]) -> dict[str, Position]:
+    """The positions in an offset that Spark has kept. Raises :class:`OptionError` if another source wrote it."""
+    try:
+        return {topic: Position.parse(text) for topic, text in stored.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise OptionError(f"the checkpoint's offset {stored!r} was not written by this source: {error}") from error
+
+
+def write_offsets(positions: Mapping[str, Position]) -> dict[str, str]:
+    """What Spark keeps of positions; :func:`read_offsets` reads it."""
+    return {topic: str(position) for topic, position in sorted(positions.items())}

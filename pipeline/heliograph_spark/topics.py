@@ -1,0 +1,158 @@
+"""Which partitions a query reads, and from where to where: what is asked of the broker before anything is read."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import pulsar
+
+from .connection import ask_admin, topic_path
+from .errors import OptionError, PulsarSourceError, named
+from .options import Connection, ReadOptions, full_name
+from .positions import BEGINNING, Edge, Position
+from .ranges import Ledger
+
+#: A broker that says something can be read gives it within this time.
+_FIRST_WITHIN_MS = 30_000
+_PARTITION = re.compile(r"-partition-\d+$")
+
+
+def find_partitions(client: pulsar.Client, options: ReadOptions) -> list[str]:
+    """The partitions (or topics without any) that the query reads, sorted by name.
+
+    With ``admin.url`` a topic that is not there is refused; without it the client would create it. Raises
+    :class:`PulsarSourceError`, naming the topic.
+    """
+    if options.pattern is not None:
+        topics = _matching(options.connection, options.pattern)
+    else:
+        topics = list(options.topics)
+        if options.connection.admin_url is not None:
+            for topic in topics:
+                _check_is_there(options, topic)
+    partitions = set()
+    for topic in topics:
+        with named(f"looking up {topic}"):
+            partitions.update(client.get_topic_partitions(topic))
+    return sorted(partitions)
+
+
+def _matching(connection: Connection, pattern: str) -> list[str]:
+    whole = (
+        pattern
+        if "://" in pattern
+        else "persistent://" + (pattern if pattern.count("/") >= 2 else f"public/default/{pattern}")
+    )
+    namespace = "/".join(whole.split("://", 1)[1].split("/")[:2])
+    listed = ask_admin(connection, f"persistent/{namespace}")
+    if listed is None:
+        raise PulsarSourceError(f"topicsPattern: there is no namespace {namespace!r}, in which {pattern!r} looks")
+    topics = {_PARTITION.sub("", each) for each in listed}
+    return sorted(each for each in topics if re.fullmatch(whole, each))
+
+
+def _check_is_there(options: ReadOptions, topic: str) -> None:
+    deadline = time.monotonic() + options.poll_timeout_ms / 1000
+    while True:
+        path = topic_path(topic)
+        parts = ask_admin(options.connection, f"{path}/partitions")
+        if (parts or {}).get("partitions") or ask_admin(options.connection, f"{path}/stats") is not None:
+            return
+        if not options.wait_for_topic:
+            raise PulsarSourceError(f"there is no topic {topic}")
+        if time.monotonic() > deadline:
+            raise PulsarSourceError(
+                f"there is no topic {topic}, {options.poll_timeout_ms} ms after asking (pollTimeoutMs)"
+            )
+        time.sleep(0.2)
+
+
+def _first(reader: pulsar.Reader) -> pulsar.Message | None:
+    if not reader.has_message_available():
+        return None
+    return reader.read_next(_FIRST_WITHIN_MS)
+
+
+def first_position(client: pulsar.Client, topic: str, at_ms: int | None = None) -> Position | None:
+    """The place before the first message stored, or the first published at or after ``at_ms``; None without any."""
+    with named(f"finding where {topic} begins"):
+        reader = client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=1)
+        try:
+            if at_ms is not None:
+                reader.seek(at_ms)
+            message = _first(reader)
+        finally:
+            reader.close()
+    return None if message is None else Position.of(message.message_id()).before()
+
+
+def last_position(client: pulsar.Client, topic: str) -> Position | None:
+    """The last message stored; None if there is none."""
+    with named(f"finding where {topic} ends"):
+        reader = client.create_reader(
+            topic, pulsar.MessageId.latest, receiver_queue_size=1, start_message_id_inclusive=True
+        )
+        try:
+            found: Position | None = None
+            while reader.has_message_available():
+                place = Position.of(reader.read_next(_FIRST_WITHIN_MS).message_id())
+                if found is not None and place.entry_key != found.entry_key:
+                    # Published since: following a topic that is written to fast would have no end.
+                    break
+                found = place
+        finally:
+            reader.close()
+    return found
+
+
+def _of_topic(place: Any, topic: str) -> Any:
+    if not isinstance(place, dict):
+        return place
+    return place.get(topic, place.get(_PARTITION.sub("", topic)))
+
+
+def check_named_topics(options: ReadOptions, partitions: list[str]) -> None:
+    """Raise :class:`OptionError` for offsets or times of a topic that the query does not read."""
+    read = {*partitions, *(_PARTITION.sub("", each) for each in partitions)}
+    for name, place in (("starting", options.starting), ("ending", options.ending)):
+        if isinstance(place, dict) and (others := sorted(place.keys() - read)):
+            raise OptionError(f"{name}Offsets or {name}Time: {', '.join(others)} is not among the topics read")
+
+
+def start_of(client: pulsar.Client, topic: str, options: ReadOptions, default: Edge) -> Position:
+    """After which position the query begins to read a partition."""
+    place = _of_topic(options.starting, topic)
+    if isinstance(place, Position):
+        return place.before()
+    if place is None:
+        place = "earliest" if isinstance(options.starting, dict) else default
+    if place == "latest":
+        return last_position(client, topic) or BEGINNING
+    found = first_position(client, topic, None if place == "earliest" else place)
+    if found is None and place != "earliest":
+        found = last_position(client, topic)
+    return found or BEGINNING
+
+
+def end_of(client: pulsar.Client, topic: str, options: ReadOptions) -> Position | None:
+    """The last message that a batch query reads of a partition; None if there is none."""
+    place = _of_topic(options.ending, topic)
+    if isinstance(place, Position):
+        return place
+    if isinstance(place, int) and (before := first_position(client, topic, place)) is not None:
+        return before
+    return last_position(client, topic)
+
+
+def ledgers_of(connection: Connection, topic: str) -> list[Ledger]:
+    """The ledgers of a partition with their sizes, in order. Raises :class:`PulsarSourceError` if it is gone."""
+    stats = ask_admin(connection, f"{topic_path(full_name(topic))}/internalStats")
+    if stats is None:
+        raise PulsarSourceError(f"there is no topic {topic}")
+    ledgers = [Ledger(each["ledgerId"], each["entries"], each["size"]) for each in stats["ledgers"]]
+    if ledgers and ledgers[-1].entries == 0:
+        # Pulsar counts the ledger that is written to apart.
+        ledgers[-1] = Ledger(ledgers[-1].id, stats["currentLedgerEntries"], stats["currentLedgerSize"])
+    return ledgers

@@ -1,0 +1,113 @@
+"""``readStream`` and ``writeStream``: messages once over restarts, bounded triggers, a sink that repeats nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pulsar
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.integration.clients import backlog, create_partitions, eventually, read_all, rest
+from tests.support.broker_process import BrokerProcess
+
+from .conftest import publish
+
+WITHIN_S = 120
+
+
+def stream(spark: SparkSession, broker: BrokerProcess, topic: str, **options: str) -> DataFrame:
+    """The frame of a streaming query from the topic's beginning; an underscore in an option's name is a dot."""
+    named = {name.replace("_", "."): value for name, value in options.items()}
+    source = spark.readStream.format("pulsar").option("service.url", broker.service_url).option("topic", topic)
+    return source.option("startingOffsets", "earliest").options(**named).load()
+
+
+def run_to_files(frame: DataFrame, directory: Path) -> int:
+    """Write what is available now to Parquet; returns the number of triggers that had something."""
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", str(directory / "checkpoint"))
+    query = writer.option("path", str(directory / "rows")).trigger(availableNow=True).start()
+    assert query.awaitTermination(WITHIN_S), "the query did not end"
+    return sum(1 for each in query.recentProgress if each.numInputRows)
+
+
+def rows(spark: SparkSession, directory: Path) -> list[bytes]:
+    return sorted(bytes(row.value) for row in spark.read.parquet(str(directory / "rows")).select("value").collect())
+
+
+def test_a_restarted_query_goes_on_where_it_was_and_reads_partitions_added_meanwhile(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    create_partitions(broker, topic, 2)
+    first = [b"a%02d" % number for number in range(20)]
+    publish(client, topic, first)
+    run_to_files(stream(spark, broker, topic), tmp_path)
+    assert rows(spark, tmp_path) == first
+    second = [b"b%02d" % number for number in range(7)]
+    rest(broker, "POST", f"persistent/public/default/{topic}/partitions", 3)
+    publish(client, topic, second, batching_enabled=True)
+    publish(client, f"{topic}-partition-2", [b"c"])
+    run_to_files(stream(spark, broker, topic), tmp_path)
+    assert rows(spark, tmp_path) == [*first, *second, b"c"]
+
+
+def test_a_trigger_takes_about_so_many_bytes_and_all_of_them_everything(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    sent = [b"%04d" % number * 250 for number in range(30)]
+    publish(client, topic, sent)
+    frame = stream(spark, broker, topic, maxBytesPerTrigger="12000", admin_url=broker.http_url)
+    triggers = run_to_files(frame, tmp_path)
+    assert 3 <= triggers <= 4
+    assert rows(spark, tmp_path) == sent
+
+
+def test_a_subscription_holds_what_is_not_written_yet(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, [b"1", b"2"])
+    frame = stream(spark, broker, topic, predefinedSubscription="spark")
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.option("path", str(tmp_path / "rows")).start()
+    try:
+        eventually(lambda: query.recentProgress and rows(spark, tmp_path) == [b"1", b"2"], within_s=WITHIN_S)
+        publish(client, topic, [b"3"])
+        # A batch is committed when the next one is made, so at most the last batch is still held.
+        eventually(lambda: rows(spark, tmp_path) == [b"1", b"2", b"3"], within_s=WITHIN_S, what="the third message")
+        eventually(lambda: backlog(broker, topic, "spark") <= 1, within_s=WITHIN_S, what="what is written being let go")
+    finally:
+        query.stop()
+
+
+@pytest.mark.parametrize("name", ["", "archive"])
+def test_a_repeated_batch_is_sent_once_with_a_producer_name_and_twice_without(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path, name: str
+) -> None:
+    rest(broker, "PUT", f"namespaces/public/{topic}")
+    rest(
+        broker, "POST", f"namespaces/public/{topic}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+    )
+    rest(broker, "POST", f"namespaces/public/{topic}/deduplication", True)
+    target = f"public/{topic}/target"
+    publish(client, topic, [b"%d" % number for number in range(10)])
+
+    def run() -> None:
+        sink = stream(spark, broker, topic).select("value").writeStream.format("pulsar")
+        if name:
+            sink = sink.option("pulsar.producer.producerName", name)
+        sink = sink.option("service.url", broker.service_url).option("topic", target)
+        query = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        assert query.awaitTermination(WITHIN_S), "the query did not end"
+
+    run()
+    # As if the query had been killed after it sent everything and before Spark knew of it.
+    committed = [
+        *(tmp_path / "checkpoint" / "commits").glob("[0-9]*"),
+        *(tmp_path / "checkpoint" / "commits").glob(".*.crc"),
+    ]
+    assert committed
+    for each in committed:
+        each.unlink()
+    run()
+    found = read_all(client.create_reader(target, pulsar.MessageId.earliest))
+    assert sorted(found) == sorted([b"%d" % number for number in range(10)] * (1 if name else 2))

@@ -1,0 +1,221 @@
+"""The options, offsets and ranges of Spark's data source: understood, or refused by name. None of it needs Spark."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pulsar
+import pytest
+from heliograph_spark.errors import OptionError
+from heliograph_spark.options import full_name, read_options, write_options
+from heliograph_spark.positions import BEGINNING, Position, parse_offsets, parse_times, read_offsets, write_offsets
+from heliograph_spark.ranges import Ledger, Range, cut, within_bytes
+from hypothesis import given
+from hypothesis import strategies as st
+
+URL = {"service.url": "pulsar://localhost:6650"}
+TOPIC = {**URL, "topic": "t"}
+POSITIONS = st.builds(Position, st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.integers(-1, 1000))
+
+
+@given(POSITIONS)
+def test_a_position_is_read_as_it_was_written(position: Position) -> None:
+    assert Position.parse(str(position)) == position
+    assert read_offsets(json.loads(json.dumps(write_offsets({"t": position})))) == {"t": position}
+
+
+@given(POSITIONS)
+def test_nothing_lies_between_a_message_and_the_place_before_it(position: Position) -> None:
+    before = position.before()
+    assert before < position
+    if position.batch > 0:
+        assert (before.entry_key, before.batch) == (position.entry_key, position.batch - 1)
+    else:
+        assert before == Position(position.ledger, position.entry - 1)
+
+
+@given(POSITIONS, POSITIONS)
+def test_positions_are_ordered_as_the_topic_is(one: Position, other: Position) -> None:
+    if one.entry_key != other.entry_key:
+        assert (one < other) == (one.entry_key < other.entry_key)
+    elif one.batch >= 0:
+        assert (one < other) == (other.batch > one.batch or other.batch == -1)
+
+
+@given(POSITIONS, st.booleans())
+def test_the_bytes_of_a_message_id_are_an_offset_whether_signed_or_not(position: Position, signed: bool) -> None:
+    data = pulsar.MessageId(-1, position.ledger, position.entry, position.batch).serialize()
+    listed = [each - 256 if signed and each > 127 else each for each in data]
+    assert parse_offsets("startingOffsets", json.dumps({"t": listed})) == {"t": position}
+
+
+@pytest.mark.parametrize(
+    ("edge", "message_id"), [("earliest", pulsar.MessageId.earliest), ("latest", pulsar.MessageId.latest)]
+)
+def test_the_edges_are_offsets_by_name_and_by_message_id(edge: str, message_id: Any) -> None:
+    text = json.dumps({"a": edge, "b": list(message_id.serialize())})
+    assert parse_offsets("startingOffsets", text) == {"a": edge, "b": edge}
+
+
+@given(
+    st.text(max_size=30)
+    | st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), st.lists).map(json.dumps)
+)
+def test_any_text_is_an_offset_or_is_refused_by_the_name_of_the_option(text: str) -> None:
+    try:
+        found = parse_offsets("endingOffsets", text)
+    except OptionError as error:
+        refused = str(error)
+    else:
+        assert found in ("earliest", "latest") or isinstance(found, dict)
+        return
+    assert refused.startswith("endingOffsets")
+
+
+@given(st.dictionaries(st.text(max_size=5), st.lists(st.integers(-300, 300), max_size=20), min_size=1))
+def test_any_list_of_numbers_is_a_message_id_or_is_refused_by_the_name_of_the_topic(
+    offsets: dict[str, list[int]],
+) -> None:
+    try:
+        found = parse_offsets("startingOffsets", json.dumps(offsets))
+    except OptionError as error:
+        refused = str(error)
+    else:
+        assert isinstance(found, dict)
+        assert found.keys() == offsets.keys()
+        return
+    assert any(repr(topic) in refused for topic in offsets)
+
+
+def test_times_are_milliseconds_for_all_topics_or_for_each() -> None:
+    assert parse_times("startingTime", "1700000000000") == 1_700_000_000_000
+    assert parse_times("startingTime", '{"a": 1, "b": 2}') == {"a": 1, "b": 2}
+    for wrong in ("soon", "{}", "[]", '{"a": "1"}', '{"a": true}', '{"a": -1}', "-1"):
+        with pytest.raises(OptionError, match="startingTime"):
+            parse_times("startingTime", wrong)
+
+
+def test_the_defaults_are_those_of_the_scala_connector() -> None:
+    options = read_options(TOPIC, streaming=False)
+    assert options.topics == ("persistent://public/default/t",)
+    assert (options.starting, options.ending) == (None, "latest")
+    assert options.fail_on_data_loss
+    assert not options.raw_values
+    assert options.poll_timeout_ms == 120_000
+    assert not options.wait_for_topic
+
+
+def test_names_are_understood_in_any_case_and_settings_reach_the_client_by_its_names() -> None:
+    given_ = {
+        "SERVICE.URL": "pulsar://h:1",
+        "admin.url": "http://h:2/",
+        "TOPICS": "a, tenant/ns/b,a",
+        "failondataloss": "False",
+        "pulsar.client.authpluginclassname": "x.AuthenticationToken",
+        "pulsar.client.authParams": "token:s",
+        "pulsar.client.operationTimeoutMs": "1500",
+        "pulsar.reader.receiverQueueSize": "7",
+        "pulsar.admin.authParams": "token:other",
+        "subscriptionPrefix": "spark",
+    }
+    options = read_options(given_, streaming=True)
+    assert options.topics == ("persistent://public/default/a", "persistent://tenant/ns/b")
+    assert not options.fail_on_data_loss
+    assert options.connection.admin_url == "http://h:2"
+    assert options.connection.client["operation_timeout_seconds"] == 2
+    assert options.connection.client["auth_params"] == "token:s"
+    assert options.connection.admin == {"auth_plugin": "x.AuthenticationToken", "auth_params": "token:other"}
+    assert options.reader == {"receiver_queue_size": 7, "subscription_role_prefix": "spark"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"topic": "t"}, "service.url: is missing"),
+        (URL, "exactly one of topic, topics and topicsPattern"),
+        ({**TOPIC, "topics": "u"}, "not topic and topics"),
+        ({**TOPIC, "startingOffset": "earliest"}, "'startingOffset' is not known here; is it 'startingOffsets'?"),
+        ({**TOPIC, "pulsar.client.nothing": "1"}, "'pulsar.client.nothing' is not known"),
+        ({**TOPIC, "pulsar.producer.producerName": "p"}, "'pulsar.producer.producerName' is not known"),
+        ({**TOPIC, "failOnDataLoss": "yes"}, "failOnDataLoss: 'yes' is neither true nor false"),
+        ({**TOPIC, "pollTimeoutMs": "0"}, "pollTimeoutMs: '0' is not a whole number above zero"),
+        ({**TOPIC, "startingOffsets": "latest"}, "'latest' is for streams"),
+        ({**TOPIC, "endingOffsets": "earliest"}, "'earliest' would read nothing"),
+        ({**TOPIC, "startingOffsets": "earliest", "startingTime": "1"}, "startingOffsets and startingTime"),
+        ({**TOPIC, "maxBytesPerTrigger": "9"}, "maxBytesPerTrigger: needs admin.url"),
+        ({**URL, "topicsPattern": "a.*"}, "topicsPattern: needs admin.url"),
+        ({**URL, "topicsPattern": "a(", "admin.url": "http://h"}, "is not a regular expression"),
+        ({**URL, "topic": "a/b"}, "'a/b' is not the name of a topic"),
+        ({**URL, "topic": "non-persistent://a/b/c"}, "is not stored"),
+        ({**TOPIC, "predefinedSubscription": " "}, "predefinedSubscription: is empty"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name(options: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        read_options(options, streaming=False)
+    assert said in str(refused.value)
+
+
+def test_a_stream_has_no_end() -> None:
+    with pytest.raises(OptionError, match="endingTime: a stream has no end"):
+        read_options({**TOPIC, "endingTime": "5"}, streaming=True)
+
+
+def test_a_producer_name_takes_each_message_for_itself() -> None:
+    assert write_options({**URL, "pulsar.producer.producerName": "p"}).producer_name == "p"
+    with pytest.raises(OptionError, match=r"batchingEnabled: cannot be combined with producerName"):
+        write_options({**URL, "pulsar.producer.producerName": "p", "pulsar.producer.batchingEnabled": "true"})
+    with pytest.raises(OptionError, match="'startingOffsets' is not known here"):
+        write_options({**TOPIC, "startingOffsets": "earliest"})
+
+
+@given(st.text(max_size=30))
+def test_a_name_is_a_whole_topic_or_is_refused(text: str) -> None:
+    try:
+        name = full_name(text)
+    except OptionError:
+        return
+    assert name.startswith("persistent://")
+    assert full_name(name) == name
+
+
+@given(
+    st.integers(0, 3),
+    st.integers(-1, 500),
+    st.integers(0, 3),
+    st.integers(0, 500),
+    st.integers(-1, 9),
+    st.integers(1, 100),
+)
+def test_the_parts_of_a_range_are_the_whole_in_order_and_none_is_too_large(
+    ledger: int, entry: int, further: int, last: int, batch: int, most: int
+) -> None:
+    start, end = Position(ledger, entry), Position(ledger + further, last, batch)
+    if not start < end:
+        return
+    parts = cut(Range("t", start, end), most)
+    assert (parts[0].start, parts[-1].end) == (start, end)
+    assert all(one.end == other.start for one, other in itertools.pairwise(parts))
+    assert all(part.start < part.end for part in parts)
+    assert all(part.end.entry - part.start.entry <= most for part in parts if part.start.ledger == part.end.ledger)
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 2000)), min_size=1, max_size=4), st.integers(1, 50_000))
+def test_a_trigger_goes_on_by_an_entry_at_least_and_by_its_bytes_at_most(
+    shape: list[tuple[int, int]], most: int
+) -> None:
+    ledgers = [Ledger(number, entries, entries * size) for number, (entries, size) in enumerate(shape, 3)]
+    start, whole_end = BEGINNING, Position(ledgers[-1].id, ledgers[-1].entries - 1, 4)
+    taken = rounds = 0
+    while start < whole_end:
+        end = within_bytes([Range("t", start, whole_end)], {"t": ledgers}, most)["t"]
+        assert start < end <= whole_end
+        passed = [(n, e) for n, (count, _) in enumerate(shape, 3) for e in range(count)]
+        passed = [place for place in passed if start.entry_key < place <= end.entry_key]
+        held = sum(shape[number - 3][1] for number, _ in passed)
+        assert held <= most or len(passed) == 1
+        taken, rounds, start = taken + len(passed), rounds + 1, end
+    assert taken == sum(entries for entries, _ in shape)
+    assert rounds <= taken
