@@ -289,7 +289,7 @@ def test_kubectl_get_shows_what_the_operator_reports(api: ApiServer, cluster: Cl
     cluster.apply(_resource("Topic", "orders", {"partitions": 4}), namespace=kube_namespace)
     condition = {"status": "True", "message": "as it is to be", "lastTransitionTime": "2026-01-02T03:04:05Z"}
     # kubectl counts from the time, so that the age it shows is never old itself.
-    published = (datetime.now(UTC) - timedelta(hours=3, minutes=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    published = (datetime.now(UTC) - timedelta(hours=3, minutes=5, seconds=10)).strftime("%Y-%m-%dT%H:%M:%SZ")
     status = {
         "observedGeneration": 1,
         "conditions": [
@@ -312,7 +312,7 @@ def test_kubectl_get_shows_what_the_operator_reports(api: ApiServer, cluster: Cl
     cluster.kubectl("wait", "--for=condition=Ready", "--timeout=5s", "htopic/orders", "-n", kube_namespace)
     header, line = cluster.kubectl("get", "htopic", "-n", kube_namespace).splitlines()
     assert header.split() == ["NAME", "READY", "REASON", "BACKLOG", "OLDEST", "QUOTA", "AGE"]
-    assert line.split()[:-1] == ["orders", "True", "Reconciled", "5000000000", "3h", "15%"]
+    assert line.split()[:-1] == ["orders", "True", "Reconciled", "5000000000", "3h5m", "15%"]
     wide = cluster.kubectl("get", "heliograph", "-n", kube_namespace, "-o", "wide")
     for shown in ("1.2Mi", "3Mi", "persistent://shop/payments/orders", "as it is to be"):
         assert shown in wide
