@@ -286,7 +286,7 @@ def test_a_dead_file_is_cut_shorter_step_by_step_and_a_start_removes_what_is_lef
     first = path / "segments" / segments(path)[0]
     size = first.stat().st_size
     load.trim(0.9)
-    maintain(store, 2)
+    maintain(store, 6)
     removal, _ = scheduler.jobs[0]
     assert removal() is None
     assert scheduler.pauses == 3
@@ -310,6 +310,8 @@ def test_while_what_is_live_shrinks_nothing_is_copied_but_for_a_full_disk(path: 
         load.trim(0.3)
         store.maintain()
         assert scheduler.jobs == []
+    maintain(store, 3)
+    assert scheduler.jobs == []
     store.maintain()
     assert scheduler.jobs
     store.close()

@@ -26,8 +26,9 @@ _RETRY_S = 5.0
 _CUT_BYTES = 2 * 1024 * 1024
 _CUT_PAUSE_S = 0.02
 #: While what is live shrinks by more than this share from one look to the next, nothing is given back: what would be
-#: copied now is dead in a moment, and the disk belongs to those who publish.
+#: copied now is dead in a moment, and the disk belongs to those who publish. Nor for so many looks afterwards.
 _SHRINKING = 1 / 8
+_LOOKS_AFTER = 3
 
 
 class SegmentSet:
@@ -52,8 +53,8 @@ class SegmentSet:
         self._segments: list[Segment] = []
         self._by_ledger: dict[int, list[Segment]] = {}
         self._dirty = True
-        self._wrote = self._quiet = self._pressed = self._shrinking = False
-        self._live_before = 0
+        self._wrote = self._quiet = self._pressed = False
+        self._live_before = self._shrinking = 0
         self._other_bytes = 0
         self._writing = self._seal_wanted = False
         self._seal_at = self._retry_at = clock.monotonic()
@@ -186,7 +187,8 @@ class SegmentSet:
         self._pressed = pressed
         self._other_bytes = other_bytes
         live_bytes = self.live_bytes()
-        self._shrinking = live_bytes < self._live_before * (1 - _SHRINKING)
+        shrinks = live_bytes < self._live_before * (1 - _SHRINKING)
+        self._shrinking = 1 + _LOOKS_AFTER if shrinks else max(0, self._shrinking - 1)
         self._live_before = live_bytes
         self._reclaim()
 
