@@ -16,7 +16,8 @@ import uvloop
 
 from tests.support.broker_process import BrokerProcess
 
-from .filler import NAMESPACE, RATE, fill, make_bystanders, metric, p99, request, result, steady
+from .filler import NAMESPACE, RATE, fill, make_bystanders, metric, request, result, steady
+from .latencies import p99
 
 _QUIET_S = 8
 _AFTER_S = 10

@@ -133,7 +133,3 @@ def result(process: subprocess.Popen[bytes]) -> WireResult:
     if process.returncode:
         raise RuntimeError(f"the publisher ended with {process.returncode}")
     return msgspec.json.decode(output, type=WireResult)
-
-
-def p99(latencies: list[float]) -> float:
-    return sorted(latencies)[len(latencies) * 99 // 100]

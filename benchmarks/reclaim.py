@@ -22,6 +22,8 @@ from heliograph_broker.storage.store import LedgerStore, LoopScheduler
 from rich.console import Console
 from rich.table import Table
 
+from .latencies import shown
+
 _MIB = 1024 * 1024
 #: The promise: so many times the live bytes at most, within so many seconds.
 GOAL_RATIO = 1.5
@@ -146,7 +148,7 @@ async def measure(shape: Shape, directory: Path, total_bytes: int, segment_bytes
     busy: asyncio.Task[None] | None = None
 
     async def ratio() -> float:
-        used = await loop.run_in_executor(None, used_bytes, directory)
+        used = await loop.run_in_executor(None, DataDir.files_bytes, directory)
         return used / load.live_bytes
 
     try:
@@ -175,18 +177,6 @@ async def measure(shape: Shape, directory: Path, total_bytes: int, segment_bytes
             if task is not None:
                 task.cancel()
         store.close()
-
-
-def used_bytes(directory: Path) -> int:
-    """Return the disk space of all files in a data directory that is in use."""
-    return DataDir.files_bytes(directory)
-
-
-def _percentiles(values: list[float]) -> str:
-    if not values:
-        return ""
-    ordered = sorted(values)
-    return " / ".join(f"{ordered[min(len(ordered) - 1, int(len(ordered) * share))]:.1f}" for share in (0.5, 0.99, 1.0))
 
 
 def main(
@@ -224,8 +214,8 @@ def main(
             f"{result.trimmed_ratio:.2f}",
             f"{result.seconds:.1f}",
             f"{result.final_ratio:.2f}",
-            _percentiles(result.quiet_ms),
-            _percentiles(result.reclaiming_ms),
+            shown(result.quiet_ms),
+            shown(result.reclaiming_ms),
         )
     console.print(table)
     raise typer.Exit(1 if missed else 0)

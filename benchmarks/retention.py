@@ -16,12 +16,11 @@ from heliograph_broker.storage.data_dir import DataDir
 
 from tests.support.broker_process import BrokerProcess
 
-from .filler import NAMESPACE, fill, make_bystanders, metric, p99, request, result, steady
+from .filler import NAMESPACE, fill, make_bystanders, metric, request, result, steady
+from .latencies import p99
+from .reclaim import GOAL_RATIO, GOAL_S
 
 _MIB = 1 << 20
-#: The promise: so many times the live bytes at most, within so many seconds.
-GOAL_RATIO = 1.5
-GOAL_S = 60
 _QUIET_S = 8
 _POLL_S = 0.25
 _KEPT = 0.1

@@ -13,6 +13,7 @@ import msgspec
 
 from tests.support.broker_process import BrokerProcess
 
+from .latencies import quantiles
 from .official_load import OfficialJob, OfficialResult
 from .wire_load import WireJob, WireResult
 
@@ -104,8 +105,8 @@ def run(scenario: Scenario, directory: Path) -> Figures:
         megabytes=result.messages * scenario.payload_bytes / 1e6 / seconds,
         broker_cpu_us=cpu * 1e6 / result.messages,
         load_cpu_us=result.cpu_s * 1e6 / result.messages,
-        publish_ms=_quantiles(result.publish_ms),
-        end_to_end_ms=_quantiles(result.end_to_end_ms),
+        publish_ms=quantiles(result.publish_ms),
+        end_to_end_ms=quantiles(result.end_to_end_ms),
     )
 
 
@@ -139,14 +140,6 @@ def _run_official(scenario: Scenario, broker: BrokerProcess) -> Figures:
         broker_cpu_us=cpu * 1e6 / scenario.messages,
         load_cpu_us=(published.cpu_s + consumed.cpu_s) * 1e6 / scenario.messages,
     )
-
-
-def _quantiles(latencies_ms: list[float]) -> tuple[float, float, float] | None:
-    """Return p50, p99 and the maximum."""
-    if not latencies_ms:
-        return None
-    ordered = sorted(latencies_ms)
-    return ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100], ordered[-1]
 
 
 def median(runs: list[Figures]) -> Figures:

@@ -21,6 +21,7 @@ from heliograph_broker.protocol import wire_pb2 as wire
 
 from tests.support.broker_process import BrokerProcess
 
+from .latencies import shown
 from .scenarios import cpu_seconds
 from .wire_load import Publisher, Type, WireJob
 
@@ -84,10 +85,6 @@ async def _scrape(url: str, encoding: str) -> tuple[float, int]:
     return float(seconds), int(size)
 
 
-def _p(latencies: list[float], share: float) -> float:
-    return sorted(latencies)[int(len(latencies) * share)]
-
-
 async def measure(broker: BrokerProcess, topics: int, scrapes: int) -> list[str]:
     """Return the figures as the rows of a Markdown table."""
     async with aiohttp.ClientSession(broker.http_url, auto_decompress=False) as http:
@@ -100,7 +97,7 @@ async def measure(broker: BrokerProcess, topics: int, scrapes: int) -> list[str]
         quiet_cpu = (cpu_seconds(broker.pid) - before_cpu) / _QUIET_S
         rows = []
         quiet = list(publisher.latencies_ms)
-        rows.append(f"| nobody scrapes | | | | {_p(quiet, 0.5):.1f} / {_p(quiet, 0.99):.1f} / {max(quiet):.1f} |")
+        rows.append(f"| nobody scrapes | | | | {shown(quiet)} |")
         for encoding in ("identity", "gzip"):
             before, before_cpu = len(publisher.latencies_ms), cpu_seconds(broker.pid)
             taken = [await _scrape(broker.http_url, encoding) for _ in range(scrapes)]
@@ -110,7 +107,7 @@ async def measure(broker: BrokerProcess, topics: int, scrapes: int) -> list[str]
             rows.append(
                 f"| scraped without pause, {encoding} | {statistics.median(seconds):.2f} / {max(seconds):.2f} "
                 f"| {cpu:.2f} | {taken[-1][1] / 1e6:.1f} "
-                f"| {_p(during, 0.5):.1f} / {_p(during, 0.99):.1f} / {max(during):.1f} |"
+                f"| {shown(during)} |"
             )
         publisher.close()
         return rows

@@ -24,7 +24,6 @@ PERCENT_STEP: Final = 5
 #: Time (s) after which a lesser change is written too: at the second look, so that figures are 30 s old at most.
 SETTLED_S: Final = 20.0
 
-
 _COUNTS: Final = ("partitions", "subscriptions", "topics", "namespaces")
 
 
@@ -132,9 +131,9 @@ def worth_writing(written: Figures | None, now: Figures, since_s: float) -> bool
     before, after = written.shown(), now.shown()
     if before == after:
         return False
-    if any(getattr(written, name) != getattr(now, name) for name in _COUNTS) or (written.used_percent < 0) != (
-        now.used_percent < 0
-    ):
+    if any(getattr(written, name) != getattr(now, name) for name in _COUNTS):
+        return True
+    if (written.used_percent < 0) != (now.used_percent < 0):
         return True
     if abs(written.used_percent - now.used_percent) >= PERCENT_STEP:
         return True

@@ -12,6 +12,10 @@ PLURALS = {"Topic": "htopic", "Namespace": "hns", "Tenant": "htenant", "BrokerCl
 WITHIN_S = 60.0
 
 
+#: What :meth:`Resources.family` makes, as it may be deleted.
+FAMILY = (("Topic", "orders"), ("Namespace", "payments"), ("Tenant", "shop"))
+
+
 class Resources:
     """Of one Kubernetes namespace."""
 

@@ -8,7 +8,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.operator_process import OperatorProcess
 
 from .broker_side import admin, broker_state, publish, topic_state
-from .resources import Resources
+from .resources import FAMILY, Resources
 
 ORDERS = "persistent://shop/payments/orders"
 
@@ -23,7 +23,7 @@ def test_parents_wait_for_their_children_and_all_goes_from_the_broker(
     served.wait_reason("Namespace", "payments", "ChildrenExist")
     assert ORDERS in broker_state(broker).topics
     served.delete("Topic", "orders")
-    for kind, name in (("Topic", "orders"), ("Namespace", "payments"), ("Tenant", "shop")):
+    for kind, name in FAMILY:
         served.wait_gone(kind, name, within_s=20)
     state = broker_state(broker)
     assert (state.topics, "shop/payments" in state.namespaces, "shop" in state.tenants) == ({}, False, False)
@@ -33,7 +33,7 @@ def test_what_is_retained_stays_and_is_not_deleted_with_what_it_is_in(
     operator: OperatorProcess, served: Resources, broker: BrokerProcess
 ) -> None:
     served.family(deletionPolicy="Retain")
-    for kind, name in (("Topic", "orders"), ("Namespace", "payments"), ("Tenant", "shop")):
+    for kind, name in FAMILY:
         served.delete(kind, name)
         served.wait_gone(kind, name)
     assert topic_state(broker, ORDERS).partitions == 0
@@ -59,7 +59,7 @@ def test_it_ends_when_the_cluster_is_gone_before(operator: OperatorProcess, serv
     served.family()
     served.delete("BrokerCluster", "main")
     served.wait_gone("BrokerCluster", "main")
-    for kind, name in (("Topic", "orders"), ("Namespace", "payments"), ("Tenant", "shop")):
+    for kind, name in FAMILY:
         served.delete(kind, name)
         served.wait_gone(kind, name, within_s=20)
 
@@ -101,7 +101,7 @@ def test_an_operator_that_was_away_goes_on_with_what_was_deleted_meanwhile(
     # Somebody was quicker: what is not there is done.
     admin(broker, "DELETE", "/admin/v2/persistent/shop/payments/orders?force=true")
     operator.start()
-    for kind, name in (("Topic", "orders"), ("Namespace", "payments"), ("Tenant", "shop")):
+    for kind, name in FAMILY:
         served.wait_gone(kind, name, within_s=30)
     assert "shop" not in broker_state(broker).tenants
 
@@ -112,9 +112,9 @@ def test_it_does_not_wait_for_ever_for_a_broker_that_never_comes_back(
 ) -> None:
     served.family()
     broker.kill9()
-    for kind, name in (("Topic", "orders"), ("Namespace", "payments"), ("Tenant", "shop")):
+    for kind, name in FAMILY:
         served.delete(kind, name)
     served.wait_reason("Topic", "orders", "BrokerUnreachable")
-    for kind, name in (("Topic", "orders"), ("Namespace", "payments"), ("Tenant", "shop")):
+    for kind, name in FAMILY:
         served.wait_gone(kind, name, within_s=45)
     assert f"{ORDERS} stays in the broker, which is away" in served.events("orders", "DataRetained")[0]

@@ -24,7 +24,7 @@ from tests.support.cluster import Cluster
 from tests.support.cluster_fixtures import Images
 
 from .in_network import SPEC, Brokers, OperatorInNetwork
-from .resources import Resources
+from .resources import FAMILY, Resources
 
 Uses = set[tuple[str, str, str]]
 
@@ -122,7 +122,7 @@ async def test_every_permission_is_used_and_none_is_missing(
         resources.delete("Topic", "lost")
         looked = ("get", "", "namespaces")
         resources.wait("it is asked whether all ends", lambda: looked in _used(operator.get("/metrics")))
-        for kind, name in (("Topic", "orders"), ("Namespace", "payments"), ("Tenant", "shop")):
+        for kind, name in FAMILY:
             resources.delete(kind, name)
         resources.wait_gone("Tenant", "shop")
         # The volumes of a broker that is stopped are nobody's but the operator's to delete.

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 _SUFFIX = ".lmdb"
 #: Of a file that is being removed.
-LEAVING_SUFFIX = ".leaving"
+_LEAVING_SUFFIX = ".leaving"
 #: What LMDB needs of a file beside the values, in its pages and for each file (share, bytes).
 _PAGE_OVERHEAD = 1.03
 _FILE_OVERHEAD = 16 * 1024
@@ -310,7 +310,7 @@ class Segment:
         Under another name first: a start removes what bears no segment's name. If ``pause`` says that it is time to
         end, it has that left to do. Raises :class:`OSError`.
         """
-        leaving = self.path.with_suffix(LEAVING_SUFFIX)
+        leaving = self.path.with_suffix(_LEAVING_SUFFIX)
         self.path.with_name(self.path.name + "-lock").unlink(missing_ok=True)
         if not self.path.exists():
             # Nothing was ever written to it.
