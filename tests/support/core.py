@@ -128,6 +128,11 @@ class Core:
         self.close()
         self._open()
 
+    def crash(self) -> None:
+        """Lose what was not committed, and start again."""
+        self.close()
+        self._open()
+
     def close(self) -> None:
         """End as a crash does: what was not committed is lost."""
         self.store.close(drain=False)

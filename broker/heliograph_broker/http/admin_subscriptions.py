@@ -123,7 +123,7 @@ async def create_subscription(request: web.Request) -> web.Response:
         elif position is not None and not position.is_latest:
             start = topic.offset_at_or_after(position.ledger_id, position.entry_id + position.entries_behind)
         properties = None if position is None else position.properties
-        topic.create_subscription(name, where, start_offset=start, properties=properties, done=_ignore)
+        topic.create_subscription(name, where, start_offset=start, properties=properties)
     return await accepted(broker)
 
 
@@ -137,10 +137,6 @@ def _create_if_allowed(broker: Broker, name: TopicName) -> None:
         broker.create_partitioned_topic(name, partitions)
     else:
         broker.get_or_create_topic(name)
-
-
-def _ignore(error: BrokerError | None) -> None:
-    """The cursor goes with this group, whose failure the request hears of by :func:`accepted`."""
 
 
 @operation("Delete a subscription, on every partition or none.", query=(_FORCE,))

@@ -24,7 +24,14 @@ from .batches import is_batch
 from .compacted_view import CompactedView
 from .compaction import TopicCompaction
 from .cursor import Cursor
-from .errors import BrokerError, Conflict, PreconditionFailed, SubscriptionNotFound, or_persistence_error
+from .errors import (
+    BrokerError,
+    Conflict,
+    PersistenceError,
+    PreconditionFailed,
+    SubscriptionNotFound,
+    or_persistence_error,
+)
 from .expiry import InvalidMessageTtl, base_ms, ttl_of, ttls_in
 from .key_selector import sticky_hash
 from .names import COMPACTION, check_name
@@ -327,11 +334,11 @@ class Topic(SubscribedLog):
         durable: bool = True,
         start_offset: int | None = None,
         properties: dict[str, str] | None = None,
-        done: Done | None = None,
     ) -> Subscription:
-        """Create a subscription at ``latest``, ``earliest`` or an offset; ``done`` is called when it is durable.
+        """Create a subscription at ``latest``, ``earliest`` or an offset; it is written with the next group.
 
-        Raises :class:`Conflict` if the name is taken and :class:`PreconditionFailed` if it is not a name.
+        Raises :class:`Conflict` if the name is taken, :class:`PreconditionFailed` if it is not a name and
+        :class:`PersistenceError` if its place cannot be read.
         """
         if name in self.subscriptions:
             raise Conflict("Subscription already exists for topic")
@@ -339,22 +346,34 @@ class Topic(SubscribedLog):
         if start_offset is None:
             start_offset = self.first_offset if position == "earliest" else self.end_offset
         start_offset = min(max(start_offset, self.first_offset), self.end_offset)
-        if start_offset == self.end_offset:
-            cursor = Cursor(start_offset - 1, self.total_messages, self.total_bytes)
-        else:
-            cursor = Cursor(self.first_offset - 1, self.trimmed_messages, self.trimmed_bytes)
         subscription = Subscription(
-            self, name, cursor, durable=durable, properties=properties, created_ms=self.host.clock.now_ms()
+            self,
+            name,
+            self._cursor_before(start_offset),
+            durable=durable,
+            properties=properties,
+            created_ms=self.host.clock.now_ms(),
         )
         self.subscriptions[name] = subscription
         self.subscriptions_changed_ms = monotonic_ms(self.host.clock)
         self.host.subscription_added(subscription)
         self.quota.moved_back()
-        if self.first_offset < start_offset < self.end_offset:
-            subscription.acknowledge_up_to(start_offset - 1, done)
-        else:
-            self.cursor_moved(subscription, done)
+        self.host.look_at(self)
+        if durable:
+            # Not with the flush of what changed: whoever subscribes is told so after the next group.
+            self.host.store.put_at_commit(subscription)
         return subscription
+
+    def _cursor_before(self, offset: int) -> Cursor:
+        """Return a cursor that has acknowledged what is below ``offset``, of which it counts nothing as its own."""
+        if offset == self.end_offset:
+            return Cursor(offset - 1, self.total_messages, self.total_bytes)
+        if offset == self.first_offset:
+            return Cursor(offset - 1, self.trimmed_messages, self.trimmed_bytes)
+        header = self.header(offset - 1)
+        if header is None:
+            raise PersistenceError(f"the entry before offset {offset} of {self.name} cannot be read")
+        return Cursor(offset - 1, header.total_messages, header.total_bytes)
 
     def restore_subscription(self, name: str, record: records.CursorRecord) -> None:
         """Put back a durable subscription at start-up."""

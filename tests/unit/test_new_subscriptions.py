@@ -1,0 +1,48 @@
+"""A subscription that was created is there after a crash, at its position, whatever else was being written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.core import Core
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Core]:
+    opened = Core(tmp_path / "d")
+    yield opened
+    opened.close()
+
+
+def test_each_of_several_created_within_a_moment_is_durable_with_its_own_commit(core: Core) -> None:
+    topic = core.topic()
+    for name in ("first", "second", "third"):
+        topic.create_subscription(name, properties={"of": name})
+        core.commit()
+    core.crash()
+    found = core.topic().subscriptions
+    assert {name: found[name].properties for name in found} == {
+        "first": {"of": "first"},
+        "second": {"of": "second"},
+        "third": {"of": "third"},
+    }
+
+
+@pytest.mark.parametrize("start", range(7))
+def test_one_that_begins_anywhere_begins_there_after_a_crash(core: Core, start: int) -> None:
+    topic = core.topic()
+    topic.create_subscription("keeps")
+    producer = core.producer(topic)
+    for number in range(5):
+        core.publish(producer, b"%d" % number, messages=number + 1)
+        core.commit()
+    created = topic.create_subscription("s", start_offset=start)
+    core.commit()
+    expected = sum(number + 1 for number in range(start, 5))
+    assert (created.backlog_messages, created.messages_acked) == (expected, 0)
+    core.crash()
+    restored = core.topic().subscription("s")
+    assert (restored.backlog_messages, restored.cursor.mark_delete) == (expected, min(start, 5) - 1)
