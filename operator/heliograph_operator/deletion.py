@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import structlog
 from heliograph_broker.admin_client import AdminRefused, AdminUnreachable
 
@@ -13,15 +11,13 @@ from .chain import http_url
 from .conditions import Reason, ready
 from .controller import Context, Outcome
 from .finalizers import HOLDS_RETAINED, is_held, note_retained, owned, release
-from .kinds import Body, Key, Kind, annotation, deleted_for_s, is_deleted, is_managed, is_paused, key_of
-from .kube import KubeRefused
+from .kinds import Body, Key, annotation, deleted_for_s, is_deleted, is_managed, is_paused, key_of
+from .kube_namespaces import namespace_ends
 from .memory import Memory
 from .reports import report
 from .store import parent_of
 
 log = structlog.get_logger(__name__)
-
-KUBE_NAMESPACE: Final = Kind("Namespace", "namespaces", "v1")
 
 
 class Deletion:
@@ -101,7 +97,7 @@ class Deletion:
 
         That is one that goes with its cluster, or with all of the Kubernetes namespace.
         """
-        if is_deleted(cluster) or await namespace_ends(context, body["metadata"].get("namespace", "")):
+        if is_deleted(cluster) or await namespace_ends(context.kube, body["metadata"].get("namespace", "")):
             log.info("nothing to delete", resource=str(key_of(body)), reason="its broker is going, too")
             return await self._let_go(context, body)
         if away_s >= context.settings.deletion_wait_s:
@@ -144,15 +140,3 @@ def _heirs(context: Context, key: Key, claim: tuple[Key, str, str]) -> list[Key]
         for each in context.store.claimants(claim)
         if key_of(each) != key and is_managed(each) and not is_deleted(each)
     ]
-
-
-async def namespace_ends(context: Context, name: str) -> bool:
-    """Whether a Kubernetes namespace is being deleted, with all that is in it; False if that may not be asked."""
-    try:
-        namespace = await context.kube.find(KUBE_NAMESPACE, "", name)
-    except KubeRefused as error:
-        if error.status != 403:
-            raise
-        log.warning("the operator may not look at Kubernetes namespaces", namespace=name, error=str(error))
-        return False
-    return namespace is None or is_deleted(namespace)

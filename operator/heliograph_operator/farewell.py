@@ -11,9 +11,9 @@ import asyncio
 import structlog
 
 from .controller import Context
-from .deletion import namespace_ends
 from .finalizers import is_held, release
 from .kube import KubeError
+from .kube_namespaces import namespace_ends
 
 log = structlog.get_logger(__name__)
 
@@ -26,7 +26,7 @@ async def let_go_with_namespace(context: Context, namespace: str) -> None:
     bodies = [context.store.get(key) for key in context.store.keys(namespace=namespace)]
     held = [body for body in bodies if body is not None and is_held(body)]
     try:
-        if not held or not await namespace_ends(context, namespace):
+        if not held or not await namespace_ends(context.kube, namespace):
             return
         await asyncio.gather(*(release(context, body) for body in held))
         log.info("the operator's Kubernetes namespace is deleted: nothing in it waits", resources=len(held))

@@ -18,6 +18,7 @@ import structlog
 
 from .kinds import Body, Kind
 from .kube import KubeError, KubeRefused
+from .kube_namespaces import namespace_ends
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +26,7 @@ LEASE: Final = Kind("Lease", "leases", "coordination.k8s.io/v1")
 
 
 class Leases(Protocol):
-    """What of :class:`.kube.Kube` is needed."""
+    """What of :class:`.kube.Kube` is needed; Kubernetes namespaces are asked for, too."""
 
     async def find(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None: ...
 
@@ -171,11 +172,15 @@ class LeaseLeadership:
         return True
 
     async def _renew(self) -> str:
-        """Renew the Lease and return whose it is then."""
+        """Renew the Lease and return whose it is then, also if it cannot be any more."""
         at = self._now()
         lease = await self._kube.find(LEASE, self._namespace, self._name)
         if lease is None:
-            return ""
+            if not await namespace_ends(self._kube, self._namespace):
+                return ""
+            # It went with its namespace, in which nobody can make another one. Whoever led sees the rest to its end.
+            self._renewed = at
+            return self._identity
         holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
         if holder != self._identity:
             return holder

@@ -176,7 +176,7 @@ def test_a_whole_kubernetes_namespace_ends_with_its_brokers(cluster: Cluster, br
     def gone() -> bool:
         return not cluster.kubectl("get", "namespace", namespace, "--ignore-not-found", "-o", "name")
 
-    cluster.wait_for("the Kubernetes namespace is gone", gone, within_s=120)
+    cluster.wait_for("the Kubernetes namespace is gone", gone, within_s=120, namespace=namespace)
     # The fixtures' end expects it.
     cluster.kubectl("create", "namespace", namespace)
 

@@ -143,6 +143,8 @@ class Cluster:
         for command in (
             ("get", "pods,pvc,services,statefulsets", "-o", "wide"),
             ("get", "events", "--sort-by=.metadata.creationTimestamp"),
+            # What keeps it, where it is being deleted.
+            ("get", "namespace", namespace, "-o", "jsonpath={.status}{'\\n'}"),
         ):
             parts.append(self._said(*command, "-n", namespace))
         for pod in self._said("get", "pods", "-n", namespace, "-o", "name").split():

@@ -6,7 +6,8 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
-from heliograph_operator.lease import LeaseLeadership, Observer, Times, held
+from heliograph_operator.kube_namespaces import KUBE_NAMESPACE
+from heliograph_operator.lease import LEASE, LeaseLeadership, Observer, Times, held
 
 TIMES = Times(duration_s=15)
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -96,6 +97,35 @@ async def test_who_cannot_renew_stops_before_another_may_begin() -> None:
     assert asyncio.get_running_loop().time() - began < 2
     # There is nothing to give back.
     await asyncio.wait_for(leadership.release(), 1)
+
+
+class ForgetfulServer(SilentServer):
+    """Knows nothing of the Lease it was given, and says that its namespace is being deleted, or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ending = True
+        self.asked = asyncio.Semaphore(0)
+
+    async def find(self, kind: object, namespace: str, name: str) -> dict[str, Any] | None:
+        if kind == LEASE:
+            return None
+        assert (kind, name) == (KUBE_NAMESPACE, "here")
+        self.asked.release()
+        return {"metadata": {"name": name} | ({"deletionTimestamp": "2026-01-02T03:04:05Z"} if self.ending else {})}
+
+
+async def test_a_lease_that_went_with_its_namespace_is_still_led_by_and_one_that_was_deleted_is_not() -> None:
+    server = ForgetfulServer()
+    times = Times(duration_s=15, renew_within_s=10.0, retry_s=0.01)
+    leadership = LeaseLeadership(server, "here", "op", "me", times=times)
+    await asyncio.wait_for(leadership.wait(), 5)
+    lost = asyncio.create_task(leadership.lost())
+    for _ in range(5):
+        await asyncio.wait_for(server.asked.acquire(), 5)
+    assert not lost.done()
+    server.ending = False
+    assert await asyncio.wait_for(lost, 5) == "nobody holds the Lease"
 
 
 def test_two_lives_of_one_pod_are_two_operators() -> None:
