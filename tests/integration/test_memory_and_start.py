@@ -21,6 +21,8 @@ from tests.integration.wire.client import make_batch, make_entry
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_link import Type, WireLink
 
+pytestmark = pytest.mark.alone
+
 MIB = 1024 * 1024
 IDLE_BELOW = 100 * MIB
 STALLED_BELOW = 250 * MIB
