@@ -24,6 +24,10 @@ class SchemaError(PulsarSourceError):
     """A topic's schema, or a message that does not fit it, cannot become columns."""
 
 
+class JobError(PulsarSourceError):
+    """A job cannot be done; the text is one line and names what was wrong and what would be right."""
+
+
 _REASONS: dict[type[Exception], str] = {
     _pulsar.AuthenticationError: "the credentials were refused (pulsar.client.authPluginClassName, .authParams)",
     _pulsar.AuthorizationError: "these credentials do not allow it (pulsar.client.authParams)",

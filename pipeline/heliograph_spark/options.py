@@ -21,7 +21,7 @@ _TOPIC_NAMES = ("topic", "topics", "topicsPattern")
 _READ = (
     *("startingOffsets", "endingOffsets", "startingTime", "endingTime", "failOnDataLoss", "allowDifferentTopicSchemas"),
     *("maxBytesPerTrigger", "maxEntriesPerSplit", "predefinedSubscription", "subscriptionPrefix", "pollTimeoutMs"),
-    "waitingForNonExistedTopic",
+    *("waitingForNonExistedTopic", "acknowledgePredefinedSubscription"),
 )
 
 
@@ -105,6 +105,8 @@ class ReadOptions:
     subscription: str | None = None
     poll_timeout_ms: int = 120_000
     wait_for_topic: bool = False
+    #: False if somebody else holds the subscription and acknowledges.
+    acknowledges: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +230,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         subscription=given.text("predefinedSubscription"),
         poll_timeout_ms=given.read("pollTimeoutMs", _positive, 120_000),
         wait_for_topic=given.read("waitingForNonExistedTopic", _boolean, False),
+        acknowledges=given.read("acknowledgePredefinedSubscription", _boolean, True),
     )
 
 

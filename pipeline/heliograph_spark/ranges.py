@@ -80,6 +80,12 @@ def within_bytes(
     return ends
 
 
+def stored_bytes(wanted: Iterable[Range], ledgers: Mapping[str, Sequence[Ledger]]) -> int:
+    """About how many bytes the ranges hold; entries count as their ledger's average."""
+    pieces = (piece for each in wanted for piece in _pieces(each, ledgers.get(each.topic, ())))
+    return int(sum(count * size for _, _, count, size in pieces))
+
+
 def _pieces(whole: Range, ledgers: Sequence[Ledger]) -> list[tuple[int, int, int, float]]:
     """Of each ledger that the range touches: its id, the first entry, the number of entries, the bytes of one."""
     found = []

@@ -226,7 +226,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _hold(self, read: dict[str, Position]) -> None:
         """Tell the subscription of the query's own, if it has one, what was read: the rest stays stored."""
-        if self._options.subscription is None:
+        if self._options.subscription is None or not self._options.acknowledges:
             return
         client = self._broker()
         for topic, position in read.items():

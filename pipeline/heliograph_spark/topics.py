@@ -19,21 +19,24 @@ _FIRST_WITHIN_MS = 30_000
 _PARTITION = re.compile(r"-partition-\d+$")
 
 
-def find_partitions(client: pulsar.Client, options: ReadOptions) -> list[str]:
-    """The partitions (or topics without any) that the query reads, sorted by name.
+def find_topics(options: ReadOptions) -> list[str]:
+    """The whole names of the topics that the query reads, a partitioned one by the name of the whole, in order.
 
     With ``admin.url`` a topic that is not there is refused; without it the client would create it. Raises
     :class:`PulsarSourceError`, naming the topic.
     """
     if options.pattern is not None:
-        topics = _matching(options.connection, options.pattern)
-    else:
-        topics = list(options.topics)
-        if options.connection.admin_url is not None:
-            for topic in topics:
-                _check_is_there(options, topic)
+        return _matching(options.connection, options.pattern)
+    if options.connection.admin_url is not None:
+        for topic in options.topics:
+            _check_is_there(options, topic)
+    return list(options.topics)
+
+
+def find_partitions(client: pulsar.Client, options: ReadOptions) -> list[str]:
+    """The partitions (or topics without any) that the query reads, sorted by name; as :func:`find_topics`."""
     partitions = set()
-    for topic in topics:
+    for topic in find_topics(options):
         with named(f"looking up {topic}"):
             partitions.update(client.get_topic_partitions(topic))
     return sorted(partitions)

@@ -1,0 +1,99 @@
+"""The command ``heliograph-spark``: topics into files, and what is made of the files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .session import Broker, SessionOptions, pairs, run_job
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+
+ServiceUrl = Annotated[
+    str,
+    typer.Option("--service-url", envvar="HELIOGRAPH_SERVICE_URL", metavar="URL", help="The broker's binary port."),
+]
+AdminUrl = Annotated[
+    str, typer.Option("--admin-url", envvar="HELIOGRAPH_ADMIN_URL", metavar="URL", help="The broker's REST API.")
+]
+SourceOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="KEY=VALUE", help="Option of the data source; again for more."),
+]
+Master = Annotated[
+    str | None,
+    typer.Option(help="Where Spark runs; without it Spark's own settings say so, or SPARK_MASTER, else local[[*]."),
+]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Setting of Spark; again for more.")
+]
+ResultFile = Annotated[
+    Path | None, typer.Option("--result", metavar="FILE", help="Where the result is written, too, as JSON.")
+]
+Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Name of a topic; again for more.")]
+TopicsPattern = Annotated[
+    str | None, typer.Option(metavar="REGEX", help="Instead: a regular expression of names in one namespace.")
+]
+
+DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
+DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+@app.callback()
+def _group() -> None:
+    """Moves topics of Heliograph, or of any Pulsar, with Spark. Each command ends with one line of JSON on stdout."""
+
+
+def size(text: str) -> int:
+    """A number of bytes as ``128MiB``, ``64k`` or ``1000``. Raises :class:`typer.BadParameter`."""
+    found = re.fullmatch(r"(\d{1,15})\s*([kmg]?)(?:i?b)?", text.strip().lower())
+    if found is None or int(found[1]) == 0:
+        raise typer.BadParameter(f"{text!r} is not a size above zero such as 128MiB")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+@app.command("archive")
+def archive_command(
+    path: Annotated[str, typer.Option(help="Directory of the archive, on any file system that Hadoop knows.")],
+    topic: Topics = None,
+    topics_pattern: TopicsPattern = None,
+    format: Annotated[str, typer.Option(help="Of the files: parquet.")] = "parquet",
+    subscription: Annotated[
+        str, typer.Option(help="Durable subscription that holds what is not archived yet.")
+    ] = "heliograph-archive",
+    checkpoint: Annotated[str | None, typer.Option(help="Where its state is; else PATH/_checkpoint.")] = None,
+    file_size: Annotated[str, typer.Option(help="About how large a file gets.")] = "128MiB",
+    service_url: ServiceUrl = DEFAULT_SERVICE_URL,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    option: SourceOption = None,
+    master: Master = None,
+    conf: Conf = None,
+    result: ResultFile = None,
+) -> None:
+    """Write topics up to their heads into Parquet, every message once, and let go what is written."""
+    from .jobs.archive import ArchiveOptions, archive
+
+    if format != "parquet":
+        raise typer.BadParameter(f"{format!r} is not known; there is parquet", param_hint="'--format'")
+    options = ArchiveOptions(
+        broker=Broker(service_url, admin_url, pairs("--option", option)),
+        topics=tuple(topic or ()),
+        pattern=topics_pattern,
+        path=path,
+        subscription=subscription,
+        checkpoint=checkpoint,
+        file_bytes=size(file_size),
+    )
+    run_job("archive", SessionOptions(master, pairs("--conf", conf)), result, lambda spark: archive(spark, options))
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Directories of any file system that Hadoop knows (local, s3a), seen from the driver."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from .errors import JobError
+
+
+class Directory:
+    """One directory. What its file system refuses is raised as :class:`JobError`, with the path and its words."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self.path = path.rstrip("/") or "/"
+        self._jvm: Any = spark._jvm
+        context: Any = spark.sparkContext
+        try:
+            self._system = self._at("").getFileSystem(context._jsc.hadoopConfiguration())
+        except Py4JJavaError as error:
+            raise self._refused("", error) from error
+
+    def _at(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self.path}/{name}" if name else self.path)
+
+    def _refused(self, name: str, error: Py4JJavaError) -> JobError:
+        said = str(error.java_exception.toString()).splitlines()[0]
+        return JobError(f"{self.path}{'/' + name if name else ''}: {said}")
+
+    def exists(self, name: str = "") -> bool:
+        try:
+            return bool(self._system.exists(self._at(name)))
+        except Py4JJavaError as error:
+            raise self._refused(name, error) from error
+
+    def names(self, name: str = "") -> list[str]:
+        """What lies directly in the directory, or in the one of that name below; empty if it is not there."""
+        try:
+            if not self._system.exists(self._at(name)):
+                return []
+            return sorted(str(each.getPath().getName()) for each in self._system.listStatus(self._at(name)))
+        except Py4JJavaError as error:
+            raise self._refused(name, error) from error
+
+    def size(self, name: str) -> int:
+        """The bytes of a file."""
+        try:
+            return int(self._system.getFileStatus(self._at(name)).getLen())
+        except Py4JJavaError as error:
+            raise self._refused(name, error) from error
+
+    def read_text(self, name: str) -> str:
+        """The file as UTF-8."""
+        try:
+            stream = self._system.open(self._at(name))
+            try:
+                return bytes(stream.readAllBytes()).decode()
+            finally:
+                stream.close()
+        except Py4JJavaError as error:
+            raise self._refused(name, error) from error
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a file that is not there yet: under another name first, so that it is whole or not there."""
+        unfinished = f"_{name}.unfinished"
+        try:
+            stream = self._system.create(self._at(unfinished), True)
+            try:
+                stream.write(bytearray(text.encode()))
+            finally:
+                stream.close()
+        except Py4JJavaError as error:
+            raise self._refused(name, error) from error
+        self.rename(unfinished, name)
+
+    def make(self, name: str = "") -> None:
+        """Make the directory, or the one of that name below, with those above it."""
+        try:
+            made = self._system.mkdirs(self._at(name))
+        except Py4JJavaError as error:
+            raise self._refused(name, error) from error
+        if not made:
+            raise JobError(f"{self.path}{'/' + name if name else ''}: this directory cannot be made")
+
+    def matching(self, pattern: str) -> list[str]:
+        """The names below this directory that a pattern of Hadoop's fits, such as ``date=*/a-*``, sorted."""
+        try:
+            found = self._system.globStatus(self._at(pattern)) or []
+            depth = pattern.count("/") + 1
+            return sorted("/".join(str(each.getPath()).split("/")[-depth:]) for each in found)
+        except Py4JJavaError as error:
+            raise self._refused(pattern, error) from error
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file or directory another name below this directory."""
+        try:
+            done = self._system.rename(self._at(old), self._at(new))
+        except Py4JJavaError as error:
+            raise self._refused(old, error) from error
+        if not done:
+            raise JobError(f"{self.path}/{old}: it cannot be renamed to {new}")
+
+    def delete(self, name: str = "") -> None:
+        """Delete a file, or a directory with all in it; nothing happens if it is not there."""
+        try:
+            self._system.delete(self._at(name), True)
+        except Py4JJavaError as error:
+            raise self._refused(name, error) from error

@@ -1,0 +1,214 @@
+"""``archive``: topics into Parquet, every message once, and acknowledged when it is written.
+
+Each topic is a streaming query with its own checkpoint, which runs up to the head and ends. A micro-batch is written
+below ``_staging`` and its files are then renamed into their places, under names that carry the batch's number. That is
+all it needs to be exactly once: Spark repeats the batch of a killed run with the offsets it had, what such a batch had
+already put in its places is deleted by its number first, and no reader ever sees a message twice, whatever it reads
+with. (Spark's own file sink leaves the files of killed tasks among the others, and keeps a list that only Spark
+reads.) The files of a micro-batch are as few as its bytes make of the file size asked for.
+
+The durable subscription is made before the first read and is held, exclusively, as long as the job runs: a second
+job finds it in use. It is acknowledged up to what Spark's commits say is written, and never beyond.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
+
+from heliograph_spark.archived import DATE, keep_columns, topic_directory
+from heliograph_spark.checkpoints import committed_offsets, offsets_of, query_id
+from heliograph_spark.connection import connected
+from heliograph_spark.errors import JobError, PulsarSourceError
+from heliograph_spark.files import Directory
+from heliograph_spark.holding import Hold, backlog
+from heliograph_spark.options import ReadOptions, read_options
+from heliograph_spark.positions import BEGINNING
+from heliograph_spark.ranges import Range, stored_bytes
+from heliograph_spark.session import Broker, progress, reason
+from heliograph_spark.topics import find_partitions, find_topics, ledgers_of
+
+#: Where a micro-batch is written first, on the archive's own file system.
+STAGING = "_staging"
+#: The UTC day of the publish time, whatever time zone the session has.
+_DAY = "date_from_unix_date(CAST(unix_micros(__publishTime) div 86400000000 AS INT))"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveOptions:
+    """What to archive where. Exactly one of ``topics`` and ``pattern`` is given; ``file_bytes`` is a file's size."""
+
+    broker: Broker
+    path: str
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    subscription: str = "heliograph-archive"
+    checkpoint: str | None = None
+    file_bytes: int = 128 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveResult:
+    """What one run wrote; ``lag`` are the messages that were not archived when it ended, of all topics."""
+
+    job: str = "archive"
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    topics: int = 0
+    lag: int = 0
+    seconds: float = 0.0
+    error: str | None = None
+
+
+def archive(spark: SparkSession, options: ArchiveOptions) -> ArchiveResult:
+    """Archive every topic up to where it ends now, one after the other.
+
+    What one topic fails with does not stop the others; it is the result's ``error``. Raises :class:`OptionError` for
+    options that cannot be understood, and :class:`PulsarSourceError` for what concerns all topics: a broker that
+    cannot be reached, a topic that is not there, a directory that cannot be written.
+    """
+    began = time.monotonic()
+    asked = _read_options(
+        options.broker, {"topics": ",".join(options.topics) or None, "topicsPattern": options.pattern}
+    )
+    topics = find_topics(asked)
+    if not topics:
+        raise JobError(f"no topic fits the pattern {options.pattern!r}")
+    Directory(spark, options.path).make(STAGING)
+    total = ArchiveResult(topics=len(topics))
+    failed: list[str] = []
+    for topic in topics:
+        run = _TopicRun(spark, options, topic)
+        try:
+            run.go()
+        except (PulsarSourceError, PySparkException, Py4JError) as error:
+            failed.append(f"{topic}: {reason(error)}" if topic not in reason(error) else reason(error))
+            progress(failed[-1])
+        total = replace(
+            total,
+            rows=total.rows + run.rows,
+            files=total.files + run.files,
+            bytes=total.bytes + run.bytes,
+            lag=total.lag + run.lag,
+        )
+    more = f" (and {len(failed) - 1} more of {len(topics)} topics)" if len(failed) > 1 else ""
+    return replace(total, seconds=round(time.monotonic() - began, 3), error=failed[0] + more if failed else None)
+
+
+def _read_options(broker: Broker, more: Mapping[str, str | None]) -> ReadOptions:
+    given = broker.source_options(**more)
+    # Only now is it known that it is a stream.
+    return read_options({"startingOffsets": "earliest"} | given, streaming=True)
+
+
+class _TopicRun:
+    """One topic in one run: its query, its subscription, and what it wrote."""
+
+    def __init__(self, spark: SparkSession, options: ArchiveOptions, topic: str) -> None:
+        self._spark = spark
+        self._options = options
+        self._topic = topic
+        encoded = topic_directory("", topic).removeprefix("/")
+        self._files = Directory(spark, topic_directory(options.path, topic))
+        self._archive = Directory(spark, options.path)
+        self._staging = f"{STAGING}/{encoded}"
+        self._checkpoint = Directory(
+            spark, f"{options.checkpoint or options.path.rstrip('/') + '/_checkpoint'}/{encoded}"
+        )
+        self._directory = encoded
+        self._first = True
+        self._began = time.monotonic()
+        self.rows = 0
+        self.files = 0
+        self.bytes = 0
+        self.lag = 0
+
+    def go(self) -> None:
+        """Archive up to the topic's end and acknowledge it."""
+        options, topic = self._options, self._topic
+        asked = _read_options(options.broker, {"topic": topic})
+        with connected(asked.connection) as client:
+            hold = Hold(client, options.subscription)
+            try:
+                partitions = find_partitions(client, asked)
+                hold.hold(partitions)
+                self._check_checkpoint()
+                hold.acknowledge(committed_offsets(self._checkpoint))
+                self._query(asked, partitions, hold)
+                hold.acknowledge(committed_offsets(self._checkpoint))
+            finally:
+                partitions = hold.close()
+                self.lag = backlog(asked.connection, partitions, options.subscription)
+
+    def _check_checkpoint(self) -> None:
+        if not self._checkpoint.exists("metadata") and self._files.matching(f"{DATE}=*/*.parquet"):
+            raise JobError(
+                f"{self._files.path} has files, and {self._checkpoint.path} does not know of them: every message would"
+                " be written again; name the checkpoint that goes with them, or another path"
+            )
+
+    def _query(self, asked: ReadOptions, partitions: list[str], hold: Hold) -> None:
+        options = self._options
+        parallel = self._spark.sparkContext.defaultParallelism
+        ledgers = [each for topic in partitions for each in ledgers_of(asked.connection, topic)]
+        entry_bytes = max(1, sum(each.size for each in ledgers) // max(1, sum(each.entries for each in ledgers)))
+        given = {
+            "startingOffsets": "earliest",
+            "maxBytesPerTrigger": str(options.file_bytes * parallel),
+            "maxEntriesPerSplit": str(max(1, options.file_bytes // entry_bytes)),
+        } | options.broker.source_options(
+            topic=self._topic,
+            predefinedSubscription=options.subscription,
+            acknowledgePredefinedSubscription="false",
+        )
+        frame = self._spark.readStream.format("pulsar").options(**given).load()
+        keep_columns(self._spark, options.path, self._topic, frame.schema)
+
+        def write(batch: DataFrame, number: int) -> None:
+            hold.acknowledge(committed_offsets(self._checkpoint))
+            self._write(batch, number, asked)
+
+        writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", self._checkpoint.path)
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+
+    def _write(self, batch: DataFrame, number: int, asked: ReadOptions) -> None:
+        """Write one micro-batch into its places, or again if a killed run did it in part."""
+        before, ends = offsets_of(self._checkpoint, number - 1), offsets_of(self._checkpoint, number)
+        ranges = [Range(topic, before.get(topic, BEGINNING), end) for topic, end in ends.items()]
+        ranges = [each for each in ranges if each.start < each.end]
+        size = stored_bytes(ranges, {each.topic: ledgers_of(asked.connection, each.topic) for each in ranges})
+        self._archive.delete(self._staging)
+        staged = f"{self._archive.path}/{self._staging}"
+        frame = batch.withColumn(DATE, expr(_DAY)).coalesce(max(1, -(-size // self._options.file_bytes)))
+        frame.write.partitionBy(DATE).option("compression", "zstd").parquet(staged)
+        # From here on it takes a moment, and a killed run's part of it is undone first.
+        name = f"{query_id(self._checkpoint)}-{number:08}"
+        if self._first:
+            for left in self._files.matching(f"{DATE}=*/{name}-*"):
+                self._files.delete(left)
+            self._first = False
+        found = self._archive.matching(f"{self._staging}/{DATE}=*/*.parquet")
+        rows = self._spark.read.parquet(staged).count() if found else 0
+        for place, file in enumerate(found):
+            day = file.split("/")[-2]
+            self._files.make(day)
+            self.bytes += self._archive.size(file)
+            self._archive.rename(file, f"{self._directory}/{day}/{name}-{place:05}.parquet")
+        self._archive.delete(self._staging)
+        self.rows += rows
+        self.files += len(found)
+        progress(
+            f"{self._topic}: batch {number}: {rows} rows in {len(found)} files; {self.rows} rows,"
+            f" {time.monotonic() - self._began:.1f} s"
+        )
