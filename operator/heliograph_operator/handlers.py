@@ -32,10 +32,9 @@ class Watcher:
 
     def seen(self, body: Body) -> None:
         """An object is there, new or changed or as before."""
-        key = key_of(body)
-        known = self._store.get(key)
-        if known is not None and _is_older(body, known):
+        if not self._store.is_news(body):
             return
+        key = key_of(body)
         before = self._store.put(body)
         if before is None or _asks(before) != _asks(body):
             self._queue.add(key)
@@ -44,8 +43,12 @@ class Watcher:
         if before is None or _offers(before) != _offers(body):
             self._tell_others(key_of(body), body)
 
-    def vanished(self, key: Key) -> None:
-        """An object is gone: those it stood in the way of go on."""
+    def vanished(self, key: Key, uid: str = "") -> None:
+        """An object is gone (that of this uid, if it is known): those it stood in the way of go on."""
+        known = self._store.get(key)
+        if uid and known is not None and known["metadata"]["uid"] != uid:
+            # There is another one of this name by now.
+            return
         rivals = self._store.rivals(key)
         before = self._store.remove(key)
         self._queue.add(key)
@@ -69,16 +72,6 @@ class Watcher:
         above = self._store.get(parent) if parent is not None else None
         if parent is not None and above is not None and is_deleted(above):
             self._queue.add(parent)
-
-
-def _is_older(body: Body, known: Body) -> bool:
-    """Whether a watch tells of a version that is known already, or was before: answers to writes come sooner."""
-    metadata, other = body["metadata"], known["metadata"]
-    try:
-        return metadata["uid"] == other["uid"] and int(metadata["resourceVersion"]) <= int(other["resourceVersion"])
-    except ValueError:
-        # Versions are numbers in every API server there is; where they are not, every one counts as new.
-        return False
 
 
 def _asks(body: Body) -> Any:
@@ -112,7 +105,7 @@ def register(watcher: Watcher) -> kopf.OperatorRegistry:
     async def event(type: str | None, body: kopf.Body, **_: Any) -> None:
         raw = dict(body)
         if type == "DELETED":
-            watcher.vanished(key_of(raw))
+            watcher.vanished(key_of(raw), raw["metadata"]["uid"])
         else:
             watcher.seen(raw)
 

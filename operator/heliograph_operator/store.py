@@ -11,6 +11,10 @@ from .kinds import Body, Key, annotation, key_of
 PARENTS: Final = {"Topic": ("namespaceRef", "Namespace"), "Namespace": ("tenantRef", "Tenant")}
 
 
+#: So many of the objects that were deleted last are remembered: what was on its way when they went comes soon or never.
+_GONE: Final = 10_000
+
+
 def parent_of(body: Body) -> Key | None:
     """Return the key of the Namespace of a Topic, or of the Tenant of a Namespace."""
     if body["kind"] not in PARENTS:
@@ -27,6 +31,8 @@ class Store:
         #: Called with what was known of an object (None: nothing) and what is known now, whoever learnt it.
         self.listeners: list[Callable[[Body | None, Body], None]] = []
         self._bodies: dict[Key, Body] = {}
+        # The uids of objects that were deleted.
+        self._gone: dict[str, None] = {}
         self._children: dict[Key, set[Key]] = {}
         # By the Kubernetes namespace, so that a cluster finds what it serves.
         self._namespaces: dict[str, set[Key]] = {}
@@ -40,10 +46,28 @@ class Store:
     def get(self, key: Key) -> Body | None:
         return self._bodies.get(key)
 
+    def is_news(self, body: Body) -> bool:
+        """Whether a version is newer than what is known of the object, which also may be that it is gone.
+
+        Watches, listings and the answers to writes come by connections of their own, in any order.
+        """
+        metadata, known = body["metadata"], self._bodies.get(key_of(body))
+        if metadata["uid"] in self._gone:
+            return False
+        if known is None or metadata["uid"] != known["metadata"]["uid"]:
+            return True
+        try:
+            return int(metadata["resourceVersion"]) > int(known["metadata"]["resourceVersion"])
+        except ValueError:
+            # Versions are numbers in every API server there is; where they are not, every one counts as new.
+            return True
+
     def put(self, body: Body) -> Body | None:
-        """Take in what the API server says of an object; return what it said before."""
+        """Take in what the API server says of an object, if that is news; return what it said before."""
         key = key_of(body)
         before = self._bodies.get(key)
+        if not self.is_news(body):
+            return before
         if before is not None:
             self._forget_parent(key, before)
         self._bodies[key] = body
@@ -61,6 +85,9 @@ class Store:
         if before is not None:
             self._forget_parent(key, before)
             self._namespaces[key.namespace].discard(key)
+            self._gone[before["metadata"]["uid"]] = None
+            if len(self._gone) > _GONE:
+                del self._gone[next(iter(self._gone))]
         self.claim(key, None)
         return before
 

@@ -62,6 +62,38 @@ async def test_what_the_operator_wrote_itself_is_news_to_others_and_not_to_itsel
     assert seen.store.get(key_of(written)) == written
 
 
+async def test_an_answer_to_a_write_that_comes_after_newer_news_takes_nothing_back() -> None:
+    seen = Seen(tenant())
+    await seen.names()
+    written = changed(tenant(), status=ready("True"))
+    deleted = changed(written)
+    deleted["metadata"]["deletionTimestamp"] = "now"
+    seen.watcher.seen(deleted)
+    assert seen.store.put(written) == deleted
+    assert seen.store.get(key_of(deleted)) == deleted
+    assert await seen.names() == {"shop"}
+
+
+async def test_what_is_gone_does_not_come_back_by_late_answers_and_listings_but_anew_it_does() -> None:
+    above = namespace()
+    above["metadata"]["deletionTimestamp"] = "now"
+    seen = Seen(above, topic())
+    seen.watcher.vanished(Key("Topic", "team", "orders"))
+    await seen.names()
+    seen.store.put(changed(topic(), status=ready("False")))
+    seen.watcher.seen(topic())
+    assert seen.store.get(Key("Topic", "team", "orders")) is None
+    assert seen.store.children(key_of(above)) == []
+    assert await seen.names() == set()
+    again = topic()
+    again["metadata"]["uid"] = "another"
+    seen.watcher.seen(again)
+    # Of the first one.
+    seen.watcher.vanished(key_of(again), topic()["metadata"]["uid"])
+    seen.watcher.seen(topic())
+    assert seen.store.get(key_of(again)) == again
+
+
 async def test_a_status_that_somebody_else_wrote_is_looked_at() -> None:
     seen = Seen(topic())
     await seen.names()

@@ -18,7 +18,7 @@ def test_children_are_known_before_their_parent_and_after_it() -> None:
     assert store.children(parent) == [Key("Topic", "team", "a"), Key("Topic", "team", "b")]
     store.put(namespace())
     store.remove(parent)
-    store.put(topic("a", "elsewhere"))
+    store.put(body("Topic", "a", {"namespaceRef": {"name": "elsewhere"}}, resourceVersion="2"))
     assert store.children(parent) == [Key("Topic", "team", "b")]
     assert store.children(Key("Namespace", "team", "elsewhere")) == [Key("Topic", "team", "a")]
 
