@@ -55,7 +55,12 @@ def archived_columns(spark: SparkSession, path: str, topic: str) -> StructType |
     """The columns of a topic's files, those of metadata last; None if the topic is not archived there."""
     directory = Directory(spark, topic_directory(path, topic))
     kept = _kept(directory)
-    return StructType.fromJson(json.loads(directory.read_text(kept[-1]))) if kept else None
+    if not kept:
+        return None
+    try:
+        return StructType.fromJson(json.loads(directory.read_text(kept[-1]) or ""))
+    except (ValueError, KeyError, TypeError) as error:
+        raise SchemaError(f"{directory.path}/{kept[-1]}: the columns of an archive cannot be read: {error}") from error
 
 
 def _kept(directory: Directory) -> list[str]:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pyspark.sql import SparkSession
 
-from .session import Broker, SessionOptions, pairs, run_job
+from .session import Broker, Result, SessionOptions, pairs, run_job
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -89,6 +90,47 @@ def archive_command(
         file_bytes=size(file_size),
     )
     run_job("archive", SessionOptions(master, pairs("--conf", conf)), result, lambda spark: archive(spark, options))
+
+
+@app.command("replay")
+def replay_command(
+    path: Annotated[str, typer.Option(help="Directory of the archive.")],
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Topic that was archived.")],
+    to: Annotated[str, typer.Option(metavar="TOPIC", help="Topic to send to.")],
+    begin: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="First publish time: ISO 8601 or ms since 1970.")
+    ] = None,
+    end: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Publish time to end before.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Messages a second at most, over all tasks.")] = None,
+    producer_name: Annotated[
+        str | None,
+        typer.Option(help="On a topic that deduplicates: what an earlier run of this name has sent is not sent twice."),
+    ] = None,
+    service_url: ServiceUrl = DEFAULT_SERVICE_URL,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    option: SourceOption = None,
+    master: Master = None,
+    conf: Conf = None,
+    result: ResultFile = None,
+) -> None:
+    """Send archived messages to a topic, with their keys, event times and properties, each key in its order."""
+    from .jobs.moments import parse_moment
+    from .jobs.replay import ReplayOptions, replay
+
+    def work(spark: SparkSession) -> Result:
+        options = ReplayOptions(
+            broker=Broker(service_url, admin_url, pairs("--option", option)),
+            path=path,
+            topic=topic,
+            to=to,
+            from_ms=None if begin is None else parse_moment("--from", begin),
+            until_ms=None if end is None else parse_moment("--until", end),
+            rate=rate,
+            producer_name=producer_name,
+        )
+        return replay(spark, options)
+
+    run_job("replay", SessionOptions(master, pairs("--conf", conf)), result, work)
 
 
 def main() -> None:

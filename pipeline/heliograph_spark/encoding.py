@@ -15,7 +15,7 @@ import pulsar
 from pyspark.sql import types as t
 
 from .errors import SchemaError
-from .schemas import VALUE
+from .schemas import VALUE, TopicSchema
 
 #: Columns that say something of a message; reading gives two more, which only the broker can say.
 _WRITTEN: dict[str, tuple[type[t.DataType], ...]] = {
@@ -87,14 +87,35 @@ class _Sent(pulsar.schema.Schema):
         return data
 
 
+def _fitting(schema: TopicSchema, names: list[str]) -> Any:
+    """The definition, if a record of these columns can be written with it."""
+    if schema.definition is None:
+        raise SchemaError(f"the topic's schema is {schema.kind}, and the columns {', '.join(names)} are a record")
+    definition = json.loads(schema.definition)
+    fields = {field["name"]: field for field in definition.get("fields", ())}
+    if others := [name for name in names if name not in fields]:
+        raise SchemaError(f"column {others[0]!r} is not a field of the topic's schema, which has {', '.join(fields)}")
+    for name, field in fields.items():
+        if name not in names and "default" not in field and "null" not in field["type"]:
+            raise SchemaError(f"field {name!r} of the topic's schema has no column and no default")
+    return definition
+
+
+def _in_json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode()
+    raise TypeError(f"JSON has no type for {type(value).__name__}")
+
+
 class Encoder:
     """How rows of one schema become messages.
 
-    A single column ``value`` of a plain type is the message itself; any other columns are one Avro record. Raises
-    :class:`SchemaError`, naming the column that cannot be written.
+    A single column ``value`` of a plain type is the message itself; any other columns are one record: Avro of a
+    definition that follows from the columns, or as ``schema`` says, which then must have a field for every column.
+    Raises :class:`SchemaError`, naming the column that cannot be written.
     """
 
-    def __init__(self, columns: t.StructType, *, topic_given: bool) -> None:
+    def __init__(self, columns: t.StructType, *, topic_given: bool, schema: TopicSchema | None = None) -> None:
         values = []
         for field in columns.fields:
             if field.name in _WRITTEN:
@@ -115,10 +136,21 @@ class Encoder:
         if self._names == [VALUE] and type(kind) in _PRIMITIVES:
             self._kind, self._plain = _PRIMITIVES[type(kind)]
             self._definition = None
-        else:
-            self._kind = "AVRO"
+            if schema is not None and schema.kind != self._kind:
+                raise SchemaError(f"column 'value' is {kind.simpleString()}, and the topic's schema {schema.kind}")
+            return
+        self._kind = "AVRO"
+        if schema is None:
             self._definition = avro_definition(t.StructType(values), "row")
-            self._parsed = fastavro.parse_schema(json.loads(json.dumps(self._definition)))
+        else:
+            self._kind = schema.kind
+            self._definition = _fitting(schema, self._names)
+        self._parsed = fastavro.parse_schema(json.loads(json.dumps(self._definition)))
+
+    @property
+    def kind(self) -> str:
+        """The type of the schema that is written, by Pulsar's name."""
+        return self._kind
 
     def schema(self) -> pulsar.schema.Schema:
         """What the producer registers with the topic; bytes are sent without any schema."""
@@ -128,8 +160,11 @@ class Encoder:
         """The message itself; None for a ``value`` that is null, which is a message without one."""
         if self._plain is not None:
             return None if row[VALUE] is None else self._plain(row[VALUE])
+        record = {name: row[name] for name in self._names}
+        if self._kind == "JSON":
+            return json.dumps(record, ensure_ascii=False, default=_in_json).encode()
         buffer = io.BytesIO()
-        fastavro.schemaless_writer(buffer, self._parsed, {name: row[name] for name in self._names})
+        fastavro.schemaless_writer(buffer, self._parsed, record)
         return buffer.getvalue()
 
     def metadata(self, row: dict[str, Any]) -> dict[str, Any]:

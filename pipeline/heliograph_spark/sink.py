@@ -33,7 +33,7 @@ _BATCH_ID = "streaming.sql.batchId"
 _ROWS_PER_BATCH = 1 << 32
 
 
-class _Router:
+class Router:
     """The partition of a topic for a message: by its key as Java clients do, else in turn, or always one's own."""
 
     def __init__(self, own: int | None) -> None:
@@ -87,7 +87,7 @@ class _Sender:
                     producer_name=f"{name}-{self._task}" if name else None,
                     schema=self._encoder.schema(),
                     block_if_queue_full=True,
-                    message_router=_Router(self._task if name else None),
+                    message_router=Router(self._task if name else None),
                     **settings,
                 )
         return self._producers[topic]

@@ -1,0 +1,42 @@
+"""Holds a task to a number of messages a second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+#: Waiting for less than this is not worth a call to the system; so much may go out at once.
+_GRAIN_S = 0.02
+
+
+class Pacer:
+    """Lets at most ``rate`` messages a second go, and what ``_GRAIN_S`` holds of them (or one) beyond.
+
+    Time that was not used is not made up for: after a pause the rate is the same as before it.
+    """
+
+    def __init__(
+        self, rate: float, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        if rate <= 0:
+            raise ValueError(f"a rate of {rate} messages a second would never send any")
+        self._each_s = 1 / rate
+        self._clock = clock
+        self._sleep = sleep
+        self._due = clock()
+
+    def wait(self) -> None:
+        """Return when the next message may go."""
+        now = self._clock()
+        ahead = self._due - now
+        if ahead > _GRAIN_S:
+            self._sleep(ahead)
+        elif ahead < 0:
+            self._due = now
+        self._due += self._each_s
+
+
+def shares(rate: float, rows: dict[int, int]) -> dict[int, float]:
+    """The rate of each task that has rows, in proportion to them, together ``rate``: they end at the same time."""
+    total = sum(rows.values())
+    return {task: rate * count / total for task, count in rows.items() if count}

@@ -1,0 +1,255 @@
+"""The job ``replay``: the messages of an archive are sent to a topic again, in the order they had.
+
+Everything is read, encoded and put in order before the first message is sent, on the executors' disks: a file that
+cannot be read or a row that does not fit the topic ends the job while the topic is as it was.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pulsar
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from heliograph_spark.archived import DATE, archived_topics, read_archive
+from heliograph_spark.connection import ask_admin, connected, topic_path
+from heliograph_spark.encoding import Encoder
+from heliograph_spark.errors import JobError, OptionError, PulsarSourceError, SchemaError
+from heliograph_spark.options import Connection, WriteOptions, full_name, write_options
+from heliograph_spark.positions import Position
+from heliograph_spark.schemas import METADATA, TopicSchema, columns_of, schema_of_topic
+from heliograph_spark.session import Broker, progress
+
+from .moments import write_moment
+from .pacing import shares
+from .resending import BUCKETS, Resender
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: What a replayed message says of the one it was: properties beside its own.
+PUBLISHED = "replay.publishTime"
+MESSAGE_ID = "replay.messageId"
+TOPIC = "replay.topic"
+
+_ENCODED = t.StructType(
+    [
+        t.StructField("task", t.IntegerType()),
+        t.StructField("bucket", t.IntegerType()),
+        t.StructField("source", t.StringType()),
+        t.StructField("ledger", t.LongType()),
+        t.StructField("entry", t.LongType()),
+        t.StructField("batch", t.IntegerType()),
+        t.StructField("key", t.StringType()),
+        t.StructField("event_ms", t.LongType()),
+        t.StructField("properties", t.MapType(t.StringType(), t.StringType())),
+        t.StructField("content", t.BinaryType()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """What to send where. Publish times from ``from_ms`` up to before ``until_ms``, in milliseconds since 1970.
+
+    ``rate`` is in messages a second, over all tasks. With ``producer_name`` messages that a run before this one has
+    sent from the same ``from_ms`` on are not sent twice, on a topic that deduplicates.
+    """
+
+    broker: Broker
+    path: str
+    topic: str
+    to: str
+    from_ms: int | None = None
+    until_ms: int | None = None
+    rate: float | None = None
+    producer_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """``rows`` were sent and received by the broker; ``schema`` is what they were written with, by Pulsar's name."""
+
+    rows: int
+    topic: str
+    to: str
+    schema: str | None
+    job: str = "replay"
+    error: str | None = None
+
+
+def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
+    """Send the archived messages of a topic and a range of publish times to another topic (or the same one).
+
+    Key, event time and properties are kept; of messages of one key the order is, and of those without a key that of
+    their partition. An empty range is no failure. Raises :class:`JobError` or :class:`PulsarSourceError`.
+    """
+    source, target = full_name(options.topic), full_name(options.to)
+    if options.rate is not None and options.rate <= 0:
+        raise OptionError(f"--rate: {options.rate} messages a second would never send any")
+    if None not in (options.from_ms, options.until_ms) and options.from_ms >= options.until_ms:  # type: ignore[operator]
+        raise OptionError("--from and --until: the range ends before it begins")
+    name = {"pulsar_producer_producerName": options.producer_name}
+    writing = write_options({"topic": target, **options.broker.source_options(**name)})
+    rows = _archived(spark, options, source)
+    schema, columns = _written_as(writing.connection, source, target, rows.schema)
+    _check_target(writing, target)
+    tasks = min(BUCKETS, spark.sparkContext.defaultParallelism)
+    prepared = _prepared(rows, columns, schema, tasks).persist(StorageLevel.DISK_ONLY)
+    try:
+        counts = {row.task: row["count"] for row in prepared.groupBy("task").count().collect()}
+        total = sum(counts.values())
+        if total == 0:
+            progress(f"{options.path} has no messages of {source} in this range: nothing was sent")
+            return ReplayResult(0, source, target, None)
+        encoder = _encoder(columns, schema)
+        with connected(writing.connection) as client:
+            Resender(client, encoder, writing, target).check()
+        progress(f"sending {total} messages of {source} to {target} in {len(counts)} tasks")
+        rates = shares(options.rate, counts) if options.rate is not None else {}
+        sent = _sent(prepared, columns, schema, writing, target, f"{source}|{options.from_ms}", rates)
+    finally:
+        prepared.unpersist()
+    if sent != total:
+        raise PulsarSourceError(f"{sent} of {total} messages were sent to {target}")
+    return ReplayResult(sent, source, target, encoder.kind)
+
+
+def _archived(spark: SparkSession, options: ReplayOptions, source: str) -> DataFrame:
+    topics = archived_topics(spark, options.path)
+    if source not in topics:
+        raise JobError(f"{options.path}: {source} is not archived there; there are {', '.join(topics[:5])}")
+    rows = read_archive(spark, options.path, source)
+    at = f.unix_millis("__publishTime")
+    # The directory's day first: Spark leaves the other days' files alone.
+    if options.from_ms is not None:
+        rows = rows.where(f.col(DATE) >= f.lit(write_moment(options.from_ms)[:10]).cast("date"))
+        rows = rows.where(at >= options.from_ms)
+    if options.until_ms is not None:
+        rows = rows.where(f.col(DATE) <= f.lit(write_moment(options.until_ms)[:10]).cast("date"))
+        rows = rows.where(at < options.until_ms)
+    return rows.drop(DATE)
+
+
+def _written_as(
+    connection: Connection, source: str, target: str, rows: t.StructType
+) -> tuple[TopicSchema | None, t.StructType]:
+    """The schema to write with and the columns that it takes: the target's own, else the source's if it fits.
+
+    None is the one that follows from the columns: the bytes, text or number in ``value``, or Avro.
+    """
+    columns = t.StructType([field for field in rows.fields if field.name not in METADATA.names])
+    if connection.admin_url is not None and not _is_there(connection, target):
+        raise JobError(f"there is no topic {target} to send to")
+    with connected(connection) as client:
+        schema = schema_of_topic(client, target)
+        if schema.kind not in ("NONE", "BYTES"):
+            try:
+                _encoder(columns, schema)
+            except SchemaError as error:
+                raise SchemaError(f"{target}: the archive of {source} does not fit its schema: {error}") from error
+            return schema, columns
+        schema = schema_of_topic(client, source)
+    if schema.definition is not None:
+        offered = {field.name: field.dataType for field in columns_of(schema, source).fields}
+        if all(offered.get(field.name) == field.dataType for field in columns.fields):
+            return schema, columns
+    _encoder(columns, None)
+    return None, columns
+
+
+def _is_there(connection: Connection, topic: str) -> bool:
+    path = topic_path(topic)
+    parts = (ask_admin(connection, f"{path}/partitions") or {}).get("partitions")
+    return bool(parts) or ask_admin(connection, f"{path}/stats") is not None
+
+
+def _check_target(writing: WriteOptions, target: str) -> None:
+    """Messages are told apart by sequence ids only where the topic deduplicates, which the REST API says."""
+    if writing.producer_name is None or writing.connection.admin_url is None:
+        return
+    if ask_admin(writing.connection, f"{topic_path(target)}/deduplicationEnabled?applied=true") is not True:
+        raise JobError(
+            f"{target} does not deduplicate, which --producer-name rests on: set it on the topic or leave it out"
+        )
+
+
+def _encoder(columns: t.StructType, schema: TopicSchema | None) -> Encoder:
+    return Encoder(columns, topic_given=True, schema=schema)
+
+
+def _prepared(rows: DataFrame, columns: t.StructType, schema: TopicSchema | None, tasks: int) -> DataFrame:
+    """The messages as they will be sent: each key's in one task, in order."""
+
+    def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        encoder = _encoder(columns, schema)
+        names = columns.names
+        arrow = to_arrow_schema(_ENCODED)
+        for batch in batches:
+            found = [_message(row, encoder, names, tasks) for row in batch.to_pylist(maps_as_pydicts="lossy")]
+            yield pa.RecordBatch.from_pylist(found, schema=arrow)
+
+    encoded: DataFrame = rows.withColumn("__publishTime", f.unix_millis("__publishTime")).mapInArrow(encode, _ENCODED)
+    in_tasks: DataFrame = encoded.repartitionById(tasks, f.col("task"))
+    return in_tasks.sortWithinPartitions("source", "ledger", "entry", "batch")
+
+
+def _message(row: dict[str, Any], encoder: Encoder, names: list[str], tasks: int) -> dict[str, Any]:
+    at = Position.of(pulsar.MessageId.deserialize(bytes(row["__messageId"])))
+    source = row["__topic"]
+    sent = encoder.metadata(row)
+    key = sent.get("partition_key")
+    bucket = zlib.crc32((source if key is None else key).encode()) % BUCKETS
+    own = {PUBLISHED: str(row["__publishTime"]), MESSAGE_ID: str(at), TOPIC: source}
+    try:
+        # A message without a value was read as columns without one.
+        content = None if all(row[name] is None for name in names) else encoder.content(row)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise SchemaError(
+            f"message {at} of {source} does not fit the schema it is to be written with: {error}"
+        ) from error
+    return {
+        "task": bucket % tasks,
+        "bucket": bucket,
+        "source": source,
+        "ledger": at.ledger,
+        "entry": at.entry,
+        "batch": at.batch,
+        "key": key,
+        "event_ms": sent.get("event_timestamp"),
+        "properties": sent.get("properties", {}) | own,
+        "content": content,
+    }
+
+
+def _sent(
+    prepared: DataFrame,
+    columns: t.StructType,
+    schema: TopicSchema | None,
+    writing: WriteOptions,
+    target: str,
+    series: str,
+    rates: dict[int, float],
+) -> int:
+    """How many messages the broker has taken of all."""
+
+    def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        with connected(writing.connection) as client:
+            resender = Resender(client, _encoder(columns, schema), writing, target, series, rates)
+            for batch in batches:
+                for row in batch.to_pylist(maps_as_pydicts="lossy"):
+                    resender.send(row)
+            yield pa.RecordBatch.from_pydict({"sent": pa.array([resender.finish()], pa.int64())})
+
+    return int(prepared.mapInArrow(send, "sent bigint").groupBy().sum("sent").collect()[0][0])

@@ -1,0 +1,279 @@
+"""``heliograph-spark replay``: what was archived is in a topic again, as it was, and nothing is sent of bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from heliograph_spark.archived import keep_columns, topic_directory
+from heliograph_spark.jobs.replay import ReplayOptions, replay
+from heliograph_spark.options import full_name
+from heliograph_spark.session import Broker, reason
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from tests.integration.clients import create_partitions, eventually, fresh_name, ignore_receipt, rest, stats
+from tests.support.broker_process import BrokerProcess
+
+from .conftest import publish
+from .test_batch_read import Reading, read
+from .test_docs import GUIDE
+
+
+def archive(spark: SparkSession, broker: BrokerProcess, topic: str, path: Path) -> None:
+    """What lies in an archive of the topic, without the job that writes one."""
+    name = full_name(topic)
+    rows = read(spark, broker, topic=name)
+    keep_columns(spark, str(path), name, rows.schema)
+    dated = rows.withColumn("date", f.to_date("__publishTime"))
+    dated.write.partitionBy("date").mode("append").parquet(topic_directory(str(path), name))
+
+
+def options(broker: BrokerProcess, path: Path, topic: str, to: str, **more: Any) -> ReplayOptions:
+    return ReplayOptions(Broker(broker.service_url, broker.http_url), str(path), topic, to, **more)
+
+
+def messages(client: pulsar.Client, topic: str) -> list[pulsar.Message]:
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(reader.read_next(15_000))
+    reader.close()
+    return found
+
+
+def published_messages(broker: BrokerProcess, topic: str) -> int:
+    return int(rest(broker, "GET", f"persistent/public/default/{topic}/partitioned-stats")["msgInCounter"])
+
+
+def test_keys_times_properties_and_each_keys_order_are_as_they_were(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    create_partitions(broker, topic, 3)
+    target = fresh_name("again")
+    create_partitions(broker, target, 2)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=7)
+    sent = defaultdict(list)
+    for number in range(300):
+        key = f"k{number % 11}"
+        sent[key].append(b"%d" % number)
+        producer.send_async(
+            b"%d" % number, ignore_receipt, {"n": str(number)}, key, event_timestamp=1_700_000_000_000 + number
+        )
+    producer.flush()
+    producer.send(None, partition_key="k3")
+    archive(spark, broker, topic, tmp_path)
+    done = replay(spark, options(broker, tmp_path, topic, target))
+    assert (done.rows, done.schema, done.error) == (301, "BYTES", None)
+    again = messages(client, target)
+    found = defaultdict(list)
+    (empty,) = [message for message in again if message._message.has_null_value()]
+    assert empty.partition_key() == "k3"
+    ids = {}
+    for message in messages(client, topic):
+        at = message.message_id()
+        ids[message.data()] = f"{at.ledger_id()}:{at.entry_id()}:{at.batch_index()}", message.publish_timestamp()
+    for message in again:
+        if message is empty:
+            continue
+        found[message.partition_key()].append(message.data())
+        number = int(message.data())
+        assert message.event_timestamp() == 1_700_000_000_000 + number
+        properties = message.properties()
+        assert properties["n"] == str(number)
+        at_first = properties["replay.messageId"], int(properties["replay.publishTime"])
+        assert at_first == ids[message.data()]
+        assert properties["replay.topic"].startswith(f"persistent://public/default/{topic}-partition-")
+    assert found == sent
+    assert {message.topic_name()[-12:] for message in again} == {"-partition-0", "-partition-1"}
+
+
+@pytest.mark.parametrize("kind", [pulsar.schema.JsonSchema, pulsar.schema.AvroSchema])
+def test_columns_are_written_with_the_schema_of_the_topic_they_come_from_or_go_to(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path, kind: Any
+) -> None:
+    producer = client.create_producer(topic, schema=kind(Reading))
+    producer.send(Reading(place="Kyoto", degrees=21.5), partition_key="a")
+    producer.send(Reading(place="Oslo"), partition_key="b")
+    archive(spark, broker, topic, tmp_path)
+    asis, avro = fresh_name("as-is"), fresh_name("avro")
+    client.create_producer(avro, schema=pulsar.schema.AvroSchema(Reading)).close()
+    rest(broker, "PUT", f"persistent/public/default/{asis}")
+    said = {replay(spark, options(broker, tmp_path, topic, to)).schema for to in (asis, avro)}
+    assert said == {"AVRO"} | ({"JSON"} if kind is pulsar.schema.JsonSchema else set())
+    for to, schema in ((asis, kind(Reading)), (avro, pulsar.schema.AvroSchema(Reading))):
+        consumer = client.subscribe(to, "s", initial_position=pulsar.InitialPosition.Earliest, schema=schema)
+        found = [consumer.receive(15_000).value() for _ in range(2)]
+        assert sorted((each.place, each.degrees) for each in found) == [("Kyoto", 21.5), ("Oslo", None)]
+        consumer.close()
+
+
+def test_a_range_of_publish_times_is_sent_and_an_empty_one_is_said_to_be(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    client: pulsar.Client,
+    topic: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    publish(client, topic, [b"0"])
+    publish(client, topic, [b"1", b"2"])
+    archive(spark, broker, topic, tmp_path)
+    times = [message.publish_timestamp() for message in messages(client, topic)]
+    target = fresh_name("part")
+    rest(broker, "PUT", f"persistent/public/default/{target}")
+    assert replay(spark, options(broker, tmp_path, topic, target, until_ms=times[0])).rows == 0
+    assert "no messages of persistent://public/default/" in capsys.readouterr().err
+    assert replay(spark, options(broker, tmp_path, topic, target, from_ms=times[0], until_ms=times[0] + 1)).rows == 1
+    assert replay(spark, options(broker, tmp_path, topic, target, from_ms=times[0] + 1)).rows == 2
+    assert [message.data() for message in messages(client, target)] == [b"0", b"1", b"2"]
+
+
+def program(broker: BrokerProcess, job: str, *arguments: str) -> subprocess.Popen[str]:
+    """The command, started."""
+    urls = ["--service-url", broker.service_url, "--admin-url", broker.http_url, "--master", "local[2]"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "heliograph_spark.cli", job, *arguments, *urls],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # In a group of its own, so that Spark's Java process is killed at the same moment.
+        start_new_session=True,
+    )
+
+
+def documented(job: str, **changed: str) -> list[str]:
+    """The arguments of the guide's command for a job, some of them with other values."""
+    (line,) = re.findall(rf"^\$ heliograph-spark {job} (.*)$", GUIDE.read_text(), re.MULTILINE)
+    words = shlex.split(line)
+    for name, value in changed.items():
+        words[words.index(f"--{name}") + 1] = value
+    return words
+
+
+def replay_program(
+    broker: BrokerProcess, path: Path, topic: str, to: str, rate: str, *more: str
+) -> subprocess.Popen[str]:
+    return program(broker, "replay", *documented("replay", path=str(path), topic=topic, to=to, rate=rate), *more)
+
+
+def kill_amid(process: subprocess.Popen[str], broker: BrokerProcess, topic: str) -> None:
+    """Kill a replay that has sent something; it must not be done yet."""
+    deadline = time.monotonic() + 300
+    try:
+        while published_messages(broker, topic) == 0:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, "nothing was sent"
+            time.sleep(0.02)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_killed_replay_begins_anew_and_with_a_producer_name_every_message_is_there_once(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path, named: bool
+) -> None:
+    create_partitions(broker, topic, 2)
+    producer = client.create_producer(topic, block_if_queue_full=True, batching_enabled=True)
+    for number in range(2000):
+        producer.send_async(b"%d" % number, ignore_receipt, partition_key=f"k{number % 50}" if number % 3 else None)
+    producer.flush()
+    archive(spark, broker, topic, tmp_path)
+    target = fresh_name("again")
+    create_partitions(broker, target, 2)
+    rest(broker, "POST", f"persistent/public/default/{target}/deduplicationEnabled", True)
+    name = ["--producer-name", "r"] if named else []
+    kill_amid(replay_program(broker, tmp_path, topic, target, "400", *name), broker, target)
+    before = len(messages(client, target))
+    assert 0 < before < 2000
+    # The archive has grown when it is run again, by messages of the same keys.
+    producer.send(b"2000", partition_key="k1")
+    path = tmp_path / "grown"
+    archive(spark, broker, topic, path)
+    again = replay_program(broker, path, topic, target, "5000", *name)
+    out, err = again.communicate(timeout=300)
+    assert again.returncode == 0, err
+    assert json.loads(out.splitlines()[-1])["rows"] == 2001
+    found = [int(message.data()) for message in messages(client, target)]
+    assert set(found) == set(range(2001))
+    if not named:
+        # What was on its way when the process died may have come after it was counted.
+        assert len(found) >= 2001 + before
+    else:
+        assert len(found) == 2001
+        of_key = [number for number in found if number % 50 == 1 and number % 3]
+        assert of_key == sorted(of_key)
+
+
+def test_all_tasks_together_send_no_faster_than_the_rate(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    producer = client.create_producer(topic, batching_enabled=True)
+    for number in range(600):
+        producer.send_async(b"%d" % number, ignore_receipt, partition_key=str(number))
+    producer.flush()
+    archive(spark, broker, topic, tmp_path)
+    target = fresh_name("slow")
+    rest(broker, "PUT", f"persistent/public/default/{target}")
+    replay(spark, options(broker, tmp_path, topic, target, rate=200.0))
+    times = [message.publish_timestamp() for message in messages(client, target)]
+    # Not how long it took, but how many went in any second of the broker's: the rate, and what is in flight of a grain.
+    for at in times:
+        assert sum(at <= other < at + 1000 for other in times) <= 200 * 1.25
+
+
+def refused(spark: SparkSession, given: ReplayOptions) -> str:
+    with pytest.raises(Exception, match=r".") as error:
+        replay(spark, given)
+    return reason(error.value)
+
+
+def test_what_is_wrong_with_an_archive_or_a_topic_is_named_and_nothing_is_sent(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    target = fresh_name("target")
+    rest(broker, "PUT", f"persistent/public/default/{target}")
+    assert "there is no such directory" in refused(spark, options(broker, tmp_path / "none", topic, target))
+    (tmp_path / "empty").mkdir()
+    assert "this is no archive" in refused(spark, options(broker, tmp_path / "empty", topic, target))
+    publish(client, topic, [b"%d" % number for number in range(20)])
+    path = tmp_path / "archive"
+    archive(spark, broker, topic, path)
+    assert "other is not archived there; there are persistent://public/default/" in refused(
+        spark, options(broker, path, "other", target)
+    )
+    assert "there is no topic persistent://public/default/not-there to send to" in refused(
+        spark, options(broker, path, topic, "not-there")
+    )
+    assert "does not deduplicate" in refused(spark, options(broker, path, topic, target, producer_name="r"))
+    texts = fresh_name("texts")
+    client.create_producer(texts, schema=pulsar.schema.StringSchema()).close()
+    assert f"{texts}: the archive of" in refused(spark, options(broker, path, topic, texts))
+    # A second file of the day is damaged in its middle: what is before it must not be sent either.
+    archive(spark, broker, topic, path)
+    damaged = sorted(path.rglob("*.parquet"))[-1]
+    content = bytearray(damaged.read_bytes())
+    content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)
+    damaged.write_bytes(content)
+    for crc in path.rglob("*.crc"):
+        crc.unlink()
+    assert damaged.name in refused(spark, options(broker, path, topic, target))
+    damaged.write_bytes(b"this is no Parquet")
+    assert damaged.name in refused(spark, options(broker, path, topic, target))
+    (columns,) = path.rglob("_columns-*.json")
+    columns.write_text("{no schema")
+    assert columns.name in refused(spark, options(broker, path, topic, target))
+    assert stats(broker, target)["msgInCounter"] == 0
+    eventually(lambda: not stats(broker, target)["publishers"], what="the producers being closed")

@@ -1,0 +1,88 @@
+"""What a replay decides without Spark: how fast a task sends, what order sequence ids have, which moment is meant."""
+
+from __future__ import annotations
+
+import pytest
+from heliograph_spark.errors import OptionError, PulsarSourceError
+from heliograph_spark.jobs.moments import parse_moment, write_moment
+from heliograph_spark.jobs.pacing import Pacer, shares
+from heliograph_spark.jobs.resending import sequence_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+class Clock:
+    """Time that passes by sleeping, and while a message is sent."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.now += seconds
+
+
+@given(
+    rate=st.floats(1, 5000),
+    pauses=st.lists(st.one_of(st.just(0.0), st.floats(0, 3)), min_size=1, max_size=300),
+)
+def test_in_no_window_go_more_messages_than_the_rate_and_one_grain(rate: float, pauses: list[float]) -> None:
+    clock = Clock()
+    pacer = Pacer(rate, clock, clock.sleep)
+    went = []
+    for pause in pauses:
+        clock.now += pause
+        pacer.wait()
+        went.append(clock.now)
+    for first, start in enumerate(went):
+        for last in range(first, len(went)):
+            assert last - first <= rate * (went[last] - start + 0.0201) + 1
+
+
+def test_a_task_that_always_has_something_sends_at_the_rate() -> None:
+    clock = Clock()
+    pacer = Pacer(1000, clock, clock.sleep)
+    for _ in range(10_000):
+        pacer.wait()
+    assert clock.now == pytest.approx(10, abs=0.03)
+
+
+def test_the_rate_is_divided_by_what_each_task_has_to_send() -> None:
+    assert shares(100, {0: 30, 1: 10, 2: 0}) == {0: 75, 1: 25}
+
+
+IDS = st.tuples(st.integers(0, (1 << 30) - 1), st.integers(0, (1 << 20) - 1), st.integers(-1, (1 << 13) - 2))
+
+
+@given(IDS, IDS)
+def test_sequence_ids_are_ordered_as_the_messages_are(one: tuple[int, int, int], other: tuple[int, int, int]) -> None:
+    assert (sequence_of(*one) < sequence_of(*other)) == (one < other)
+    assert 0 <= sequence_of(*one) < 1 << 63
+
+
+@pytest.mark.parametrize("place", [(1 << 30, 0, 0), (0, 1 << 20, 0), (0, 0, 1 << 13)])
+def test_a_message_id_beyond_what_a_sequence_id_holds_is_refused(place: tuple[int, int, int]) -> None:
+    with pytest.raises(PulsarSourceError, match="cannot have a sequence id"):
+        sequence_of(*place)
+
+
+@pytest.mark.parametrize(
+    ("text", "at_ms"),
+    [
+        ("1700000000123", 1_700_000_000_123),
+        ("2023-11-14T22:13:20.123Z", 1_700_000_000_123),
+        ("2023-11-14T23:13:20.123+01:00", 1_700_000_000_123),
+        ("2023-11-14", 1_699_920_000_000),
+    ],
+)
+def test_a_moment_is_milliseconds_or_iso_8601(text: str, at_ms: int) -> None:
+    assert parse_moment("--from", text) == at_ms
+    assert parse_moment("--from", write_moment(at_ms)) == at_ms
+
+
+def test_what_is_no_moment_is_named() -> None:
+    with pytest.raises(OptionError, match="--until: 'yesterday' is neither"):
+        parse_moment("--until", "yesterday")
