@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -41,3 +42,5 @@ def apply(
         raise CliError(str(error)) from error
     for line in call_broker(http_url, lambda client: client.apply(manifests)):
         print(f"{line['kind'].lower()}/{line['name']} {line['action']}")
+        if note := line.get("note"):
+            print(f"{line['kind'].lower()}/{line['name']}: {note}", file=sys.stderr)

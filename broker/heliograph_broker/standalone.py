@@ -58,7 +58,9 @@ class Standalone:
             )
             self.broker.load()
             if self._manifests:
-                apply_resources(self.broker, resources)
+                for applied in apply_resources(self.broker, resources):
+                    if applied.note:
+                        log.warning("left to others", kind=applied.kind, name=applied.name, what=applied.note)
             await self._committed()
             self._listener = Listener(self.broker, self._loop)
             await self._listener.start()

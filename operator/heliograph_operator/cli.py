@@ -11,7 +11,7 @@ import typer
 from heliograph_broker.logging_setup import LoggingError, configure_logging
 
 from .running import run
-from .settings import BROKER_IMAGE, Settings
+from .settings import ARCHIVE_IMAGE, BROKER_IMAGE, Settings
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -44,6 +44,16 @@ def run_command(
     broker_image: Annotated[
         str, typer.Option(envvar="HELIOGRAPH_OPERATOR_BROKER_IMAGE", help="Image of brokers that name none")
     ] = BROKER_IMAGE,
+    archive_image: Annotated[
+        str, typer.Option(envvar="HELIOGRAPH_OPERATOR_ARCHIVE_IMAGE", help="Image of archives that name none")
+    ] = ARCHIVE_IMAGE,
+    archive_service_account: Annotated[
+        str,
+        typer.Option(
+            envvar="HELIOGRAPH_OPERATOR_ARCHIVE_SERVICE_ACCOUNT",
+            help="ServiceAccount of archives that name none; empty: the namespace's own, without a token",
+        ),
+    ] = "",
     cluster_domain: Annotated[
         str, typer.Option(envvar="HELIOGRAPH_OPERATOR_CLUSTER_DOMAIN", help="DNS domain of the Kubernetes cluster")
     ] = "cluster.local",
@@ -73,6 +83,8 @@ def run_command(
         refresh_s=refresh,
         deletion_wait_s=deletion_wait,
         broker_image=broker_image,
+        archive_image=archive_image,
+        archive_service_account=archive_service_account,
         cluster_domain=cluster_domain,
         lease=lease,
         operator_namespace=operator_namespace,

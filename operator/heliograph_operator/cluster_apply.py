@@ -1,8 +1,8 @@
-"""Makes the objects of a BrokerCluster be what its manifests say: applied when they changed, repaired when drifted."""
+"""Makes the objects of a resource be what its manifests say: applied when they changed, repaired when drifted."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -12,7 +12,7 @@ from .cluster_status import ClusterReason
 from .conditions import Reason
 from .controller import Context
 from .drift import differences, without_strangers
-from .kinds import GROUP, Body
+from .kinds import GROUP, Body, Kind
 from .kube import KubeRefused
 from .workload import Manifest, digest
 
@@ -23,27 +23,35 @@ _SHOWN = 6
 
 
 class ObjectRefused(Exception):
-    """The API server refused an object of the cluster; ``reason`` is for a condition, the text for people."""
+    """The API server refused an object of the resource; ``reason`` is for a condition, the text for people."""
 
     def __init__(self, reason: StrEnum, message: str) -> None:
         super().__init__(message)
         self.reason = reason
 
 
-async def apply_all(context: Context, body: Body, wanted: Sequence[Manifest]) -> list[str]:
-    """Apply what differs from what is wanted; return what was changed, such as ``Service x``.
+async def apply_all(
+    context: Context,
+    body: Body,
+    wanted: Sequence[Manifest],
+    *,
+    kinds: Mapping[str, Kind] = OWNED,
+    made_before: bool | None = None,
+) -> list[str]:
+    """Apply what differs from what is wanted of ``kinds``; return what was changed, such as ``Service x``.
 
-    Raises :class:`ObjectRefused`; objects that come before the refused one are done by then.
+    ``made_before`` says whether all was there, so that what is not was deleted by somebody else; left out, it was if
+    the status is about this generation. Raises :class:`ObjectRefused`; objects that come before the refused one are
+    done by then.
     """
     changed = []
     for manifest in wanted:
-        if await _apply_one(context, body, manifest):
+        if await _apply_one(context, body, manifest, kinds[manifest["kind"]], made_before):
             changed.append(f"{manifest['kind']} {manifest['metadata']['name']}")
     return changed
 
 
-async def _apply_one(context: Context, body: Body, wanted: Manifest) -> bool:
-    kind = OWNED[wanted["kind"]]
+async def _apply_one(context: Context, body: Body, wanted: Manifest, kind: Kind, made_before: bool | None) -> bool:
     namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
     annotations = {**wanted["metadata"].get("annotations", {}), APPLIED: digest(wanted)}
     wanted = {**wanted, "metadata": {**wanted["metadata"], "annotations": annotations}}
@@ -52,7 +60,7 @@ async def _apply_one(context: Context, body: Body, wanted: Manifest) -> bool:
         if found is not None and not _ours(found, body):
             raise ObjectRefused(
                 Reason.CONFLICT,
-                f"{kind.name} {name} is there and was not made for this BrokerCluster; delete it, or call this one"
+                f"{kind.name} {name} is there and was not made for this {body['kind']}; delete it, or call this one"
                 " something else",
             )
         # A form the API server writes in another way (cpu: 1000m) looks like a difference at every look; whether it
@@ -64,9 +72,11 @@ async def _apply_one(context: Context, body: Body, wanted: Manifest) -> bool:
         if found is not None and (strangers := without_strangers(wanted, applied)):
             applied = await context.kube.patch(kind, namespace, name, strangers)
     except KubeRefused as error:
-        raise ObjectRefused(_reason(error), f"{kind.name} {name}: {error}") from error
+        raise ObjectRefused(refusal_reason(error), f"{kind.name} {name}: {error}") from error
     if found is None:
-        if (body.get("status") or {}).get("observedGeneration") == body["metadata"].get("generation"):
+        if made_before is None:
+            made_before = (body.get("status") or {}).get("observedGeneration") == body["metadata"].get("generation")
+        if made_before:
             await _say_repaired(context, body, f"{kind.name} {name} was gone; it is there again")
         return True
     if applied["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"]:
@@ -88,11 +98,12 @@ def _ours(found: Body, body: Body) -> bool:
 
 
 async def _say_repaired(context: Context, body: Body, message: str) -> None:
-    metrics.DRIFT.labels("BrokerCluster").inc()
+    metrics.DRIFT.labels(body["kind"]).inc()
     await context.events.emit(body, "DriftRepaired", message, "Warning")
 
 
-def _reason(error: KubeRefused) -> StrEnum:
+def refusal_reason(error: KubeRefused) -> StrEnum:
+    """Return the reason of a condition for what the API server refuses."""
     match error.status:
         case 403:
             return ClusterReason.FORBIDDEN

@@ -12,6 +12,7 @@ Truth = Literal["True", "False", "Unknown"]
 READY = "Ready"
 POLICIES_APPLIED = "PoliciesApplied"
 QUOTA_EXCEEDED = "QuotaExceeded"
+ARCHIVED = "Archived"
 
 
 class Reason(StrEnum):
@@ -39,6 +40,10 @@ class Reason(StrEnum):
     QUOTA_WITHIN_LIMITS = "QuotaWithinLimits"
     SIZE_QUOTA_EXCEEDED = "SizeQuotaExceeded"
     AGE_QUOTA_EXCEEDED = "AgeQuotaExceeded"
+    ARCHIVE_PENDING = "ArchivePending"
+    ARCHIVE_SUCCEEDED = "ArchiveSucceeded"
+    ARCHIVE_FAILED = "ArchiveFailed"
+    ARCHIVE_SUSPENDED = "ArchiveSuspended"
 
 
 @dataclass(frozen=True, slots=True)

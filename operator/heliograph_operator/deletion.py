@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import structlog
 from heliograph_broker.admin_client import AdminRefused, AdminUnreachable
 
+from .archives import still_archived
 from .backoff import REFUSED, UNREACHABLE
 from .brokers import Broker, Brokers
 from .chain import http_url
@@ -18,6 +21,9 @@ from .reports import report
 from .store import parent_of
 
 log = structlog.get_logger(__name__)
+
+#: Time (s) between two looks at a run of an archive that is to end first.
+_ARCHIVE_S: Final = 1.0
 
 
 class Deletion:
@@ -66,6 +72,8 @@ class Deletion:
 
     async def _delete(self, context: Context, body: Body, broker: Broker, name: str) -> Outcome:
         kind = body["kind"]
+        if kind == "Topic" and await still_archived(context, body):
+            return Outcome("waiting", _ARCHIVE_S)
         if_empty = (body.get("spec") or {}).get("deletionPolicy") == "DeleteIfEmpty"
         # What was kept on purpose does not go with what it is in.
         if_empty = if_empty or annotation(body, HOLDS_RETAINED) == "true"

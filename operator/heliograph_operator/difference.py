@@ -90,7 +90,7 @@ def _of_topic(resource: Topic, name: str, state: BrokerState) -> Iterator[Differ
     if topic.missing_partitions:
         lost = ", ".join(map(str, topic.missing_partitions))
         yield Difference(f"partitions: {lost}", _MISSING, "there")
-    for subscription in spec.subscriptions:
+    for subscription in spec.all_subscriptions:
         if subscription not in topic.subscriptions:
             yield Difference(f"subscriptions: {subscription}", _MISSING, "there")
     for key in sorted(topic.properties.keys() | spec.properties.keys()):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from heliograph_broker.resources.archive_spec import SUBSCRIPTION
 from heliograph_broker.resources.broker_state import BrokerState, TopicState
 from heliograph_broker.resources.quantities import format_duration, format_size
 
@@ -40,6 +41,8 @@ class Figures(NamedTuple):
     topics: int | None = None
     namespaces: int | None = None
     oldest_received_ms: int = -1
+    #: Messages that the archive's subscription is behind; None: there is no such subscription.
+    archive_lag: int | None = None
 
     def shown(self) -> dict[str, Any]:
         """Return the fields of a status."""
@@ -54,6 +57,8 @@ class Figures(NamedTuple):
         for name in _COUNTS:
             if (count := getattr(self, name)) is not None:
                 fields[name] = count
+        if self.archive_lag is not None:
+            fields["archive"] = {"lag": self.archive_lag}
         return fields
 
 
@@ -95,6 +100,7 @@ def _of_topic(topic: TopicState) -> Figures:
         used_percent=int(used * 100 + 1e-9) if used >= 0 else -1,
         partitions=topic.partitions,
         subscriptions=len(topic.subscriptions),
+        archive_lag=topic.behind.get(SUBSCRIPTION, 0) if SUBSCRIPTION in topic.subscriptions else None,
     )
 
 
@@ -140,6 +146,8 @@ def worth_writing(written: Figures | None, now: Figures, since_s: float) -> bool
     if (written.oldest_age_ms < 0) != (now.oldest_age_ms < 0):
         return True
     if any(_moved(getattr(written, name), getattr(now, name), STEP) for name in ("messages", "bytes", "storage_bytes")):
+        return True
+    if _moved(written.archive_lag or 0, now.archive_lag or 0, STEP):
         return True
     if _moved(written.oldest_age_ms, now.oldest_age_ms, AGE_STEP):
         return True

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from heliograph_broker.resources.model import Namespace, Tenant, Topic
 
+from .archive_runs import Run
 from .figures import Figures
 from .kinds import Body, Key
 
@@ -31,6 +32,10 @@ class Memory:
     #: Where it is in which broker, if it is.
     http_url: str = ""
     name: str = ""
+    #: What the API server last said of its archive's CronJob and jobs; None: there are none.
+    archive_seen: list[object] | None = None
+    #: The last run of its archive that ended, with what its pod said.
+    archive_run: Run | None = None
     #: What the broker last said of it, but for its figures; None: it is to be looked at again.
     settled: object = None
 

@@ -64,7 +64,19 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
     _owned("", "serviceaccounts"),
     _owned("policy", "poddisruptionbudgets"),
     _owned("networking.k8s.io", "networkpolicies"),
-    Permission("", "pods", {"list": "why brokers are not ready, in the words of the kubelet"}),
+    Permission(
+        "batch",
+        "cronjobs",
+        {
+            "get": "compared with what it has to be",
+            "list": "those of archives that are in no Topic any more, or were changed by somebody else",
+            "create": "made for a Topic with an archive",
+            "patch": "applied when the Topic changes, and set right when somebody else changed it",
+            "delete": "goes with the archive",
+        },
+    ),
+    Permission("batch", "jobs", {"list": "what became of an archive's runs"}),
+    Permission("", "pods", {"list": "why brokers are not ready, and what an archive's run said at its end"}),
     Permission(
         "",
         "persistentvolumeclaims",

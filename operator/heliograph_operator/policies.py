@@ -10,8 +10,10 @@ from typing import Final
 import structlog
 from heliograph_broker.admin_client import AdminRefused, AdminUnreachable
 from heliograph_broker.resources.broker_state import BrokerState
+from heliograph_broker.resources.model import Topic
 
 from . import metrics
+from .archives import ArchiveReport, Archives
 from .backoff import REFUSED
 from .brokers import Broker, Brokers, Listing
 from .chain import Target, Waiting, http_url, target_of
@@ -52,8 +54,9 @@ class _Look:
 class Policies:
     """The reconciler of the three kinds."""
 
-    def __init__(self, brokers: Brokers, memories: Memories) -> None:
+    def __init__(self, brokers: Brokers, memories: Memories, archives: Archives) -> None:
         self._brokers = brokers
+        self._archives = archives
         self._memories = memories
         self._deletion = Deletion(brokers)
 
@@ -156,11 +159,15 @@ class Policies:
         """Report, and remember what the broker said: the next look at it tells whether anything changed."""
         target, state = look.target, listing.state
         topic = state.topics.get(target.name) if target.kind == "Topic" else None
-        quota = [quota_verdict(topic)] if topic is not None else []
+        told = [*verdicts, *([quota_verdict(topic)] if topic is not None else [])]
         figures = listing.figures(target.kind, target.name)
-        await report(context, look.memory, look.body, [*verdicts, *quota], target.name, figures)
+        archive = ArchiveReport()
+        if isinstance(look.model, Topic):
+            archive = await self._archives.reconcile(context, look.body, look.memory, look.model, target)
+            told += [archive.verdict] if archive.verdict is not None else []
+        await report(context, look.memory, look.body, told, target.name, figures, archive.fields)
         look.memory.settled = settled(target.kind, target.name, state)
-        return Outcome("ready" if verdicts[0].status == "True" else "waiting", RESYNC_S)
+        return Outcome("ready" if verdicts[0].status == "True" else "waiting", archive.again_s or RESYNC_S)
 
     async def _not_ready(self, context: Context, memory: Memory, body: Body, reason: Reason, message: str) -> Outcome:
         """Report why not. What it waits for brings it back: a parent, a rival's end, a broker that answers."""

@@ -7,6 +7,7 @@ import asyncio
 import structlog
 from heliograph_broker.admin_client import AdminError
 
+from . import archives
 from .brokers import Brokers
 from .controller import Context
 from .figures import worth_writing
@@ -17,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 class Refresh:
-    """Finds drift and moved figures, and brokers that answer again."""
+    """Finds drift and moved figures, brokers that answer again, and runs of archives that ended."""
 
     def __init__(self, context: Context, brokers: Brokers, memories: Memories) -> None:
         self._context = context
@@ -34,7 +35,7 @@ class Refresh:
         """Look at each broker once."""
         urls = {memory.http_url for _, memory in self._memories.all() if memory.http_url}
         await self._brokers.keep_only(urls)
-        await asyncio.gather(*(self._look(url) for url in urls))
+        await asyncio.gather(*(self._look(url) for url in urls), archives.look(self._context, self._memories))
 
     async def _look(self, url: str) -> None:
         broker = self._brokers.at(url)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
-from .conditions import QUOTA_EXCEEDED, READY, Reason, Verdict, condition, with_verdicts
+from .conditions import ARCHIVED, QUOTA_EXCEEDED, READY, Reason, Verdict, condition, with_verdicts
 from .controller import Context
 from .figures import Figures, worth_writing
 from .kinds import KINDS, Body, key_of
@@ -33,17 +33,26 @@ def status_after(
     name: str,
     figures: Figures | None,
     now: datetime,
+    archive: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the status that follows ``before``; without figures the last ones known stay."""
+    """Return the status that follows ``before``; without figures the last ones known stay.
+
+    ``archive`` are the fields of the archive but for its lag, which is a figure; None: there is no archive.
+    """
     after = dict(before)
+    lag = (after.pop("archive", None) or {}).get("lag")
     if figures is not None:
         for field in _FIGURES:
             after.pop(field, None)
         after.update(figures.shown())
+        lag = after.pop("archive", {}).get("lag")
+    if archive is not None:
+        after["archive"] = {**archive, "lag": lag} if lag is not None else dict(archive)
     if name:
         after["name"] = name
     after["observedGeneration"] = generation
-    after["conditions"] = with_verdicts(before.get("conditions") or (), verdicts, generation, now)
+    known = [each for each in before.get("conditions") or () if archive is not None or each.get("type") != ARCHIVED]
+    after["conditions"] = with_verdicts(known, verdicts, generation, now)
     return after
 
 
@@ -67,8 +76,12 @@ async def report(
     verdicts: Sequence[Verdict],
     name: str = "",
     figures: Figures | None = None,
+    archive: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the status if anything but small movements of figures changed; Events tell of quotas and of readiness."""
+    """Write the status if anything but small movements of figures changed; Events tell of quotas and of readiness.
+
+    Without ``archive`` what is known of the one in the spec stays.
+    """
     # What the API server said last, which may be newer than what this look began with.
     key = key_of(body)
     body = context.store.get(key) or body
@@ -77,7 +90,10 @@ async def report(
     shown = figures
     if figures is not None and not worth_writing(memory.written, figures, loop_now - memory.written_at):
         shown = memory.written
-    after = status_after(before, verdicts, body["metadata"].get("generation", 0), name, shown, datetime.now(UTC))
+    if archive is None and (body.get("spec") or {}).get("archive") is not None:
+        archive = before.get("archive")
+    generation = body["metadata"].get("generation", 0)
+    after = status_after(before, verdicts, generation, name, shown, datetime.now(UTC), archive)
     patch = merge_patch(before, after)
     if figures is not None and shown is figures:
         memory.written, memory.written_at = figures, loop_now
@@ -102,6 +118,12 @@ async def _tell(context: Context, body: Body, before: dict[str, Any], after: dic
         await context.events.emit(body, now["reason"], now["message"], "Warning")
     elif now.get("status") == "False" and was.get("status") == "True":
         await context.events.emit(body, "QuotaRecovered", now["message"])
+    was, now = condition(before, ARCHIVED), condition(after, ARCHIVED)
+    # Each run that fails is told, with its own words.
+    if now.get("status") == "False" and (was.get("status"), was.get("message")) != ("False", now.get("message")):
+        await context.events.emit(body, now["reason"], now["message"], "Warning")
+    elif now.get("status") == "True" and was.get("status") == "False":
+        await context.events.emit(body, now["reason"], now["message"])
     was, now = condition(before, READY), condition(after, READY)
     if (was.get("status"), was.get("reason")) == (now.get("status"), now.get("reason")) or now["reason"] in _PASSING:
         return

@@ -11,6 +11,8 @@ import kopf
 import structlog
 
 from . import metrics
+from .archive_objects import ArchiveSite
+from .archives import Archives
 from .brokers import Brokers
 from .cluster import ClusterReconciler
 from .controller import Context, Controller, Reconciler
@@ -99,7 +101,8 @@ class Operator:
         kopf_stop = asyncio.Event()
         site = Site(self._settings.broker_image, self._settings.cluster_domain)
         clusters = ClusterReconciler(site, self._brokers, self._memories)
-        policies = Policies(self._brokers, self._memories)
+        archives = Archives(ArchiveSite(self._settings.archive_image, self._settings.archive_service_account))
+        policies = Policies(self._brokers, self._memories, archives)
         tasks = [
             asyncio.create_task(self._watch(kopf_stop, stop), name="watch"),
             asyncio.create_task(Controller(self._context, reconcilers(clusters, policies)).run(), name="workers"),

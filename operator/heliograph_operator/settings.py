@@ -9,6 +9,8 @@ from heliograph_broker import __version__
 
 #: What brokers run as if nobody says another image.
 BROKER_IMAGE: Final = f"heliograph/broker:{__version__}"
+#: What archives' jobs run as if nobody says another image.
+ARCHIVE_IMAGE: Final = f"heliograph/spark:{__version__}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,10 @@ class Settings:
     batch_s: float = 0.05
     #: The image of brokers that name none.
     broker_image: str = BROKER_IMAGE
+    #: The image of archives' jobs that name none.
+    archive_image: str = ARCHIVE_IMAGE
+    #: The ServiceAccount of archives' pods that name none; empty: the namespace's own, without a token.
+    archive_service_account: str = ""
     #: The DNS domain of the Kubernetes cluster.
     cluster_domain: str = "cluster.local"
     #: Name of the Lease the operators elect their leader with; empty for an operator that is alone.

@@ -107,8 +107,10 @@ async def test_every_permission_is_used_and_none_is_missing(
         resources.cluster_at("away", "http://127.0.0.1:1")
         resources.tenant(clusterRef={"name": "main"})
         resources.hns()
-        resources.topic()
+        # At no time does it run.
+        resources.topic(archive={"schedule": "0 0 29 2 *", "path": "s3a://bucket/orders", "suspend": True})
         resources.wait_ready("Topic", "orders")
+        resources.wait_reason("Topic", "orders", "ArchiveSuspended", "Archived")
         if not cluster.is_kind:
             brokers.patch({"storage": {"size": "2Gi"}})
             brokers.wait_observed()

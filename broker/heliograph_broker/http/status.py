@@ -87,7 +87,11 @@ def _add(state: BrokerState, topic: AnyTopic, seen: Counter[str]) -> None:
     entry.subscriptions = [name for name in entry.subscriptions if name in names] if key in seen else list(names)
     seen[key] += 1
     subscriptions = topic.subscriptions.values()
-    entry.backlog_messages += max((sub.backlog_messages for sub in subscriptions if in_backlog(sub)), default=0)
+    behind = {name: sub.backlog_messages for name, sub in topic.subscriptions.items() if in_backlog(sub)}
+    for name, messages in behind.items():
+        if messages:
+            entry.behind[name] = entry.behind.get(name, 0) + messages
+    entry.backlog_messages += max(behind.values(), default=0)
     entry.backlog_bytes += (size := topic.backlog_size())
     entry.storage_bytes += topic.stored_bytes
     entry.producers += len(topic.producers)

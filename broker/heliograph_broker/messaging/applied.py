@@ -10,8 +10,12 @@ UNCHANGED = "unchanged"
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """What became of one resource; ``action`` is created, configured or unchanged."""
+    """What became of one resource; ``action`` is created, configured or unchanged.
+
+    ``note`` says what of it is not this broker's to do.
+    """
 
     kind: str
     name: str
     action: str
+    note: str = ""

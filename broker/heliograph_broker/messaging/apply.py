@@ -50,8 +50,8 @@ class _Changes:
     def _refuse(self, resource: AnyResource, reason: str) -> None:
         self.problems.append(f"{resource.kind} {resource.metadata.name}: {reason}")
 
-    def _do(self, kind: str, name: str, action: str, changes: Sequence[Change]) -> None:
-        self.applied.append(Applied(kind, name, action))
+    def _do(self, kind: str, name: str, action: str, changes: Sequence[Change], note: str = "") -> None:
+        self.applied.append(Applied(kind, name, action, note))
         self.changes.extend(changes)
 
     def cluster(self, resource: BrokerCluster) -> None:
@@ -144,7 +144,7 @@ class _Changes:
         limit = effective.max_subscriptions
         parts = [broker.topics.get(str(part)) for part in self._parts(name)]
         for existing in [part.subscriptions for part in parts if part is not None] or [{}]:
-            names = {*existing, *resource.spec.subscriptions} - {COMPACTION}
+            names = {*existing, *resource.spec.all_subscriptions} - {COMPACTION}
             if limit is not None and len(names) > max(limit, len(existing)):
                 self._refuse(resource, f"spec.subscriptions: there would be {len(names)}, maxSubscriptions is {limit}")
                 return False
@@ -161,8 +161,8 @@ class _Changes:
             changes.append(lambda: _ignore_result(broker.create_topic(name, properties)))
         if wanted is not None:
             changes.append(lambda: broker.set_topic_policies(name, wanted))
-        changes.append(lambda: self._add_subscriptions(name, resource.spec.subscriptions))
-        self._do("Topic", str(name), CREATED, changes)
+        changes.append(lambda: self._add_subscriptions(name, resource.spec.all_subscriptions))
+        self._do("Topic", str(name), CREATED, changes, _note(resource))
 
     def _configure_topic(self, name: TopicName, resource: Topic, wanted: Policies | None) -> None:
         broker = self._broker
@@ -190,9 +190,9 @@ class _Changes:
             changes.append(lambda: set_topic_properties(broker, name, resource.spec.properties))
         if (broker.topic_policies(name) or Policies()) != (wanted or Policies()):
             changes.append(lambda: broker.set_topic_policies(name, wanted or Policies()))
-        if self._missing_subscriptions(name, resource.spec.subscriptions):
-            changes.append(lambda: self._add_subscriptions(name, resource.spec.subscriptions))
-        self._do("Topic", str(name), CONFIGURED if len(changes) > 1 else UNCHANGED, changes)
+        if self._missing_subscriptions(name, resource.spec.all_subscriptions):
+            changes.append(lambda: self._add_subscriptions(name, resource.spec.all_subscriptions))
+        self._do("Topic", str(name), CONFIGURED if len(changes) > 1 else UNCHANGED, changes, _note(resource))
 
     def _parts(self, name: TopicName) -> list[TopicName]:
         partitions = self._broker.partitions_of(name)
@@ -208,6 +208,16 @@ class _Changes:
             for sub in subscriptions:
                 if sub not in topic.subscriptions:
                     topic.create_subscription(sub)
+
+
+def _note(resource: Topic) -> str:
+    """Return what of the resource a broker leaves to others."""
+    if resource.spec.archive is None:
+        return ""
+    return (
+        "spec.archive: a broker runs no jobs, so its subscription waits for the operator's, or for `heliograph-spark"
+        f" archive --path {resource.spec.archive.path}`"
+    )
 
 
 def _ignore_result(_: object) -> None:

@@ -40,6 +40,8 @@ class TopicState(msgspec.Struct, rename="camel"):
     missing_partitions: list[int] = []
     #: Subscriptions that every partition has, without the broker's own; sorted.
     subscriptions: list[str] = []
+    #: Messages that durable subscriptions are behind, over all partitions; those that are not are left out.
+    behind: dict[str, int] = {}
     backlog_messages: int = 0
     backlog_bytes: int = 0
     oldest_age_ms: int = -1

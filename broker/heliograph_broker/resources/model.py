@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from .archive_spec import SUBSCRIPTION, ArchiveSpec
 from .cel import SIZE, InSchema, Rule
 from .cluster_spec import BrokerClusterSpec
 from .fields import (
@@ -104,6 +105,7 @@ class TopicSpec(PolicySpec):
         _keeps_nothing("compactionThreshold", SIZE.where("self.compactionThreshold", "{value} == 0")),
         _keeps_nothing("subscriptionExpiration"),
         _keeps_nothing("subscriptions", "size(self.subscriptions) == 0"),
+        _keeps_nothing("archive"),
         _stays("namespaceRef"),
         _stays("persistent"),
         Rule(
@@ -139,17 +141,27 @@ class TopicSpec(PolicySpec):
     """The topic's own name in the broker, without its namespace's; `metadata.name` if left out. Cannot be changed."""
     persistent: bool = True
     """A topic that is not persistent stores nothing, so retention, backlogQuota, messageTTL, deadLetterTopic,
-    ttlInBatches, deduplication, compactionThreshold, subscriptionExpiration and subscriptions are refused on it.
-    Cannot be changed."""
+    ttlInBatches, deduplication, compactionThreshold, subscriptionExpiration, subscriptions and archive are refused on
+    it. Cannot be changed."""
     partitions: int = Field(default=0, ge=0, le=MAX_PARTITIONS)
     """Partitions; 0: the topic is not partitioned, and stays so. May grow, never shrinks."""
     subscriptions: Annotated[Unique[Subscription], Field(max_length=MAX_SUBSCRIPTIONS)] = Field(default_factory=list)
     """Subscriptions made with the topic, so that no message is missed before the first consumer comes."""
     properties: dict[str, str] = Field(default_factory=dict)
     """Texts by name, kept with the topic."""
+    archive: ArchiveSpec | None = None
+    """Files its messages are written to, once each, by a CronJob. It has a subscription, `heliograph-archive`, from now
+    on: what is not in the files yet stays stored, and counts for the backlog quota. A broker that runs by itself makes
+    the subscription and runs no jobs."""
     deletion_policy: DeletionPolicy = "Delete"
     """What becomes of the topic in the broker when the resource is deleted: it goes with its messages (Delete), it
     goes if nothing is stored in it (DeleteIfEmpty), or it stays (Retain)."""
+
+    @property
+    def all_subscriptions(self) -> list[str]:
+        """The subscriptions made with the topic, that of its archive among them."""
+        more = [SUBSCRIPTION] if self.archive is not None and SUBSCRIPTION not in self.subscriptions else []
+        return [*self.subscriptions, *more]
 
     @model_validator(mode="after")
     def _only_persistent_topics_keep_anything(self) -> Self:
@@ -165,6 +177,7 @@ class TopicSpec(PolicySpec):
             "compactionThreshold": self.compaction_threshold or None,
             "subscriptionExpiration": self.subscription_expiration,
             "subscriptions": self.subscriptions or None,
+            "archive": self.archive,
         }
         found = [(field, _PERSISTENT_ONLY) for field, value in kept.items() if value is not None]
         if found:

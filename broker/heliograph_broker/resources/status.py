@@ -26,7 +26,7 @@ class Condition(StatusModel):
     """One thing that is so, or not, with the reason."""
 
     type: Annotated[str, Field(min_length=1, max_length=316)]
-    """What it is about: Ready, PoliciesApplied, QuotaExceeded, Progressing."""
+    """What it is about: Ready, PoliciesApplied, QuotaExceeded, Archived, Progressing."""
     status: Literal["True", "False", "Unknown"]
     """Whether it is so."""
     reason: Annotated[str, Field(max_length=1024)]
@@ -121,6 +121,23 @@ class NamespaceStatus(NamedStatus):
     """Topics it has."""
 
 
+class ArchiveStatus(StatusModel):
+    """How far the archive is, and what became of its last run."""
+
+    last_run_time: AwareDatetime | None = None
+    """When the last run began."""
+    last_success_time: AwareDatetime | None = None
+    """When the last run that did all it had to was done."""
+    rows: Count | None = None
+    """Messages that the last run added to the files."""
+    lag: Count | None = None
+    """Messages of the topic that are not in the files yet: the backlog of the subscription heliograph-archive."""
+    running: bool | None = None
+    """Whether a run is under way."""
+    message: str | None = None
+    """What the last run ended with, if it failed."""
+
+
 class TopicStatus(NamedStatus):
     """What the topic holds."""
 
@@ -132,6 +149,8 @@ class TopicStatus(NamedStatus):
     """How much of the backlog quota is used, by size or by age, whichever is more: 15%."""
     quota_used_percent: Annotated[int, Field(ge=0), InSchema({"format": "int32"})] | None = None
     """The same as a number."""
+    archive: ArchiveStatus | None = None
+    """The archive, if the spec has one."""
 
 
 BrokerClusterStatus.model_rebuild()

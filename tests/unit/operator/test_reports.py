@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from heliograph_operator.conditions import Reason, ready
+from heliograph_operator.conditions import ARCHIVED, Reason, Verdict, ready
 from heliograph_operator.figures import Figures
 from heliograph_operator.reports import merge_patch, status_after
 
@@ -31,3 +31,14 @@ def test_what_is_the_same_is_no_patch() -> None:
     status = {"a": 1, "b": {"c": [1, 2]}}
     assert merge_patch(status, {"a": 1, "b": {"c": [1, 2]}}) == {}
     assert merge_patch(status, {"b": {"c": [1], "d": 2}}) == {"a": None, "b": {"c": [1], "d": 2}}
+
+
+def test_an_archives_lag_is_a_figure_and_goes_with_the_archive() -> None:
+    verdicts = [ready(Reason.RECONCILED, "", "True"), Verdict(ARCHIVED, "True", Reason.ARCHIVE_SUCCEEDED)]
+    first = status_after({}, verdicts, 1, "t", Figures(5, archive_lag=3), NOW, {"rows": 1})
+    assert first["archive"] == {"rows": 1, "lag": 3}
+    unknown = status_after(first, verdicts[:1], 1, "t", None, NOW, {"rows": 2})
+    assert unknown["archive"] == {"rows": 2, "lag": 3}
+    ended = status_after(first, verdicts[:1], 2, "t", Figures(5, archive_lag=3), NOW)
+    assert "archive" not in ended
+    assert [each["type"] for each in ended["conditions"]] == ["Ready"]

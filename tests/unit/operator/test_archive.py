@@ -1,0 +1,127 @@
+"""An archive's CronJob follows from the Topic, and its runs from what jobs and pods say."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from heliograph_broker.resources.archive_spec import ArchiveSpec
+from heliograph_operator.archive_objects import ArchiveSite, Source, cron_job, cron_job_name
+from heliograph_operator.archive_runs import runs_of, with_result
+
+from .bodies import topic
+
+SITE = ArchiveSite("heliograph/spark:1")
+SOURCE = Source("persistent://shop/payments/orders", "pulsar://main:6650", "http://main:8080")
+ON_VOLUME = {"schedule": "@hourly", "path": "/archive/x", "volumeClaimRef": {"name": "files"}}
+
+
+def pod_of(**archive: Any) -> dict[str, Any]:
+    spec = ArchiveSpec.model_validate({**ON_VOLUME, **archive})
+    made = cron_job(spec, topic(), SOURCE, SITE)
+    found: dict[str, Any] = made["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    return found
+
+
+def test_a_pod_keeps_to_the_restricted_standard_and_has_no_token() -> None:
+    pod = pod_of()
+    (container,) = pod["containers"]
+    assert pod["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in pod
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert {each["mountPath"] for each in container["volumeMounts"]} == {"/tmp", "/archive"}
+
+
+def test_what_the_resource_says_is_in_the_pod() -> None:
+    resources = {"limits": {"memory": "2Gi"}}
+    pod = pod_of(
+        image="mine:2",
+        serviceAccountName="archiver",
+        secretRef={"name": "s3"},
+        resources=resources,
+        fileSize="1Mi",
+        conf={"spark.driver.memory": "1g"},
+    )
+    (container,) = pod["containers"]
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("archiver", True)
+    assert container["image"] == "mine:2"
+    assert container["envFrom"] == [{"secretRef": {"name": "s3"}}]
+    assert container["resources"] == resources
+    assert {"--file-size=1048576", "--master=local[*]", "--conf=spark.driver.memory=1g"} <= set(container["args"])
+
+
+def test_executors_have_the_image_the_volume_and_the_way_back_to_the_job_unless_the_resource_says_otherwise() -> None:
+    pod = pod_of(master="k8s://https://kubernetes.default.svc", conf={"spark.driver.bindAddress": "::"})
+    arguments = pod["containers"][0]["args"]
+    for expected in (
+        "--conf=spark.kubernetes.container.image=heliograph/spark:1",
+        "--conf=spark.kubernetes.namespace=team",
+        "--conf=spark.driver.host=$(POD_IP)",
+        "--conf=spark.kubernetes.driver.pod.name=$(POD_NAME)",
+        "--conf=spark.kubernetes.executor.volumes.persistentVolumeClaim.archive.options.claimName=files",
+        "--conf=spark.driver.bindAddress=::",
+    ):
+        assert expected in arguments
+    assert "--conf=spark.driver.bindAddress=0.0.0.0" not in arguments
+
+
+@pytest.mark.parametrize("name", ["orders", "a" * 44, "a" * 45, "a" * 253, "a.b.c", "a" * 34 + "." + "b" * 60])
+def test_names_of_cron_jobs_fit(name: str) -> None:
+    made = cron_job_name(name)
+    assert len(made) <= 52
+    assert re.fullmatch("[a-z0-9]([-a-z0-9]*[a-z0-9])?", made)
+
+
+def test_names_that_are_cut_stay_different() -> None:
+    names = ["a" * 250 + "b", "a" * 250 + "c", "x.y", "x-y", "x.y.z"]
+    assert len({cron_job_name(name) for name in names}) == len(names)
+
+
+def job(name: str, began: str, ended: str = "", kind: str = "Complete") -> dict[str, Any]:
+    status: dict[str, Any] = {"startTime": began}
+    if ended:
+        status["conditions"] = [{"type": kind, "status": "True", "message": "said", "lastTransitionTime": ended}]
+        status |= {"completionTime": ended} if kind == "Complete" else {}
+    return {"metadata": {"name": name, "uid": name}, "status": status}
+
+
+def pod(message: str, exit_code: int = 0, at: str = "1") -> dict[str, Any]:
+    end = {"message": message, "exitCode": exit_code, "reason": "Error" if exit_code else "Completed", "finishedAt": at}
+    return {"status": {"containerStatuses": [{"name": "archive", "state": {"terminated": end}}]}}
+
+
+def test_runs_are_in_the_order_in_which_they_began() -> None:
+    runs = runs_of(
+        [job("b", "2026-01-02"), job("a", "2026-01-01", "2026-01-01", "Failed"), job("c", "2026-01-03", "x")]
+    )
+    assert [(run.name, run.succeeded) for run in runs] == [("a", False), ("b", None), ("c", True)]
+    assert (runs[0].message, runs[2].message) == ("said", "")
+
+
+@pytest.mark.parametrize(
+    ("pods", "message"),
+    [
+        ([], "said"),
+        ([pod(json.dumps({"error": "no such topic"}), 1)], "no such topic"),
+        ([pod("log\nlast line\n", 1)], "last line"),
+        ([pod("", 137)], "its container ended with Error (exit code 137)"),
+        ([pod(json.dumps({"error": "second"}), 1, "2"), pod(json.dumps({"error": "first"}), 1, "1")], "second"),
+        ([pod("[1, 2]", 1)], "[1, 2]"),
+    ],
+)
+def test_a_run_that_failed_says_why_in_the_best_words_there_are(pods: list[dict[str, Any]], message: str) -> None:
+    (run,) = runs_of([job("a", "2026-01-01", "2026-01-01", "Failed")])
+    assert with_result(run, pods).message == message
+
+
+@pytest.mark.parametrize(
+    ("said", "rows"), [('{"rows": 5}', 5), ('{"rows": "5"}', None), ('{"rows": -1}', None), ("", None)]
+)
+def test_rows_are_those_of_the_jobs_own_word(said: str, rows: int | None) -> None:
+    (run,) = runs_of([job("a", "2026-01-01", "2026-01-01")])
+    done = with_result(run, [pod(said)])
+    assert (done.rows, done.message) == (rows, "")
