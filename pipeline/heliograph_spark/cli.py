@@ -133,6 +133,38 @@ def replay_command(
     run_job("replay", SessionOptions(master, pairs("--conf", conf)), result, work)
 
 
+@app.command("usage")
+def usage_command(
+    to: Annotated[str, typer.Option(metavar="DIR", help="Where the report goes; an earlier one is replaced.")],
+    tenant: Annotated[
+        list[str] | None, typer.Option(metavar="TENANT", help="Only this tenant; again for more.")
+    ] = None,
+    archive_path: Annotated[
+        str | None, typer.Option("--archive", metavar="PATH", help="An archive whose messages are counted, too.")
+    ] = None,
+    clock: Annotated[str, typer.Option(metavar="publish|event", help="The time that growth is seen by.")] = "publish",
+    service_url: ServiceUrl = DEFAULT_SERVICE_URL,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    option: SourceOption = None,
+    master: Master = None,
+    conf: Conf = None,
+    result: ResultFile = None,
+) -> None:
+    """Report who stores how much, how fast it grows, who lags, and when a backlog quota is reached."""
+    from .jobs.usage import UsageOptions, usage
+
+    if clock not in ("publish", "event"):
+        raise typer.BadParameter(f"{clock!r} is neither publish nor event", param_hint="'--clock'")
+    options = UsageOptions(
+        broker=Broker(service_url, admin_url, pairs("--option", option)),
+        to=to,
+        tenants=tuple(tenant or ()),
+        archive=archive_path,
+        clock="publish" if clock == "publish" else "event",
+    )
+    run_job("usage", SessionOptions(master, pairs("--conf", conf)), result, lambda spark: usage(spark, options))
+
+
 def main() -> None:
     app()
 

@@ -155,7 +155,7 @@ def program(broker: BrokerProcess, job: str, *arguments: str) -> subprocess.Pope
 
 def documented(job: str, **changed: str) -> list[str]:
     """The arguments of the guide's command for a job, some of them with other values."""
-    (line,) = re.findall(rf"^\$ heliograph-spark {job} (.*)$", GUIDE.read_text(), re.MULTILINE)
+    (line,) = re.findall(rf"^heliograph-spark {job} (.*)$", GUIDE.read_text(), re.MULTILINE)
     words = shlex.split(line)
     for name, value in changed.items():
         words[words.index(f"--{name}") + 1] = value

@@ -1,0 +1,242 @@
+"""The job ``usage``: who stores how much, how fast it grows, who lags, and when a backlog quota is reached.
+
+Messages are counted in Spark, read through the data source twice: once by key, once by interval. What comes to the
+driver is one row for each partition, and at most 400 intervals of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args, get_type_hints
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from heliograph_spark.archived import archived_topics, read_archive, topic_directory
+from heliograph_spark.files import Directory
+from heliograph_spark.options import read_options
+from heliograph_spark.session import Broker, progress
+
+from .broker_stats import Lag, PartitionStats, find_partitions, stats_of
+from .forecast import interval_for
+from .usage_figures import (
+    BiggestKey,
+    Counted,
+    GroupUsage,
+    PartitionUsage,
+    TopicUsage,
+    group_usage,
+    partition_usage,
+    topic_usage,
+)
+from .usage_report import Report, html
+
+Clock = Literal["publish", "event"]
+REPORT = "usage.html"
+_KEYS_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class UsageOptions:
+    """Which tenants (all without any), where the report goes, and which time of a message counts for growth.
+
+    With the clock ``event`` the report's moment is the last event time: how it would have looked then.
+    """
+
+    broker: Broker
+    to: str
+    tenants: tuple[str, ...] = ()
+    archive: str | None = None
+    clock: Clock = "publish"
+
+
+@dataclass(frozen=True, slots=True)
+class UsageResult:
+    """What was counted; ``report`` is the page."""
+
+    tenants: int
+    namespaces: int
+    topics: int
+    messages: int
+    bytes: int
+    report: str
+    job: str = "usage"
+    error: str | None = None
+
+
+def usage(spark: SparkSession, options: UsageOptions) -> UsageResult:
+    """Count, forecast and write the report: ``parquet/``, ``csv/`` and ``usage.html`` below ``to``, the page last.
+
+    An earlier report there is replaced. Raises :class:`PulsarSourceError`, naming what was wrong.
+    """
+    now_ms = int(time.time() * 1000)
+    connection = read_options(options.broker.source_options(topic="any"), streaming=False).connection
+    wanted = find_partitions(connection, options.tenants)
+    archived = {} if options.archive is None else _archived(spark, options.archive)
+    Directory(spark, options.to).make()
+    found = [stats_of(connection, each) for each in wanted]
+    stats = [each for each in found if each is not None]
+    progress(f"counting {len({each.topic for each in stats})} topics in {len(stats)} partitions")
+    rows = _messages(spark, options, stats, now_ms)
+    by_key = rows.groupBy("topic", "partition", "key").agg(
+        f.count("*").alias("messages"),
+        f.sum("bytes").alias("bytes"),
+        f.min("at").alias("first"),
+        f.max("at").alias("last"),
+    )
+    by_key = by_key.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        counted, moment = _counted(rows, by_key, now_ms, options.clock)
+        keys = by_key.where("key IS NOT NULL").groupBy("topic", "key")
+        keys = keys.agg(f.sum("messages").alias("messages"), f.sum("bytes").alias("bytes"))
+        both = [partition_usage(each, counted.get(each.partition, Counted()), moment) for each in stats]
+        partitions = [each for each, _ in both]
+        topics = topic_usage(partitions, _biggest(keys), archived)
+        report = Report(
+            moment_ms=moment,
+            clock=options.clock,
+            tenants=group_usage(topics, "tenant"),
+            namespaces=group_usage(topics, "namespace"),
+            topics=topics,
+            partitions=partitions,
+            lags=[lag for each in stats for lag in each.lags],
+            keys=_most(keys, topics),
+            forecasts={usage.partition: found for usage, found in both if found is not None},
+            counted=counted,
+        )
+        _write(spark, options.to, report, keys)
+    finally:
+        by_key.unpersist()
+    return UsageResult(
+        len(report.tenants),
+        len(report.namespaces),
+        len(topics),
+        sum(each.messages for each in topics),
+        sum(each.bytes for each in topics),
+        f"{options.to.rstrip('/')}/{REPORT}",
+    )
+
+
+def _messages(spark: SparkSession, options: UsageOptions, stats: Sequence[PartitionStats], now_ms: int) -> DataFrame:
+    """Each message's topic, partition, key, size and time; nothing that came after the report was begun."""
+    if not stats:
+        return spark.createDataFrame([], "topic string, partition string, key string, bytes bigint, at bigint")
+    wanted = {
+        "topics": ",".join(sorted({each.topic for each in stats})),
+        "allowDifferentTopicSchemas": "true",
+        # What a retention takes away meanwhile is not usage any more.
+        "failOnDataLoss": "false",
+        "endingTime": str(now_ms),
+    }
+    source = spark.read.format("pulsar").options(**options.broker.source_options(), **wanted).load()
+    at = f.unix_millis("__publishTime")
+    if options.clock == "event":
+        at = f.coalesce(f.unix_millis("__eventTime"), at)
+    return source.select(
+        f.regexp_replace("__topic", r"-partition-\d+$", "").alias("topic"),
+        f.col("__topic").alias("partition"),
+        f.decode("__key", "UTF-8").alias("key"),
+        f.coalesce(f.length("value"), f.lit(0)).cast("bigint").alias("bytes"),
+        at.alias("at"),
+    )
+
+
+def _counted(rows: DataFrame, by_key: DataFrame, now_ms: int, clock: Clock) -> tuple[dict[str, Counted], int]:
+    """What was counted of each partition, and the moment that it is as of."""
+    sums = by_key.groupBy("partition").agg(
+        f.sum("messages").alias("messages"),
+        f.sum("bytes").alias("bytes"),
+        f.min("first").alias("first"),
+        f.max("last").alias("last"),
+    )
+    found = {row.partition: row for row in sums.collect()}
+    if not found:
+        return {}, now_ms
+    moment = now_ms if clock == "publish" else max(row["last"] for row in found.values()) + 1
+    spans = {name: interval_for((moment - row["first"]) / 1000) for name, row in found.items()}
+    cuts = [(name, row["first"], spans[name] * 1000) for name, row in found.items()]
+    cut = by_key.sparkSession.createDataFrame(cuts, "partition string, first bigint, each_ms bigint")
+    placed = rows.join(f.broadcast(cut), "partition").withColumn("interval", f.expr("(at - first) DIV each_ms"))
+    series: dict[str, dict[int, int]] = {name: {} for name in found}
+    for row in placed.groupBy("partition", "interval").agg(f.sum("bytes").alias("bytes")).collect():
+        series[row.partition][row.interval] = row.bytes
+    counted = {}
+    for name, row in found.items():
+        # The interval that is not over yet would look like a fall.
+        whole = int((moment - row["first"]) // (spans[name] * 1000))
+        values = tuple(series[name].get(number, 0) for number in range(whole))
+        counted[name] = Counted(row.messages, row.bytes, row["first"], row["last"], spans[name], values)
+    return counted, moment
+
+
+def _biggest(keys: DataFrame) -> dict[str, BiggestKey]:
+    each = keys.groupBy("topic").agg(
+        f.count("*").alias("keys"), f.max_by("key", "messages").alias("key"), f.max("messages").alias("messages")
+    )
+    return {row.topic: BiggestKey(row["keys"], row.key, row.messages) for row in each.collect()}
+
+
+def _most(keys: DataFrame, topics: Sequence[TopicUsage]) -> dict[str, list[tuple[str, int, int]]]:
+    """The keys with most messages of the biggest topics, for the page: each with messages and bytes."""
+    biggest = sorted(topics, key=lambda each: -each.bytes)[:_KEYS_SHOWN]
+    found: dict[str, list[tuple[str, int, int]]] = {}
+    for topic in biggest:
+        if topic.keys:
+            most = keys.where(f.col("topic") == topic.topic).orderBy(f.desc("messages"), "key").limit(_KEYS_SHOWN)
+            found[topic.topic] = [(row.key, row.messages, row.bytes) for row in most.collect()]
+    return found
+
+
+def _archived(spark: SparkSession, path: str) -> dict[str, tuple[int, int]]:
+    """Messages and bytes of files of each archived topic."""
+    found = {}
+    for topic in archived_topics(spark, path):
+        directory = Directory(spark, topic_directory(path, topic))
+        sizes = [directory.size(name) for name in directory.matching("date=*/*.parquet")]
+        found[topic] = read_archive(spark, path, topic).count(), sum(sizes)
+    return found
+
+
+_TYPES: Mapping[Any, t.DataType] = {int: t.LongType(), float: t.DoubleType(), str: t.StringType()}
+
+
+def _columns(kind: type) -> t.StructType:
+    hints = get_type_hints(kind)
+    found = []
+    for field in fields(kind):
+        hint = hints[field.name]
+        found.append(t.StructField(field.name, _TYPES[next((a for a in get_args(hint) if a in _TYPES), hint)]))
+    return t.StructType(found)
+
+
+def _write(spark: SparkSession, to: str, report: Report, keys: DataFrame) -> None:
+    tables: dict[str, tuple[type, Sequence[Any]]] = {
+        "tenants": (GroupUsage, report.tenants),
+        "namespaces": (GroupUsage, report.namespaces),
+        "topics": (TopicUsage, report.topics),
+        "partitions": (PartitionUsage, report.partitions),
+        "subscriptions": (Lag, report.lags),
+    }
+    frames = {
+        name: spark.createDataFrame([tuple(asdict(row).values()) for row in rows], _columns(kind)).coalesce(1)
+        for name, (kind, rows) in tables.items()
+    }
+    series = [
+        (partition, each.first_ms + number * each.interval_s * 1000, each.interval_s, size)
+        for partition, each in report.counted.items()
+        if each.first_ms is not None
+        for number, size in enumerate(each.series)
+    ]
+    columns = "partition string, from_ms bigint, interval_s bigint, bytes bigint"
+    frames["series"] = spark.createDataFrame(series, columns).coalesce(1)
+    frames["keys"] = keys
+    for name, frame in frames.items():
+        frame.write.mode("overwrite").parquet(f"{to.rstrip('/')}/parquet/{name}")
+        frame.write.mode("overwrite").option("header", "true").csv(f"{to.rstrip('/')}/csv/{name}")
+    page = html(report)
+    Directory(spark, to).delete(REPORT)
+    Directory(spark, to).write_text(REPORT, page)
