@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import heliograph_spark
@@ -13,24 +14,40 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.integration.client_fixtures import client, topic
-from tests.integration.clients import rest
+from tests.integration.clients import RunningBroker, rest
 from tests.support.broker_process import BrokerProcess
 
 __all__ = ["broker", "client", "spark", "topic"]
 
+#: As it is installed beside the Python that runs the tests.
+COMMAND = (str(Path(sys.executable).with_name("heliograph-spark")),)
 PIPELINE = Path(__file__).parents[2] / "pipeline"
 
 
+@dataclass(frozen=True)
+class Elsewhere:
+    """A broker that somebody else runs, as a real Pulsar."""
+
+    service_url: str
+    http_url: str
+
+
+def keep_everything(broker: RunningBroker) -> None:
+    """Let the broker keep what nobody is subscribed to, so that there is something to read."""
+    forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+    rest(broker, "POST", "namespaces/public/default/retention", forever)
+
+
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that keeps what nobody is subscribed to, so that there is something to read."""
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """A broker that keeps everything; ``HELIOGRAPH_SPARK_AGAINST=SERVICE-URL,HTTP-URL`` names one that runs already."""
+    if against := os.environ.get("HELIOGRAPH_SPARK_AGAINST"):
+        elsewhere = Elsewhere(*against.split(","))
+        keep_everything(elsewhere)
+        yield elsewhere
+        return
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as running:
-        rest(
-            running,
-            "POST",
-            "namespaces/public/default/retention",
-            {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
-        )
+        keep_everything(running)
         yield running
 
 

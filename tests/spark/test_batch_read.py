@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.integration.clients import create_partitions, eventually, fresh_name, rest
 from tests.support.broker_process import BrokerProcess
 
-from .conftest import publish
+from .conftest import Elsewhere, publish
 
 
 class Reading(pulsar.schema.Record):  # type: ignore[misc]
@@ -143,6 +143,8 @@ def test_a_message_that_is_not_what_the_schema_says_is_named(
 def test_expired_offsets_are_named_and_skipped_only_when_asked(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
+    if isinstance(broker, Elsewhere):
+        pytest.skip("Pulsar trims whole ledgers, and minutes later")
     rest(broker, "PUT", f"namespaces/public/{topic}")
     name = f"public/{topic}/t"
     holder = client.subscribe(name, "holder", initial_position=pulsar.InitialPosition.Earliest)

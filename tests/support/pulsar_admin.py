@@ -45,7 +45,7 @@ def missing() -> str | None:
     """Return what keeps pulsar-admin from running here, None if nothing does."""
     if shutil.which("java") is None or shutil.which("javac") is None:
         return "no Java compiler on this machine"
-    if not (_FETCHED / ".installed").exists():
+    if not (_FETCHED / ".installed-admin").exists():
         return "not fetched: run scripts/java-tools"
     return None
 
