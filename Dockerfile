@@ -1,7 +1,12 @@
-# Images of Heliograph: `broker` runs one broker, `operator` keeps brokers on Kubernetes, and `client` is the command line
-# with Pulsar's Python client, for a pod that publishes or looks on. A fourth, spark, comes with its part.
+# Images of Heliograph: `broker` runs one broker, `operator` keeps brokers on Kubernetes, `client` is the command line with
+# Pulsar's Python client, for a pod that publishes or looks on, and `spark` has the jobs on Spark: driver and executors.
 #   docker build --target broker -t heliograph/broker .        or, without Docker: scripts/build-image
 ARG BASE_IMAGE=python:3.12-slim
+
+FROM scratch AS source
+COPY pyproject.toml README.md LICENSE /
+COPY broker /broker
+COPY operator /operator
 
 FROM ${BASE_IMAGE} AS tools
 # How pip reaches its index from here. Of these stages only: nothing of it, a password least of all, is in an image.
@@ -15,7 +20,7 @@ RUN python3 -m venv /opt/heliograph
 FROM tools AS build
 COPY requirements.lock /src/
 RUN sh /src/images/install dependencies requirements.lock
-COPY . /src/
+COPY --from=source / /src/
 RUN sh /src/images/install heliograph
 
 FROM tools AS build-client
@@ -23,13 +28,27 @@ COPY requirements.lock requirements-client.lock /src/
 # The command line's example data would bring pandas.
 RUN sh /src/images/install dependencies requirements.lock
 RUN sh /src/images/install dependencies requirements-client.lock pulsar-client certifi
-COPY . /src/
+COPY --from=source / /src/
 RUN sh /src/images/install heliograph
 
 FROM tools AS build-operator
 COPY requirements-operator.lock /src/
 RUN sh /src/images/install dependencies requirements-operator.lock
-COPY . /src/
+COPY --from=source / /src/
+RUN sh /src/images/install heliograph
+
+FROM tools AS build-spark
+COPY requirements.lock requirements-spark.lock /src/
+RUN sh /src/images/install dependencies requirements.lock
+# PySpark is published as source only, and is built by the setuptools of the lock. The lock has the tests' tools, too.
+RUN sh /src/images/install dependencies requirements-spark.lock setuptools \
+ && sh /src/images/install source requirements-spark.lock pyspark \
+ && sh /src/images/install dependencies requirements-spark.lock \
+      py4j pandas numpy pyarrow python-dateutil pytz tzdata fastavro pulsar-client certifi \
+      matplotlib contourpy cycler fonttools kiwisolver packaging pillow pyparsing \
+ && sh /src/images/install without pyspark/examples pyspark/data pandas/tests pyarrow/tests pyarrow/include
+COPY --from=source / /src/
+COPY pipeline /src/pipeline
 RUN sh /src/images/install heliograph
 
 FROM ${BASE_IMAGE} AS broker
@@ -66,3 +85,23 @@ EXPOSE 8090
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["heliograph-operator"]
 CMD ["run"]
+
+FROM ${BASE_IMAGE} AS spark
+LABEL org.opencontainers.image.title="Heliograph on Spark" \
+      org.opencontainers.image.description="Archives, replays, compacts and measures topics with Apache Spark" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# Debian's Java is 17 or newer, as Spark asks. Hadoop's client does not work for a user without a name.
+RUN mkdir -p /usr/share/man/man1 \
+ && apt-get update -q && apt-get install -q -y --no-install-recommends default-jre-headless \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb /var/log/* \
+ && echo heliograph:x:10001: >>/etc/group \
+ && echo heliograph:x:10001:10001::/tmp:/usr/sbin/nologin >>/etc/passwd
+COPY --from=build-spark /opt/heliograph /opt/heliograph
+COPY images/spark-entrypoint images/executor-pod.yaml /opt/heliograph/
+# Where Spark looks for itself, and mounts its settings in executors.
+RUN ln -s /opt/heliograph/lib/python3*/site-packages/pyspark /opt/spark && mkdir -p /opt/spark/conf
+ENV PATH=/opt/heliograph/bin:$PATH PYTHONDONTWRITEBYTECODE=1 HOME=/tmp \
+    JAVA_HOME=/usr/lib/jvm/default-java SPARK_HOME=/opt/spark PYSPARK_PYTHON=/opt/heliograph/bin/python
+USER 10001:10001
+ENTRYPOINT ["/opt/heliograph/spark-entrypoint"]
+CMD ["--help"]

@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 
 from tests.support.cluster import PROJECT, Cluster
+from tests.support.cluster_fixtures import Images
 
 #: The broker image's own files, over the base image.
 BROKER_OVER_BASE_BYTES = 150 * 10**6
+#: Spark with its Java, the Python it works with, and the libraries between the two.
+SPARK_OVER_BASE_BYTES = 1400 * 10**6
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Built:
 
 def copy_of_project(directory: Path) -> Path:
     """What the images are made of, as it is now: nobody edits a copy between two builds."""
-    for name in ("broker", "operator", "images", "scripts"):
+    for name in ("broker", "operator", "pipeline", "images", "scripts"):
         shutil.copytree(PROJECT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
     for file in (PROJECT / ".dockerignore", *PROJECT.glob("[!.]*")):
         if file.is_file():
@@ -54,6 +57,14 @@ def build(project: Path, archive: Path, *options: str) -> Built:
     return built
 
 
+def inspected(name: str) -> dict[str, Any]:
+    """What buildah knows of the image ``localhost/NAME:dev``."""
+    command = ["buildah", "inspect", "--type", "image", f"localhost/{name}:dev"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
 @pytest.fixture(scope="module")
 def builds(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> list[Built]:
     """The image as other tests have it, and one with every step done again."""
@@ -71,13 +82,7 @@ def test_the_same_files_make_the_same_broker_image(builds: list[Built]) -> None:
 
 
 def test_the_broker_image_is_small_over_its_base(builds: list[Built]) -> None:
-    base = subprocess.run(
-        ["buildah", "inspect", "--type", "image", "localhost/python-base:dev"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    base_layers = json.loads(base.stdout)["OCIv1"]["rootfs"]["diff_ids"]
+    base_layers = inspected("python-base")["OCIv1"]["rootfs"]["diff_ids"]
     assert builds[0].configuration["rootfs"]["diff_ids"][: len(base_layers)] == base_layers
     over_base = sum(builds[0].layer_bytes[len(base_layers) :])
     assert 10**6 < over_base < BROKER_OVER_BASE_BYTES
@@ -92,3 +97,18 @@ def test_the_broker_image_says_what_it_is_and_never_runs_as_root(
     assert settings["Entrypoint"] == ["heliograph"]
     assert set(settings["ExposedPorts"]) == {"6650/tcp", "8080/tcp"}
     assert not [name for name in settings["Env"] if "PIP" in name]
+
+
+def test_the_spark_image_has_one_user_and_one_entry_for_driver_and_executors(cluster: Cluster, images: Images) -> None:
+    if cluster.is_kind:
+        pytest.skip("the image is looked at where buildah makes it")
+    assert images["spark"]
+    found = inspected("heliograph-spark")
+    settings = found["OCIv1"]["config"]
+    assert settings["User"] == "10001:10001"
+    assert settings["Labels"]["org.opencontainers.image.title"] == "Heliograph on Spark"
+    assert settings["Entrypoint"] == ["/opt/heliograph/spark-entrypoint"]
+    assert not [name for name in settings["Env"] if "PIP" in name]
+    base = len(inspected("python-base")["OCIv1"]["rootfs"]["diff_ids"])
+    over_base = sum(layer["size"] for layer in json.loads(found["Manifest"])["layers"][base:])
+    assert 10**8 < over_base < SPARK_OVER_BASE_BYTES
