@@ -1,0 +1,325 @@
+"""``archive`` on the real broker: what lies in its files, what the broker may let go, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pyarrow.dataset
+import pytest
+from heliograph_spark.archived import archived_topics, read_archive, topic_directory
+from heliograph_spark.errors import PulsarSourceError
+from heliograph_spark.jobs.archive import ArchiveOptions, ArchiveResult, archive
+from heliograph_spark.session import Broker
+from pyspark.sql import SparkSession
+
+from tests.integration.clients import backlog, create_partitions, eventually, ignore_receipt, rest
+from tests.support.broker_process import BrokerProcess
+
+from .conftest import COMMAND, publish
+
+HELD = "heliograph-archive"
+
+
+class Reading(pulsar.schema.Record):  # type: ignore[misc]
+    place = pulsar.schema.String()
+    degrees = pulsar.schema.Double()
+
+
+class WiderReading(pulsar.schema.Record):  # type: ignore[misc]
+    place = pulsar.schema.String()
+    degrees = pulsar.schema.Double()
+    height = pulsar.schema.Integer()
+
+
+class OtherReading(pulsar.schema.Record):  # type: ignore[misc]
+    place = pulsar.schema.String()
+    degrees = pulsar.schema.String()
+
+
+def run(spark: SparkSession, broker: BrokerProcess, path: Path, **options: Any) -> ArchiveResult:
+    """Archive with these options; an underscore in ``source`` options is a dot."""
+    source = options.pop("source", {})
+    urls = options.pop("service_url", broker.service_url), options.pop("admin_url", broker.http_url)
+    reached = Broker(*urls, source)
+    return archive(spark, ArchiveOptions(broker=reached, path=str(path), **options))
+
+
+def named(topic: str) -> str:
+    return f"persistent://public/default/{topic}"
+
+
+def numbers(spark: SparkSession, path: Path, topic: str) -> list[int]:
+    rows = read_archive(spark, str(path), topic).selectExpr("CAST(CAST(value AS STRING) AS INT) AS n").collect()
+    return sorted(row.n for row in rows)
+
+
+def data_files(path: Path) -> list[Path]:
+    return sorted(path.glob("topic=*/date=*/*.parquet"))
+
+
+def test_a_partitioned_topic_is_in_few_files_once_and_only_what_comes_later_is_added(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    create_partitions(broker, topic, 3)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=10, block_if_queue_full=True)
+    for number in range(3000):
+        producer.send_async(b"%d" % number, ignore_receipt, partition_key=str(number % 7), event_timestamp=1 + number)
+    producer.flush()
+    done = run(spark, broker, tmp_path / "a", topics=(topic,), source={"maxEntriesPerSplit": "20"})
+    assert (done.rows, done.topics, done.lag, done.error) == (3000, 1, 0, None)
+    # There are ten splits and more, and one file, since they are small.
+    files = data_files(tmp_path / "a")
+    assert (len(files), done.files, done.bytes) == (1, 1, files[0].stat().st_size)
+    assert sum(backlog(broker, f"{topic}-partition-{number}", HELD) for number in range(3)) == 0
+    found = read_archive(spark, str(tmp_path / "a"), named(topic))
+    assert found.columns == [
+        *("value", "__key", "__topic", "__messageId", "__publishTime", "__eventTime", "__messageProperties", "date")
+    ]
+    assert found.selectExpr("count(DISTINCT __topic, __messageId)").collect()[0][0] == 3000
+    assert found.filter("date != CAST(__publishTime AS DATE)").count() == 0
+    assert found.selectExpr("sum(unix_millis(__eventTime))").collect()[0][0] == 3000 * 3001 // 2
+    assert numbers(spark, tmp_path / "a", named(topic)) == list(range(3000))
+
+    assert run(spark, broker, tmp_path / "a", topics=(topic,)).rows == 0
+    rest(broker, "POST", f"persistent/public/default/{topic}/partitions", 4)
+    publish(client, f"{topic}-partition-3", [b"3000"])
+    publish(client, f"{topic}-partition-0", [b"3001"])
+    assert run(spark, broker, tmp_path / "a", topics=(topic,)).rows == 2
+    assert numbers(spark, tmp_path / "a", named(topic)) == list(range(3002))
+    # Who knows nothing of Spark reads the same.
+    assert pyarrow.dataset.dataset(tmp_path / "a", format="parquet", partitioning="hive").count_rows() == 3002
+
+
+def test_topics_of_different_schemas_lie_side_by_side_with_their_own_columns(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    create_partitions(broker, f"{topic}-bytes", 2)
+    publish(client, f"{topic}-bytes", [b"1", b"2"])
+    readings = client.create_producer(f"{topic}-json", schema=pulsar.schema.JsonSchema(Reading))
+    readings.send(Reading(place="Aachen", degrees=2.5))
+    done = run(spark, broker, tmp_path, pattern=f"{topic}-.*")
+    assert (done.rows, done.topics, done.error) == (3, 2, None)
+    assert archived_topics(spark, str(tmp_path)) == [named(f"{topic}-bytes"), named(f"{topic}-json")]
+    (row,) = read_archive(spark, str(tmp_path), named(f"{topic}-json")).select("place", "degrees").collect()
+    assert tuple(row) == ("Aachen", 2.5)
+    assert numbers(spark, tmp_path, named(f"{topic}-bytes")) == [1, 2]
+
+
+def test_a_field_that_is_added_is_null_in_older_files_and_one_of_another_type_is_refused(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    rest(broker, "PUT", f"namespaces/public/{topic}")
+    rest(broker, "PUT", f"namespaces/public/{topic}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+    name = f"persistent://public/{topic}/readings"
+    holder = client.subscribe(name, "holder")
+
+    def send(kind: Any, **fields: Any) -> None:
+        producer = client.create_producer(name, schema=pulsar.schema.JsonSchema(kind))
+        producer.send(kind(**fields))
+        producer.close()
+
+    send(Reading, place="a", degrees=1.0)
+    assert run(spark, broker, tmp_path, topics=(name,)).rows == 1
+    send(WiderReading, place="b", degrees=2.0, height=3)
+    assert run(spark, broker, tmp_path, topics=(name,)).rows == 1
+    rows = read_archive(spark, str(tmp_path), name).orderBy("place").select("place", "degrees", "height").collect()
+    assert [tuple(row) for row in rows] == [("a", 1.0, None), ("b", 2.0, 3)]
+    send(OtherReading, place="c", degrees="cold")
+    refused = run(spark, broker, tmp_path, topics=(name,))
+    assert (refused.rows, refused.lag) == (0, 1)
+    assert refused.error is not None
+    assert f"field 'degrees' of {name} is double in the archive and string" in refused.error
+    assert read_archive(spark, str(tmp_path), name).count() == 2
+    holder.close()
+
+
+def test_what_is_not_archived_is_held_and_what_is_archived_is_let_go(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    rest(broker, "PUT", f"namespaces/public/{topic}")
+    name = f"public/{topic}/t"
+    holder = client.subscribe(name, "holder")
+    publish(client, name, [b"%d" % number for number in range(5)])
+    assert run(spark, broker, tmp_path, topics=(name,)).rows == 5
+    ids = publish(client, name, [b"%d" % number for number in range(5, 9)])
+    holder.acknowledge_cumulative(ids[-1])
+    holder.close()
+
+    def stored() -> int:
+        return int(rest(broker, "GET", f"persistent/{name}/internalStats")["numberOfEntries"])
+
+    # Retention is 0: only the archive's subscription keeps the last four.
+    eventually(lambda: stored() == 4, within_s=60, what="the archived messages being let go")
+    assert run(spark, broker, tmp_path, topics=(name,)).rows == 4
+    eventually(lambda: stored() == 0, within_s=60, what="all messages being let go")
+    assert numbers(spark, tmp_path, f"persistent://{name}") == list(range(9))
+
+
+def test_messages_that_are_gone_are_named_and_skipped_only_when_asked(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    rest(broker, "PUT", f"namespaces/public/{topic}")
+    name = f"persistent://public/{topic}/t"
+    holder = client.subscribe(name, "holder")
+    publish(client, name, [b"0", b"1"])
+    assert run(spark, broker, tmp_path, topics=(name,)).rows == 2
+    # Somebody deletes the archive's subscription, and nothing holds what comes now.
+    rest(broker, "DELETE", f"persistent/public/{topic}/t/subscription/{HELD}")
+    ids = publish(client, name, [b"%d" % number for number in range(2, 6)])
+    holder.acknowledge_cumulative(ids[2])
+    holder.close()
+    stats = f"persistent/public/{topic}/t/internalStats"
+    eventually(lambda: rest(broker, "GET", stats)["numberOfEntries"] == 1, within_s=60, what="messages being let go")
+    refused = run(spark, broker, tmp_path, topics=(name,))
+    assert refused.rows == 0
+    assert refused.error is not None
+    assert f"{name}: the messages after " in refused.error
+    assert "failOnDataLoss=false" in refused.error
+    assert numbers(spark, tmp_path, name) == [0, 1]
+    assert run(spark, broker, tmp_path, topics=(name,), source={"failOnDataLoss": "false"}).error is None
+    assert numbers(spark, tmp_path, name) == [0, 1, 5]
+
+
+def test_a_batch_that_was_half_in_its_places_when_the_job_was_killed_is_written_once(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    create_partitions(broker, topic, 2)
+    publish(client, topic, [b"%d" % number for number in range(40)])
+    small = {"source": {"maxBytesPerTrigger": "800"}, "file_bytes": 400}
+    first = run(spark, broker, tmp_path, topics=(topic,), **small)
+    assert (first.rows, first.error) == (40, None)
+    assert first.files > 4
+    # As a job leaves it that is killed between the renames of its last batch: Spark does not know the batch is done,
+    # one of its files is in its place, another one still in staging.
+    (state,) = (tmp_path / "_checkpoint").glob("topic=*")
+    last = max(int(each.name) for each in (state / "commits").glob("[0-9]*"))
+    for each in [state / "commits" / str(last), state / "commits" / f".{last}.crc"]:
+        each.unlink()
+    moved, *_ = sorted(tmp_path.glob(f"topic=*/date=*/*-{last:08}-*.parquet"))
+    moved.rename(tmp_path / "_staging" / moved.name)
+    again = run(spark, broker, tmp_path, topics=(topic,), **small)
+    assert again.error is None
+    assert numbers(spark, tmp_path, named(topic)) == list(range(40))
+    assert list((tmp_path / "_staging").glob("topic=*")) == []
+
+
+def test_a_checkpoint_that_is_gone_does_not_write_everything_again(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, [b"0"])
+    assert run(spark, broker, tmp_path / "a", topics=(topic,)).rows == 1
+    refused = run(spark, broker, tmp_path / "a", topics=(topic,), checkpoint=str(tmp_path / "other"))
+    assert refused.error is not None
+    assert "every message would be written again" in refused.error
+    assert len(data_files(tmp_path / "a")) == 1
+
+
+def test_a_topic_that_fails_does_not_stop_the_others(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    for name in (f"{topic}-a", f"{topic}-b"):
+        publish(client, name, [b"0"])
+    other = client.subscribe(f"{topic}-a", HELD, initial_position=pulsar.InitialPosition.Earliest)
+    done = run(spark, broker, tmp_path, pattern=f"{topic}-.*")
+    other.close()
+    assert (done.rows, done.topics) == (1, 2)
+    assert done.error is not None
+    assert f"{named(topic)}-a: another consumer has the subscription {HELD}" in done.error
+    assert archived_topics(spark, str(tmp_path)) == [named(f"{topic}-b")]
+
+
+def command(broker: BrokerProcess, path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    given = {"HELIOGRAPH_SERVICE_URL": broker.service_url, "HELIOGRAPH_ADMIN_URL": broker.http_url}
+    return subprocess.run(
+        [*COMMAND, "archive", "--path", str(path), "--master", "local[2]", *arguments],
+        env=os.environ | given,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+
+
+def test_the_command_ends_with_one_line_of_json_on_stdout_and_in_the_file(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, [b"0", b"1"])
+    done = command(broker, tmp_path / "a", "--topic", topic, "--result", str(tmp_path / "result"))
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert json.loads((tmp_path / "result").read_text()) == said
+    figures = [said[name] for name in ("job", "rows", "files", "topics", "lag", "error")]
+    assert figures == ["archive", 2, 1, 1, 0, None]
+    assert f"{named(topic)}: batch 0: 2 rows in 1 files" in done.stderr
+    assert numbers(spark, tmp_path / "a", named(topic)) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--format", "orc"), "'orc' is not known; there is parquet"),
+        (("--file-size", "small"), "'small' is not a size"),
+    ],
+)
+def test_an_argument_that_cannot_be_understood_is_wrong_usage(
+    broker: BrokerProcess, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    refused = command(broker, tmp_path / "a", "--topic", "t", *arguments)
+    assert refused.returncode == 2, refused.stderr
+    assert said in " ".join(refused.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"topics": ("not-there",)}, "there is no topic persistent://public/default/not-there"),
+        ({"pattern": "no/where/.*"}, "there is no namespace 'no/where'"),
+        ({"pattern": "fits-nothing-.*"}, "no topic fits the pattern 'fits-nothing-.*'"),
+        ({"topics": ("t",), "source": {"startingOffset": "earliest"}}, "is it 'startingOffsets'"),
+        ({"topics": ("t",), "pattern": "t.*"}, "exactly one of topic, topics and topicsPattern"),
+        ({"topics": ("t",), "admin_url": "http://127.0.0.1:1"}, "no answer that can be used (admin.url)"),
+    ],
+)
+def test_what_is_wrong_is_named_and_nothing_is_written(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
+    try:
+        refused = run(spark, broker, tmp_path / "a", **options).error
+    except PulsarSourceError as error:
+        refused = str(error)
+    assert refused is not None
+    assert said in refused
+    assert data_files(tmp_path / "a") == []
+
+
+def test_a_directory_that_cannot_be_made_is_named_before_anything_is_read(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, [b"0"])
+    (tmp_path / "file").write_text("in the way")
+    refused = command(broker, tmp_path / "file" / "a", "--topic", topic)
+    assert refused.returncode == 1
+    assert f"{tmp_path}/file/a" in json.loads(refused.stdout)["error"]
+    assert rest(broker, "GET", f"persistent/public/default/{topic}/subscriptions") == []
+
+
+def test_a_broker_that_goes_away_leaves_an_error_and_nothing_in_part(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, [b"0"])
+    refused = run(
+        spark,
+        broker,
+        tmp_path,
+        topics=(topic,),
+        service_url="pulsar://127.0.0.1:1",
+        source={"pulsar.client.operationTimeoutMs": "1000"},
+    )
+    assert refused.error is not None
+    assert named(topic) in refused.error
+    assert data_files(tmp_path) == []
+    assert not Path(topic_directory(str(tmp_path), named(topic))).exists()
