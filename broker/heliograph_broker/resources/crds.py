@@ -247,6 +247,9 @@ class _Inliner:
         for key in ("enum", "minimum", "maximum", "exclusiveMinimum", "minLength", "maxLength", "maxItems"):
             if key in given:
                 schema[key] = given[key]
+        if "const" in given:
+            # One value is an enumeration, too; the API server knows no other word for it.
+            schema["enum"] = [given["const"]]
         if kind not in (None, SIZE_FORMAT, DURATION_FORMAT):
             schema["format"] = kind
         if "properties" in given:
