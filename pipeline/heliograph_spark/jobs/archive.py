@@ -36,6 +36,10 @@ from heliograph_spark.topics import find_partitions, find_topics, ledgers_of
 
 #: Where a micro-batch is written first, on the archive's own file system.
 STAGING = "_staging"
+#: Spark gives a Python process ten seconds to begin, which are too few where there is little CPU. The checkpoint makes
+#: it safe to start the query again.
+_TOO_SLOW = "Python worker failed to connect back"
+_ATTEMPTS = 4
 #: The UTC day of the publish time, whatever time zone the session has.
 _DAY = "date_from_unix_date(CAST(unix_micros(__publishTime) div 86400000000 AS INT))"
 
@@ -176,11 +180,17 @@ class _TopicRun:
             self._write(batch, number, asked)
 
         writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", self._checkpoint.path)
-        query = writer.trigger(availableNow=True).start()
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            query = writer.trigger(availableNow=True).start()
+            try:
+                query.awaitTermination()
+                return
+            except PySparkException as error:
+                if _TOO_SLOW not in str(error) or attempts_left == 0:
+                    raise
+                progress(f"{self._topic}: {reason(error)}; tried again")
+            finally:
+                query.stop()
 
     def _write(self, batch: DataFrame, number: int, asked: ReadOptions) -> None:
         """Write one micro-batch into its places, or again if a killed run did it in part."""
