@@ -165,6 +165,22 @@ def usage_command(
     run_job("usage", SessionOptions(master, pairs("--conf", conf)), result, lambda spark: usage(spark, options))
 
 
+@app.command("compact")
+def compact_command(
+    path: Annotated[str, typer.Option(help="Directory of the archive.")],
+    to: Annotated[str, typer.Option(help="Directory of the tables, one for each topic.")],
+    topic: Topics = None,
+    master: Master = None,
+    conf: Conf = None,
+    result: ResultFile = None,
+) -> None:
+    """Make a table of the last value of each key of archived topics; without --topic of all that the archive has."""
+    from .jobs.compact import CompactOptions, compact
+
+    options = CompactOptions(path=path, to=to, topics=tuple(topic or ()))
+    run_job("compact", SessionOptions(master, pairs("--conf", conf)), result, lambda spark: compact(spark, options))
+
+
 def main() -> None:
     app()
 

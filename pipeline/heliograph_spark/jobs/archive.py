@@ -108,7 +108,6 @@ def archive(spark: SparkSession, options: ArchiveOptions) -> ArchiveResult:
 
 def _read_options(broker: Broker, more: Mapping[str, str | None]) -> ReadOptions:
     given = broker.source_options(**more)
-    # Only now is it known that it is a stream.
     return read_options({"startingOffsets": "earliest"} | given, streaming=True)
 
 
@@ -189,6 +188,7 @@ class _TopicRun:
                 if _TOO_SLOW not in str(error) or attempts_left == 0:
                     raise
                 progress(f"{self._topic}: {reason(error)}; tried again")
+                self._first = True
             finally:
                 query.stop()
 

@@ -1,0 +1,129 @@
+"""``compact`` against the broker's own compaction of the same topic, and what it does when it cannot go on."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pulsar
+import pytest
+from heliograph_spark.archived import topic_directory
+from heliograph_spark.errors import JobError
+from heliograph_spark.jobs.archive import ArchiveOptions, archive
+from heliograph_spark.jobs.compact import CompactOptions, compact, read_table
+from heliograph_spark.session import Broker
+from pyspark.sql import SparkSession
+
+from tests.integration.clients import create_partitions, eventually, ignore_receipt, rest
+from tests.support.broker_process import BrokerProcess
+
+
+def archived(spark: SparkSession, broker: BrokerProcess, topic: str, path: Path) -> str:
+    done = archive(spark, ArchiveOptions(Broker(broker.service_url, broker.http_url), str(path), (topic,)))
+    assert done.error is None
+    return f"persistent://public/default/{topic}"
+
+
+def as_the_broker_has_it(broker: BrokerProcess, client: pulsar.Client, topic: str) -> dict[bytes, bytes]:
+    """Have the topic compacted and read that."""
+    path = f"persistent/public/default/{topic}/compaction"
+    rest(broker, "PUT", path)
+    eventually(lambda: rest(broker, "GET", path)["status"] == "SUCCESS", within_s=60, what="the compaction")
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
+    found = {}
+    while reader.has_message_available():
+        message = reader.read_next(10_000)
+        assert message.partition_key().encode() not in found
+        found[message.partition_key().encode()] = bytes(message.data())
+    reader.close()
+    return found
+
+
+def in_the_table(spark: SparkSession, path: Path, topic: str) -> dict[bytes, bytes]:
+    rows = read_table(spark, str(path), topic).select("__key", "value").collect()
+    found = {bytes(row["__key"]): bytes(row["value"]) for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def test_the_table_is_what_the_broker_keeps_of_the_topic_and_follows_it(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    drawn = random.Random(3)
+    batched = client.create_producer(topic, batching_enabled=True, batching_max_messages=7)
+
+    def publish(count: int) -> None:
+        for number in range(count):
+            # Some keys are deleted, some come back, and some messages have none.
+            content = b"" if drawn.random() < 0.3 else b"%d" % number
+            key = f"k{drawn.randrange(40)}" if drawn.random() < 0.95 else None
+            batched.send_async(content, ignore_receipt, partition_key=key)
+        batched.flush()
+
+    options = CompactOptions(str(tmp_path / "archive"), str(tmp_path / "tables"))
+    publish(400)
+    name = archived(spark, broker, topic, tmp_path / "archive")
+    first = compact(spark, options)
+    expected = as_the_broker_has_it(broker, client, topic)
+    assert 0 < len(expected) < 40
+    assert in_the_table(spark, tmp_path / "tables", name) == expected
+    assert (first.rows, first.topics, first.unchanged, first.error) == (len(expected), 1, 0, None)
+
+    again = compact(spark, options)
+    assert (again.rows, again.unchanged, again.tables) == (first.rows, 1, first.tables)
+
+    before = read_table(spark, str(tmp_path / "tables"), name)
+    publish(100)
+    archived(spark, broker, topic, tmp_path / "archive")
+    assert compact(spark, options).unchanged == 0
+    assert in_the_table(spark, tmp_path / "tables", name) == as_the_broker_has_it(broker, client, topic)
+    # Who began to read the table before has it whole.
+    assert before.count() == first.rows
+
+
+def test_a_record_is_a_row_of_its_fields_and_one_without_any_deletes_its_key(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    class Seen(pulsar.schema.Record):  # type: ignore[misc]
+        place = pulsar.schema.String()
+
+    create_partitions(broker, topic, 2)
+    producer = client.create_producer(topic, schema=pulsar.schema.JsonSchema(Seen))
+    for key, place in [("a", "x"), ("b", "x"), ("a", "y"), ("b", None), ("c", "z")]:
+        producer.send(Seen(place=place), partition_key=key)
+    name = archived(spark, broker, topic, tmp_path / "archive")
+    assert compact(spark, CompactOptions(str(tmp_path / "archive"), str(tmp_path / "tables"))).error is None
+    rows = read_table(spark, str(tmp_path / "tables"), name).orderBy("__key").select("__key", "place").collect()
+    assert [(bytes(row["__key"]), row.place) for row in rows] == [(b"a", "y"), (b"c", "z")]
+
+
+def test_a_damaged_file_is_named_and_the_table_stays(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    options = CompactOptions(str(tmp_path / "archive"), str(tmp_path / "tables"))
+    producer = client.create_producer(topic)
+    producer.send(b"1", partition_key="k")
+    name = archived(spark, broker, topic, tmp_path / "archive")
+    assert compact(spark, options).error is None
+    producer.send(b"2", partition_key="k")
+    archived(spark, broker, topic, tmp_path / "archive")
+    *_, file = sorted(Path(topic_directory(options.path, name)).glob("date=*/*.parquet"))
+    file.with_name(f".{file.name}.crc").unlink()
+    file.write_bytes(file.read_bytes()[:-20] + b"x" * 20)
+    refused = compact(spark, options)
+    assert refused.error is not None
+    assert file.name in refused.error
+    assert refused.tables == {}
+    assert in_the_table(spark, tmp_path / "tables", name) == {b"k": b"1"}
+
+
+def test_what_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="there is no such directory"):
+        compact(spark, CompactOptions(str(tmp_path / "a"), str(tmp_path / "b")))
+    with pytest.raises(JobError, match="this is no archive"):
+        compact(spark, CompactOptions(str(tmp_path), str(tmp_path / "b")))
+    (tmp_path / "topic=persistent%3A%2F%2Fpublic%2Fdefault%2Ft").mkdir()
+    with pytest.raises(JobError, match="persistent://public/default/other is not archived there"):
+        compact(spark, CompactOptions(str(tmp_path), str(tmp_path / "b"), ("other",)))
+    with pytest.raises(JobError, match="there is no table of t"):
+        read_table(spark, str(tmp_path / "b"), "t")
