@@ -177,7 +177,8 @@ def _executors(spec: ArchiveSpec, body: Body, image: str) -> dict[str, str]:
         "spark.kubernetes.driver.pod.name": "$(POD_NAME)",
         "spark.kubernetes.executor.podTemplateFile": _EXECUTOR_POD,
         "spark.driver.host": "$(POD_IP)",
-        "spark.driver.bindAddress": "0.0.0.0",
+        # Executors of Spark 4.3 are told this one.
+        "spark.driver.bindAddress": "$(POD_IP)",
     }
     if spec.volume_claim_ref is not None:
         volume = "spark.kubernetes.executor.volumes.persistentVolumeClaim.archive"

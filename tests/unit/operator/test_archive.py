@@ -66,7 +66,7 @@ def test_executors_have_the_image_the_volume_and_the_way_back_to_the_job_unless_
         "--conf=spark.driver.bindAddress=::",
     ):
         assert expected in arguments
-    assert "--conf=spark.driver.bindAddress=0.0.0.0" not in arguments
+    assert "--conf=spark.driver.bindAddress=$(POD_IP)" not in arguments
 
 
 @pytest.mark.parametrize("name", ["orders", "a" * 44, "a" * 45, "a" * 253, "a.b.c", "a" * 34 + "." + "b" * 60])
