@@ -116,7 +116,7 @@ def _biggest_topics(topics: Sequence[TopicUsage]) -> Figure:
     axes.set_yticks(list(at), [_short(each.topic) for each in shown])
     axes.set_xlabel("MB")
     axes.set_title("Bytes by topic")
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
 
@@ -139,7 +139,9 @@ def _growth(report: Report, partitions: Sequence[str]) -> Figure:
         axes.set_title(_short(name, 90), fontsize=10)
         axes.set_ylabel(f"MB in {duration(counted.interval_s)}")
         axes.set_xlabel(f"{unit} since its first message")
-        axes.legend(loc="upper left", fontsize=8)
+        axes.margins(y=0.3)
+        axes.set_ylim(bottom=0)
+        axes.legend(loc="upper left", fontsize=8, ncols=3)
     return figure
 
 

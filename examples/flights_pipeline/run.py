@@ -1,0 +1,169 @@
+"""The flights on their way through Spark: archived, replayed, reported, and every figure checked.
+
+Run by ``scripts/flights-pipeline``. The jobs are those of the command ``heliograph-spark``, called as the functions
+that they are, so that one Spark does them all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import csv
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from heliograph_broker.admin_client import AdminClient, AdminError
+from heliograph_spark.errors import PulsarSourceError
+from heliograph_spark.jobs.archive import ArchiveOptions, archive
+from heliograph_spark.jobs.replay import ReplayOptions, replay
+from heliograph_spark.jobs.usage import UsageOptions, usage
+from heliograph_spark.session import Broker, SessionOptions, build_session, reason
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from examples.flights.checks import Checks
+from examples.flights.child_broker import BrokerFailed, ChildBroker
+from examples.flights.dataset import DataSetMissing
+
+from .flights import Expected, PublishFailed, publish
+
+MANIFEST = Path(__file__).with_name("pipeline.yaml")
+TOPIC = "persistent://nyc/pipeline/flights"
+AGAIN = "persistent://nyc/pipeline/again"
+_PLOT = re.compile(r'<img id="(\w+)"[^>]*src="data:image/png;base64,([^"]+)"')
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the pipeline; returns the exit code: 0 if every figure is right, else 1."""
+    options = _parse(arguments)
+    try:
+        with ExitStack() as stack:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="heliograph-flights-")))
+            broker = ChildBroker(scratch / "data")
+            stack.callback(broker.stop)
+            # Spark's default of 200 parts for what is grouped is more than there are aircraft for each.
+            spark = build_session("flights", SessionOptions(options.master, {"spark.sql.shuffle.partitions": "8"}))
+            stack.callback(spark.stop)
+            checks = _run(broker, spark, options.out or scratch / "out", options.limit)
+            if options.plots is not None:
+                _keep_plots((options.out or scratch / "out") / "report" / "usage.html", options.plots)
+    except (BrokerFailed, DataSetMissing, AdminError, PublishFailed, PulsarSourceError, PySparkException) as error:
+        print(f"flights-pipeline: {reason(error)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("flights-pipeline: interrupted", file=sys.stderr)
+        return 130
+    for failure in checks.failures:
+        print(f"  wrong: {failure}", file=sys.stderr)
+    if checks.failures:
+        print(f"{len(checks.failures)} of {checks.count} figures are wrong", file=sys.stderr)
+        return 1
+    print(f"all {checks.count} figures agree with the data set")
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/flights-pipeline", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="keep archive, table and report here (default: nowhere)"
+    )
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="put the report's plots here as PNG")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N flights (default: all 336,776)")
+    parser.add_argument("--master", default="local[*]", help="where Spark runs (default: here, on every core)")
+    options = parser.parse_args(arguments)
+    if options.limit is not None and options.limit < 1:
+        parser.error("--limit should be at least 1")
+    return options
+
+
+def _run(broker: ChildBroker, spark: SparkSession, out: Path, limit: int | None) -> Checks:
+    expected, checks = Expected(limit), Checks()
+    asyncio.run(_apply(broker.http_url))
+    urls = Broker(broker.service_url, broker.http_url)
+    sent = _timed("published", lambda: publish(broker.service_url, TOPIC, limit), lambda count: count)
+    checks.equal("published", expected.messages, sent)
+
+    path = str(out / "archive")
+    archived = _timed("archived", lambda: archive(spark, ArchiveOptions(urls, path, (TOPIC,))), lambda done: done.rows)
+    checks.equal("archive: error", None, archived.error)
+    checks.equal("archive: messages", expected.messages, archived.rows)
+    checks.equal("archive: messages not archived", 0, archived.lag)
+
+    again = ReplayOptions(urls, path, TOPIC, AGAIN, producer_name="replay")
+    replayed = _timed("replayed", lambda: replay(spark, again), lambda done: done.rows)
+    checks.equal("replay: messages", expected.messages, replayed.rows)
+    checks.equal("replay: schema", "JSON", replayed.schema)
+
+    report = UsageOptions(urls, str(out / "report"), ("nyc",), archive=path, clock="event")
+    _timed("reported", lambda: usage(spark, report), lambda done: done.messages)
+    _check_report(checks, expected, out / "report")
+    return checks
+
+
+def _timed(what: str, work: Any, count: Any) -> Any:
+    began = time.monotonic()
+    done = work()
+    print(f"{what}: {count(done):,} messages in {time.monotonic() - began:.1f} s", flush=True)
+    return done
+
+
+async def _apply(http_url: str) -> None:
+    async with AdminClient(http_url) as admin:
+        await admin.apply(MANIFEST.read_text(encoding="utf-8"))
+
+
+def _table(report: Path, name: str) -> list[dict[str, str]]:
+    rows: list[dict[str, str]] = []
+    for part in sorted((report / "csv" / name).glob("*.csv")):
+        with part.open(newline="", encoding="utf-8") as file:
+            rows.extend(csv.DictReader(file))
+    return rows
+
+
+def _check_report(checks: Checks, expected: Expected, report: Path) -> None:
+    """Both topics hold the same flights, so what is counted of them is the same, and the same as in the CSV file."""
+    topics = {row["topic"]: row for row in _table(report, "topics")}
+    checks.equal("report: topics", sorted((TOPIC, AGAIN)), sorted(topics))
+    biggest, flights = max(expected.of_aircraft.items(), key=lambda each: each[1])
+    for topic, row in topics.items():
+        checks.equal(f"report: messages of {topic}", expected.messages, int(row["messages"]))
+        checks.equal(f"report: aircraft in {topic}", len(expected.of_aircraft), int(row["keys"]))
+        of_biggest = expected.of_aircraft[row["biggest_key"]]
+        checks.equal(f"report: flights of the busiest aircraft in {topic}, {biggest}", flights, of_biggest)
+        checks.equal(f"report: share of it in {topic}", flights / expected.messages, float(row["key_skew"]))
+    checks.equal("report: bytes", expected.bytes, int(topics[TOPIC]["bytes"]))
+    checks.equal("report: archived", expected.messages, int(topics[TOPIC]["archived_messages"]))
+    keys = _table(report, "keys")
+    for topic in topics:
+        messages = {row["key"]: int(row["messages"]) for row in keys if row["topic"] == topic}
+        checks.equal(f"report: flights of each aircraft in {topic}", dict(expected.of_aircraft), messages)
+    sizes = {row["key"]: int(row["bytes"]) for row in keys if row["topic"] == TOPIC}
+    checks.equal("report: bytes of each aircraft", dict(expected.bytes_of_aircraft), sizes)
+    lags = [row for row in _table(report, "subscriptions") if row["partition"].startswith(TOPIC)]
+    unread = sum(int(row["messages"]) for row in lags if row["subscription"] == "audit")
+    checks.equal("report: what audit has not read", expected.messages, unread)
+    unarchived = sum(int(row["messages"]) for row in lags if row["subscription"] == "heliograph-archive")
+    checks.equal("report: what is not archived", 0, unarchived)
+    for row in _table(report, "partitions"):
+        if row["forecast_error"]:
+            print(
+                f"{row['partition']}: {float(row['quota_use'] or 0):.0%} of the quota, {row['forecast_model']} forecast"
+                f" {float(row['forecast_error']):.1%} off on held-back data"
+            )
+
+
+def _keep_plots(page: Path, directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, png in _PLOT.findall(page.read_text(encoding="utf-8")):
+        (directory / f"flights-{name}.png").write_bytes(base64.b64decode(png))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

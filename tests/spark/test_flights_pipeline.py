@@ -1,0 +1,26 @@
+"""The example of the guide, on a slice of the flights: it checks every figure itself."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FLIGHTS = 3000
+
+
+@pytest.mark.timeout(900)
+def test_the_flights_are_archived_replayed_and_reported_and_every_figure_agrees(tmp_path: Path) -> None:
+    command = [str(ROOT / "scripts" / "flights-pipeline"), "--limit", str(FLIGHTS), "--plots", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "figures agree with the data set" in done.stdout
+    for what in ("published", "archived", "replayed"):
+        assert f"{what}: {FLIGHTS:,} messages" in done.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "flights-topics.png",
+        "flights-growth.png",
+        "flights-keys.png",
+    }
