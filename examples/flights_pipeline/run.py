@@ -1,4 +1,4 @@
-"""The flights on their way through Spark: archived, replayed, reported, and every figure checked.
+"""The flights on their way through Spark: archived, replayed, compacted, reported, and every figure checked.
 
 Run by ``scripts/flights-pipeline``. The jobs are those of the command ``heliograph-spark``, called as the functions
 that they are, so that one Spark does them all.
@@ -22,6 +22,7 @@ from typing import Any
 from heliograph_broker.admin_client import AdminClient, AdminError
 from heliograph_spark.errors import PulsarSourceError
 from heliograph_spark.jobs.archive import ArchiveOptions, archive
+from heliograph_spark.jobs.compact import CompactOptions, compact, read_table
 from heliograph_spark.jobs.replay import ReplayOptions, replay
 from heliograph_spark.jobs.usage import UsageOptions, usage
 from heliograph_spark.session import Broker, SessionOptions, build_session, reason
@@ -101,16 +102,26 @@ def _run(broker: ChildBroker, spark: SparkSession, out: Path, limit: int | None)
     checks.equal("replay: messages", expected.messages, replayed.rows)
     checks.equal("replay: schema", "JSON", replayed.schema)
 
+    table = CompactOptions(path, str(out / "table"), (TOPIC,))
+    compacted = _timed("compacted", lambda: compact(spark, table), lambda done: done.rows, "aircraft")
+    checks.equal("compact: error", None, compacted.error)
+    checks.equal("compact: aircraft", len(expected.last), compacted.rows)
+    # Some thousand rows, one for each aircraft, however many flights there are.
+    rows = {bytes(row["__key"]).decode(): row for row in read_table(spark, table.to, TOPIC).collect()}
+    found = {key: {name: row[name] for name in expected.last.get(key, {})} for key, row in rows.items()}
+    for key, flight in expected.last.items():
+        checks.equal(f"compact: last flight of {key}", flight, found.get(key))
+
     report = UsageOptions(urls, str(out / "report"), ("nyc",), archive=path, clock="event")
     _timed("reported", lambda: usage(spark, report), lambda done: done.messages)
     _check_report(checks, expected, out / "report")
     return checks
 
 
-def _timed(what: str, work: Any, count: Any) -> Any:
+def _timed(what: str, work: Any, count: Any, of: str = "messages") -> Any:
     began = time.monotonic()
     done = work()
-    print(f"{what}: {count(done):,} messages in {time.monotonic() - began:.1f} s", flush=True)
+    print(f"{what}: {count(done):,} {of} in {time.monotonic() - began:.1f} s", flush=True)
     return done
 
 

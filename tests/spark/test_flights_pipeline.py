@@ -12,7 +12,7 @@ FLIGHTS = 3000
 
 
 @pytest.mark.timeout(900)
-def test_the_flights_are_archived_replayed_and_reported_and_every_figure_agrees(tmp_path: Path) -> None:
+def test_the_flights_are_archived_replayed_compacted_and_reported_and_every_figure_agrees(tmp_path: Path) -> None:
     command = [str(ROOT / "scripts" / "flights-pipeline"), "--limit", str(FLIGHTS), "--plots", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
