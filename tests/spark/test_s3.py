@@ -1,0 +1,130 @@
+"""An archive in a bucket, by Hadoop's own client, against a server that speaks S3."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pulsar
+import pytest
+from pyarrow import dataset
+
+from tests.integration.clients import RunningBroker
+
+from .conftest import COMMAND, publish
+
+PROJECT = Path(__file__).parents[2]
+TOOLS = PROJECT / ".cache" / "s3"
+UP_WITHIN_S = 20.0
+RUN_WITHIN_S = 240.0
+BUCKET = "archive"
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket of a server of this machine; ``files`` is where the server keeps its objects, as files."""
+
+    endpoint: str
+    access_key: str
+    secret_key: str
+    files: Path
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    """An empty bucket; the server ends with the test."""
+    if not (TOOLS / ".installed").exists():
+        pytest.skip("S3 is not tried: scripts/s3-tools has not fetched a server and Hadoop's client")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    made = Bucket(f"http://127.0.0.1:{port}", "heliograph", "a-secret-of-the-test", tmp_path / "objects" / BUCKET)
+    made.files.mkdir(parents=True)
+    command = [str(TOOLS / "bin" / "versitygw"), "--port", f"127.0.0.1:{port}"]
+    command += ["--access", made.access_key, "--secret", made.secret_key, "posix", str(made.files.parent)]
+    with (tmp_path / "server.log").open("wb") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path)
+    try:
+        deadline = time.monotonic() + UP_WITHIN_S
+        while not _answers(made.endpoint):
+            assert server.poll() is None, (tmp_path / "server.log").read_text()
+            assert time.monotonic() < deadline, (tmp_path / "server.log").read_text()
+            time.sleep(0.05)
+        yield made
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+def _answers(endpoint: str) -> bool:
+    try:
+        urllib.request.urlopen(endpoint, timeout=5).close()
+    except urllib.error.HTTPError as error:
+        # Who has no credentials is refused: it is there.
+        error.close()
+    except OSError:
+        return False
+    return True
+
+
+def archive(bucket: Bucket, broker: RunningBroker, topic: str, secret_key: str) -> subprocess.CompletedProcess[str]:
+    """Run the command with the environment that a Secret of the Topic's would give it."""
+    jars = ",".join(str(jar) for jar in sorted((TOOLS / "jars").glob("*.jar")))
+    arguments = ["--service-url", broker.service_url, "--admin-url", broker.http_url, "--topic", topic]
+    arguments += ["--path", f"s3a://{BUCKET}/shop", "--master", "local[2]", "--conf", f"spark.jars={jars}"]
+    arguments += ["--conf", "spark.hadoop.fs.s3a.path.style.access=true"]
+    arguments += ["--conf", "spark.hadoop.fs.s3a.endpoint.region=us-east-1"]
+    arguments += ["--conf", "spark.hadoop.fs.s3a.attempts.maximum=1"]
+    environment = os.environ | {
+        "AWS_ACCESS_KEY_ID": bucket.access_key,
+        "AWS_SECRET_ACCESS_KEY": secret_key,
+        "AWS_ENDPOINT_URL": bucket.endpoint,
+    }
+    return subprocess.run(
+        [*COMMAND, "archive", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=RUN_WITHIN_S,
+        check=False,
+    )
+
+
+def rows(bucket: Bucket) -> list[str]:
+    files = dataset.dataset(bucket.files / "shop", partitioning="hive", ignore_prefixes=["_", "."], format="parquet")
+    values = files.to_table(columns=["value"]).column("value").to_pylist()
+    return sorted(bytes(value).decode() for value in values)
+
+
+@pytest.mark.timeout(600)
+def test_an_archive_in_a_bucket_has_every_message_once_and_a_second_run_adds_only_what_is_new(
+    bucket: Bucket, broker: RunningBroker, client: pulsar.Client, topic: str
+) -> None:
+    publish(client, topic, [f"{number:03}".encode() for number in range(200)])
+    done = archive(bucket, broker, topic, bucket.secret_key)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1])["rows"] == 200
+    publish(client, topic, [f"{number:03}".encode() for number in range(200, 250)])
+    done = archive(bucket, broker, topic, bucket.secret_key)
+    assert json.loads(done.stdout.splitlines()[-1])["rows"] == 50
+    assert rows(bucket) == [f"{number:03}" for number in range(250)]
+
+
+@pytest.mark.timeout(600)
+def test_credentials_that_are_wrong_end_the_run_with_the_servers_word(
+    bucket: Bucket, broker: RunningBroker, client: pulsar.Client, topic: str
+) -> None:
+    publish(client, topic, [b"one"])
+    done = archive(bucket, broker, topic, "another-secret")
+    assert done.returncode == 1
+    error = json.loads(done.stdout.splitlines()[-1])["error"]
+    assert "Signature" in error or "403" in error, error
+    assert list(bucket.files.iterdir()) == []
