@@ -154,6 +154,24 @@ def test_cumulative_ack_inside_a_batch(client: pulsar.Client, broker: RunningBro
     assert payloads(receive_many(consumer, 6)) == [b"%d" % i for i in range(4, 10)]
 
 
+def test_cumulative_ack_inside_the_first_batch_without_index_acks_acknowledges_nothing(
+    client: pulsar.Client, broker: RunningBroker, topic: str
+) -> None:
+    """The client names the entry before the batch, which is -1 for the first one of a ledger."""
+    consumer = client.subscribe(topic, "s")
+    publish_batch(client, topic, 10)
+    producer = client.create_producer(topic)
+    last = producer.send(b"10")
+    first, *others = receive_many(consumer, 11, acknowledge=False)
+    consumer.acknowledge_cumulative(first)
+    consumer.close()
+    consumer = client.subscribe(topic, "s")
+    assert backlog(broker, topic, "s") == 11
+    assert payloads(receive_many(consumer, 11, acknowledge=False)) == payloads([first, *others])
+    consumer.acknowledge_cumulative(last)
+    eventually(lambda: backlog(broker, topic, "s") == 0, what="an empty backlog")
+
+
 def test_batch_is_done_when_every_message_is_acked_without_index_acks(
     client: pulsar.Client, broker: RunningBroker, topic: str
 ) -> None:

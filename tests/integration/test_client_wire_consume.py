@@ -91,6 +91,28 @@ def test_cumulative_ack(wired: WireClient, broker: RunningBroker, topic: str, ki
     assert backlog(broker, topic, "s") == 2
 
 
+def test_cumulative_ack_before_the_first_entry_of_a_ledger_is_of_what_is_before_the_ledger(
+    wired: WireClient, broker: RunningBroker, topic: str
+) -> None:
+    consumer = wired.subscribe(topic)
+    ids = publish_numbers(wired, topic, 3)
+    before = wire.MessageIdData(ledgerId=ids[0].ledgerId, entryId=0xFFFFFFFFFFFFFFFF)
+    assert not wired.ack(consumer, before, ack_type=CUMULATIVE).HasField("error")
+    assert backlog(broker, topic, "s") == 3
+
+
+def test_cumulative_ack_of_what_was_never_stored_is_refused(
+    wired: WireClient, broker: RunningBroker, topic: str
+) -> None:
+    consumer = wired.subscribe(topic)
+    *_, last = publish_numbers(wired, topic, 3)
+    for ledger, entry in ((last.ledgerId, last.entryId + 1), (last.ledgerId + 1, 0), (2**63 - 1, 2**63 - 1)):
+        beyond = wire.MessageIdData(ledgerId=ledger, entryId=entry)
+        answer = wired.ack(consumer, beyond, ack_type=CUMULATIVE)
+        assert f"{ledger}:{entry} is not the id of a message" in answer.message
+    assert backlog(broker, topic, "s") == 3
+
+
 @pytest.mark.parametrize("kind", [Sub.Shared, Sub.Key_Shared], ids=Sub.SubType.Name)
 def test_cumulative_ack_is_refused_on_shared_types(
     wired: WireClient, broker: RunningBroker, topic: str, kind: int

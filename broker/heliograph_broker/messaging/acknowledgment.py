@@ -11,7 +11,7 @@ from heliograph_broker.protocol.wire_pb2 import CommandSubscribe
 
 from .consumer import Consumer
 from .cursor import Cursor
-from .errors import BrokerError, NotAllowed, PersistenceError
+from .errors import BrokerError, NotAllowed, PersistenceError, PreconditionFailed
 from .retention import first_received_after
 
 if TYPE_CHECKING:
@@ -172,7 +172,10 @@ class Acknowledgments:
             self.view.entry_acknowledged(offset)
 
     def acknowledge_cumulative(self, consumer: Consumer, up_to: AckId, done: Done | None) -> None:
-        """Acknowledge everything up to and including ``up_to``. Refused on Shared and Key_Shared."""
+        """Acknowledge everything up to and including ``up_to``, of which the entry -1 is before the first of a ledger.
+
+        Refused on Shared and Key_Shared, and beyond the last entry there is: nobody can have received that.
+        """
         if self.sub_type in (SHARED, KEY_SHARED):
             error = NotAllowed(
                 f"Cumulative acknowledgment is not allowed on a {TYPE_NAMES[self.sub_type]} subscription"
@@ -180,12 +183,20 @@ class Acknowledgments:
             if done is not None:
                 done(error)
             return
+        if (up_to.ledger_id, up_to.entry_id) > self.topic.last_position():
+            if done is not None:
+                done(
+                    PreconditionFailed(
+                        f"{up_to.ledger_id}:{up_to.entry_id} is not the id of a message of {self.topic.name}"
+                    )
+                )
+            return
         consumer.last_acked_ms = self.last_acked_ms = self.topic.host.clock.now_ms()
         if self.view is not None:
             self.view.acknowledge_trimmed_up_to(*up_to)
         offset = self.topic.offset_at_or_after(up_to.ledger_id, up_to.entry_id)
         if self.topic.offset_of(up_to.ledger_id, up_to.entry_id) is None:
-            # Trimmed meanwhile, or beyond the end: everything below it that exists.
+            # Trimmed meanwhile: everything below it that exists.
             self.acknowledge_up_to(offset - 1, done)
         elif up_to.remaining:
 

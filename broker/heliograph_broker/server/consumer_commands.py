@@ -165,7 +165,8 @@ def ack(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
             done(NotAllowed("transactions are not supported by this broker"))
         return
     ids = [
-        AckId(i.ledgerId, i.entryId, remaining_of(list(i.ack_set)) if i.ack_set else None) for i in request.message_id
+        AckId(i.ledgerId, _signed(i.entryId), remaining_of(list(i.ack_set)) if i.ack_set else None)
+        for i in request.message_id
     ]
     if request.ack_type == wire.CommandAck.Cumulative:
         if len(ids) != 1:
@@ -175,6 +176,11 @@ def ack(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
         consumer.subscription.acknowledge_cumulative(consumer, ids[0], done)
     else:
         consumer.subscription.acknowledge(consumer, ids, done)
+
+
+def _signed(number: int) -> int:
+    """Return what a client meant by a number that is unsigned on the wire: before a ledger's first entry comes -1."""
+    return number if number <= _INT64_MAX else number - (1 << 64)
 
 
 def redeliver(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
