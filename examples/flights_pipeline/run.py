@@ -36,8 +36,8 @@ from examples.flights.dataset import DataSetMissing
 from .flights import Expected, PublishFailed, publish
 
 MANIFEST = Path(__file__).with_name("pipeline.yaml")
-TOPIC = "persistent://nyc/pipeline/flights"
-AGAIN = "persistent://nyc/pipeline/again"
+TOPIC = "persistent://nyc13/pipeline/flights"
+AGAIN = "persistent://nyc13/pipeline/again"
 _PLOT = re.compile(r'<img id="(\w+)"[^>]*src="data:image/png;base64,([^"]+)"')
 
 
@@ -112,7 +112,7 @@ def _run(broker: ChildBroker, spark: SparkSession, out: Path, limit: int | None)
     for key, flight in expected.last.items():
         checks.equal(f"compact: last flight of {key}", flight, found.get(key))
 
-    report = UsageOptions(urls, str(out / "report"), ("nyc",), archive=path, clock="event")
+    report = UsageOptions(urls, str(out / "report"), ("nyc13",), archive=path, clock="event")
     _timed("reported", lambda: usage(spark, report), lambda done: done.messages)
     _check_report(checks, expected, out / "report")
     return checks
