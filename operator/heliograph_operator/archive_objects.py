@@ -10,7 +10,7 @@ from typing import Any, Final
 from heliograph_broker.resources.archive_spec import MOUNT, SUBSCRIPTION, ArchiveSpec
 
 from .kinds import API_VERSION, GROUP, Body, Kind
-from .workload import USER, Manifest
+from .workload import CONTAINER_SECURITY, POD_SECURITY, Manifest
 
 CRON_JOB: Final = Kind("CronJob", "cronjobs", "batch/v1")
 JOB: Final = Kind("Job", "jobs", "batch/v1")
@@ -106,14 +106,7 @@ def _pod(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite) -> Ma
         "enableServiceLinks": False,
         # A run may be killed at any moment, and does not listen before.
         "terminationGracePeriodSeconds": 5,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": POD_SECURITY,
         "containers": [_container(spec, body, source, site)],
         "volumes": volumes,
     }
@@ -136,12 +129,7 @@ def _container(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite)
         "terminationMessagePath": RESULT,
         # What ends before it has a result says why in its log.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {
-            "readOnlyRootFilesystem": True,
-            "allowPrivilegeEscalation": False,
-            "runAsNonRoot": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": CONTAINER_SECURITY,
         "volumeMounts": mounts,
     }
     if spec.secret_ref is not None:

@@ -18,8 +18,24 @@ Manifest = dict[str, Any]
 
 BROKER_PORT: Final = 6650
 HTTP_PORT: Final = 8080
-#: The image's user; its data directory belongs to it.
-USER: Final = 10001
+#: The images' user; the broker's data directory belongs to it.
+_USER: Final = 10001
+#: Of every pod and container that the operator makes.
+POD_SECURITY: Final[Manifest] = {
+    "runAsNonRoot": True,
+    "runAsUser": _USER,
+    "runAsGroup": _USER,
+    "fsGroup": _USER,
+    # Changing the owner of every file at every start would take minutes on a large volume.
+    "fsGroupChangePolicy": "OnRootMismatch",
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+CONTAINER_SECURITY: Final[Manifest] = {
+    "readOnlyRootFilesystem": True,
+    "allowPrivilegeEscalation": False,
+    "runAsNonRoot": True,
+    "capabilities": {"drop": ["ALL"]},
+}
 VOLUME: Final = "data"
 CONFIG_HASH: Final = f"{GROUP}/config"
 #: The StatefulSet's controller puts "-<ten digits>" behind the name, into a label of at most 63 characters.
@@ -146,15 +162,7 @@ def _pod(cluster: BrokerCluster, body: Body, site: Site) -> Manifest:
         # As a variable, a Service named heliograph would be read as a setting.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": spec.termination_grace_period_seconds,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            # Changing the owner of every file at every start would take minutes on a large volume.
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": POD_SECURITY,
         "containers": [_container(cluster, body, site)],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }
@@ -198,12 +206,7 @@ def _container(cluster: BrokerCluster, body: Body, site: Site) -> Manifest:
             {"name": "pulsar", "containerPort": BROKER_PORT, "protocol": "TCP"},
             {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
         ],
-        "securityContext": {
-            "readOnlyRootFilesystem": True,
-            "allowPrivilegeEscalation": False,
-            "runAsNonRoot": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": CONTAINER_SECURITY,
         # A broker that reads back a large volume is slow, not dead: ten minutes before anybody thinks otherwise.
         "startupProbe": _probe("/health/live", period=2, failures=300),
         "livenessProbe": _probe("/health/live", period=10, failures=6),
