@@ -99,6 +99,7 @@ def test_the_broker_image_says_what_it_is_and_never_runs_as_root(
     assert not [name for name in settings["Env"] if "PIP" in name]
 
 
+@pytest.mark.spark_image
 def test_the_spark_image_has_one_user_and_one_entry_for_driver_and_executors(cluster: Cluster, images: Images) -> None:
     if cluster.is_kind:
         pytest.skip("the image is looked at where buildah makes it")

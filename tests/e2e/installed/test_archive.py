@@ -14,6 +14,8 @@ from tests.support.cluster_fixtures import Images
 
 from .conftest import Installation
 
+pytestmark = pytest.mark.spark_image
+
 TOPIC = "persistent://shop/payments/receipts"
 #: Spark's driver and one executor, as small as they can be.
 SMALL = {
