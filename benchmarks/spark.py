@@ -104,7 +104,7 @@ def archive(broker: BrokerProcess, topic: str, directory: Path, messages: int) -
     urls = ["--service-url", broker.service_url, "--admin-url", broker.http_url]
     began = time.monotonic()
     process = subprocess.Popen(
-        [COMMAND, "archive", "--topic", topic, "--path", str(directory), "--file-size", "16MiB", *urls],
+        [COMMAND, "archive", "--topic", topic, "--path", str(directory), "--file-size", "16Mi", *urls],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from heliograph_broker.resources.sizes import InvalidSize, parse_size
 from pyspark.sql import SparkSession
 
 from .session import Broker, Result, SessionOptions, pairs, run_job
@@ -41,7 +41,6 @@ TopicsPattern = Annotated[
 
 DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
 DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 @app.callback()
@@ -49,12 +48,18 @@ def _group() -> None:
     """Moves topics of Heliograph, or of any Pulsar, with Spark. Each command ends with one line of JSON on stdout."""
 
 
-def size(text: str) -> int:
-    """A number of bytes as ``128MiB``, ``64k`` or ``1000``. Raises :class:`typer.BadParameter`."""
-    found = re.fullmatch(r"(\d{1,15})\s*([kmg]?)(?:i?b)?", text.strip().lower())
-    if found is None or int(found[1]) == 0:
-        raise typer.BadParameter(f"{text!r} is not a size above zero such as 128MiB")
-    return int(found[1]) * _UNITS[found[2]]
+def file_bytes(text: str) -> int:
+    """The bytes of ``--file-size``, which is written as every size here. Raises :class:`typer.BadParameter`."""
+    try:
+        size = parse_size(text)
+    except InvalidSize:
+        size = 0
+    if size <= 0:
+        raise typer.BadParameter(
+            f"{text!r} is not a size of files; valid: 128Mi, 1G or a number of bytes, above zero",
+            param_hint="'--file-size'",
+        )
+    return size
 
 
 @app.command("archive")
@@ -67,7 +72,9 @@ def archive_command(
         str, typer.Option(help="Durable subscription that holds what is not archived yet.")
     ] = "heliograph-archive",
     checkpoint: Annotated[str | None, typer.Option(help="Where its state is; else PATH/_checkpoint.")] = None,
-    file_size: Annotated[str, typer.Option(help="About how large a file gets.")] = "128MiB",
+    file_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="About how large a file gets: 128Mi, 1G or bytes.")
+    ] = "128Mi",
     service_url: ServiceUrl = DEFAULT_SERVICE_URL,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
     option: SourceOption = None,
@@ -87,7 +94,7 @@ def archive_command(
         path=path,
         subscription=subscription,
         checkpoint=checkpoint,
-        file_bytes=size(file_size),
+        file_bytes=file_bytes(file_size),
     )
     run_job("archive", SessionOptions(master, pairs("--conf", conf)), result, lambda spark: archive(spark, options))
 

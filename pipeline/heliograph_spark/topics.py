@@ -16,7 +16,13 @@ from .ranges import Ledger
 
 #: A broker that says something can be read gives it within this time.
 _FIRST_WITHIN_MS = 30_000
-_PARTITION = re.compile(r"-partition-\d+$")
+#: How the name of a partition goes on after its topic's.
+PARTITION = re.compile(r"-partition-\d+$")
+
+
+def topic_of(partition: str) -> str:
+    """The topic's name without the number of the partition."""
+    return PARTITION.sub("", partition)
 
 
 def find_topics(options: ReadOptions) -> list[str]:
@@ -52,17 +58,20 @@ def _matching(connection: Connection, pattern: str) -> list[str]:
     listed = ask_admin(connection, f"persistent/{namespace}")
     if listed is None:
         raise PulsarSourceError(f"topicsPattern: there is no namespace {namespace!r}, in which {pattern!r} looks")
-    topics = {_PARTITION.sub("", each) for each in listed}
+    topics = {topic_of(each) for each in listed}
     return sorted(each for each in topics if re.fullmatch(whole, each))
+
+
+def is_there(connection: Connection, topic: str) -> bool:
+    """Whether the broker has the topic, partitioned or not, by its whole name. Raises :class:`PulsarSourceError`."""
+    path = topic_path(topic)
+    parts = ask_admin(connection, f"{path}/partitions") or {}
+    return bool(parts.get("partitions")) or ask_admin(connection, f"{path}/stats") is not None
 
 
 def _check_is_there(options: ReadOptions, topic: str) -> None:
     deadline = time.monotonic() + options.poll_timeout_ms / 1000
-    while True:
-        path = topic_path(topic)
-        parts = ask_admin(options.connection, f"{path}/partitions")
-        if (parts or {}).get("partitions") or ask_admin(options.connection, f"{path}/stats") is not None:
-            return
+    while not is_there(options.connection, topic):
         if not options.wait_for_topic:
             raise PulsarSourceError(f"there is no topic {topic}")
         if time.monotonic() > deadline:
@@ -113,12 +122,12 @@ def last_position(client: pulsar.Client, topic: str) -> Position | None:
 def _of_topic(place: Any, topic: str) -> Any:
     if not isinstance(place, dict):
         return place
-    return place.get(topic, place.get(_PARTITION.sub("", topic)))
+    return place.get(topic, place.get(topic_of(topic)))
 
 
 def check_named_topics(options: ReadOptions, partitions: list[str]) -> None:
     """Raise :class:`OptionError` for offsets or times of a topic that the query does not read."""
-    read = {*partitions, *(_PARTITION.sub("", each) for each in partitions)}
+    read = {*partitions, *map(topic_of, partitions)}
     for name, place in (("starting", options.starting), ("ending", options.ending)):
         if isinstance(place, dict) and (others := sorted(place.keys() - read)):
             raise OptionError(f"{name}Offsets or {name}Time: {', '.join(others)} is not among the topics read")

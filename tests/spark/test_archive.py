@@ -248,7 +248,9 @@ def test_the_command_ends_with_one_line_of_json_on_stdout_and_in_the_file(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
     publish(client, topic, [b"0", b"1"])
-    done = command(broker, tmp_path / "a", "--topic", topic, "--result", str(tmp_path / "result"))
+    done = command(
+        broker, tmp_path / "a", "--topic", topic, "--result", str(tmp_path / "result"), "--file-size", "1.5Mi"
+    )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert json.loads((tmp_path / "result").read_text()) == said
@@ -262,7 +264,8 @@ def test_the_command_ends_with_one_line_of_json_on_stdout_and_in_the_file(
     ("arguments", "said"),
     [
         (("--format", "orc"), "'orc' is not known; there is parquet"),
-        (("--file-size", "small"), "'small' is not a size"),
+        (("--file-size", "128MB"), "'128MB' is not a size of files; valid:"),
+        (("--file-size", "infinite"), "'infinite' is not a size of files"),
     ],
 )
 def test_an_argument_that_cannot_be_understood_is_wrong_usage(

@@ -6,7 +6,6 @@ in them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 from heliograph_spark.connection import ask_admin, topic_path
 from heliograph_spark.errors import JobError, OptionError
 from heliograph_spark.options import Connection
+from heliograph_spark.topics import topic_of
 
-_PARTITION = re.compile(r"-partition-\d+$")
 _PRECISELY = "getPreciseBacklog=true&subscriptionBacklogSize=true&getEarliestTimeInBacklog=true"
 #: Pulsar's own tenant, and how the topics begin that it keeps its own things in.
 _SYSTEM_TENANT = "pulsar"
@@ -55,11 +54,6 @@ class PartitionStats:
     def slowest(self) -> Lag | None:
         """The subscription that the quota counts."""
         return max(self.lags, key=lambda each: each.bytes, default=None)
-
-
-def topic_of(partition: str) -> str:
-    """The topic's name without the number of the partition."""
-    return _PARTITION.sub("", partition)
 
 
 def find_partitions(connection: Connection, tenants: Sequence[str]) -> list[str]:

@@ -25,6 +25,7 @@ from heliograph_spark.options import Connection, WriteOptions, full_name, write_
 from heliograph_spark.positions import Position
 from heliograph_spark.schemas import METADATA, TopicSchema, columns_of, schema_of_topic
 from heliograph_spark.session import Broker, progress
+from heliograph_spark.topics import is_there
 
 from .moments import write_moment
 from .pacing import shares
@@ -145,7 +146,7 @@ def _written_as(
     None is the one that follows from the columns: the bytes, text or number in ``value``, or Avro.
     """
     columns = t.StructType([field for field in rows.fields if field.name not in METADATA.names])
-    if connection.admin_url is not None and not _is_there(connection, target):
+    if connection.admin_url is not None and not is_there(connection, target):
         raise JobError(f"there is no topic {target} to send to")
     with connected(connection) as client:
         schema = schema_of_topic(client, target)
@@ -162,12 +163,6 @@ def _written_as(
             return schema, columns
     _encoder(columns, None)
     return None, columns
-
-
-def _is_there(connection: Connection, topic: str) -> bool:
-    path = topic_path(topic)
-    parts = (ask_admin(connection, f"{path}/partitions") or {}).get("partitions")
-    return bool(parts) or ask_admin(connection, f"{path}/stats") is not None
 
 
 def _check_target(writing: WriteOptions, target: str) -> None:

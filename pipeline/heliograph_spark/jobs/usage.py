@@ -20,6 +20,7 @@ from heliograph_spark.archived import archived_topics, read_archive, topic_direc
 from heliograph_spark.files import Directory
 from heliograph_spark.options import read_options
 from heliograph_spark.session import Broker, progress
+from heliograph_spark.topics import PARTITION
 
 from .broker_stats import Lag, PartitionStats, find_partitions, stats_of
 from .forecast import interval_for
@@ -137,7 +138,7 @@ def _messages(spark: SparkSession, options: UsageOptions, stats: Sequence[Partit
     if options.clock == "event":
         at = f.coalesce(f.unix_millis("__eventTime"), at)
     return source.select(
-        f.regexp_replace("__topic", r"-partition-\d+$", "").alias("topic"),
+        f.regexp_replace("__topic", PARTITION.pattern, "").alias("topic"),
         f.col("__topic").alias("partition"),
         f.decode("__key", "UTF-8").alias("key"),
         f.coalesce(f.length("value"), f.lit(0)).cast("bigint").alias("bytes"),
