@@ -21,7 +21,7 @@ _TOPIC_NAMES = ("topic", "topics", "topicsPattern")
 _READ = (
     *("startingOffsets", "endingOffsets", "startingTime", "endingTime", "failOnDataLoss", "allowDifferentTopicSchemas"),
     *("maxBytesPerTrigger", "maxEntriesPerSplit", "predefinedSubscription", "subscriptionPrefix", "pollTimeoutMs"),
-    *("waitingForNonExistedTopic", "acknowledgePredefinedSubscription"),
+    *("waitingForNonExistedTopic", "acknowledgePredefinedSubscription", "pushDownFilters", "publishTimeSkewMs"),
 )
 
 
@@ -34,6 +34,12 @@ def _boolean(text: str) -> bool:
 def _positive(text: str) -> int:
     if not re.fullmatch(r"\d{1,18}", text) or int(text) == 0:
         raise ValueError("not a whole number above zero")
+    return int(text)
+
+
+def _milliseconds(text: str) -> int:
+    if not re.fullmatch(r"\d{1,15}", text):
+        raise ValueError("not a number of milliseconds")
     return int(text)
 
 
@@ -107,6 +113,10 @@ class ReadOptions:
     wait_for_topic: bool = False
     #: False if somebody else holds the subscription and acknowledges.
     acknowledges: bool = True
+    #: Whether a batch query leaves out what its filters do not want, before reading.
+    push_down: bool = False
+    #: By how much (ms) a message's publish time may differ from when the broker received it.
+    skew_ms: int = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +241,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         poll_timeout_ms=given.read("pollTimeoutMs", _positive, 120_000),
         wait_for_topic=given.read("waitingForNonExistedTopic", _boolean, False),
         acknowledges=given.read("acknowledgePredefinedSubscription", _boolean, True),
+        push_down=given.read("pushDownFilters", _boolean, False),
+        skew_ms=given.read("publishTimeSkewMs", _milliseconds, 600_000),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING
 
 import pulsar
@@ -13,6 +13,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
@@ -23,11 +24,12 @@ from .decoding import Decoder, check_columns
 from .errors import DataLossError, PulsarSourceError, named
 from .options import ReadOptions, read_options, write_options
 from .positions import BEGINNING, Position, read_offsets, write_offsets
+from .pruning import Pruning
 from .ranges import Range, cut, within_bytes
 from .reading import read_range
 from .schemas import RAW, TopicSchema, columns_of, common_schema
 from .sink import BatchSink, StreamSink
-from .topics import check_named_topics, end_of, find_partitions, last_position, ledgers_of, start_of
+from .topics import check_named_topics, end_of, find_partitions, first_position, last_position, ledgers_of, start_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +65,8 @@ class PulsarDataSource(DataSource):
         return columns_of(schema, topic)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(schema, read_options(self.options, streaming=False))
+        options = read_options(self.options, streaming=False)
+        return (FilteredBatchReader if options.push_down else BatchReader)(schema, options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(schema, read_options(self.options, streaming=True))
@@ -90,15 +93,12 @@ def _read(split: Split, columns: StructType, schema: TopicSchema, options: ReadO
 
 
 class BatchReader(DataSourceReader):
-    """Reads from where the query starts to where it ends, both found once, before the first task runs.
-
-    It takes no filters: Spark 4.3 keeps a reader with what was pushed to it for the data frame's other queries, too,
-    which would then miss rows in silence.
-    """
+    """Reads from where the query starts to where it ends, both found once, before the first task runs."""
 
     def __init__(self, columns: StructType, options: ReadOptions) -> None:
         self._columns = columns
         self._options = options
+        self._pruning = Pruning()
         self._schema, topic = _schema(options)
         check_columns(columns, self._schema, topic)
 
@@ -107,16 +107,37 @@ class BatchReader(DataSourceReader):
         with connected(self._options.connection) as client:
             topics = find_partitions(client, self._options)
             check_named_topics(self._options, topics)
-            for topic in topics:
+            for topic in filter(self._pruning.reads, topics):
                 end = end_of(client, topic, self._options)
-                if end is not None and (start := start_of(client, topic, self._options, "earliest")) < end:
-                    found.extend(Split(each) for each in cut(Range(topic, start, end), self._options.max_entries))
+                if end is None or (start := start_of(client, topic, self._options, "earliest")) >= end:
+                    continue
+                wanted = self._pruned(client, Range(topic, start, end))
+                if wanted.start < wanted.end:
+                    found.extend(Split(each) for each in cut(wanted, self._options.max_entries))
         # Spark refuses a query of no partitions.
         return found or [Split(Range("", BEGINNING, BEGINNING))]
+
+    def _pruned(self, client: pulsar.Client, whole: Range) -> Range:
+        """The range without what was published too early or too late, as the broker finds it by time."""
+        start, end, skew_ms = whole.start, whole.end, self._options.skew_ms
+        if self._pruning.earliest_ms is not None:
+            at = max(0, self._pruning.earliest_ms - skew_ms)
+            start = max(start, first_position(client, whole.topic, at) or end)
+        if self._pruning.latest_ms is not None:
+            end = min(end, first_position(client, whole.topic, self._pruning.latest_ms + skew_ms + 1) or end)
+        return Range(whole.topic, start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Split)
         return _read(partition, self._columns, self._schema, self._options)
+
+
+class FilteredBatchReader(BatchReader):
+    """Leaves out the topics and times that the query's filters do not want; Spark applies the filters all the same."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._pruning = Pruning.of(filters)
+        return filters
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
