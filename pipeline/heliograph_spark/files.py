@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from .errors import JobError
+
+#: Where files are written before they have their places, on the same file system: no reader looks there.
+STAGING = "_staging"
+#: What a path cannot have: where it is one of Hadoop's patterns, files that are there would not be found.
+_PATTERN = frozenset("*?[]{}\\")
 
 
 class Directory:
@@ -15,6 +20,8 @@ class Directory:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.path = path.rstrip("/") or "/"
+        if found := _PATTERN & set(path):
+            raise JobError(f"{path}: Hadoop and Spark would take {' and '.join(sorted(found))} in it for a pattern")
         self._jvm: Any = spark._jvm
         context: Any = spark.sparkContext
         try:
@@ -108,3 +115,16 @@ class Directory:
             self._system.delete(self._at(name), True)
         except Py4JJavaError as error:
             raise self._refused(name, error) from error
+
+
+def stage(root: Directory, name: str, frame: DataFrame, *partitions: str) -> int:
+    """Write rows as Parquet into ``root/_staging/name``, anew, in directories by these columns.
+
+    Returns the number of rows. Raises :class:`JobError` and what Spark raises; what is written in part stays there,
+    where nobody reads.
+    """
+    root.delete(f"{STAGING}/{name}")
+    path = f"{root.path}/{STAGING}/{name}"
+    frame.write.partitionBy(*partitions).option("compression", "zstd").parquet(path)
+    # Counted in the files: the rows themselves may not come again as they were.
+    return int(frame.sparkSession.read.schema(frame.schema).parquet(path).count())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pulsar
@@ -117,9 +118,45 @@ def test_a_damaged_file_is_named_and_the_table_stays(
     assert in_the_table(spark, tmp_path / "tables", name) == {b"k": b"1"}
 
 
+def test_runs_side_by_side_make_one_whole_table_and_leave_nothing_beside_it(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    producer = client.create_producer(topic)
+    for number in range(500):
+        producer.send_async(b"%d" % number, ignore_receipt, partition_key=f"k{number % 300}")
+    producer.flush()
+    name = archived(spark, broker, topic, tmp_path / "archive")
+    options = CompactOptions(str(tmp_path / "archive"), str(tmp_path / "tables"))
+    # What a killed run has left of the version that is made now; it may be one that runs, and goes with the next one.
+    left = tmp_path / "tables" / "_staging" / Path(topic_directory("", name)).name / "00000001-killed"
+    left.mkdir(parents=True)
+    with ThreadPoolExecutor(3) as runs:
+        done = list(runs.map(lambda _: compact(spark, options), range(3)))
+    assert any(each.error is None for each in done)
+    assert all(each.error is None or "another run has made version 1" in each.error for each in done)
+    expected = {b"k%d" % (number % 300): b"%d" % number for number in range(500)}
+    assert in_the_table(spark, tmp_path / "tables", name) == expected
+    assert [each.name for each in left.parent.iterdir()] == [left.name]
+    producer.send(b"x", partition_key="k0")
+    archived(spark, broker, topic, tmp_path / "archive")
+    assert compact(spark, options).error is None
+    assert in_the_table(spark, tmp_path / "tables", name) == expected | {b"k0": b"x"}
+    assert list(left.parent.iterdir()) == []
+
+
+def test_what_is_said_of_a_table_and_cannot_be_read_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    directory = Path(topic_directory(str(tmp_path), "t"))
+    directory.mkdir()
+    (directory / "_version-00000001.json").write_text("{")
+    with pytest.raises(JobError, match=r"_version-00000001\.json: what is said of a table cannot be read"):
+        read_table(spark, str(tmp_path), "t")
+
+
 def test_what_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(JobError, match="there is no such directory"):
         compact(spark, CompactOptions(str(tmp_path / "a"), str(tmp_path / "b")))
+    with pytest.raises(JobError, match=r"Hadoop and Spark would take \[ and \] in it for a pattern"):
+        compact(spark, CompactOptions(str(tmp_path / "[a]"), str(tmp_path / "b")))
     with pytest.raises(JobError, match="this is no archive"):
         compact(spark, CompactOptions(str(tmp_path), str(tmp_path / "b")))
     (tmp_path / "topic=persistent%3A%2F%2Fpublic%2Fdefault%2Ft").mkdir()

@@ -26,7 +26,7 @@ from heliograph_spark.archived import DATE, keep_columns, topic_directory
 from heliograph_spark.checkpoints import committed_offsets, offsets_of, query_id
 from heliograph_spark.connection import connected
 from heliograph_spark.errors import JobError, PulsarSourceError
-from heliograph_spark.files import Directory
+from heliograph_spark.files import STAGING, Directory, stage
 from heliograph_spark.holding import Hold, backlog
 from heliograph_spark.options import ReadOptions, read_options
 from heliograph_spark.positions import BEGINNING
@@ -34,8 +34,6 @@ from heliograph_spark.ranges import Range, stored_bytes
 from heliograph_spark.session import Broker, progress, reason
 from heliograph_spark.topics import find_partitions, find_topics, ledgers_of
 
-#: Where a micro-batch is written first, on the archive's own file system.
-STAGING = "_staging"
 #: Spark gives a Python process ten seconds to begin, which are too few where there is little CPU. The checkpoint makes
 #: it safe to start the query again.
 _TOO_SLOW = "Python worker failed to connect back"
@@ -198,10 +196,8 @@ class _TopicRun:
         ranges = [Range(topic, before.get(topic, BEGINNING), end) for topic, end in ends.items()]
         ranges = [each for each in ranges if each.start < each.end]
         size = stored_bytes(ranges, {each.topic: ledgers_of(asked.connection, each.topic) for each in ranges})
-        self._archive.delete(self._staging)
-        staged = f"{self._archive.path}/{self._staging}"
         frame = batch.withColumn(DATE, expr(_DAY)).coalesce(max(1, -(-size // self._options.file_bytes)))
-        frame.write.partitionBy(DATE).option("compression", "zstd").parquet(staged)
+        rows = stage(self._archive, self._directory, frame, DATE)
         # From here on it takes a moment, and a killed run's part of it is undone first.
         name = f"{query_id(self._checkpoint)}-{number:08}"
         if self._first:
@@ -209,7 +205,10 @@ class _TopicRun:
                 self._files.delete(left)
             self._first = False
         found = self._archive.matching(f"{self._staging}/{DATE}=*/*.parquet")
-        rows = self._spark.read.parquet(staged).count() if found else 0
+        if rows and not found:
+            raise JobError(
+                f"{self._archive.path}/{self._staging}: {rows} rows were written there, and no file is there"
+            )
         for place, file in enumerate(found):
             day = file.split("/")[-2]
             self._files.make(day)

@@ -8,7 +8,7 @@ Each topic is one table, made anew from the whole archive: a later message can d
 was deleted is in no table. If no file was added to the archive the table stays as it is. A table is a directory
 ``TO/topic=<name>/version=<number>``, which counts from when the file ``_version-<number>.json`` beside it is there, the
 last thing to be written: no reader that goes by it (:func:`read_table`) sees half a table. The version before the
-last is kept for those who are reading it.
+last is kept for those who are reading it. Of runs side by side the first one's version counts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import json
 import re
 import struct
 import time
+import uuid
 from dataclasses import dataclass, field, replace
 
 import pandas as pd
@@ -30,15 +31,13 @@ from pyspark.sql.types import BinaryType, StringType
 
 from heliograph_spark.archived import DATE, archived_topics, read_archive, topic_directory
 from heliograph_spark.errors import JobError, PulsarSourceError
-from heliograph_spark.files import Directory
+from heliograph_spark.files import STAGING, Directory, stage
 from heliograph_spark.options import full_name
 from heliograph_spark.positions import Position
 from heliograph_spark.schemas import METADATA, VALUE
 from heliograph_spark.session import progress, reason
 
 _VERSION = re.compile(r"_version-(\d{8})\.json")
-#: Where a table is written first, on its own file system.
-_STAGING = "_staging"
 _KEPT_VERSIONS = 2
 
 
@@ -84,7 +83,7 @@ def compact(spark: SparkSession, options: CompactOptions) -> CompactResult:
     """
     began = time.monotonic()
     there = archived_topics(spark, options.path)
-    topics = [full_name(each) for each in options.topics] or there
+    topics = list(dict.fromkeys(map(full_name, options.topics))) or there
     if missing := [each for each in topics if each not in there]:
         raise JobError(f"{options.path}: {missing[0]} is not archived there")
     result = CompactResult(topics=len(topics))
@@ -117,9 +116,12 @@ def _versions(directory: Directory) -> dict[int, Table]:
     found = {}
     for name in directory.names():
         if number := _VERSION.fullmatch(name):
-            said = json.loads(directory.read_text(name))
             path = f"{directory.path}/version={number[1]}"
-            found[int(number[1])] = Table(path, said["rows"], said["made_of"])
+            try:
+                said = json.loads(directory.read_text(name))
+                found[int(number[1])] = Table(path, said["rows"], said["made_of"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise JobError(f"{directory.path}/{name}: what is said of a table cannot be read: {error}") from error
     return found
 
 
@@ -134,16 +136,23 @@ def _make(spark: SparkSession, options: CompactOptions, topic: str) -> tuple[Tab
     if versions and versions[newest].made_of == made_of:
         return versions[newest], False
     root = Directory(spark, options.to)
-    staged = f"{_STAGING}/{directory.path.rsplit('/', 1)[-1]}"
-    root.delete(staged)
-    frame = last_values(read_archive(spark, options.path, topic))
-    frame.write.option("compression", "zstd").parquet(f"{root.path}/{staged}")
-    rows = spark.read.schema(frame.schema).parquet(f"{root.path}/{staged}").count()
+    encoded = directory.path.rsplit("/", 1)[-1]
+    for left in root.names(f"{STAGING}/{encoded}"):
+        # Of a run that was killed. Of a version that does not count yet it may be one that runs beside this.
+        if int(left.partition("-")[0]) <= newest:
+            root.delete(f"{STAGING}/{encoded}/{left}")
     number = f"{newest + 1:08}"
-    # A run that was killed before its version counted has left this.
-    directory.delete(f"version={number}")
-    directory.make()
-    root.rename(staged, f"{directory.path.rsplit('/', 1)[-1]}/version={number}")
+    staged = f"{encoded}/{number}-{uuid.uuid4().hex}"
+    try:
+        rows = stage(root, staged, last_values(read_archive(spark, options.path, topic)))
+        if newest + 1 in _versions(directory):
+            raise JobError(f"{directory.path}: another run has made version {newest + 1} meanwhile")
+        # A run that was killed before its version counted has left this.
+        directory.delete(f"version={number}")
+        directory.make()
+        root.rename(f"{STAGING}/{staged}", f"{encoded}/version={number}")
+    finally:
+        root.delete(f"{STAGING}/{staged}")
     directory.write_text(f"_version-{number}.json", json.dumps({"rows": rows, "made_of": made_of}))
     for old in sorted(versions)[: -(_KEPT_VERSIONS - 1)]:
         directory.delete(f"_version-{old:08}.json")
