@@ -14,21 +14,22 @@ from .ranges import Range
 
 #: How long one wait is before the broker is asked whether there is anything to wait for.
 _WAIT_MS = 500
+#: Entries before the start that are looked at again: a message sent in chunks is read with its last one, and the client
+#: gives it only to whom it has given the first.
+_LOOK_BACK = 32
 
 
 def read_range(client: pulsar.Client, wanted: Range, options: ReadOptions) -> Iterator[pulsar.Message]:
     """Every message after ``wanted.start`` up to ``wanted.end``.
 
-    The reader begins with the entry at the start, which was read before: while it is there, so is all that follows.
+    The reader begins before the start, with what was read already: while any of that is there, so is all that follows.
     Raises :class:`DataLossError` if messages of the range are gone and the options ask for it, and
     :class:`PulsarSourceError` if nothing came for ``pollTimeoutMs``.
     """
     topic, start, end = wanted.topic, wanted.start, wanted.end
     if end <= start:
         return
-    at = pulsar.MessageId(-1, start.ledger, start.entry, -1)._msg_id
-    if start.entry < 0:
-        at = pulsar.MessageId(-1, start.ledger, 0, -1)._msg_id
+    at = pulsar.MessageId(-1, start.ledger, max(0, start.entry - _LOOK_BACK), -1)._msg_id
     with named(f"reading {topic} from {start}"):
         reader = client.create_reader(topic, at, start_message_id_inclusive=True, **options.reader)
     try:
@@ -83,7 +84,7 @@ def _gap(start: Position, first: Position, *, guarded: bool) -> str:
 
     A subscription holds what is not read yet, so the first entry of a later ledger follows when there is one.
     """
-    if first.entry_key == start.entry_key or first.entry_key == (start.ledger, start.entry + 1):
+    if first.entry_key <= (start.ledger, start.entry + 1):
         return ""
     if first.ledger > start.ledger and first.entry == 0 and (guarded or start.ledger == 0):
         return ""

@@ -81,6 +81,21 @@ def test_a_batch_is_read_message_by_message_from_and_to_an_offset_within_it(
     assert values(frame) == [b"3", b"4", b"5", b"6"]
 
 
+def test_a_message_in_chunks_is_read_once_wherever_the_splits_are_cut(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    whole = [bytes([number]) * 11_000_000 for number in range(2)]
+    producer = client.create_producer(topic, chunking_enabled=True, batching_enabled=False)
+    small = client.create_producer(topic)
+    for content in whole:
+        producer.send(content)
+        small.send(b"small")
+    frame = read(spark, broker, topic=topic, maxEntriesPerSplit="1")
+    assert frame.rdd.getNumPartitions() >= 6, "the messages were not sent in chunks"
+    found = sorted(frame.selectExpr("length(value)", "hex(left(value, 1))").collect())
+    assert [tuple(row) for row in found] == [(5, "73"), (5, "73"), (11_000_000, "00"), (11_000_000, "01")]
+
+
 def test_a_time_says_where_to_begin_and_where_to_end(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
