@@ -68,11 +68,19 @@ def open_client(connection: Connection) -> pulsar.Client:
             raise PulsarSourceError(f"connecting to {connection.service_url}: {error}") from error
 
 
+def check_admin(connection: Connection) -> None:
+    """Raise :class:`OptionError` if it is not said where the REST API is."""
+    if connection.admin_url is None:
+        raise OptionError("admin.url (--admin-url): is missing, such as http://localhost:8080")
+
+
 def ask_admin(connection: Connection, path: str) -> Any:
     """GET ``/admin/v2/<path>`` and decode it; None if there is no such thing.
 
-    Raises :class:`PulsarSourceError`, naming the address, if the answer is another refusal or there is none.
+    Raises :class:`PulsarSourceError`, naming the address, if the answer is another refusal or there is none, and
+    :class:`OptionError` if the address is not said or the credentials cannot be understood.
     """
+    check_admin(connection)
     url = f"{connection.admin_url}/admin/v2/{path}"
     request = urllib.request.Request(url, headers=_headers(connection.admin))
     try:
@@ -99,8 +107,14 @@ def _headers(settings: Mapping[str, Any]) -> dict[str, str]:
     if kind == "AuthenticationToken":
         return {"Authorization": "Bearer " + auth_token(settings.get("auth_params", ""))}
     if kind == "AuthenticationBasic":
-        basic = json.loads(settings.get("auth_params", "{}"))
-        user = f"{basic.get('username', '')}:{basic.get('password', '')}".encode()
+        try:
+            basic = json.loads(settings.get("auth_params", ""))
+            user = f"{basic['username']}:{basic['password']}".encode()
+        except (ValueError, KeyError, TypeError) as error:
+            # What was said is a password, perhaps, and is not repeated.
+            raise OptionError(
+                'pulsar.admin.authParams: AuthenticationBasic needs {"username": "…", "password": "…"}'
+            ) from error
         return {"Authorization": "Basic " + base64.b64encode(user).decode("ascii")}
     return {}
 

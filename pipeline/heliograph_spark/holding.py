@@ -70,11 +70,16 @@ class Hold:
 
 
 def backlog(connection: Connection, partitions: Iterable[str], subscription: str) -> int:
-    """How many messages a subscription has not acknowledged on these partitions, as the broker counts them."""
+    """How many messages a subscription has not acknowledged on these partitions, as the broker counts them.
+
+    Raises :class:`PulsarSourceError` if a partition, or its subscription, is gone.
+    """
     total = 0
     for partition in partitions:
         stats = ask_admin(connection, f"{topic_path(partition)}/stats")
         if stats is None:
             raise PulsarSourceError(f"there is no topic {partition}")
-        total += stats["subscriptions"].get(subscription, {}).get("msgBacklog", 0)
+        if subscription not in stats["subscriptions"]:
+            raise PulsarSourceError(f"{partition} has no subscription {subscription}: nothing holds what is not read")
+        total += stats["subscriptions"][subscription]["msgBacklog"]
     return total

@@ -293,7 +293,7 @@ def auth_token(params: str) -> str:
         try:
             with open(path.removeprefix("//"), encoding="ascii") as file:
                 return file.read().strip()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise OptionError(f"authParams: the token's file cannot be read: {error}") from error
     if params.startswith("{"):
         try:

@@ -117,6 +117,8 @@ def run_job(
     Ends the process with 1 if the job failed, with 2 for options that cannot be understood; the reason is one line on
     stderr and ``error`` in the result.
     """
+    if result_file is not None and not result_file.parent.is_dir():
+        raise typer.BadParameter(f"there is no directory {str(result_file.parent)!r}", param_hint="'--result'")
     began = time.monotonic()
     spark: SparkSession | None = None
     code = 1

@@ -11,9 +11,11 @@ from typing import Any
 import pulsar
 import pyarrow.dataset
 import pytest
+from heliograph_spark import holding
 from heliograph_spark.archived import archived_topics, read_archive, topic_directory
 from heliograph_spark.errors import PulsarSourceError
 from heliograph_spark.jobs.archive import ArchiveOptions, ArchiveResult, archive
+from heliograph_spark.options import read_options
 from heliograph_spark.session import Broker
 from pyspark.sql import SparkSession
 
@@ -219,6 +221,15 @@ def test_a_checkpoint_that_is_gone_does_not_write_everything_again(
     assert len(data_files(tmp_path / "a")) == 1
 
 
+def test_what_is_left_is_not_said_to_be_nothing_where_the_subscription_is_gone(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    publish(client, topic, [b"0"])
+    urls = {"service.url": broker.service_url, "admin.url": broker.http_url, "topic": topic}
+    with pytest.raises(PulsarSourceError, match=f"{topic} has no subscription heliograph-archive"):
+        holding.backlog(read_options(urls, streaming=True).connection, [named(topic)], "heliograph-archive")
+
+
 def test_a_topic_that_fails_does_not_stop_the_others(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -265,6 +276,7 @@ def test_the_command_ends_with_one_line_of_json_on_stdout_and_in_the_file(
     [
         (("--format", "orc"), "'orc' is not known; there is parquet"),
         (("--file-size", "128MB"), "'128MB' is not a size of files; valid:"),
+        (("--result", "not/there"), "there is no directory 'not'"),
         (("--file-size", "infinite"), "'infinite' is not a size of files"),
     ],
 )
@@ -283,6 +295,7 @@ def test_an_argument_that_cannot_be_understood_is_wrong_usage(
         ({"pattern": "no/where/.*"}, "there is no namespace 'no/where'"),
         ({"pattern": "fits-nothing-.*"}, "no topic fits the pattern 'fits-nothing-.*'"),
         ({"topics": ("t",), "source": {"startingOffset": "earliest"}}, "is it 'startingOffsets'"),
+        ({"topics": ("t",), "admin_url": None}, "admin.url (--admin-url): is missing"),
         ({"topics": ("t",), "pattern": "t.*"}, "exactly one of topic, topics and topicsPattern"),
         ({"topics": ("t",), "admin_url": "http://127.0.0.1:1"}, "no answer that can be used (admin.url)"),
     ],

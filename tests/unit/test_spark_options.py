@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 from typing import Any
 
 import pulsar
 import pytest
+from heliograph_spark.connection import ask_admin
 from heliograph_spark.errors import OptionError
-from heliograph_spark.options import full_name, read_options, write_options
+from heliograph_spark.options import Connection, auth_token, full_name, read_options, write_options
 from heliograph_spark.positions import BEGINNING, Position, parse_offsets, parse_times, read_offsets, write_offsets
 from heliograph_spark.ranges import Ledger, Range, cut, within_bytes
 from hypothesis import given
@@ -169,6 +171,23 @@ def test_a_producer_name_takes_each_message_for_itself() -> None:
         write_options({**URL, "pulsar.producer.producerName": "p", "pulsar.producer.batchingEnabled": "true"})
     with pytest.raises(OptionError, match="'startingOffsets' is not known here"):
         write_options({**TOPIC, "startingOffsets": "earliest"})
+
+
+def test_credentials_that_cannot_be_understood_are_refused_without_being_repeated(tmp_path: Path) -> None:
+    for params in ("me:secret", "[]", '{"userId": "me", "password": "secret"}', ""):
+        basic = {"auth_plugin": "x.AuthenticationBasic", "auth_params": params}
+        with pytest.raises(OptionError, match=r"pulsar.admin.authParams: AuthenticationBasic needs") as refused:
+            ask_admin(Connection("pulsar://h", "http://h", {}, basic), "tenants")
+        assert "secret" not in str(refused.value)
+    (tmp_path / "token").write_bytes(b"\xff")
+    for name in ("token", "not-there"):
+        with pytest.raises(OptionError, match="the token's file cannot be read"):
+            auth_token(f"file:{tmp_path / name}")
+
+
+def test_without_the_address_of_the_rest_api_it_is_the_address_that_is_missing() -> None:
+    with pytest.raises(OptionError, match=r"admin.url \(--admin-url\): is missing"):
+        ask_admin(Connection("pulsar://h", None, {}, {}), "tenants")
 
 
 @given(st.text(max_size=30))

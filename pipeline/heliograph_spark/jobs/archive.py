@@ -24,7 +24,7 @@ from pyspark.sql.functions import expr
 
 from heliograph_spark.archived import DATE, keep_columns, topic_directory
 from heliograph_spark.checkpoints import committed_offsets, offsets_of, query_id
-from heliograph_spark.connection import connected
+from heliograph_spark.connection import check_admin, connected
 from heliograph_spark.errors import JobError, PulsarSourceError
 from heliograph_spark.files import STAGING, Directory, stage
 from heliograph_spark.holding import Hold, backlog
@@ -80,6 +80,7 @@ def archive(spark: SparkSession, options: ArchiveOptions) -> ArchiveResult:
     asked = _read_options(
         options.broker, {"topics": ",".join(options.topics) or None, "topicsPattern": options.pattern}
     )
+    check_admin(asked.connection)
     topics = find_topics(asked)
     if not topics:
         raise JobError(f"no topic fits the pattern {options.pattern!r}")
@@ -88,11 +89,15 @@ def archive(spark: SparkSession, options: ArchiveOptions) -> ArchiveResult:
     failed: list[str] = []
     for topic in topics:
         run = _TopicRun(spark, options, topic)
-        try:
-            run.go()
-        except (PulsarSourceError, PySparkException, Py4JError) as error:
-            failed.append(f"{topic}: {reason(error)}" if topic not in reason(error) else reason(error))
-            progress(failed[-1])
+        said = []
+        # What is left is measured after a failure, too, and cannot hide it.
+        for step in (run.go, run.measure):
+            try:
+                step()
+            except (PulsarSourceError, PySparkException, Py4JError) as error:
+                said.append(f"{topic}: {reason(error)}" if topic not in reason(error) else reason(error))
+                progress(said[-1])
+        failed += said[:1]
         total = replace(
             total,
             rows=total.rows + run.rows,
@@ -116,6 +121,8 @@ class _TopicRun:
         self._spark = spark
         self._options = options
         self._topic = topic
+        self._asked = _read_options(options.broker, {"topic": topic})
+        self._held: list[str] = []
         encoded = topic_directory("", topic).removeprefix("/")
         self._files = Directory(spark, topic_directory(options.path, topic))
         self._archive = Directory(spark, options.path)
@@ -133,20 +140,21 @@ class _TopicRun:
 
     def go(self) -> None:
         """Archive up to the topic's end and acknowledge it."""
-        options, topic = self._options, self._topic
-        asked = _read_options(options.broker, {"topic": topic})
-        with connected(asked.connection) as client:
-            hold = Hold(client, options.subscription)
-            try:
-                partitions = find_partitions(client, asked)
-                hold.hold(partitions)
-                self._check_checkpoint()
-                hold.acknowledge(committed_offsets(self._checkpoint))
-                self._query(asked, partitions, hold)
-                hold.acknowledge(committed_offsets(self._checkpoint))
-            finally:
-                partitions = hold.close()
-                self.lag = backlog(asked.connection, partitions, options.subscription)
+        with connected(self._asked.connection) as client:
+            # After a failure it is the client's end that lets the subscription go.
+            hold = Hold(client, self._options.subscription)
+            partitions = find_partitions(client, self._asked)
+            self._held = partitions
+            hold.hold(partitions)
+            self._check_checkpoint()
+            hold.acknowledge(committed_offsets(self._checkpoint))
+            self._query(self._asked, partitions, hold)
+            hold.acknowledge(committed_offsets(self._checkpoint))
+            self._held = hold.close()
+
+    def measure(self) -> None:
+        """See what is left to archive."""
+        self.lag = backlog(self._asked.connection, self._held, self._options.subscription)
 
     def _check_checkpoint(self) -> None:
         if not self._checkpoint.exists("metadata") and self._files.matching(f"{DATE}=*/*.parquet"):

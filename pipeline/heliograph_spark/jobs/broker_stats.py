@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heliograph_spark.connection import ask_admin, topic_path
-from heliograph_spark.errors import JobError, OptionError
+from heliograph_spark.errors import JobError
 from heliograph_spark.options import Connection
 from heliograph_spark.topics import topic_of
 
@@ -61,8 +61,6 @@ def find_partitions(connection: Connection, tenants: Sequence[str]) -> list[str]
 
     Raises :class:`JobError`, naming it, if there is no such tenant, and :class:`OptionError` without ``admin.url``.
     """
-    if connection.admin_url is None:
-        raise OptionError("--admin-url: is missing, such as http://localhost:8080")
     known = ask_admin(connection, "tenants") or []
     if others := [each for each in tenants if each not in known]:
         raise JobError(f"there is no tenant {others[0]!r}; there are {', '.join(sorted(known))}")
