@@ -6,7 +6,7 @@ import io
 import json
 import struct
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import _pulsar
@@ -24,6 +24,7 @@ _WRITTEN: dict[str, tuple[type[t.DataType], ...]] = {
     "__eventTime": (t.TimestampType,),
     "__messageProperties": (t.MapType,),
 }
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BY_BROKER = ("__messageId", "__publishTime")
 
 _PRIMITIVES: dict[type[t.DataType], tuple[str, Callable[[Any], bytes]]] = {
@@ -168,13 +169,16 @@ class Encoder:
         return buffer.getvalue()
 
     def metadata(self, row: dict[str, Any]) -> dict[str, Any]:
-        """What the client's ``send`` takes beside the content."""
+        """What the client's ``send`` takes beside the content. Raises :class:`SchemaError` for a key it cannot send."""
         found: dict[str, Any] = {}
         key, event_time, properties = (row.get(each) for each in ("__key", "__eventTime", "__messageProperties"))
         if key is not None:
-            found["partition_key"] = key.decode() if isinstance(key, bytes) else key
+            try:
+                found["partition_key"] = key.decode() if isinstance(key, bytes) else key
+            except UnicodeDecodeError as error:
+                raise SchemaError(f"column '__key': {key!r} is not UTF-8, which the client's keys are") from error
         if isinstance(event_time, datetime):
-            found["event_timestamp"] = int(event_time.timestamp() * 1000)
+            found["event_timestamp"] = (event_time - _EPOCH) // timedelta(milliseconds=1)
         if properties:
             found["properties"] = {name: value or "" for name, value in dict(properties).items()}
         return found

@@ -246,6 +246,8 @@ def test_what_is_wrong_with_an_archive_or_a_topic_is_named_and_nothing_is_sent(
     target = fresh_name("target")
     rest(broker, "PUT", f"persistent/public/default/{target}")
     assert "there is no such directory" in refused(spark, options(broker, tmp_path / "none", topic, target))
+    for rate in (0.0, float("nan")):
+        assert "--rate: " in refused(spark, options(broker, tmp_path / "none", topic, target, rate=rate))
     (tmp_path / "empty").mkdir()
     assert "this is no archive" in refused(spark, options(broker, tmp_path / "empty", topic, target))
     publish(client, topic, [b"%d" % number for number in range(20)])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
+from heliograph_spark.encoding import Encoder
 from heliograph_spark.errors import OptionError, PulsarSourceError
 from heliograph_spark.jobs.moments import parse_moment, write_moment
 from heliograph_spark.jobs.pacing import Pacer, shares
 from heliograph_spark.jobs.resending import sequence_of
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import StructType
 
 
 class Clock:
@@ -86,3 +90,25 @@ def test_a_moment_is_milliseconds_or_iso_8601(text: str, at_ms: int) -> None:
 def test_what_is_no_moment_is_named() -> None:
     with pytest.raises(OptionError, match="--until: 'yesterday' is neither"):
         parse_moment("--until", "yesterday")
+    for text in ("253402300800000", "999999999999999", "9999-12-31T23:59:59-01:00", "1969-12-31"):
+        with pytest.raises(OptionError, match=f"--until: '{text}' is not between the years 1970 and 9999"):
+            parse_moment("--until", text)
+
+
+@given(st.integers(0, 253402300799999))
+def test_any_moment_is_read_as_it_was_written(at_ms: int) -> None:
+    assert parse_moment("--from", str(at_ms)) == at_ms
+    assert parse_moment("--from", write_moment(at_ms)) == at_ms
+
+
+@given(st.integers(1, 253402300799999))
+def test_an_event_time_is_sent_to_the_millisecond(at_ms: int) -> None:
+    columns = StructType().add("value", "string").add("__eventTime", "timestamp")
+    row = {"value": "x", "__eventTime": datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)}
+    assert Encoder(columns, topic_given=True).metadata(row) == {"event_timestamp": at_ms}
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
+def test_a_rate_that_is_not_above_zero_is_none(rate: float) -> None:
+    with pytest.raises(ValueError, match="no rate above zero"):
+        Pacer(rate)

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from heliograph_spark.errors import OptionError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_moment(option: str, text: str) -> int:
     """Milliseconds since 1970, UTC if no zone is said. Raises :class:`OptionError`, naming ``option``."""
     if re.fullmatch(r"\d{1,15}", text.strip()):
-        return int(text)
-    try:
-        found = datetime.fromisoformat(text.strip())
-    except ValueError as error:
-        raise OptionError(
-            f"{option}: {text!r} is neither ISO 8601, such as 2026-03-01T12:00:00Z, nor milliseconds since 1970"
-        ) from error
+        at_ms = int(text)
+    else:
+        try:
+            found = datetime.fromisoformat(text.strip())
+        except ValueError as error:
+            raise OptionError(
+                f"{option}: {text!r} is neither ISO 8601, such as 2026-03-01T12:00:00Z, nor milliseconds since 1970"
+            ) from error
+        at_ms = _since_1970(found if found.tzinfo is not None else found.replace(tzinfo=UTC))
+    if not 0 <= at_ms <= _LATEST_MS:
+        raise OptionError(f"{option}: {text!r} is not between the years 1970 and 9999")
+    return at_ms
+
+
+def _since_1970(moment: datetime) -> int:
     # Not by timestamp(): its fractions are rounded.
-    since = (found if found.tzinfo is not None else found.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-    return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+_LATEST_MS = _since_1970(datetime.max.replace(tzinfo=UTC))
 
 
 def write_moment(at_ms: int) -> str:
     """ISO 8601 in UTC, to the millisecond."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (_EPOCH + timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")

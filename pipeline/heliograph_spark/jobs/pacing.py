@@ -18,8 +18,8 @@ class Pacer:
     def __init__(
         self, rate: float, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        if rate <= 0:
-            raise ValueError(f"a rate of {rate} messages a second would never send any")
+        if not rate > 0:
+            raise ValueError(f"{rate} messages a second is no rate above zero")
         self._each_s = 1 / rate
         self._clock = clock
         self._sleep = sleep

@@ -92,8 +92,8 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
     their partition. An empty range is no failure. Raises :class:`JobError` or :class:`PulsarSourceError`.
     """
     source, target = full_name(options.topic), full_name(options.to)
-    if options.rate is not None and options.rate <= 0:
-        raise OptionError(f"--rate: {options.rate} messages a second would never send any")
+    if options.rate is not None and not options.rate > 0:
+        raise OptionError(f"--rate: {options.rate} messages a second is no rate above zero")
     if None not in (options.from_ms, options.until_ms) and options.from_ms >= options.until_ms:  # type: ignore[operator]
         raise OptionError("--from and --until: the range ends before it begins")
     name = {"pulsar_producer_producerName": options.producer_name}
