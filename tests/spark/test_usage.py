@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -225,3 +227,22 @@ def test_a_topic_is_read_while_it_is_written_to_up_to_the_reports_beginning(
     series = sum(row.bytes for row in spark.read.parquet(str(report / "parquet" / "series")).collect())
     assert done.messages == keyed.messages >= 2
     assert series <= keyed.bytes == done.bytes
+
+
+def test_a_report_is_as_of_its_moment_and_its_page_is_there_only_with_its_own_tables(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, tenant: str, tmp_path: Path
+) -> None:
+    topic = f"persistent://{tenant}/n/t"
+    publish(client, topic, [b"1", b"2"])
+    moment = time.time() + 0.002
+    while time.time() < moment + 0.002:
+        time.sleep(0.001)
+    publish(client, topic, [b"3"])
+    given = UsageOptions(Broker(broker.service_url, broker.http_url), str(tmp_path), (tenant,))
+    assert usage(spark, given, lambda: moment).messages == 2
+    assert usage(spark, given).messages == 3
+    shutil.rmtree(tmp_path / "csv")
+    (tmp_path / "csv").write_text("in the way")
+    with pytest.raises(Exception, match="csv"):
+        usage(spark, given)
+    assert not (tmp_path / "usage.html").exists()

@@ -2,8 +2,8 @@
 
 The series is what came in each interval, 0 where nothing came. Three models are compared, each no more than its name
 says: ``level`` (the robust mean rate), ``trend`` (a Theil-Sen line) and ``seasonal`` (the level, shared out over a day
-or a week as the past was). The one that adds up best on the third fifth to the fourth is taken, so its error, measured
-on the last fifth that it has not seen, is not flattered. Then it is fitted to the whole series.
+or a week as the past was). The one that, fitted to three fifths, adds up best on the fourth is taken, so its error,
+measured on the last fifth that it has not seen, is not flattered. Then it is fitted to the whole series.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ driver is one row for each partition, and at most 400 intervals of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -69,12 +69,14 @@ class UsageResult:
     error: str | None = None
 
 
-def usage(spark: SparkSession, options: UsageOptions) -> UsageResult:
-    """Count, forecast and write the report: ``parquet/``, ``csv/`` and ``usage.html`` below ``to``, the page last.
+def usage(spark: SparkSession, options: UsageOptions, now: Callable[[], float] = time.time) -> UsageResult:
+    """Count, forecast and write the report: ``parquet/``, ``csv/`` and ``usage.html`` below ``to``.
 
-    An earlier report there is replaced. Raises :class:`PulsarSourceError`, naming what was wrong.
+    What was published after ``now`` (seconds since 1970) is not counted. An earlier report there is replaced: the page
+    is deleted first and written last, so it is there only with the tables that it is made of. Raises
+    :class:`PulsarSourceError`, naming what was wrong.
     """
-    now_ms = int(time.time() * 1000)
+    now_ms = int(now() * 1000)
     connection = read_options(options.broker.source_options(topic="any"), streaming=False).connection
     wanted = find_partitions(connection, options.tenants)
     archived = {} if options.archive is None else _archived(spark, options.archive)
@@ -235,9 +237,9 @@ def _write(spark: SparkSession, to: str, report: Report, keys: DataFrame) -> Non
     columns = "partition string, from_ms bigint, interval_s bigint, bytes bigint"
     frames["series"] = spark.createDataFrame(series, columns).coalesce(1)
     frames["keys"] = keys
+    page = html(report)
+    Directory(spark, to).delete(REPORT)
     for name, frame in frames.items():
         frame.write.mode("overwrite").parquet(f"{to.rstrip('/')}/parquet/{name}")
         frame.write.mode("overwrite").option("header", "true").csv(f"{to.rstrip('/')}/csv/{name}")
-    page = html(report)
-    Directory(spark, to).delete(REPORT)
     Directory(spark, to).write_text(REPORT, page)
