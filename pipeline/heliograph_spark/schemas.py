@@ -11,7 +11,7 @@ import _pulsar
 import pulsar
 from pyspark.sql import types as t
 
-from .errors import SchemaError, named
+from .errors import PulsarSourceError, SchemaError, named
 
 METADATA = t.StructType(
     [
@@ -74,7 +74,7 @@ def schema_of_topic(client: pulsar.Client, topic: str, version: int = -1) -> Top
     try:
         with named(f"asking for the schema of {topic}"):
             info = client._client.get_schema_info(topic, version)
-    except Exception as error:
+    except PulsarSourceError as error:
         if isinstance(error.__cause__, _pulsar.TopicNotFound):
             return RAW
         raise

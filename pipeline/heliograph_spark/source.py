@@ -187,7 +187,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         read = read_offsets(start)
         ends = dict(self._ends() if self._target is None else self._target)
         for topic in read.keys() - ends.keys():
-            if self._options.fail_on_data_loss and self._target is None:
+            # What was added since a target was set is there, and no part of it.
+            if self._options.fail_on_data_loss and topic not in self._partitions():
                 raise DataLossError(f"{topic} is gone, of which the query has read up to {read[topic]}")
             ends[topic] = read[topic]
         ranges = [

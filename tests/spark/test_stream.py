@@ -51,6 +51,28 @@ def test_a_restarted_query_goes_on_where_it_was_and_reads_partitions_added_meanw
     assert rows(spark, tmp_path) == [*first, *second, b"c"]
 
 
+def test_a_topic_that_is_gone_ends_the_query_unless_it_goes_on_without(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        publish(client, f"{topic}-{name}", [name.encode()])
+
+    def frame(fail: str) -> DataFrame:
+        urls = {"service.url": broker.service_url, "admin.url": broker.http_url, "startingOffsets": "earliest"}
+        source = spark.readStream.format("pulsar").options(**urls).option("failOnDataLoss", fail)
+        return source.option("topicsPattern", f"{topic}-.*").load()
+
+    run_to_files(frame("true"), tmp_path)
+    assert rows(spark, tmp_path) == [b"a", b"b"]
+    rest(broker, "DELETE", f"persistent/public/default/{topic}-b?force=true")
+    publish(client, f"{topic}-a", [b"c"])
+    with pytest.raises(Exception, match=f"{topic}-b is gone, of which the query has read up to"):
+        run_to_files(frame("true"), tmp_path)
+    assert rows(spark, tmp_path) == [b"a", b"b"]
+    run_to_files(frame("false"), tmp_path)
+    assert rows(spark, tmp_path) == [b"a", b"b", b"c"]
+
+
 def test_a_trigger_takes_about_so_many_bytes_and_all_of_them_everything(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
