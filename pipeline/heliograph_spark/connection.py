@@ -15,7 +15,8 @@ from urllib.parse import quote
 import pulsar
 
 from .errors import OptionError, PulsarSourceError, named
-from .options import Connection, auth_token
+from .handshake import check_welcome, tls_context
+from .options import Connection, auth_token, basic_user
 
 ADMIN_WITHIN_S = 30.0
 
@@ -30,6 +31,7 @@ def _authentication(settings: Mapping[str, Any]) -> pulsar.Authentication | None
     if kind == "AuthenticationToken":
         return pulsar.AuthenticationToken(auth_token(params))
     if kind == "AuthenticationBasic":
+        basic_user("pulsar.client.authParams", params)
         return pulsar.AuthenticationBasic(auth_params_string=params)
     if kind == "AuthenticationTls":
         files = dict(part.split(":", 1) for part in params.split(",") if ":" in part)
@@ -54,13 +56,18 @@ def connected(connection: Connection) -> Iterator[pulsar.Client]:
 
 
 def open_client(connection: Connection) -> pulsar.Client:
-    """A client that the caller closes. Raises :class:`PulsarSourceError` for an address it cannot use."""
+    """A client that the caller closes.
+
+    Raises :class:`PulsarSourceError` for an address it cannot use, and if the broker refuses the credentials.
+    """
     settings = {name: value for name, value in connection.client.items() if not name.startswith("auth_")}
     with named(f"connecting to {connection.service_url}"):
+        authentication = _authentication(connection.client)
+        check_welcome(connection)
         try:
             return pulsar.Client(
                 connection.service_url,
-                authentication=_authentication(connection.client),
+                authentication=authentication,
                 logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
                 **settings,
             )
@@ -107,14 +114,7 @@ def _headers(settings: Mapping[str, Any]) -> dict[str, str]:
     if kind == "AuthenticationToken":
         return {"Authorization": "Bearer " + auth_token(settings.get("auth_params", ""))}
     if kind == "AuthenticationBasic":
-        try:
-            basic = json.loads(settings.get("auth_params", ""))
-            user = f"{basic['username']}:{basic['password']}".encode()
-        except (ValueError, KeyError, TypeError) as error:
-            # What was said is a password, perhaps, and is not repeated.
-            raise OptionError(
-                'pulsar.admin.authParams: AuthenticationBasic needs {"username": "…", "password": "…"}'
-            ) from error
+        user = basic_user("pulsar.admin.authParams", settings.get("auth_params", "")).encode()
         return {"Authorization": "Basic " + base64.b64encode(user).decode("ascii")}
     return {}
 
@@ -122,14 +122,4 @@ def _headers(settings: Mapping[str, Any]) -> dict[str, str]:
 def _tls(connection: Connection) -> ssl.SSLContext | None:
     if not str(connection.admin_url).startswith("https"):
         return None
-    settings = connection.admin
-    try:
-        context = ssl.create_default_context(cafile=settings.get("tls_trust_certs_file_path"))
-        if settings.get("tls_certificate_file_path"):
-            context.load_cert_chain(settings["tls_certificate_file_path"], settings.get("tls_private_key_file_path"))
-    except (OSError, ssl.SSLError) as error:
-        raise OptionError(f"pulsar.admin.tlsTrustCertsFilePath: these certificates cannot be used: {error}") from error
-    if settings.get("tls_allow_insecure_connection"):
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+    return tls_context(connection.admin, "admin")

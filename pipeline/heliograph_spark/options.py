@@ -301,3 +301,13 @@ def auth_token(params: str) -> str:
         except (ValueError, KeyError) as error:
             raise OptionError("authParams: this JSON holds no token") from error
     return params
+
+
+def basic_user(option: str, params: str) -> str:
+    """``user:password`` of the JSON that the option is. Raises :class:`OptionError`, naming the option."""
+    try:
+        given = json.loads(params)
+        return f"{given['username']}:{given['password']}"
+    except (ValueError, KeyError, TypeError) as error:
+        # What was said is a password, perhaps, and is not repeated.
+        raise OptionError(f'{option}: AuthenticationBasic needs {{"username": "…", "password": "…"}}') from error

@@ -140,6 +140,7 @@ def test_a_field_that_is_added_is_null_in_older_files_and_one_of_another_type_is
     holder.close()
 
 
+@pytest.mark.usefixtures("trims_exactly")
 def test_what_is_not_archived_is_held_and_what_is_archived_is_let_go(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -162,6 +163,7 @@ def test_what_is_not_archived_is_held_and_what_is_archived_is_let_go(
     assert numbers(spark, tmp_path, f"persistent://{name}") == list(range(9))
 
 
+@pytest.mark.usefixtures("trims_exactly")
 def test_messages_that_are_gone_are_named_and_skipped_only_when_asked(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -195,7 +197,7 @@ def test_a_batch_that_was_half_in_its_places_when_the_job_was_killed_is_written_
     small = {"source": {"maxBytesPerTrigger": "800"}, "file_bytes": 400}
     first = run(spark, broker, tmp_path, topics=(topic,), **small)
     assert (first.rows, first.error) == (40, None)
-    assert first.files > 4
+    assert first.files >= 4
     # As a job leaves it that is killed between the renames of its last batch: Spark does not know the batch is done,
     # one of its files is in its place, another one still in staging.
     (state,) = (tmp_path / "_checkpoint").glob("topic=*")

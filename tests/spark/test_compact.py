@@ -34,6 +34,10 @@ def as_the_broker_has_it(broker: BrokerProcess, client: pulsar.Client, topic: st
     found = {}
     while reader.has_message_available():
         message = reader.read_next(10_000)
+        if not message.partition_key():
+            # Apache Pulsar leaves an empty message in a batch where it took one away, which the client does not hide.
+            assert not message.data()
+            continue
         assert message.partition_key().encode() not in found
         found[message.partition_key().encode()] = bytes(message.data())
     reader.close()

@@ -1,0 +1,192 @@
+"""Asks a broker whether it lets this client in: the official client keeps its refusal to itself.
+
+That client takes wrong credentials and a certificate it does not trust for something that may pass, tries again until
+its time is over, and then says "timeout", which names nothing. So the first words of Pulsar's protocol are said here
+once before it: CONNECT with the credentials, to which the broker answers CONNECTED or ERROR.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from .errors import OptionError, PulsarSourceError
+from .options import Connection, auth_token, basic_user
+
+#: The client's own default.
+_WITHIN_MS = 10_000
+#: An answer is some hundred bytes; what is longer is no Pulsar.
+_LONGEST = 1 << 20
+#: Of Pulsar's protocol: numbers of the commands and of their fields, and the one error that is ours to name.
+_CONNECT, _ERROR = 2, 14
+_AUTHENTICATION_ERROR = 3
+_CREDENTIALS = "pulsar.client.authPluginClassName, .authParams"
+
+
+def check_welcome(connection: Connection) -> None:
+    """Raise :class:`PulsarSourceError` if the broker refuses the credentials, or TLS cannot be agreed on with it.
+
+    Of several addresses the first that answers is asked. Whatever else is wrong is left to the client to find.
+    """
+    scheme, _, hosts = connection.service_url.partition("://")
+    kind = str(connection.client.get("auth_plugin", "")).rsplit(".", 1)[-1]
+    if scheme not in ("pulsar", "pulsar+ssl") or kind == "AuthenticationOAuth2":
+        # An address of HTTP, and an issuer of tokens, answer the client by themselves.
+        return
+    secured = scheme == "pulsar+ssl" or bool(connection.client.get("use_tls"))
+    hello = _hello(kind, connection.client)
+    for host in hosts.rstrip("/").split(","):
+        if _answered(connection, host, hello, secured=secured):
+            return
+
+
+def _answered(connection: Connection, host: str, hello: bytes, *, secured: bool) -> bool:
+    """Whether this address gave an answer, and it was not a refusal."""
+    context = tls_context(_files(connection.client), "client") if secured else None
+    try:
+        address = urlsplit(f"//{host}")
+        name, port = address.hostname or "", address.port or (6651 if secured else 6650)
+        within_s = connection.client.get("connection_timeout_ms", _WITHIN_MS) / 1000
+        with socket.create_connection((name, port), timeout=within_s) as plain:
+            if context is None:
+                answer = _ask(plain, hello)
+            else:
+                with context.wrap_socket(plain, server_hostname=name) as wrapped:
+                    answer = _ask(wrapped, hello)
+    except ssl.SSLError as error:
+        raise PulsarSourceError(
+            f"connecting to {connection.service_url}: TLS with {host} failed"
+            f" (pulsar.client.tlsTrustCertsFilePath and the other tls… options): {error}"
+        ) from error
+    except (OSError, ValueError):
+        return False
+    refusal = _refusal(answer)
+    if refusal is not None:
+        raise PulsarSourceError(
+            f"connecting to {connection.service_url}: the credentials were refused ({_CREDENTIALS}): {refusal}"
+        )
+    return True
+
+
+def tls_context(settings: Mapping[str, Any], whose: str) -> ssl.SSLContext:
+    """TLS as these settings of the ``client`` or the ``admin`` say. Raises :class:`OptionError` for their files."""
+    try:
+        context = ssl.create_default_context(cafile=settings.get("tls_trust_certs_file_path"))
+        if settings.get("tls_certificate_file_path"):
+            context.load_cert_chain(settings["tls_certificate_file_path"], settings.get("tls_private_key_file_path"))
+    except (OSError, ssl.SSLError) as error:
+        raise OptionError(
+            f"pulsar.{whose}.tlsTrustCertsFilePath: these certificates cannot be used: {error}"
+        ) from error
+    if whose == "client" and not settings.get("tls_validate_hostname"):
+        # The client's default, and that of Java's.
+        context.check_hostname = False
+    if settings.get("tls_allow_insecure_connection"):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _files(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The client's settings with the certificate that ``AuthenticationTls`` names, as any other."""
+    if not str(settings.get("auth_plugin", "")).endswith("AuthenticationTls"):
+        return settings
+    named = dict(part.split(":", 1) for part in settings.get("auth_params", "").split(",") if ":" in part)
+    own = {
+        "tls_certificate_file_path": named.get("tlsCertFile"),
+        "tls_private_key_file_path": named.get("tlsKeyFile"),
+    }
+    return {**settings, **own}
+
+
+def _hello(kind: str, settings: Mapping[str, Any]) -> bytes:
+    params = settings.get("auth_params", "")
+    method, data = "none", ""
+    if kind == "AuthenticationToken":
+        method, data = "token", auth_token(params)
+    elif kind == "AuthenticationBasic":
+        method, data = "basic", basic_user("pulsar.client.authParams", params)
+    elif kind == "AuthenticationTls":
+        method = "tls"
+    connect = _text(1, b"heliograph-spark") + _text(3, data.encode()) + _number(4, 19) + _text(5, method.encode())
+    command = _number(1, _CONNECT) + _text(_CONNECT, connect)
+    return struct.pack(">II", len(command) + 4, len(command)) + command
+
+
+def _ask(stream: socket.socket, hello: bytes) -> bytes:
+    """The broker's first command; raises :class:`ConnectionError` if none comes."""
+    stream.sendall(hello)
+    _, size = struct.unpack(">II", _exactly(stream, 8))
+    if size > _LONGEST:
+        raise ConnectionError("this is no answer of a Pulsar")
+    return _exactly(stream, size)
+
+
+def _exactly(stream: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        more = stream.recv(size - len(found))
+        if not more:
+            raise ConnectionError("the connection was closed without an answer")
+        found += more
+    return found
+
+
+def _refusal(answer: bytes) -> str | None:
+    """What the broker says if it refuses the credentials; None for any other answer."""
+    error = dict(_fields(answer)).get(_ERROR)
+    if not isinstance(error, bytes):
+        return None
+    fields = dict(_fields(error))
+    message = fields.get(3, b"")
+    if fields.get(2) != _AUTHENTICATION_ERROR or not isinstance(message, bytes):
+        return None
+    return message.decode(errors="replace")
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
+
+
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _text(field: int, value: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(value)) + value
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The numbers and texts of a protobuf message by their field; ends at a field of another kind."""
+    place = 0
+
+    def number() -> int:
+        nonlocal place
+        value = shift = 0
+        while place < len(message):
+            byte = message[place]
+            place += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        return value
+
+    while place < len(message):
+        tag = number()
+        if tag & 7 == 0:
+            yield tag >> 3, number()
+        elif tag & 7 == 2:
+            size = number()
+            yield tag >> 3, message[place : place + size]
+            place += size
+        else:
+            return

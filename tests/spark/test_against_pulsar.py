@@ -1,0 +1,288 @@
+"""Credentials and TLS, which only an Apache Pulsar has: who has none ends with an error that says so, and nothing half.
+
+The tests start one, where it has been fetched: ``scripts/java-tools standalone``.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pulsar
+import pytest
+from heliograph_spark.archived import read_archive
+from heliograph_spark.jobs.archive import ArchiveOptions, archive
+from heliograph_spark.jobs.replay import ReplayOptions, replay
+from heliograph_spark.jobs.usage import UsageOptions, usage
+from heliograph_spark.session import Broker, reason
+from pyspark.sql import SparkSession
+
+from tests.integration.clients import connect, fresh_name
+
+from .conftest import COMMAND, publish
+
+ROOT = Path(__file__).parents[2]
+JARS = ROOT / ".cache" / "java-tools" / ".installed-standalone"
+PLUGIN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+#: How errors say it: by the broker's binary port, and by its REST API.
+REFUSED = re.compile(r"the credentials were refused|was refused with 401 \w+ \(pulsar\.admin\.authParams\)")
+
+pytestmark = pytest.mark.skipif(
+    not JARS.exists(), reason="Apache Pulsar is not in .cache/java-tools: scripts/java-tools standalone fetches it"
+)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    found = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return found
+
+
+def certificate(directory: Path, name: str) -> tuple[Path, Path]:
+    """A certificate of this machine, signed by itself, and its key."""
+    made, key = directory / f"{name}.pem", directory / f"{name}.key"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
+    subprocess.run([*command, "-keyout", str(key), "-out", str(made)], check=True, capture_output=True)
+    return made, key
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A Pulsar that lets nobody in without a token; ``directory`` holds its secrets and certificates."""
+
+    service_url: str
+    tls_url: str
+    http_url: str
+    directory: Path
+
+    def token(self, role: str, *, secret: bytes | None = None, expires_in_s: int = 3600) -> str:
+        """A token of this role, signed with the Pulsar's own secret or with another one."""
+
+        def encoded(part: bytes) -> bytes:
+            return base64.urlsafe_b64encode(part).rstrip(b"=")
+
+        claims = {"sub": role, "exp": int(time.time()) + expires_in_s}
+        signed = encoded(b'{"alg":"HS256"}') + b"." + encoded(json.dumps(claims).encode())
+        key = (self.directory / "secret").read_bytes() if secret is None else secret
+        return (signed + b"." + encoded(hmac.new(key, signed, hashlib.sha256).digest())).decode()
+
+    def options(self, credentials: str) -> dict[str, str]:
+        """The data source's options for ``right``, ``wrong``, ``expired``, ``none`` or ``nobody``, who may nothing."""
+        if credentials == "none":
+            return {}
+        given = {
+            "right": (self.directory / "token").read_text(),
+            "wrong": self.token("admin", secret=b"x" * 32),
+            "expired": self.token("admin", expires_in_s=-60),
+            "nobody": self.token("nobody"),
+        }
+        return {"pulsar.client.authPluginClassName": PLUGIN, "pulsar.client.authParams": f"token:{given[credentials]}"}
+
+    def broker(self, credentials: str) -> Broker:
+        return Broker(self.service_url, self.http_url, self.options(credentials))
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    directory = tmp_path_factory.mktemp("pulsar")
+    port, http, tls = free_ports(3)
+    made, key = certificate(directory, "own")
+    certificate(directory, "other")
+    settings = [f"brokerServicePortTls={tls}", f"tlsCertificateFilePath={made}", f"tlsKeyFilePath={key}"]
+    process = subprocess.Popen(
+        [ROOT / "scripts" / "pulsar-standalone", "--tokens", str(port), str(http), directory, *settings],
+        stdout=subprocess.PIPE,
+        text=True,
+        # In a group of its own, so that its Java process ends at the same moment.
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        # The script waits for two minutes, and ends then.
+        assert process.stdout.readline() == "ready\n", (directory / "log").read_text()[-4000:]
+        yield Guarded(
+            f"pulsar://127.0.0.1:{port}", f"pulsar+ssl://127.0.0.1:{tls}", f"http://127.0.0.1:{http}", directory
+        )
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture
+def admin(guarded: Guarded) -> Iterator[pulsar.Client]:
+    """The official client with the right token."""
+    token = (guarded.directory / "token").read_text()
+    client = connect(guarded.service_url, authentication=pulsar.AuthenticationToken(token))
+    yield client
+    client.close()
+
+
+def contents(client: pulsar.Client, topic: str) -> list[bytes]:
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(bytes(reader.read_next(15_000).data()))
+    reader.close()
+    return found
+
+
+def archived(spark: SparkSession, path: Path, topic: str) -> list[bytes]:
+    name = f"persistent://public/default/{topic}"
+    return sorted(bytes(row["value"]) for row in read_archive(spark, str(path), name).select("value").collect())
+
+
+def files(directory: Path) -> dict[Path, bytes]:
+    return {each: each.read_bytes() for each in directory.rglob("*") if each.is_file()}
+
+
+def read(spark: SparkSession, options: dict[str, str]) -> list[bytes]:
+    return sorted(bytes(row["value"]) for row in spark.read.format("pulsar").options(**options).load().collect())
+
+
+def write(spark: SparkSession, options: dict[str, str], content: bytes) -> None:
+    rows = spark.createDataFrame([(bytearray(content),)], "value binary")
+    rows.write.format("pulsar").options(**options).mode("append").save()
+
+
+def follow(spark: SparkSession, options: dict[str, str], path: Path) -> None:
+    """A stream of the topic into files, up to its end."""
+    rows = spark.readStream.format("pulsar").options(**options).option("startingOffsets", "earliest").load()
+    query = rows.writeStream.format("parquet").option("path", str(path / "rows"))
+    query = query.option("checkpointLocation", str(path / "state")).trigger(availableNow=True)
+    query.start().awaitTermination()
+
+
+def run_archive(spark: SparkSession, broker: Broker, topic: str, path: Path) -> int:
+    done = archive(spark, ArchiveOptions(broker, str(path), (topic,)))
+    assert done.error is None, done.error
+    return done.rows
+
+
+def test_who_has_the_token_reads_writes_and_runs_every_job(
+    spark: SparkSession, guarded: Guarded, admin: pulsar.Client, tmp_path: Path
+) -> None:
+    topic, again = fresh_name(), fresh_name("again")
+    admin.create_producer(topic).close()
+    admin.create_producer(again).close()
+    reached = guarded.broker("right").source_options(topic=topic)
+    # In a file, where it is out of sight and can be renewed.
+    filed = reached | {"pulsar.client.authParams": f"file://{guarded.directory}/token"}
+    write(spark, reached, b"1")
+    write(spark, filed, b"2")
+    assert read(spark, reached) == read(spark, filed) == [b"1", b"2"]
+    follow(spark, filed, tmp_path / "stream")
+    assert spark.read.parquet(str(tmp_path / "stream" / "rows")).count() == 2
+    broker = guarded.broker("right")
+    assert run_archive(spark, broker, topic, tmp_path / "archive") == 2
+    assert replay(spark, ReplayOptions(broker, str(tmp_path / "archive"), topic, again)).rows == 2
+    assert contents(admin, again) == [b"1", b"2"]
+    assert usage(spark, UsageOptions(broker, str(tmp_path / "report"), ("public",))).messages >= 4
+
+
+@pytest.mark.parametrize("credentials", ["wrong", "none", "expired"])
+def test_without_it_each_ends_with_an_error_that_names_the_credentials_and_nothing_is_done(
+    spark: SparkSession, guarded: Guarded, admin: pulsar.Client, tmp_path: Path, credentials: str
+) -> None:
+    topic, again = fresh_name(), fresh_name("again")
+    publish(admin, topic, [b"1"])
+    admin.create_producer(again).close()
+    right, bad = guarded.broker("right"), guarded.broker(credentials)
+    follow(spark, right.source_options(topic=topic), tmp_path / "stream")
+    run_archive(spark, right, topic, tmp_path / "archive")
+    publish(admin, topic, [b"2"])
+    before = files(tmp_path)
+
+    # Without the REST API there is only the client, which says nothing of the reason.
+    client_only = {"service.url": guarded.service_url, "topic": topic} | guarded.options(credentials)
+    attempts: list[Callable[[], object]] = [
+        lambda: read(spark, client_only),
+        lambda: read(spark, bad.source_options(topic=topic)),
+        lambda: follow(spark, client_only, tmp_path / "stream"),
+        lambda: follow(spark, client_only, tmp_path / "new"),
+        lambda: write(spark, client_only, b"3"),
+        lambda: run_archive(spark, bad, topic, tmp_path / "archive"),
+        lambda: replay(spark, ReplayOptions(bad, str(tmp_path / "archive"), topic, again)),
+        lambda: usage(spark, UsageOptions(bad, str(tmp_path / "report"), ("public",))),
+    ]
+    for attempt in attempts:
+        with pytest.raises(Exception, match=r".") as refused:
+            attempt()
+        assert REFUSED.search(reason(refused.value)), reason(refused.value)
+    assert files(tmp_path) == before
+    assert contents(admin, topic) == [b"1", b"2"]
+    assert contents(admin, again) == []
+
+    # Nor does anything claim that it was read: with the token all goes on.
+    follow(spark, right.source_options(topic=topic), tmp_path / "stream")
+    assert spark.read.parquet(str(tmp_path / "stream" / "rows")).count() == 2
+    assert run_archive(spark, right, topic, tmp_path / "archive") == 1
+    assert archived(spark, tmp_path / "archive", topic) == [b"1", b"2"]
+
+
+def test_who_may_not_use_a_topic_is_told_so(spark: SparkSession, guarded: Guarded, admin: pulsar.Client) -> None:
+    topic = fresh_name()
+    publish(admin, topic, [b"1"])
+    options = {"service.url": guarded.service_url, "topic": topic} | guarded.options("nobody")
+    attempts: list[Callable[[], object]] = [lambda: read(spark, options), lambda: write(spark, options, b"2")]
+    for attempt in attempts:
+        with pytest.raises(Exception, match="these credentials do not allow it") as refused:
+            attempt()
+        assert topic in reason(refused.value)
+    assert contents(admin, topic) == [b"1"]
+
+
+@pytest.mark.parametrize("job", ["archive", "replay", "usage"])
+def test_a_command_with_the_wrong_token_ends_with_1_and_says_why(
+    spark: SparkSession, guarded: Guarded, admin: pulsar.Client, tmp_path: Path, job: str
+) -> None:
+    topic, again = fresh_name(), fresh_name("again")
+    publish(admin, topic, [b"1"])
+    admin.create_producer(again).close()
+    arguments = {
+        "archive": ["--topic", topic, "--path", str(tmp_path / "new")],
+        "replay": ["--topic", topic, "--path", str(tmp_path / "archive"), "--to", again],
+        "usage": ["--to", str(tmp_path / "new")],
+    }
+    if job == "replay":
+        run_archive(spark, guarded.broker("right"), topic, tmp_path / "archive")
+    given = [f"--option={name}={value}" for name, value in guarded.options("wrong").items()]
+    urls = ["--service-url", guarded.service_url, "--admin-url", guarded.http_url, "--master", "local[2]"]
+    done = subprocess.run([*COMMAND, job, *arguments[job], *given, *urls], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1, done.stderr
+    said = json.loads(done.stdout)["error"]
+    assert REFUSED.search(said), said
+    assert said in done.stderr
+    assert guarded.options("wrong")["pulsar.client.authParams"] not in done.stdout + done.stderr
+    assert not (tmp_path / "new").exists()
+    assert contents(admin, again) == []
+
+
+def test_over_tls_a_topic_is_read_with_the_right_certificate_and_another_one_is_named(
+    spark: SparkSession, guarded: Guarded, admin: pulsar.Client
+) -> None:
+    topic = fresh_name()
+    publish(admin, topic, [b"1"])
+    options = {"service.url": guarded.tls_url, "topic": topic} | guarded.options("right")
+    trusted = "pulsar.client.tlsTrustCertsFilePath"
+    assert read(spark, options | {trusted: f"{guarded.directory}/own.pem"}) == [b"1"]
+    with pytest.raises(Exception, match=r"TLS with 127\.0\.0\.1:") as refused:
+        read(spark, options | {trusted: f"{guarded.directory}/other.pem"})
+    assert trusted in reason(refused.value)
+    with pytest.raises(Exception, match="these certificates cannot be used") as refused:
+        read(spark, options | {trusted: f"{guarded.directory}/not-there.pem"})
+    assert trusted in reason(refused.value)
