@@ -76,7 +76,8 @@ class WorkQueue(Generic[K]):
             self._changed.clear()
             wait_s = self._later[0][0] - now if self._later else None
             try:
-                await asyncio.wait_for(self._changed.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
             except TimeoutError:
                 continue
 

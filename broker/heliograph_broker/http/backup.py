@@ -65,7 +65,8 @@ async def _stream(request: web.Request, backup: Backup, begun_ms: int) -> web.St
     log.info("backup begun")
     try:
         while part := await asyncio.to_thread(backup.read):
-            await asyncio.wait_for(response.write(part), _STALLED_S)
+            async with asyncio.timeout(_STALLED_S):
+                await response.write(part)
             sent += len(part)
         await response.write_eof()
     except (BackupError, ConnectionError, TimeoutError, OSError) as error:
