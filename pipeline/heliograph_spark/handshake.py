@@ -10,9 +10,13 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
+
+from google.protobuf.message import DecodeError
+from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.protocol.frames import encode_command
 
 from .errors import OptionError, PulsarSourceError
 from .options import Connection, auth_token, basic_user
@@ -21,9 +25,6 @@ from .options import Connection, auth_token, basic_user
 _WITHIN_MS = 10_000
 #: An answer is some hundred bytes; what is longer is no Pulsar.
 _LONGEST = 1 << 20
-#: Of Pulsar's protocol: numbers of the commands and of their fields, and the one error that is ours to name.
-_CONNECT, _ERROR = 2, 14
-_AUTHENTICATION_ERROR = 3
 _CREDENTIALS = "pulsar.client.authPluginClassName, .authParams"
 
 
@@ -64,10 +65,10 @@ def _answered(connection: Connection, host: str, hello: bytes, *, secured: bool)
         ) from error
     except (OSError, ValueError):
         return False
-    refusal = _refusal(answer)
-    if refusal is not None:
+    if answer.type == wire.BaseCommand.ERROR and answer.error.error == wire.AuthenticationError:
         raise PulsarSourceError(
-            f"connecting to {connection.service_url}: the credentials were refused ({_CREDENTIALS}): {refusal}"
+            f"connecting to {connection.service_url}: the credentials were refused ({_CREDENTIALS}):"
+            f" {answer.error.message}"
         )
     return True
 
@@ -112,18 +113,24 @@ def _hello(kind: str, settings: Mapping[str, Any]) -> bytes:
         method, data = "basic", basic_user("pulsar.client.authParams", params)
     elif kind == "AuthenticationTls":
         method = "tls"
-    connect = _text(1, b"heliograph-spark") + _text(3, data.encode()) + _number(4, 19) + _text(5, method.encode())
-    command = _number(1, _CONNECT) + _text(_CONNECT, connect)
-    return struct.pack(">II", len(command) + 4, len(command)) + command
+    command = wire.BaseCommand(type=wire.BaseCommand.CONNECT)
+    command.connect.client_version = "heliograph-spark"
+    command.connect.protocol_version = wire.v19
+    command.connect.auth_method_name = method
+    command.connect.auth_data = data.encode()
+    return encode_command(command)
 
 
-def _ask(stream: socket.socket, hello: bytes) -> bytes:
+def _ask(stream: socket.socket, hello: bytes) -> wire.BaseCommand:
     """The broker's first command; raises :class:`ConnectionError` if none comes."""
     stream.sendall(hello)
     _, size = struct.unpack(">II", _exactly(stream, 8))
     if size > _LONGEST:
         raise ConnectionError("this is no answer of a Pulsar")
-    return _exactly(stream, size)
+    try:
+        return wire.BaseCommand.FromString(_exactly(stream, size))
+    except DecodeError as error:
+        raise ConnectionError("this is no answer of a Pulsar") from error
 
 
 def _exactly(stream: socket.socket, size: int) -> bytes:
@@ -134,59 +141,3 @@ def _exactly(stream: socket.socket, size: int) -> bytes:
             raise ConnectionError("the connection was closed without an answer")
         found += more
     return found
-
-
-def _refusal(answer: bytes) -> str | None:
-    """What the broker says if it refuses the credentials; None for any other answer."""
-    error = dict(_fields(answer)).get(_ERROR)
-    if not isinstance(error, bytes):
-        return None
-    fields = dict(_fields(error))
-    message = fields.get(3, b"")
-    if fields.get(2) != _AUTHENTICATION_ERROR or not isinstance(message, bytes):
-        return None
-    return message.decode(errors="replace")
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*found, value])
-
-
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
-
-
-def _text(field: int, value: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(value)) + value
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The numbers and texts of a protobuf message by their field; ends at a field of another kind."""
-    place = 0
-
-    def number() -> int:
-        nonlocal place
-        value = shift = 0
-        while place < len(message):
-            byte = message[place]
-            place += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        return value
-
-    while place < len(message):
-        tag = number()
-        if tag & 7 == 0:
-            yield tag >> 3, number()
-        elif tag & 7 == 2:
-            size = number()
-            yield tag >> 3, message[place : place + size]
-            place += size
-        else:
-            return
