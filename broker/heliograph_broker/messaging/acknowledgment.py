@@ -176,20 +176,10 @@ class Acknowledgments:
 
         Refused on Shared and Key_Shared, and beyond the last entry there is: nobody can have received that.
         """
-        if self.sub_type in (SHARED, KEY_SHARED):
-            error = NotAllowed(
-                f"Cumulative acknowledgment is not allowed on a {TYPE_NAMES[self.sub_type]} subscription"
-            )
+        refusal = self._cumulative_refusal(up_to)
+        if refusal is not None:
             if done is not None:
-                done(error)
-            return
-        if (up_to.ledger_id, up_to.entry_id) > self.topic.last_position():
-            if done is not None:
-                done(
-                    PreconditionFailed(
-                        f"{up_to.ledger_id}:{up_to.entry_id} is not the id of a message of {self.topic.name}"
-                    )
-                )
+                done(refusal)
             return
         consumer.last_acked_ms = self.last_acked_ms = self.topic.host.clock.now_ms()
         if self.view is not None:
@@ -210,6 +200,15 @@ class Acknowledgments:
             self.acknowledge_up_to(offset - 1, then_batch)
         else:
             self.acknowledge_up_to(offset, done)
+
+    def _cumulative_refusal(self, up_to: AckId) -> BrokerError | None:
+        if self.sub_type in (SHARED, KEY_SHARED):
+            return NotAllowed(f"Cumulative acknowledgment is not allowed on a {TYPE_NAMES[self.sub_type]} subscription")
+        if (up_to.ledger_id, up_to.entry_id) > self.topic.last_position():
+            return PreconditionFailed(
+                f"{up_to.ledger_id}:{up_to.entry_id} is not the id of a message of {self.topic.name}"
+            )
+        return None
 
     def acknowledge_up_to(
         self, offset: int, done: Done | None, *, counted: Callable[[int], None] | None = None
