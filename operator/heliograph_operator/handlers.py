@@ -11,7 +11,7 @@ from typing import Any
 import kopf
 import structlog
 
-from .kinds import API_VERSION, GROUP, KINDS, VERSION, Body, Key, is_deleted, key_of
+from .kinds import API_VERSION, GROUP, KINDS, VERSION, Body, Key, is_deleted, is_managed, is_paused, key_of
 from .kube import credentials
 from .store import Store, parent_of
 from .work_queue import WorkQueue
@@ -40,6 +40,9 @@ class Watcher:
             self._queue.add(key)
 
     def _learnt(self, before: Body | None, body: Body) -> None:
+        if before is not None and _wishes(before) != _wishes(body):
+            # The answer to a write of the operator's own may be what tells it first; to the watch it is no news then.
+            self._queue.add(key_of(body))
         if before is None or _offers(before) != _offers(body):
             self._tell_others(key_of(body), body)
 
@@ -86,6 +89,13 @@ def _asks(body: Body) -> Any:
         own,
         body.get("status"),
     )
+
+
+def _wishes(body: Body) -> Any:
+    """What of an object only others change."""
+    metadata = body["metadata"]
+    generation, deleted = metadata.get("generation"), metadata.get("deletionTimestamp")
+    return metadata.get("uid"), generation, deleted, is_managed(body), is_paused(body)
 
 
 def _offers(body: Body) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from heliograph_operator.handlers import Watcher
 from heliograph_operator.kinds import Key, key_of
 from heliograph_operator.store import Store
@@ -72,6 +73,31 @@ async def test_an_answer_to_a_write_that_comes_after_newer_news_takes_nothing_ba
     assert seen.store.put(written) == deleted
     assert seen.store.get(key_of(deleted)) == deleted
     assert await seen.names() == {"shop"}
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"deletionTimestamp": "now"},
+        {"generation": 2},
+        {"annotations": {"heliograph.dev/paused": "true"}},
+        {"annotations": {"heliograph.dev/managed": "false"}},
+    ],
+)
+async def test_what_somebody_else_changed_is_looked_at_though_the_answer_to_a_write_tells_it_first(
+    others: dict[str, Any],
+) -> None:
+    seen = Seen(topic())
+    await seen.names()
+    wanted = changed(topic())
+    wanted["metadata"] |= others
+    answer = changed(wanted, status=ready("False"))
+    seen.store.put(answer)
+    assert await seen.names() == {"orders"}
+    # The watch has nothing new to tell then.
+    seen.watcher.seen(wanted)
+    seen.watcher.seen(answer)
+    assert await seen.names() == set()
 
 
 async def test_what_is_gone_does_not_come_back_by_late_answers_and_listings_but_anew_it_does() -> None:
