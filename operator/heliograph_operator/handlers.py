@@ -81,14 +81,7 @@ def _asks(body: Body) -> Any:
     """What of an object changes what is to be done: all but the bookkeeping of the API server."""
     metadata = body["metadata"]
     own = {name: text for name, text in (metadata.get("annotations") or {}).items() if name.startswith(f"{GROUP}/")}
-    return (
-        metadata.get("uid"),
-        metadata.get("generation"),
-        metadata.get("deletionTimestamp"),
-        metadata.get("finalizers"),
-        own,
-        body.get("status"),
-    )
+    return _wishes(body), metadata.get("finalizers"), own, body.get("status")
 
 
 def _wishes(body: Body) -> Any:

@@ -121,8 +121,8 @@ def replay_command(
     result: ResultFile = None,
 ) -> None:
     """Send archived messages to a topic, with their keys, event times and properties, each key in its order."""
-    from .jobs.moments import parse_moment
     from .jobs.replay import ReplayOptions, replay
+    from .moments import parse_moment
 
     def work(spark: SparkSession) -> Result:
         options = ReplayOptions(

@@ -16,7 +16,7 @@ import pulsar
 
 from .errors import OptionError, PulsarSourceError, named
 from .handshake import check_welcome, tls_context
-from .options import Connection, auth_token, basic_user
+from .options import Connection, auth_files, auth_kind, auth_token, basic_user
 
 ADMIN_WITHIN_S = 30.0
 
@@ -27,14 +27,14 @@ def _authentication(settings: Mapping[str, Any]) -> pulsar.Authentication | None
         if params:
             raise OptionError("pulsar.client.authParams: needs pulsar.client.authPluginClassName, too")
         return None
-    kind = str(plugin).rsplit(".", 1)[-1]
+    kind = auth_kind(settings)
     if kind == "AuthenticationToken":
         return pulsar.AuthenticationToken(auth_token(params))
     if kind == "AuthenticationBasic":
         basic_user("pulsar.client.authParams", params)
         return pulsar.AuthenticationBasic(auth_params_string=params)
     if kind == "AuthenticationTls":
-        files = dict(part.split(":", 1) for part in params.split(",") if ":" in part)
+        files = auth_files(params)
         if not {"tlsCertFile", "tlsKeyFile"} <= files.keys():
             raise OptionError("pulsar.client.authParams: AuthenticationTls needs tlsCertFile:…,tlsKeyFile:…")
         return pulsar.AuthenticationTLS(files["tlsCertFile"], files["tlsKeyFile"])
@@ -110,7 +110,7 @@ def topic_path(name: str) -> str:
 
 
 def _headers(settings: Mapping[str, Any]) -> dict[str, str]:
-    kind = str(settings.get("auth_plugin", "")).rsplit(".", 1)[-1]
+    kind = auth_kind(settings)
     if kind == "AuthenticationToken":
         return {"Authorization": "Bearer " + auth_token(settings.get("auth_params", ""))}
     if kind == "AuthenticationBasic":

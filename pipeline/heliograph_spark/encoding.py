@@ -6,7 +6,7 @@ import io
 import json
 import struct
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import _pulsar
@@ -15,6 +15,7 @@ import pulsar
 from pyspark.sql import types as t
 
 from .errors import SchemaError
+from .moments import since_1970
 from .schemas import VALUE, TopicSchema
 
 #: Columns that say something of a message; reading gives two more, which only the broker can say.
@@ -24,7 +25,6 @@ _WRITTEN: dict[str, tuple[type[t.DataType], ...]] = {
     "__eventTime": (t.TimestampType,),
     "__messageProperties": (t.MapType,),
 }
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BY_BROKER = ("__messageId", "__publishTime")
 
 _PRIMITIVES: dict[type[t.DataType], tuple[str, Callable[[Any], bytes]]] = {
@@ -178,7 +178,7 @@ class Encoder:
             except UnicodeDecodeError as error:
                 raise SchemaError(f"column '__key': {key!r} is not UTF-8, which the client's keys are") from error
         if isinstance(event_time, datetime):
-            found["event_timestamp"] = (event_time - _EPOCH) // timedelta(milliseconds=1)
+            found["event_timestamp"] = since_1970(event_time)
         if properties:
             found["properties"] = {name: value or "" for name, value in dict(properties).items()}
         return found

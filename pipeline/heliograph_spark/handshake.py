@@ -19,7 +19,7 @@ from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.protocol.frames import encode_command
 
 from .errors import OptionError, PulsarSourceError
-from .options import Connection, auth_token, basic_user
+from .options import Connection, auth_files, auth_kind, auth_token, basic_user
 
 #: The client's own default.
 _WITHIN_MS = 10_000
@@ -34,7 +34,7 @@ def check_welcome(connection: Connection) -> None:
     Of several addresses the first that answers is asked. Whatever else is wrong is left to the client to find.
     """
     scheme, _, hosts = connection.service_url.partition("://")
-    kind = str(connection.client.get("auth_plugin", "")).rsplit(".", 1)[-1]
+    kind = auth_kind(connection.client)
     if scheme not in ("pulsar", "pulsar+ssl") or kind == "AuthenticationOAuth2":
         # An address of HTTP, and an issuer of tokens, answer the client by themselves.
         return
@@ -94,9 +94,9 @@ def tls_context(settings: Mapping[str, Any], whose: str) -> ssl.SSLContext:
 
 def _files(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """The client's settings with the certificate that ``AuthenticationTls`` names, as any other."""
-    if not str(settings.get("auth_plugin", "")).endswith("AuthenticationTls"):
+    if auth_kind(settings) != "AuthenticationTls":
         return settings
-    named = dict(part.split(":", 1) for part in settings.get("auth_params", "").split(",") if ":" in part)
+    named = auth_files(settings.get("auth_params", ""))
     own = {
         "tls_certificate_file_path": named.get("tlsCertFile"),
         "tls_private_key_file_path": named.get("tlsKeyFile"),

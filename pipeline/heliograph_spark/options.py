@@ -284,6 +284,16 @@ def _has(place: Any, edge: str) -> bool:
     return place == edge or (isinstance(place, dict) and edge in place.values())
 
 
+def auth_kind(settings: Mapping[str, Any]) -> str:
+    """Which of the client's ways to authenticate its settings name, without the package; empty if none."""
+    return str(settings.get("auth_plugin", "")).rsplit(".", 1)[-1]
+
+
+def auth_files(params: str) -> dict[str, str]:
+    """The files that ``authParams`` of ``AuthenticationTls`` name: ``tlsCertFile:…,tlsKeyFile:…``."""
+    return dict(part.split(":", 1) for part in params.split(",") if ":" in part)
+
+
 def auth_token(params: str) -> str:
     """The token of ``authParams``: ``token:…``, ``file:…``, itself, or JSON. Raises :class:`OptionError`."""
     if params.startswith("token:"):

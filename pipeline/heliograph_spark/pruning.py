@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -25,8 +25,9 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from .moments import since_1970
+
 TOPIC, PUBLISH_TIME = ("__topic",), ("__publishTime",)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -79,12 +80,8 @@ class Pruning:
 
     def _bound(self, earliest: datetime | None, latest: datetime | None) -> None:
         if earliest is not None:
-            self.earliest_ms = max(_floor_ms(earliest), self.earliest_ms or 0)
+            self.earliest_ms = max(since_1970(earliest.astimezone(UTC)), self.earliest_ms or 0)
         if latest is not None:
             # One more: a time between two milliseconds is after the first.
-            at = _floor_ms(latest) + 1
+            at = since_1970(latest.astimezone(UTC)) + 1
             self.latest_ms = at if self.latest_ms is None else min(at, self.latest_ms)
-
-
-def _floor_ms(at: datetime) -> int:
-    return (at.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from heliograph_spark.encoding import Encoder
 from heliograph_spark.errors import OptionError, PulsarSourceError
-from heliograph_spark.jobs.moments import parse_moment, write_moment
 from heliograph_spark.jobs.pacing import Pacer, shares
 from heliograph_spark.jobs.resending import sequence_of
+from heliograph_spark.moments import parse_moment, write_moment
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType

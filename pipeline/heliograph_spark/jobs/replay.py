@@ -21,13 +21,13 @@ from heliograph_spark.archived import DATE, archived_topics, read_archive
 from heliograph_spark.connection import ask_admin, connected, topic_path
 from heliograph_spark.encoding import Encoder
 from heliograph_spark.errors import JobError, OptionError, PulsarSourceError, SchemaError
+from heliograph_spark.moments import write_moment
 from heliograph_spark.options import Connection, WriteOptions, full_name, write_options
 from heliograph_spark.positions import Position
 from heliograph_spark.schemas import METADATA, TopicSchema, columns_of, schema_of_topic
 from heliograph_spark.session import Broker, progress
 from heliograph_spark.topics import is_there
 
-from .moments import write_moment
 from .pacing import shares
 from .resending import BUCKETS, Resender
 

@@ -10,9 +10,10 @@ from html import escape
 
 from matplotlib.figure import Figure
 
+from heliograph_spark.moments import write_moment
+
 from .broker_stats import Lag
 from .forecast import Forecast
-from .moments import write_moment
 from .usage_figures import Counted, GroupUsage, PartitionUsage, TopicUsage
 
 #: More than so many bars or lines nobody reads.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from heliograph_spark.errors import OptionError
+from .errors import OptionError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -21,18 +21,19 @@ def parse_moment(option: str, text: str) -> int:
             raise OptionError(
                 f"{option}: {text!r} is neither ISO 8601, such as 2026-03-01T12:00:00Z, nor milliseconds since 1970"
             ) from error
-        at_ms = _since_1970(found if found.tzinfo is not None else found.replace(tzinfo=UTC))
+        at_ms = since_1970(found if found.tzinfo is not None else found.replace(tzinfo=UTC))
     if not 0 <= at_ms <= _LATEST_MS:
         raise OptionError(f"{option}: {text!r} is not between the years 1970 and 9999")
     return at_ms
 
 
-def _since_1970(moment: datetime) -> int:
+def since_1970(moment: datetime) -> int:
+    """Whole milliseconds since 1970 of a time with a zone, rounded down."""
     # Not by timestamp(): its fractions are rounded.
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
-_LATEST_MS = _since_1970(datetime.max.replace(tzinfo=UTC))
+_LATEST_MS = since_1970(datetime.max.replace(tzinfo=UTC))
 
 
 def write_moment(at_ms: int) -> str:
