@@ -95,9 +95,9 @@ async def _fetch(client: AdminClient, path: Path, *, compress: bool) -> None:
 
 
 def _sync(directory: Path) -> None:
-    from .storage.data_dir import sync_directory
+    from .storage.disk import RealDisk
 
-    sync_directory(directory)
+    RealDisk().sync_directory(directory)
 
 
 def _summary(manifest: Manifest) -> str:

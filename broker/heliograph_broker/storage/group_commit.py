@@ -6,7 +6,6 @@ entry of that ledger is. Nothing is reported durable before its sync.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from pathlib import Path
@@ -14,11 +13,12 @@ from pathlib import Path
 import lmdb
 import structlog
 
-from .data_dir import DataDir, sync_directory
+from .data_dir import DataDir
+from .disk import Disk
 from .entry import Entry
 from .group import Committed, EntrySink, Group, RecordSource, StorageFull, StoreStats
 from .scheduler import InlineScheduler, Scheduler
-from .segment import Segment, file_bytes
+from .segment import Segment
 from .segment_set import SegmentSet
 
 log = structlog.get_logger(__name__)
@@ -52,7 +52,7 @@ class GroupCommit:
     ) -> None:
         self._data_dir = data_dir
         self._metadata = metadata
-        self._metadata_bytes = file_bytes(data_dir.metadata)
+        self._metadata_bytes = data_dir.disk.file_bytes(data_dir.metadata)
         self._segments = segments
         self._scheduler = scheduler
         self._reserve = reserve
@@ -190,7 +190,7 @@ class GroupCommit:
                     txn.delete(key)
                 else:
                     txn.put(key, value)
-        self._metadata_bytes = file_bytes(self._data_dir.metadata)
+        self._metadata_bytes = self._data_dir.disk.file_bytes(self._data_dir.metadata)
 
     def _write_entries(self, group: Group, segment: Segment) -> int:
         if self._data_dir.free_bytes() < self._reserve + group.entry_bytes:
@@ -262,33 +262,27 @@ class GroupCommit:
                 log.exception("unhandled error in a receiver of failed entries")
 
 
-def open_metadata(path: Path, map_bytes: int) -> lmdb.Environment:
+def open_metadata(disk: Disk, path: Path, map_bytes: int) -> lmdb.Environment:
     """Open or create the metadata's environment, without most of its free pages if it is largely free.
 
     LMDB uses free pages again but never returns them, so the file keeps the size of its worst moment: large cursors.
     A copy takes its place by a rename, so a crash leaves the one or the other. Raises :class:`lmdb.Error`.
     """
     temporary = path.with_suffix(".tmp")
-    temporary.unlink(missing_ok=True)
-    environment = _open_environment(path, map_bytes)
+    disk.remove(temporary)
+    environment = disk.open_environment(path, map_bytes)
     pages = environment.info()["last_pgno"] + 1
     stat = environment.stat()
     used = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
     if pages * stat["psize"] < _COMPACT_METADATA_BYTES or used * 4 > pages:
         return environment
     try:
-        environment.copy(str(temporary), compact=True)
-        with temporary.open("rb") as copied:
-            os.fsync(copied.fileno())
+        disk.copy_environment(environment, temporary)
     except (lmdb.Error, OSError) as error:
         log.warning("the metadata's free pages stay", path=str(path), error=str(error))
-        temporary.unlink(missing_ok=True)
+        disk.remove(temporary)
         return environment
     environment.close()
-    temporary.rename(path)
-    sync_directory(path.parent)
-    return _open_environment(path, map_bytes)
-
-
-def _open_environment(path: Path, map_bytes: int) -> lmdb.Environment:
-    return lmdb.open(str(path), map_size=map_bytes, subdir=False, lock=True, max_readers=64)
+    disk.rename(temporary, path)
+    disk.sync_directory(path.parent)
+    return disk.open_environment(path, map_bytes)

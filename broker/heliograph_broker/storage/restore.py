@@ -24,8 +24,10 @@ from .backup import (
     BackupError,
     Manifest,
 )
-from .data_dir import FORMAT_LINE, sync_directory
+from .data_dir import FORMAT_LINE
+from .disk import RealDisk
 
+_DISK = RealDisk()
 _COPY_BYTES = 1024 * 1024
 #: A manifest names every segment in some 150 bytes.
 _MANIFEST_BYTES = 64 * 1024 * 1024
@@ -61,13 +63,13 @@ def restore(archive: Path, data_dir: Path) -> Manifest:
         raise BackupError(f"cannot restore into {data_dir}: {error.strerror}") from error
     try:
         manifest = _read(archive, temporary)
-        sync_directory(temporary / SEGMENTS_PREFIX)
-        sync_directory(temporary)
+        _DISK.sync_directory(temporary / SEGMENTS_PREFIX)
+        _DISK.sync_directory(temporary)
         if mounted:
             _move_into(temporary, data_dir)
         else:
             temporary.rename(data_dir)
-            sync_directory(data_dir.parent)
+            _DISK.sync_directory(data_dir.parent)
     except OSError as error:
         raise BackupError(f"cannot restore into {data_dir}: {error.strerror}") from error
     finally:
@@ -79,7 +81,7 @@ def _move_into(temporary: Path, data_dir: Path) -> None:
     """Move the files; whatever ends this early leaves metadata without FORMAT, which no broker starts on."""
     for name in (METADATA_NAME, SEGMENTS_PREFIX, FORMAT_NAME):
         (temporary / name).rename(data_dir / name)
-        sync_directory(data_dir)
+        _DISK.sync_directory(data_dir)
 
 
 def _read(archive: Path, target: Path | None) -> Manifest:

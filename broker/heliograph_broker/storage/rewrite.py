@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 import lmdb
 
 from .chunk import Repacker
-from .data_dir import sync_directory
 from .segment import Segment
 
 #: Copied without a pause (bytes): some 0.3 ms of the interpreter.
@@ -54,8 +53,9 @@ class Rewriting:
         Raises :class:`Abandoned`, :class:`lmdb.Error` or :class:`OSError`; no part of a copy is left then.
         """
         path = self.successor.path
+        disk = self.successor.disk
         temporary = path.with_suffix(".tmp")
-        temporary.unlink(missing_ok=True)
+        disk.remove(temporary)
         try:
             target = self.successor.create(temporary)
             try:
@@ -63,11 +63,11 @@ class Rewriting:
                 target.sync(True)
             finally:
                 target.close()
-            temporary.rename(path)
+            disk.rename(temporary, path)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            disk.remove(temporary)
             raise
-        sync_directory(path.parent)
+        disk.sync_directory(path.parent)
         self.successor.load_runs()
         return self.successor
 

@@ -7,7 +7,6 @@ several neighbours stands for all their numbers. A file takes the place of every
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +15,7 @@ import lmdb
 
 from . import chunk
 from .chunk import KEY
-from .data_dir import sync_directory
+from .disk import Disk
 from .entry import Entry, EntryHeader
 
 T = TypeVar("T")
@@ -59,6 +58,7 @@ class Segment:
         "_retired",
         "_writable",
         "busy",
+        "disk",
         "file_bytes",
         "first_order",
         "generation",
@@ -72,8 +72,9 @@ class Segment:
     )
 
     def __init__(
-        self, directory: Path, orders: tuple[int, int], generation: int, map_size: int, *, writable: bool
+        self, disk: Disk, directory: Path, orders: tuple[int, int], generation: int, map_size: int, *, writable: bool
     ) -> None:
+        self.disk = disk
         self.first_order, self.last_order = orders
         self.generation = generation
         self.path = directory / f"{orders[0]:08d}-{orders[1]:08d}-{generation:04d}{_SUFFIX}"
@@ -105,25 +106,18 @@ class Segment:
     def environment(self) -> lmdb.Environment:
         """Return the environment, created or opened at first use."""
         if self._env is None:
-            created = not self.path.exists()
+            created = not self.disk.exists(self.path)
             # What nobody writes any more needs no table of readers.
-            self._env = lmdb.open(
-                str(self.path),
-                map_size=self._map_size,
-                subdir=False,
-                readonly=not self._writable,
-                lock=self._writable,
-                max_readers=64,
-                metasync=True,
-                sync=True,
+            self._env = self.disk.open_environment(
+                self.path, self._map_size, readonly=not self._writable, lock=self._writable
             )
             if created:
-                sync_directory(self.path.parent)
+                self.disk.sync_directory(self.path.parent)
         return self._env
 
     def create(self, path: Path) -> lmdb.Environment:
         """Return an empty environment to fill this segment under another name; syncing it is the caller's."""
-        return lmdb.open(str(path), map_size=self._map_size, subdir=False, lock=False, sync=False)
+        return self.disk.open_environment(path, self._map_size, lock=False, sync=False)
 
     def load_runs(self) -> None:
         """Find every ledger's first and last entry: two seeks a ledger."""
@@ -145,7 +139,7 @@ class Segment:
                 found = cursor.next()
         self.live_bytes = self.written_bytes
         self.live_entries = self.written_entries
-        self.file_bytes = file_bytes(self.path)
+        self.file_bytes = self.disk.file_bytes(self.path)
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -159,7 +153,7 @@ class Segment:
             # Appending fills pages which inserting would split in two halves.
             append = not cursor.last() or bytes(cursor.key()) < items[0][0]
             cursor.putmulti(items, append=append)
-        return file_bytes(self.path)
+        return self.disk.file_bytes(self.path)
 
     def added(self, ledgers: Mapping[int, Sequence[Entry]], disk_bytes: int) -> None:
         """Account for entries that :meth:`write` made durable."""
@@ -311,18 +305,16 @@ class Segment:
         end, it has that left to do. Raises :class:`OSError`.
         """
         leaving = self.path.with_suffix(_LEAVING_SUFFIX)
-        self.path.with_name(self.path.name + "-lock").unlink(missing_ok=True)
-        if not self.path.exists():
+        disk = self.disk
+        disk.remove(self.path.with_name(self.path.name + "-lock"))
+        if not disk.exists(self.path):
             # Nothing was ever written to it.
             return
-        self.path.rename(leaving)
-        size = leaving.stat().st_size
-        while size > cut_bytes:
-            size -= cut_bytes
-            os.truncate(leaving, size)
+        disk.rename(self.path, leaving)
+        for _ in disk.shrink(leaving, cut_bytes):
             if not pause():
                 return
-        leaving.unlink()
+        disk.remove(leaving)
 
 
 def _header(cursor: lmdb.Cursor, ledger_id: int, entry_id: int) -> EntryHeader | None:
@@ -359,11 +351,3 @@ def parse_name(path: Path) -> tuple[int, int, int]:
     """Return the first and last number and the generation of a segment's file. Raises :class:`ValueError`."""
     first, last, generation = path.stem.split("-")
     return int(first), int(last), int(generation)
-
-
-def file_bytes(path: Path) -> int:
-    """Return the disk space of a file, 0 if there is none."""
-    try:
-        return path.stat().st_blocks * 512
-    except FileNotFoundError:
-        return 0

@@ -10,6 +10,7 @@ import structlog
 from heliograph_broker.clock import Clock
 
 from . import reclaim
+from .disk import Disk
 from .entry import Entry
 from .rewrite import Abandoned, Rewriting
 from .scheduler import Scheduler
@@ -36,6 +37,7 @@ class SegmentSet:
 
     def __init__(
         self,
+        disk: Disk,
         directory: Path,
         segment_bytes: int,
         scheduler: Scheduler,
@@ -43,6 +45,7 @@ class SegmentSet:
         room: Callable[[], int],
     ) -> None:
         """``room`` returns how many bytes a copy may take now. Raises :class:`OSError` or ``lmdb.Error``."""
+        self._disk = disk
         self._directory = directory
         self._segment_bytes = segment_bytes
         # Virtual room only: the file grows as it is written. A group may go in after the roll size is reached.
@@ -65,26 +68,33 @@ class SegmentSet:
 
     def _load(self) -> None:
         found: list[tuple[int, int, int, Path]] = []
-        for path in self._directory.iterdir():
+        for path in self._disk.files(self._directory):
             if path.suffix == ".lmdb":
                 first, last, generation = parse_name(path)
                 # The widest first, of the equally wide the latest.
                 found.append((first, -last, -generation, path))
-            elif not path.name.endswith("-lock") or not path.with_name(path.name.removesuffix("-lock")).exists():
-                path.unlink(missing_ok=True)
+            elif not path.name.endswith("-lock") or not self._disk.exists(
+                path.with_name(path.name.removesuffix("-lock"))
+            ):
+                self._disk.remove(path)
         covered = 0
         kept: list[tuple[tuple[int, int], int]] = []
         for first, minus_last, minus_generation, path in sorted(found):
             if -minus_last <= covered:
-                path.unlink()
-                path.with_name(path.name + "-lock").unlink(missing_ok=True)
+                self._disk.remove(path)
+                self._disk.remove(path.with_name(path.name + "-lock"))
                 continue
             covered = -minus_last
             kept.append(((first, covered), -minus_generation))
         for orders, generation in kept:
             # The last one may be written on.
             segment = Segment(
-                self._directory, orders, generation, self._map_size, writable=orders[1] == covered and generation == 1
+                self._disk,
+                self._directory,
+                orders,
+                generation,
+                self._map_size,
+                writable=orders[1] == covered and generation == 1,
             )
             segment.load_runs()
             self._segments.append(segment)
@@ -96,7 +106,7 @@ class SegmentSet:
 
     def _open_next(self) -> None:
         order = self._segments[-1].last_order + 1 if self._segments else 1
-        self._segments.append(Segment(self._directory, (order, order), 1, self._map_size, writable=True))
+        self._segments.append(Segment(self._disk, self._directory, (order, order), 1, self._map_size, writable=True))
         self._seal_wanted = False
 
     # -- writing ---------------------------------------------------------------------------------------------
@@ -274,6 +284,7 @@ class SegmentSet:
 
     def _rewrite(self, sources: Sequence[Segment]) -> None:
         successor = Segment(
+            self._disk,
             self._directory,
             (sources[0].first_order, sources[-1].last_order),
             max(source.generation for source in sources) + 1,

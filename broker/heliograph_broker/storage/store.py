@@ -13,6 +13,7 @@ from heliograph_broker.clock import Clock
 
 from .backup import METADATA_NAME, SEGMENTS_PREFIX, Backup, BackupError, Source
 from .data_dir import FORMAT_LINE, DataDir, DataDirError
+from .disk import Disk, RealDisk
 from .entry import Entry, EntryHeader
 from .group import StorageFull
 from .group_commit import GroupCommit, open_metadata
@@ -42,8 +43,8 @@ class LedgerStore(GroupCommit):
     def __init__(
         self, data_dir: DataDir, clock: Clock, scheduler: Scheduler, segment_bytes: int, disk_reserve_bytes: int
     ) -> None:
-        metadata = open_metadata(data_dir.metadata, _METADATA_MAP_BYTES)
-        segments = SegmentSet(data_dir.segments, segment_bytes, scheduler, clock, self._room)
+        metadata = open_metadata(data_dir.disk, data_dir.metadata, _METADATA_MAP_BYTES)
+        segments = SegmentSet(data_dir.disk, data_dir.segments, segment_bytes, scheduler, clock, self._room)
         super().__init__(data_dir, metadata, segments, scheduler, disk_reserve_bytes)
         self._closed = False
         self._backup: Backup | None = None
@@ -59,13 +60,14 @@ class LedgerStore(GroupCommit):
         scheduler: Scheduler,
         segment_bytes: int = 128 * 1024 * 1024,
         disk_reserve_bytes: int = 64 * 1024 * 1024,
+        disk: Disk | None = None,
     ) -> LedgerStore:
         """Open or create the store in ``data_dir``; the store ends ``scheduler`` from here on.
 
         Raises :class:`DataDirError`.
         """
         try:
-            directory = DataDir(data_dir)
+            directory = DataDir(data_dir, disk or RealDisk())
         except DataDirError:
             # Its threads would keep a process alive that has nothing to do.
             scheduler.close()
