@@ -245,12 +245,12 @@ class Oracle(PolicyLevels):
 
     def trim_point(self, topic: OracleTopic) -> int:
         """The first entry that must be kept."""
-        retention = self.policy(topic.name, "retention") or (0, 0)
-        time, size = retention
-        for entry in topic.kept():
-            if any(entry.number in subscription.unacked for subscription in topic.durable()):
-                return entry.number
-            from_here = sum(later.size for later in topic.entries[entry.number :])
+        time, size = self.policy(topic.name, "retention") or (0, 0)
+        # The size is of what nobody has in a backlog any more: a slow subscription's backlog is beside it.
+        backlogs = [number for subscription in topic.durable() for number in subscription.unacked]
+        waiting = min(backlogs, default=len(topic.entries))
+        for entry in topic.entries[topic.first : waiting]:
+            from_here = sum(later.size for later in topic.entries[entry.number : waiting])
             if (
                 time != 0
                 and size != 0
@@ -258,7 +258,7 @@ class Oracle(PolicyLevels):
                 and (size < 0 or from_here <= size)
             ):
                 return entry.number
-        return len(topic.entries)
+        return waiting
 
     def trimmed(self, topic: OracleTopic, first: int, ticked: bool) -> None:
         """The broker now keeps entries from ``first`` on: say whether that is right."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from heliograph_broker.messaging.subscription import AckId
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention, contradictions
 
@@ -269,6 +270,38 @@ def test_retention_survives_a_restart(core: Core) -> None:
     assert stored(core, core.topic()) == ["a"]
     core.advance(30 * MINUTE)
     assert stored(core, core.topic()) == []
+
+
+def test_a_slow_subscriptions_backlog_leaves_the_retained_size_as_it_is(core: Core) -> None:
+    retain(core, -1, 10_000)
+    topic = core.topic()
+    slow, quick = topic.create_subscription("slow"), topic.create_subscription("quick")
+    publish(core, topic, *(f"acked {number}" for number in range(15)), size=1000)
+    acknowledge_all(core, slow)
+    publish(core, topic, *(f"waiting {number}" for number in range(15)), size=1000)
+    acknowledge_all(core, quick)
+    settle(core)
+    # The newest 10 kB of what all have acknowledged, beside the 15 kB that one of them has not.
+    assert slow.backlog_bytes == 15_000
+    assert stored(core, topic)[:10] == [f"acked {number}" for number in range(5, 15)]
+    assert topic.stored_bytes == 10_000 + 15_000
+
+
+def test_what_the_slowest_subscription_acknowledges_takes_the_place_of_older_data(core: Core) -> None:
+    retain(core, -1, 900)
+    topic = core.topic()
+    slow = topic.create_subscription("slow")
+    publish(core, topic, *"abcdefgh", size=300)
+    slow.acknowledge_up_to(2, None)
+    settle(core)
+    assert stored(core, topic) == list("abcdefgh")
+    # Acknowledged out of order: "e" is behind the backlog's oldest message and counts with the backlog.
+    slow.acknowledge(None, [AckId(*topic.position(4))], None)
+    settle(core)
+    assert stored(core, topic) == list("abcdefgh")
+    slow.acknowledge(None, [AckId(*topic.position(3))], None)
+    settle(core)
+    assert stored(core, topic) == list("cdefgh")
 
 
 def test_what_a_topic_stores_is_bounded_by_its_quota_and_its_retention_together(core: Core) -> None:

@@ -60,11 +60,20 @@ def releasable(topic: Topic) -> int:
     return max(limit, topic.first_offset)
 
 
+def _bytes_before(topic: Topic, offset: int) -> int:
+    """Return the bytes ever published before ``offset``; if that cannot be read, those before the first kept."""
+    if offset >= topic.end_offset:
+        return topic.total_bytes
+    header = topic.header(offset - 1)
+    return topic.trimmed_bytes if header is None else header.total_bytes
+
+
 def trim_point(topic: Topic, now_ms: int) -> int:
     """Return the offset below which nothing has to be kept.
 
     Never beyond the slowest durable subscription. Of what all have acknowledged (or nobody subscribed to),
     retention keeps what is younger than its time *and* within its size; -1 leaves out that limit, 0 keeps nothing.
+    The size is of that alone: backlogs are beside it, and governed by their quota.
     """
     first = topic.first_offset
     limit = releasable(topic)
@@ -75,8 +84,8 @@ def trim_point(topic: Topic, now_ms: int) -> int:
         return limit
     point = first
     if retention.size_bytes > 0 and topic.stored_bytes > retention.size_bytes:
-        # The newest entries that fit the size stay: an entry stays while all after and including it fit.
-        keep_from = topic.total_bytes - retention.size_bytes
+        # The newest entries that fit the size stay: one stays while it fits with all acknowledged ones after it.
+        keep_from = _bytes_before(topic, limit) - retention.size_bytes
         point = _first_offset_where(topic, point, limit, lambda header: header.total_bytes - header.size >= keep_from)
     if retention.time_ms > 0:
         cutoff = now_ms - retention.time_ms
