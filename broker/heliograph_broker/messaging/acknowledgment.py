@@ -217,25 +217,33 @@ class Acknowledgments:
 
         ``counted`` is told, perhaps in several steps, how many messages that newly acknowledges.
         """
+        self._acknowledge_from(self.cursor.mark_delete + 1, min(offset, self.topic.end_offset - 1), done, counted)
+
+    def _acknowledge_from(
+        self, first: int, offset: int, done: Done | None, counted: Callable[[int], None] | None
+    ) -> None:
+        """Acknowledge the entries ``first..offset``: everything before ``first`` has been seen to.
+
+        Each step begins behind the last entry it has read, wherever the mark-delete position is, so that it ends.
+        """
         cursor = self.cursor
-        offset = min(offset, self.topic.end_offset - 1)
-        if offset <= cursor.mark_delete:
+        if offset <= cursor.mark_delete or offset < first:
             self.acked(done)
             return
         generation = self.generation
         contiguous = cursor.is_contiguous()
-        first = offset if contiguous else max(cursor.mark_delete + 1, self.topic.first_offset)
+        begin = offset if contiguous else max(first, cursor.mark_delete + 1, self.topic.first_offset)
 
         def found(headers: list[tuple[int, int, int, int, int]] | Exception) -> None:
-            if isinstance(headers, Exception):
+            if isinstance(headers, Exception) or not headers:
                 if done is not None:
-                    done(PersistenceError(f"cannot read entry headers: {headers}"))
+                    done(PersistenceError(f"cannot read entry headers: {headers or 'none is stored'}"))
                 return
             if generation != self.generation or self.closed:
                 self.acked(done)
                 return
             before = cursor.acked_messages
-            if contiguous and cursor.is_contiguous() and headers:
+            if contiguous and cursor.is_contiguous():
                 at, _, _, total_messages, total_bytes = headers[-1]
                 self._drop_pending(at)
                 self.messages_acked += cursor.advance(at, total_messages, total_bytes)
@@ -244,14 +252,14 @@ class Acknowledgments:
             else:
                 if contiguous:
                     # An ack came in between: now entry by entry.
-                    self.acknowledge_up_to(offset, done, counted=counted)
+                    self._acknowledge_from(first, offset, done, counted)
                     return
                 for at, messages, size, _, _ in headers:
                     self.acknowledge_entry(at, messages, size, None)
             if counted is not None:
                 counted(cursor.acked_messages - before)
-            if headers and headers[-1][0] < offset:
-                self.acknowledge_up_to(offset, done, counted=counted)
+            if headers[-1][0] < offset:
+                self._acknowledge_from(headers[-1][0] + 1, offset, done, counted)
             else:
                 self.acked(done)
 
@@ -259,7 +267,7 @@ class Acknowledgments:
         if known is not None:
             found([known])
         else:
-            self.topic.read_headers(first, offset, found)
+            self.topic.read_headers(begin, offset, found)
 
     def _known_header(self, offset: int) -> tuple[int, int, int, int, int] | None:
         delivery = self.pending.get(offset)
