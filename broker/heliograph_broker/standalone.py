@@ -15,7 +15,9 @@ from .config import BrokerConfig
 from .http.app import Endpoints, create_app
 from .messaging.broker import Broker
 from .server.listener import Listener
-from .storage.store import LedgerStore, LoopScheduler
+from .storage.disk import Disk
+from .storage.scheduler import LoopScheduler, Scheduler
+from .storage.store import LedgerStore
 
 log = structlog.get_logger(__name__)
 
@@ -27,10 +29,21 @@ _SLICE_PAUSE_S = 0.002
 class Standalone:
     """Start with :meth:`start`, end with :meth:`stop`. Manifests are applied before the broker is ready."""
 
-    def __init__(self, config: BrokerConfig, manifests: list[Path], clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        manifests: list[Path],
+        clock: Clock | None = None,
+        *,
+        disk: Disk | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """``clock``, ``disk`` and ``rng`` are the machine's own where none is given."""
         self.config = config
         self._manifests = manifests
         self._clock = clock or SystemClock()
+        self._disk = disk
+        self._rng = rng or random.Random(random.SystemRandom().getrandbits(64))
         self._tick: asyncio.TimerHandle | None = None
         self._runner: web.AppRunner | None = None
         self.broker_url = ""
@@ -48,14 +61,13 @@ class Standalone:
         self._store = LedgerStore.open(
             Path(self.config.data_dir),
             self._clock,
-            scheduler=LoopScheduler(self._loop),
+            scheduler=self._make_scheduler(),
             segment_bytes=self.config.segment_bytes,
             disk_reserve_bytes=self.config.disk_reserve_bytes,
+            disk=self._disk,
         )
         try:
-            self.broker = Broker(
-                self._store, self._clock, self.config, random.Random(random.SystemRandom().getrandbits(64))
-            )
+            self.broker = Broker(self._store, self._clock, self.config, self._rng)
             self.broker.load()
             if self._manifests:
                 for applied in apply_resources(self.broker, resources):
@@ -69,12 +81,20 @@ class Standalone:
             self._store.close()
             raise
         self._on_tick()
+        self._settle_memory()
+        log.info("ready", broker=self.broker_url, http=self.http_url, topics=len(self.broker.topics))
+
+    def _make_scheduler(self) -> Scheduler:
+        """Return where the store's work runs. A simulation puts its own in this place."""
+        return LoopScheduler(self._loop)
+
+    def _settle_memory(self) -> None:
+        """Tell the garbage collector that the process has reached its size."""
         # What was loaded stays: no need to look at it again. Entries and receipts die by reference count; cycles
         # are few (a connection that ended), and looking for them more often cost a tenth of the time a message.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
-        log.info("ready", broker=self.broker_url, http=self.http_url, topics=len(self.broker.topics))
 
     async def _start_http(self) -> None:
         host = self.config.advertised_host or self.config.bind
