@@ -29,12 +29,15 @@ def get_json(url: str) -> Any:
 class LoadProducer:
     """Publishes entries (single messages, or batches of varying size) with a window of unanswered ones."""
 
-    def __init__(self, name: str, promises: Promises, rng: Random, *, batches: bool, window: int = 100) -> None:
+    def __init__(
+        self, name: str, promises: Promises, rng: Random, *, batches: bool, window: int = 100, keys: int = 0
+    ) -> None:
         self.name = name
         self._promises = promises
         self._rng = rng
         self._batches = batches
         self._window = window
+        self._keys = keys
         self._sequence_id = 0
         self._link: WireLink | None = None
         self._producer_id = 0
@@ -63,7 +66,8 @@ class LoadProducer:
         if self._batches:
             entry = make_batch([body] * messages, sequence_id=self._sequence_id, producer_name=self.name)
         else:
-            entry = make_entry(body, producer_name=self.name, sequence_id=self._sequence_id)
+            key = {"partition_key": f"key-{self._rng.randrange(self._keys)}"} if self._keys else {}
+            entry = make_entry(body, producer_name=self.name, sequence_id=self._sequence_id, **key)
         self._unanswered.append(len(entry))
         self.link.send(
             Type.SEND,
@@ -81,13 +85,30 @@ class LoadProducer:
 
 
 class LoadConsumer:
-    """Reads one subscription; acknowledges part of it, with receipts, once told to."""
+    """Reads one subscription; acknowledges part of it once told to, with receipts or as clients do by default.
 
-    def __init__(self, promises: SubscriptionPromises, rng: Random, *, cumulative: bool) -> None:
+    ``kind`` is the subscription's type; cumulative acknowledgments are for Exclusive and Failover.
+    """
+
+    def __init__(
+        self,
+        promises: SubscriptionPromises,
+        rng: Random,
+        *,
+        cumulative: bool,
+        kind: int | None = None,
+        receipts: bool = True,
+    ) -> None:
         self.promises = promises
         self.acks_answered = 0
+        #: Entries whose acknowledgment, in part at least, was sent.
+        self.acknowledged = 0
         self._rng = rng
         self._cumulative = cumulative
+        self._receipts = receipts
+        if kind is None:
+            kind = wire.CommandSubscribe.Exclusive if cumulative else wire.CommandSubscribe.Shared
+        self._kind = kind
         self._link: WireLink | None = None
         self._consumer_id = 0
         self._acknowledging = False
@@ -95,8 +116,8 @@ class LoadConsumer:
         self._asked: dict[int, list[Delivered]] = {}
         self._asked_in_part: dict[int, tuple[int, int]] = {}
 
-    async def open(self, service_url: str, topic: str) -> None:
-        """Subscribe and let everything come."""
+    async def open(self, service_url: str, topic: str, *, subscription: str = "") -> None:
+        """Connect and subscribe: by the name of the promises unless another is given."""
         link = self._link = await WireLink.connect(service_url)
         link.on_message = self._on_message
         link.on_ack = self._on_ack
@@ -104,8 +125,7 @@ class LoadConsumer:
         self._received = []
         self._asked = {}
         self._asked_in_part = {}
-        kind = wire.CommandSubscribe.Exclusive if self._cumulative else wire.CommandSubscribe.Shared
-        self._consumer_id = await link.subscribe(topic, self.promises.name, subType=kind)
+        self._consumer_id = await link.subscribe(topic, subscription or self.promises.name, subType=self._kind)
 
     @property
     def link(self) -> WireLink:
@@ -122,6 +142,19 @@ class LoadConsumer:
                     raise AssertionError("the connection ended during the recount")
                 await asyncio.sleep(0.005)
         return list(self._received)
+
+    def join(self) -> None:
+        """Be one more consumer, which takes its share of what comes from now on."""
+        self._acknowledging = True
+        self.link.flow(self._consumer_id, 1 << 30)
+
+    def acknowledge_everything(self) -> None:
+        """Acknowledge all that was delivered and is still unacknowledged, and what comes from now on."""
+        received, self._received = self._received, []
+        if received:
+            for entry in received:
+                self.promises.ack_sent(entry.position, entry.published)
+            self._ask([received[-1]] if self._cumulative else received, received)
 
     def start_acknowledging(self) -> None:
         """Acknowledge what is here except the newest fifth, so that it can be trimmed; then most of what comes."""
@@ -174,16 +207,26 @@ class LoadConsumer:
     def _acknowledge_all(self, chosen: list[Delivered]) -> None:
         for entry in chosen:
             self.promises.ack_sent(entry.position, entry.published)
-        request_id = self.link.ack(self._consumer_id, [_id(entry.position) for entry in chosen], receipt=True)
-        self._asked[request_id] = chosen
+        self._ask(chosen, chosen)
 
     def _acknowledge_up_to(self, received: list[Delivered]) -> None:
         count = max(1, int(len(received) * self._rng.uniform(0.7, 1.0)))
         chosen, self._received = received[:count], received[count:]
         for entry in chosen:
             self.promises.ack_sent(entry.position, entry.published)
-        request_id = self.link.ack(self._consumer_id, [_id(chosen[-1].position)], cumulative=True, receipt=True)
-        self._asked[request_id] = chosen
+        self._ask([chosen[-1]], chosen)
+
+    def _ask(self, named: list[Delivered], acknowledged: list[Delivered]) -> None:
+        """Send an acknowledgment that names some entries and means all those acknowledged."""
+        request_id = self.link.ack(
+            self._consumer_id,
+            [_id(entry.position) for entry in named],
+            cumulative=self._cumulative,
+            receipt=self._receipts,
+        )
+        self.acknowledged += len(acknowledged)
+        if self._receipts:
+            self._asked[request_id] = acknowledged
 
     def _acknowledge_in_part(self, entry: Delivered) -> None:
         acknowledged = self._rng.getrandbits(entry.messages - 1) or 1
@@ -191,8 +234,10 @@ class LoadConsumer:
         message_id = _id(entry.position)
         message_id.ack_set.append(remaining)
         self.promises.partial_ack_sent(entry.position, remaining)
-        request_id = self.link.ack(self._consumer_id, [message_id], receipt=True)
-        self._asked_in_part[request_id] = (entry.position, acknowledged)
+        request_id = self.link.ack(self._consumer_id, [message_id], receipt=self._receipts)
+        self.acknowledged += 1
+        if self._receipts:
+            self._asked_in_part[request_id] = (entry.position, acknowledged)
 
     def _on_ack(self, answer: AckAnswer) -> None:
         if answer.error:
@@ -210,9 +255,11 @@ def _id(at: int) -> wire.MessageIdData:
     return wire.MessageIdData(ledgerId=at >> 32, entryId=at & 0xFFFFFFFF)
 
 
-def check_backlog(http_url: str, topic: str, subscription: str, delivered: list[Delivered]) -> None:
+def check_backlog(
+    http_url: str, topic: str, subscription: str, delivered: list[Delivered], *, namespace: str = "public/default"
+) -> None:
     """Compare the figures of the admin REST with a recount. Raises :class:`PromiseBroken`."""
-    stats = get_json(f"{http_url}/admin/v2/persistent/public/default/{topic}/stats")["subscriptions"][subscription]
+    stats = get_json(f"{http_url}/admin/v2/persistent/{namespace}/{topic}/stats")["subscriptions"][subscription]
     messages = sum(entry.remaining.bit_count() for entry in delivered)
     size = sum(entry.size for entry in delivered)
     if (stats["msgBacklog"], stats["backlogSize"]) != (messages, size):

@@ -7,7 +7,6 @@ of real time, and so never quite the same).
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from pathlib import Path
@@ -85,7 +84,7 @@ class KillRounds:
             await asyncio.wait_for(link.ended.wait(), 10)
             link.check()
         if self.rng.random() < KILLED_AGAIN:
-            await self._kill_while_starting()
+            await asyncio.to_thread(self.broker.kill_while_starting, self.rng.random())
         self.starts.append(await asyncio.to_thread(self.broker.start))
 
     async def _publish_sentinel(self, name: str) -> None:
@@ -101,16 +100,6 @@ class KillRounds:
         link.send(Type.SEND, entry, producer_id=producer_id, sequence_id=1, num_messages=1)
         await asyncio.wait_for(receipted.wait(), 10)
         link.close()
-
-    async def _kill_while_starting(self) -> None:
-        with self.broker.log_path.open("ab") as log:
-            starting = await asyncio.create_subprocess_exec(
-                *self.broker.command, stdout=log, stderr=log, env=os.environ | SETTINGS
-            )
-        await asyncio.sleep(self.rng.random())
-        if starting.returncode is None:
-            starting.kill()
-        await starting.wait()
 
 
 async def kill_rounds(broker: BrokerProcess, rounds: int, rng: random.Random) -> KillRounds:

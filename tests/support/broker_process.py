@@ -97,6 +97,18 @@ class BrokerProcess:
         _, self.service_url, self.http_url = line.split()
         return time.monotonic() - started
 
+    def kill_while_starting(self, after_s: float) -> None:
+        """Start it and kill it ``after_s`` seconds later, ready or not."""
+        with self.log_path.open("ab") as log:
+            starting = subprocess.Popen(
+                self.command, stdout=log, stderr=log, env=os.environ | self._environment, start_new_session=True
+            )
+        try:
+            starting.wait(after_s)
+        except subprocess.TimeoutExpired:
+            starting.kill()
+            starting.wait()
+
     def _first_line(self, deadline: float) -> str:
         output = self.process.stdout
         assert output is not None
