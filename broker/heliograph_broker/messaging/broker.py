@@ -22,6 +22,7 @@ from heliograph_broker.storage.store import LedgerStore
 from . import gates, records
 from .admission import auto_topic_creation, check_new_topics
 from .compaction import CompactionQueue
+from .containment import Containment
 from .dead_letter import DeadLetters
 from .deduplication import Snapshots
 from .errors import (
@@ -70,6 +71,7 @@ class Broker:
         self.rng = rng
         self.tail_cache = TailCache(config.tail_cache_bytes)
         self.figures = BrokerFigures(clock)
+        self.containment = Containment(clock)
         self.tenants: dict[str, TenantRecord] = {}
         self.namespaces: dict[str, NamespaceRecord] = {}
         self.partitioned: dict[str, PartitionedRecord] = {}
@@ -142,6 +144,12 @@ class Broker:
             else:
                 # The topic's deletion was durable before its cursor's.
                 self.store.delete(key)
+        for key, value in self.store.scan(records.DAMAGED):
+            found = self.topics.get(key[len(records.DAMAGED) :].decode())
+            if isinstance(found, Topic):
+                found.damaged.restore(value)
+            else:
+                self.store.delete(key)
         self.store.retain_ledgers(kept)
         for restored in self.topics.values():
             if isinstance(restored, Topic) and restored.has_timed:
@@ -200,6 +208,7 @@ class Broker:
         if now >= self._next_maintain_ms:
             self._next_maintain_ms = now + MAINTAIN_MS
             self.store.maintain()
+        self.containment.run()
         self.throttled.run()
         self.inactivity.run()
         self.snapshots.run()

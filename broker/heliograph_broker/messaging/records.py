@@ -17,6 +17,7 @@ TOPIC = b"topic/"
 CURSOR = b"cursor/"
 SCHEMA = b"schema/"
 DEDUPLICATION = b"deduplication/"
+DAMAGED = b"damaged/"
 BROKER_POLICIES = b"broker/policies"
 
 
@@ -87,6 +88,26 @@ class TopicRecord(msgspec.Struct):
     timed: bool = False
     terminated: bool = False
     compaction: CompactionRecord | None = None
+
+
+class DamagedRange(msgspec.Struct, array_like=True):
+    """Neighbouring entries that could not be read, why, and when that was found (wall-clock ms)."""
+
+    offset: int
+    last_offset: int
+    ledger_id: int
+    entry_id: int
+    last_ledger_id: int
+    last_entry_id: int
+    reason: str
+    found_ms: int
+
+
+class DamagedRecord(msgspec.Struct):
+    """Damaged entries of a topic: how many there ever were, and the newest ranges."""
+
+    entries: int = 0
+    ranges: list[DamagedRange] = msgspec.field(default_factory=list)
 
 
 class BrokerPoliciesRecord(msgspec.Struct):

@@ -69,6 +69,8 @@ class Subscription(Acknowledgments):
         "properties",
         "rate_limited",
         "redelivery_counts",
+        "skipped_entries",
+        "skipped_messages",
         "sub_type",
         "takes_part",
         "topic",
@@ -105,6 +107,9 @@ class Subscription(Acknowledgments):
         self.dead_lettered = 0
         self.dead_letter_loops = 0
         self.dead_letter_failures = 0
+        #: What could not be read or understood and was passed over, see :mod:`.damaged`.
+        self.skipped_entries = 0
+        self.skipped_messages = 0
         self.last_consumed_ms = 0
         self.last_consumed_flow_ms = 0
         #: Grows when the cursor is moved by hand, which voids header look-ups under way.

@@ -24,6 +24,7 @@ from .batches import is_batch
 from .compacted_view import CompactedView
 from .compaction import TopicCompaction
 from .cursor import Cursor
+from .damaged import DamagedEntries
 from .errors import (
     BrokerError,
     Conflict,
@@ -61,6 +62,7 @@ class Topic(SubscribedLog):
         "closed",
         "compaction",
         "created_ms",
+        "damaged",
         "deduplication",
         "delayed_delivery",
         "dispatch_limit",
@@ -108,6 +110,8 @@ class Topic(SubscribedLog):
         #: From here on entries became durable just now, which is when those with a TTL of 0 have their chance.
         self.fresh_from = sys.maxsize
         self.quota = QuotaState(self)
+        #: What of it could not be read, for inspection.
+        self.damaged = DamagedEntries(self)
         #: What its policies ask of entries, producers and consumers; None where they ask nothing.
         self.entry_rules: EntryRules | None = None
         self.deduplication: Deduplication | None = None
@@ -568,6 +572,7 @@ class Topic(SubscribedLog):
         for subscription in list(self.subscriptions.values()):
             self.drop_subscription(subscription)
         self.compaction.forget()
+        self.damaged.delete()
         store.delete(self.key())
         ledgers = [ledger.ledger_id for ledger in self.ledgers]
 

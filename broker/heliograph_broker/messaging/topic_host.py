@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from heliograph_broker.storage.group import Committed, RecordSource
 
     from .compaction import CompactionQueue
+    from .containment import Containment
     from .dead_letter import DeadLetters
     from .rate_limits import ThrottledSubscriptions
     from .subscription import Subscription
@@ -21,6 +22,7 @@ class TopicHost(LogHost, Protocol):
 
     dead_letters: DeadLetters
     compactions: CompactionQueue
+    containment: Containment
     throttled: ThrottledSubscriptions
 
     def subscription_added(self, subscription: Subscription) -> None:

@@ -1,0 +1,222 @@
+"""Entries that cannot be read or understood: skipped for a subscription, counted, and listed for inspection.
+
+A damaged entry never blocks: :func:`skip_entry` (or :func:`skip_range` for entries whose headers are lost as well)
+acknowledges it for one subscription, without delivering it, and puts its position and the reason on the topic's
+durable list. The list keeps the newest :data:`MOST_RANGES` ranges; how many entries there were in all is counted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import structlog
+
+from . import records
+from .records import DAMAGED, DamagedRange, DamagedRecord
+
+if TYPE_CHECKING:
+    from .entry_log import EntryLog
+    from .subscription import Subscription
+    from .topic import Topic
+
+log = structlog.get_logger(__name__)
+
+#: So many ranges of damaged entries are remembered for each topic; older ones are only counted.
+MOST_RANGES = 1000
+_REASON_CHARACTERS = 300
+
+
+class LostRun(NamedTuple):
+    """Neighbouring entries whose headers are all lost; what they held together is known from those around them."""
+
+    first: int
+    last: int
+    messages: int
+    size: int
+
+
+class DamagedEntries:
+    """The durable list of one topic's damaged entries."""
+
+    __slots__ = ("_lost", "_record", "_topic")
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._record = DamagedRecord()
+        self._lost: LostRun | None = None
+
+    def restore(self, stored: bytes) -> None:
+        """Continue from the stored list."""
+        self._record = msgspec.msgpack.decode(stored, type=DamagedRecord)
+
+    @property
+    def entries(self) -> int:
+        """How many damaged entries were ever found in the topic."""
+        return self._record.entries
+
+    @property
+    def ranges(self) -> list[DamagedRange]:
+        """The newest ranges, in the order they were found."""
+        return self._record.ranges
+
+    def add(self, first: int, last: int, reason: str) -> None:
+        """Note that the entries at offsets ``first..last`` are damaged; those that are listed are not counted again."""
+        ranges = self._record.ranges
+        new = [
+            (begin, end)
+            for begin, end in _without(first, last, [(each.offset, each.last_offset) for each in ranges])
+            if begin <= end
+        ]
+        if not new:
+            return
+        topic = self._topic
+        now_ms = topic.host.clock.now_ms()
+        for begin, end in new:
+            ledger_id, entry_id = topic.position(begin)
+            last_ledger_id, last_entry_id = topic.position(end)
+            ranges.append(
+                DamagedRange(
+                    begin, end, ledger_id, entry_id, last_ledger_id, last_entry_id, reason[:_REASON_CHARACTERS], now_ms
+                )
+            )
+            self._record.entries += end - begin + 1
+        del ranges[:-MOST_RANGES]
+        topic.host.store.put(self.key(), records.encode(self._record))
+
+    def lost_run(self, offset: int) -> LostRun:
+        """Return the run of entries without readable headers that ``offset``, one of them, lies in."""
+        run = self._lost
+        if run is not None and run.first <= offset <= run.last:
+            return run
+        topic = self._topic
+        first = last = offset
+        low = topic.trimmed_messages, topic.trimmed_bytes
+        while first > topic.first_offset:
+            facts = header_facts(topic, first - 1)
+            if facts is not None:
+                low = facts[2], facts[3]
+                break
+            first -= 1
+        high = topic.total_messages, topic.total_bytes
+        while last + 1 < topic.end_offset:
+            facts = header_facts(topic, last + 1)
+            if facts is not None:
+                high = facts[2] - facts[0], facts[3] - facts[1]
+                break
+            last += 1
+        run = self._lost = LostRun(first, last, max(0, high[0] - low[0]), max(0, high[1] - low[1]))
+        return run
+
+    def key(self) -> bytes:
+        return DAMAGED + str(self._topic.name).encode()
+
+    def delete(self) -> None:
+        """The topic is deleted."""
+        if self._record.entries:
+            self._topic.host.store.delete(self.key())
+
+
+def _without(first: int, last: int, known: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the parts of ``first..last`` that none of the ``known`` ranges covers."""
+    left = [(first, last)]
+    for begin, end in known:
+        parts = []
+        for low, high in left:
+            if end < low or begin > high:
+                parts.append((low, high))
+                continue
+            if low < begin:
+                parts.append((low, begin - 1))
+            if high > end:
+                parts.append((end + 1, high))
+        left = parts
+    return left
+
+
+def skip_entry(subscription: Subscription, offset: int, reason: str) -> None:
+    """Skip the entry at ``offset`` for one subscription: it is acknowledged, counted and listed, not delivered.
+
+    Whoever reads entries one after the other goes on with the next offset. Safe to call while dispatching.
+    """
+    skip_range(subscription, offset, offset, reason)
+
+
+def skip_range(subscription: Subscription, first: int, last: int, reason: str) -> None:
+    """As :func:`skip_entry` for the offsets ``first..last``, of which some may be acknowledged already.
+
+    What the entries held is taken from their headers, or, where these are lost, from the cumulative counts around
+    the range, so that the backlog stays exact.
+    """
+    topic = subscription.topic
+    first = max(first, topic.first_offset, subscription.cursor.first_unacked())
+    last = min(last, topic.end_offset - 1)
+    if first > last or subscription.closed:
+        return
+    before = subscription.cursor.acked_messages
+    skipped = _acknowledge(subscription, first, last)
+    if not skipped:
+        return
+    messages = subscription.cursor.acked_messages - before
+    subscription.skipped_entries += skipped
+    subscription.skipped_messages += messages
+    topic.damaged.add(first, last, reason)
+    ledger_id, entry_id = topic.position(first)
+    log.error(
+        "damaged entries skipped",
+        topic=str(topic.name),
+        subscription=subscription.name,
+        first=f"{ledger_id}:{entry_id}",
+        entries=skipped,
+        messages=messages,
+        reason=reason,
+    )
+    subscription.acked(None)
+
+
+def _acknowledge(subscription: Subscription, first: int, last: int) -> int:
+    """Acknowledge what is not yet acknowledged of a range; return the number of entries."""
+    topic = subscription.topic
+    cursor = subscription.cursor
+    entries = 0
+    lost = False
+    for offset in range(first, last + 1):
+        if cursor.is_acked(offset):
+            continue
+        entries += 1
+        facts = header_facts(topic, offset)
+        if facts is None:
+            # The sum of a run of lost entries is all that is known: it counts as the first one's.
+            lost = True
+            run = topic.damaged.lost_run(offset)
+            cursor.partial.pop(offset, None)
+            subscription.acknowledge_entry(offset, *((run.messages, run.size) if offset == run.first else (0, 0)), None)
+        else:
+            subscription.acknowledge_entry(offset, facts[0], facts[1], None)
+    if lost and cursor.is_contiguous():
+        # Exact again, whatever had been acknowledged one by one in the lost run.
+        totals = _totals_at(topic, cursor.mark_delete)
+        if totals is not None:
+            cursor.acked_messages, cursor.acked_bytes = totals
+    return entries
+
+
+def header_facts(topic: EntryLog, offset: int) -> tuple[int, int, int, int] | None:
+    """Return messages, bytes and the cumulative counts of an entry; None if its header cannot be read."""
+    try:
+        header = topic.header(offset)
+    except Exception as error:  # whatever damage does to the store's reading: the entry counts as lost
+        log.debug("entry header is lost", topic=str(topic.name), offset=offset, error=str(error))
+        return None
+    return None if header is None else (header.messages, header.size, header.total_messages, header.total_bytes)
+
+
+def _totals_at(topic: EntryLog, offset: int) -> tuple[int, int] | None:
+    """Return the cumulative counts up to and including ``offset``; None if no header tells."""
+    if offset >= topic.end_offset - 1:
+        return topic.total_messages, topic.total_bytes
+    facts = header_facts(topic, offset)
+    if facts is not None:
+        return facts[2], facts[3]
+    after = header_facts(topic, offset + 1)
+    return None if after is None else (after[2] - after[0], after[3] - after[1])
