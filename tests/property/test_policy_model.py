@@ -70,6 +70,26 @@ def test_the_core_and_the_oracle_agree_after_every_step(part: int) -> None:
 
 
 _FOUND = {
+    "messages passed over as expired that live longer after all, Exclusive": [
+        step("create", topic="t", name="a", at="earliest"),
+        step("policy", level="topic:t", name="message_ttl_ms", value=1000),
+        step("publish", topic="t", sizes=(40, 40, 40, 40, 40)),
+        step("blink", ms=1300),
+        step("connect", topic="t", subscription=0, kind="Exclusive", permits=50),
+        step("policy", level="topic:t", name="message_ttl_ms", value=10_000),
+        step("wait", ms=1000),
+    ],
+    "messages passed over as expired that live longer after all, Failover": [
+        step("create", topic="t", name="a", at="earliest"),
+        step("policy", level="topic:t", name="message_ttl_ms", value=1000),
+        step("publish", topic="t", sizes=(40, 40, 40, 40, 40)),
+        step("connect", topic="t", subscription=0, kind="Failover", permits=0),
+        step("blink", ms=1300),
+        step("connect", topic="t", subscription=0, kind="Failover", permits=50),
+        step("flow", topic="t", subscription=0, consumer=0, permits=50),
+        step("policy", level="topic:t", name="message_ttl_ms", value=10_000),
+        step("wait", ms=1000),
+    ],
     "a TTL of 0 published in the millisecond of a run": [
         step("create", topic="t", name="a", at="earliest"),
         step("publish", topic="t", sizes=(300, 300), ttls=("4000",)),

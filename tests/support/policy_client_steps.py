@@ -5,7 +5,7 @@ from __future__ import annotations
 from heliograph_broker.messaging.consumer import Consumer
 from heliograph_broker.messaging.errors import BacklogQuotaExceeded, BacklogQuotaHeld
 from heliograph_broker.messaging.producer import Producer
-from heliograph_broker.messaging.subscription import EXCLUSIVE, KEY_SHARED, SHARED, Subscription
+from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Subscription
 from heliograph_broker.protocol import wire_pb2 as wire
 
 from .policy_entries import TTL_PROPERTY, encode
@@ -13,6 +13,7 @@ from .policy_modelled_broker import ModelledBroker
 from .policy_oracle_state import (
     EVICT,
     HOLD,
+    IN_ORDER,
     REFUSE,
     Message,
     OracleSubscription,
@@ -22,7 +23,7 @@ from .policy_oracle_state import (
     valid_ttl,
 )
 
-_KINDS = {"Exclusive": EXCLUSIVE, "Shared": SHARED, "Key_Shared": KEY_SHARED}
+_KINDS = {"Exclusive": EXCLUSIVE, "Failover": FAILOVER, "Shared": SHARED, "Key_Shared": KEY_SHARED}
 
 
 class ClientSteps(ModelledBroker):
@@ -210,8 +211,8 @@ class ClientSteps(ModelledBroker):
     def _do_nack(self, topic: str, subscription: int, consumer: int) -> None:
         found = self._consumer(topic, subscription, consumer)
         if found is not None:
-            # Exclusive begins again at the first unacknowledged entry and counts nothing, as in Pulsar.
-            self.oracle.give_back(found[0], found[1].consumer_id, count=found[0].kind != "Exclusive")
+            # Exclusive and Failover begin again at the first unacknowledged entry and count nothing, as in Pulsar.
+            self.oracle.give_back(found[0], found[1].consumer_id, count=found[0].kind not in IN_ORDER)
             found[1].subscription.redeliver(found[1], None, None)
 
     def _do_disconnect(self, topic: str, subscription: int, consumer: int) -> None:
@@ -276,7 +277,7 @@ class ClientSteps(ModelledBroker):
     def _do_ack_up_to(self, topic: str, subscription: int, entry: int, of_batch: int = 0) -> None:
         found = self._find(topic, subscription)
         number = self._number(topic, entry)
-        if found is None or number is None or not found[0].permits or found[0].kind != "Exclusive":
+        if found is None or number is None or not found[0].permits or found[0].kind not in IN_ORDER:
             return
         oracle, subscribed = found
         consumer = self.consumers[next(iter(oracle.permits))]

@@ -55,6 +55,9 @@ class HistoryMaker:
         rng.shuffle(steps)
         for _ in range(rng.randint(8, 40)):
             steps.append(self._step())
+        if self.themes & {"ttl", "own ttl", "delay"} and rng.random() < 0.5:
+            at = rng.randrange(len(steps))
+            steps[at:at] = self._passed_over()
         # Whatever is due has happened when the history ends.
         return [*steps, step("wait", ms=1000), step("wait", ms=1000)]
 
@@ -72,6 +75,21 @@ class HistoryMaker:
             steps.append(step("policy", level="topic:e", name="dead_letter_topic", value=self._target("td")))
         return steps
 
+    def _passed_over(self) -> list[Step]:
+        """Messages expire before a tick has seen it, are passed over, and live longer after all."""
+        rng = self._rng
+        return [
+            step("policy", level="topic:t", name="message_ttl_ms", value=1000),
+            step("create", topic="t", name=rng.choice("ab"), at="earliest"),
+            step("publish", topic="t", sizes=(40,) * rng.choice((2, 3, 5))),
+            *[self._step() for _ in range(rng.choice((0, 0, 1)))],
+            step("blink", ms=999),
+            step("blink", ms=rng.choice((1, 2, 300))),
+            *[step("publish", topic="t", sizes=(10, 10)) for _ in range(rng.choice((0, 1)))],
+            step("connect", topic="t", subscription=0, kind=self._kind(), permits=rng.choice((1, 3, 50))),
+            step("policy", level="topic:t", name="message_ttl_ms", value=rng.choice((None, 10_000, 4000))),
+        ]
+
     def _target(self, choice: str) -> str:
         """A dead-letter topic; one over its quota would refuse letters, which then wait: no matter of this model."""
         if self.themes & {"size quota", "age quota"}:
@@ -81,7 +99,7 @@ class HistoryMaker:
     # -- parts -----------------------------------------------------------------------------------------------
 
     def _kind(self) -> str:
-        return self._rng.choice(("Exclusive", "Shared", "Shared", "Key_Shared"))
+        return self._rng.choice(("Exclusive", "Failover", "Shared", "Shared", "Key_Shared"))
 
     def _topic(self) -> str:
         return self._rng.choice("de") if "dead letters" in self.themes and self._rng.random() < 0.15 else "t"

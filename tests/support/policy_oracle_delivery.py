@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .policy_oracle import Oracle
-from .policy_oracle_state import Disagreement, OracleSubscription, OracleTopic, StoredEntry, require
+from .policy_oracle_state import IN_ORDER, Disagreement, OracleSubscription, OracleTopic, StoredEntry, require
 
 
 class DeliveryOracle(Oracle):
@@ -42,7 +42,8 @@ class DeliveryOracle(Oracle):
             for other in topic.kept()
             if other.number < number and self.deliverable(topic, subscription, other, fresh)
         ]
-        if subscription.kind in ("Exclusive", "Failover"):
+        if subscription.kind in IN_ORDER:
+            require(consumer == next(iter(subscription.permits)), f"{where}, which is not the active one")
             require(not earlier, f"{where} before entries {earlier}")
         elif subscription.kind == "Key_Shared":
             key = topic.entries[number].key
@@ -65,6 +66,9 @@ class DeliveryOracle(Oracle):
         for entry in topic.kept():
             if self.expired(topic, subscription, entry, fresh):
                 self.passed_over.add((topic.name, subscription.name, entry.number))
+        if subscription.kind == "Failover":
+            # The others stand by.
+            ready &= {next(iter(subscription.permits), -1)}
         if not ready:
             return
         for entry in topic.kept():

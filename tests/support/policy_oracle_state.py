@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 REFUSE, HOLD, EVICT = "producer_exception", "producer_request_hold", "consumer_backlog_eviction"
+#: Subscription types of which one consumer gets everything in order.
+IN_ORDER = ("Exclusive", "Failover")
 
 
 class Disagreement(AssertionError):

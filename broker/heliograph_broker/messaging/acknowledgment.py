@@ -11,6 +11,7 @@ from heliograph_broker.protocol.wire_pb2 import CommandSubscribe
 
 from .consumer import Consumer
 from .cursor import Cursor
+from .deliveries import Deliveries, RedeliveryCounts
 from .errors import BrokerError, NotAllowed, PersistenceError, PreconditionFailed
 from .retention import first_received_after
 
@@ -28,8 +29,6 @@ KEY_SHARED = CommandSubscribe.Key_Shared
 TYPE_NAMES: dict[int, str] = {EXCLUSIVE: "Exclusive", SHARED: "Shared", FAILOVER: "Failover", KEY_SHARED: "Key_Shared"}
 
 Done = Callable[[BrokerError | None], None]
-#: consumer, messages, bytes, cumulative messages, cumulative bytes, key hash of a delivered, unacknowledged entry
-Pending = tuple[Consumer, int, int, int, int, int]
 
 
 class AckId(NamedTuple):
@@ -58,8 +57,8 @@ class Acknowledgments:
     view: CompactedView | None
     dispatcher: Dispatcher | None
     sub_type: int | None
-    pending: dict[int, Pending]
-    redelivery_counts: dict[int, int]
+    pending: Deliveries
+    redelivery_counts: RedeliveryCounts
     closed: bool
     generation: int
 
@@ -74,6 +73,11 @@ class Acknowledgments:
 
     def persist_cursor(self, done: Done | None) -> None:
         """The cursor changed: see that it becomes durable."""
+        raise NotImplementedError
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """The consumers that are connected."""
         raise NotImplementedError
 
     def notify(self) -> None:
@@ -163,11 +167,11 @@ class Acknowledgments:
             consumer.unacked -= newly
             consumer.messages_acked += newly
             if whole:
-                del self.pending[offset]
-                if self.redelivery_counts:
-                    self.redelivery_counts.pop(offset, None)
+                self.pending.settle(offset)
                 if self.dispatcher is not None:
                     self.dispatcher.acked(offset, delivery[5])
+        if whole and self.redelivery_counts:
+            self.redelivery_counts.forget(offset)
         if whole and self.view is not None:
             self.view.entry_acknowledged(offset)
 
@@ -280,12 +284,11 @@ class Acknowledgments:
 
     def _drop_pending(self, up_to: int) -> None:
         """Settle the deliveries that a cumulative move acknowledges."""
-        for offset in [offset for offset in self.pending if offset <= up_to]:
-            delivery = self.pending.pop(offset)
+        self.redelivery_counts.forget_up_to(up_to)
+        for offset, delivery in self.pending.take_up_to(up_to, self.consumers):
             messages = self._unacked_in(offset, delivery[1])
             delivery[0].unacked -= messages
             delivery[0].messages_acked += messages
-            self.redelivery_counts.pop(offset, None)
             if self.dispatcher is not None:
                 self.dispatcher.acked(offset, delivery[5])
 
@@ -296,6 +299,8 @@ class Acknowledgments:
                 self.tell_end()
             if self.cursor.mark_delete != self._marked:
                 self._marked = self.cursor.mark_delete
+                if self.redelivery_counts:
+                    self.redelivery_counts.forget_up_to(self._marked)
                 self.last_mark_delete_ms = self.topic.host.clock.now_ms()
             self.persist_cursor(done)
             self.notify()

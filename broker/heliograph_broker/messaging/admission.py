@@ -171,8 +171,7 @@ def configure_unacked(broker: Broker, subscription: Subscription) -> None:
     per_consumer = _unacked(broker, name, "max_unacked_per_consumer")
     per_subscription = _unacked(broker, name, "max_unacked_per_subscription")
     if (subscription.max_unacked_per_consumer, subscription.max_unacked_messages) != (per_consumer, per_subscription):
-        subscription.max_unacked_per_consumer = per_consumer
-        subscription.max_unacked_messages = per_subscription
+        subscription.limit_unacked(per_consumer, per_subscription)
         subscription.notify()
 
 

@@ -271,7 +271,7 @@ class CompactedView:
             if left:
                 subscription.pending[offset] = (consumer, left.bit_count(), *delivery[2:])
             else:
-                del subscription.pending[offset]
+                subscription.pending.settle(offset)
         if left:
             self._outstanding[ledger_id, entry_id] = offset, left
         else:

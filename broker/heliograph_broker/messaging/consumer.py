@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from pyroaring import BitMap64
+
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry
 
@@ -55,6 +57,7 @@ class Consumer:
         "epoch",
         "first_flow_ms",
         "first_sent_ms",
+        "held",
         "key_ranges",
         "knows_end",
         "last_acked_ms",
@@ -104,6 +107,8 @@ class Consumer:
         self.active = True
         self.read_compacted = False
         self.knows_end = False
+        #: Offsets of the entries it holds unacknowledged.
+        self.held = BitMap64()
         self.permits = 0
         self.unacked = 0
         self.msg_out = 0
@@ -120,7 +125,7 @@ class Consumer:
     @property
     def blocked_on_unacked(self) -> bool:
         """Whether the consumer holds so many unacknowledged messages that it gets no more until it acknowledges."""
-        limit = self.subscription.max_unacked_per_consumer
+        limit = self.subscription.unacked_limit
         return 0 < limit <= self.unacked
 
     @property
@@ -128,5 +133,5 @@ class Consumer:
         """Whether a message may be sent to it now."""
         if self.permits <= 0 or not self.sink.writable or self.subscription.rate_limited:
             return False
-        limit = self.subscription.max_unacked_per_consumer
+        limit = self.subscription.unacked_limit
         return not 0 < limit <= self.unacked

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pyroaring import BitMap64
 
+from .offsets import run_end
 from .records import CursorRecord
 
 
@@ -119,19 +120,10 @@ class Cursor:
         """Move the mark-delete position over the run of acknowledged entries that now touches it."""
         acked = self.acked
         start = self.mark_delete + 1
-        if start in acked:
-            length = 1
-            while acked.contains_range(start, start + 2 * length):
-                length *= 2
-            low, high = length, 2 * length
-            while high - low > 1:
-                middle = (low + high) // 2
-                if acked.contains_range(start, start + middle):
-                    low = middle
-                else:
-                    high = middle
-            self.mark_delete = start + low - 1
-            acked.remove_range(start, start + low)
+        end = run_end(acked, start)
+        if end > start:
+            self.mark_delete = end - 1
+            acked.remove_range(start, end)
 
     def to_record(self, properties: dict[str, str], created_ms: int) -> CursorRecord:
         """Return what is persisted."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from .dispatcher import READ_ENTRIES, Dispatcher
 from .key_selector import ConsistentHashSelector, StickyRangeSelector, spread
+from .offsets import run_end
+from .replay import Replay
 
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry
@@ -58,8 +60,8 @@ class KeySharedDispatcher(Dispatcher):
             StickyRangeSelector() if sticky else ConsistentHashSelector()
         )
         self._holders: dict[int, _Holder] = {}
-        #: hash -> heap of offsets that wait
-        self._waiting: dict[int, list[int]] = {}
+        #: hash -> what of it waits
+        self._waiting: dict[int, Replay] = {}
         #: consumer -> hashes (ordered) whose waiting entries it may get
         self._assigned: dict[Consumer, dict[int, None]] = {}
         self.waiting_entries = 0
@@ -86,10 +88,7 @@ class KeySharedDispatcher(Dispatcher):
             self._release(key_hash)
             self._wait(offset, key_hash)
             if count:
-                self.subscription.count_redelivery(offset)
-
-    def offer_again(self, offset: int, key_hash: int) -> None:
-        self._wait(offset, key_hash or spread(offset))
+                self.subscription.redelivery_counts.count(offset)
 
     def rewind(self) -> None:
         super().rewind()
@@ -132,10 +131,12 @@ class KeySharedDispatcher(Dispatcher):
     def _wait(self, offset: int, key_hash: int) -> None:
         queue = self._waiting.get(key_hash)
         if queue is None:
-            self._waiting[key_hash] = [offset]
+            self._waiting[key_hash] = Replay((offset,))
             self._assign(key_hash)
+        elif offset in queue:
+            return
         else:
-            heappush(queue, offset)
+            queue.add(offset)
         self.waiting_entries += 1
 
     def _assign(self, key_hash: int) -> None:
@@ -162,6 +163,8 @@ class KeySharedDispatcher(Dispatcher):
     def _dispatch(self) -> None:
         if not self.subscription.may_deliver:
             return
+        if self.replay and not self._dispatch_replayed():
+            return
         for consumer in self.consumers:
             if self._assigned[consumer] and consumer.ready and not self._dispatch_waiting(consumer):
                 return
@@ -175,7 +178,7 @@ class KeySharedDispatcher(Dispatcher):
         while hashes and consumer.ready:
             key_hash = next(iter(hashes))
             queue = self._waiting[key_hash]
-            offset = queue[0]
+            offset = queue.min()
             if offset >= topic.first_offset and not cursor.is_acked(offset):
                 entry = self.fetch(offset, _WAITING_READ)
                 if entry is None:
@@ -183,12 +186,21 @@ class KeySharedDispatcher(Dispatcher):
                 entry.key_hash = key_hash
                 if not (topic.may_expire and self.subscription.withholds(entry)):
                     self.deliver(consumer, entry)
-            heappop(queue)
+            queue.discard(offset)
             self.waiting_entries -= 1
             if not queue:
                 del self._waiting[key_hash]
                 del hashes[key_hash]
         return True
+
+    def _dispatch_replayed(self) -> bool:
+        """Deliver what came back, or let it wait by its key; return False if not all of it was read."""
+        while any(consumer.ready for consumer in self.consumers):
+            entry = self.next_replayed()
+            if entry is None:
+                break
+            self._place(entry)
+        return not self.replay
 
     def _dispatch_new(self) -> None:
         topic = self.subscription.topic
@@ -199,28 +211,32 @@ class KeySharedDispatcher(Dispatcher):
             if offset >= topic.end_offset:
                 return
             if cursor.acked and offset in cursor.acked:
-                self.read_offset = offset + 1
+                self.read_offset = run_end(cursor.acked, offset)
                 continue
             entry = self.fetch(offset, READ_ENTRIES)
             if entry is None:
                 return
             self.read_offset = offset + 1
-            if not entry.key_hash:
-                entry.key_hash = spread(offset)
-            key_hash = entry.key_hash
             if entry.deliver_at_ms and self.subscription.must_wait(entry):
-                heappush(self._delayed, (entry.deliver_at_ms, offset, key_hash))
+                heappush(self._delayed, (entry.deliver_at_ms, offset, entry.key_hash or spread(offset)))
                 continue
             if topic.may_expire and self.subscription.withholds(entry):
                 continue
-            target = self._selector.select(key_hash)
-            holder = self._holders.get(key_hash)
-            if (
-                target is None
-                or key_hash in self._waiting
-                or not target.ready
-                or (holder is not None and holder.consumer is not target and not self.allow_out_of_order)
-            ):
-                self._wait(offset, key_hash)
-            else:
-                self.deliver(target, entry)
+            self._place(entry)
+
+    def _place(self, entry: Entry) -> None:
+        """Deliver an entry to the consumer of its key, or let it wait for it."""
+        key_hash = entry.key_hash
+        if not key_hash:
+            key_hash = entry.key_hash = spread(entry.offset)
+        target = self._selector.select(key_hash)
+        holder = self._holders.get(key_hash)
+        if (
+            target is None
+            or key_hash in self._waiting
+            or not target.ready
+            or (holder is not None and holder.consumer is not target and not self.allow_out_of_order)
+        ):
+            self._wait(entry.offset, key_hash)
+        else:
+            self.deliver(target, entry)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from pyroaring import BitMap64
-
 from .dispatcher import READ_ENTRIES, Dispatcher
+from .offsets import run_end
 
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry
@@ -22,13 +21,11 @@ TURN_ENTRIES = 20
 class SharedDispatcher(Dispatcher):
     """Round robin over the consumers of the highest priority level that have permits; replays go first."""
 
-    __slots__ = ("_delayed", "_turn", "consumers", "replay")
+    __slots__ = ("_delayed", "_turn", "consumers")
 
     def __init__(self, subscription: Subscription) -> None:
         super().__init__(subscription)
         self.consumers: list[Consumer] = []
-        #: Entries to deliver again, or delayed ones now due.
-        self.replay = BitMap64()
         self._delayed: list[tuple[int, int]] = []
         self._turn = 0
 
@@ -45,15 +42,11 @@ class SharedDispatcher(Dispatcher):
     def redeliver(self, consumer: Consumer, offsets: list[int] | None) -> None:
         for offset, _ in self.subscription.take_back(consumer, offsets):
             self.replay.add(offset)
-            self.subscription.count_redelivery(offset)
+            self.subscription.redelivery_counts.count(offset)
         self.notify()
-
-    def offer_again(self, offset: int, key_hash: int) -> None:
-        self.replay.add(offset)
 
     def rewind(self) -> None:
         super().rewind()
-        self.replay.clear()
         self._delayed.clear()
 
     @property
@@ -103,30 +96,17 @@ class SharedDispatcher(Dispatcher):
         """Return the next entry to deliver; None if there is none or a read has begun."""
         topic = self.subscription.topic
         cursor = self.subscription.cursor
-        replay = self.replay
-        while replay:
-            offset = replay.min()
-            if offset < topic.first_offset or cursor.is_acked(offset):
-                replay.discard(offset)
-                continue
-            count = 1
-            while count < READ_ENTRIES and offset + count in replay:
-                count += 1
-                if offset in topic.tail:
-                    break
-            entry = self.fetch(offset, count)
-            if entry is not None:
-                replay.discard(offset)
-                if topic.may_expire and self.subscription.withholds(entry):
-                    continue
-            return entry
+        if self.replay:
+            entry = self.next_replayed()
+            if entry is not None or self.replay:
+                return entry
         while True:
             offset = max(self.read_offset, cursor.mark_delete + 1, topic.first_offset)
             self.read_offset = offset
             if offset >= topic.end_offset:
                 return None
             if cursor.acked and offset in cursor.acked:
-                self.read_offset = offset + 1
+                self.read_offset = run_end(cursor.acked, offset)
                 continue
             entry = self.fetch(offset, READ_ENTRIES)
             if entry is None:

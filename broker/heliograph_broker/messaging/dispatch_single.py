@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from .dispatcher import READ_ENTRIES, Dispatcher
 from .errors import ConsumerBusy
+from .offsets import run_end
 
 if TYPE_CHECKING:
     from .consumer import Consumer
@@ -19,15 +20,13 @@ class SingleActiveDispatcher(Dispatcher):
     partitions in turn; on any other topic the one that subscribed first is active.
     """
 
-    __slots__ = ("_again", "active", "consumers", "failover")
+    __slots__ = ("active", "consumers", "failover")
 
     def __init__(self, subscription: Subscription, *, failover: bool) -> None:
         super().__init__(subscription)
         self.failover = failover
         self.consumers: list[Consumer] = []
         self.active: Consumer | None = None
-        #: Entries that were passed over as expired and turned out not to be.
-        self._again: list[int] = []
 
     def add(self, consumer: Consumer) -> None:
         if not self.failover and self.consumers:
@@ -85,9 +84,13 @@ class SingleActiveDispatcher(Dispatcher):
         consumer = self.active
         topic = self.subscription.topic
         cursor = self.subscription.cursor
-        if self._again and consumer is not None:
-            self._deliver_again(consumer)
-            if self.reading:
+        if self.replay:
+            while consumer is not None and consumer.ready:
+                entry = self.next_replayed()
+                if entry is None:
+                    break
+                self.deliver(consumer, entry)
+            if self.replay:
                 return
         view = self.subscription.view
         if view is not None and consumer is not None and consumer.read_compacted and not view.dispatch(self, consumer):
@@ -98,7 +101,7 @@ class SingleActiveDispatcher(Dispatcher):
         tail = topic.tail
         while consumer is not None and consumer.ready and offset < end:
             if cursor.acked and offset in cursor.acked:
-                offset += 1
+                offset = run_end(cursor.acked, offset)
                 continue
             entry = tail.get(offset) or self.fetch(offset, min(consumer.permits, READ_ENTRIES))
             if entry is None:
@@ -109,20 +112,3 @@ class SingleActiveDispatcher(Dispatcher):
                 continue
             self.deliver(consumer, entry)
         self.read_offset = offset
-
-    def offer_again(self, offset: int, key_hash: int) -> None:
-        self._again.append(offset)
-
-    def rewind(self) -> None:
-        super().rewind()
-        self._again.clear()
-
-    def _deliver_again(self, consumer: Consumer) -> None:
-        while self._again and consumer.ready:
-            offset = self._again[-1]
-            if not self.subscription.cursor.is_acked(offset):
-                entry = self.fetch(offset, 1)
-                if entry is None:
-                    return
-                self.deliver(consumer, entry)
-            self._again.pop()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from .replay import Replay
+
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry
 
@@ -27,12 +29,14 @@ class Dispatcher:
     become possible (new entries, permits, an ack, a writable connection) and is cheap when nothing did.
     """
 
-    __slots__ = ("_ahead", "_busy", "generation", "read_offset", "reading", "subscription")
+    __slots__ = ("_ahead", "_busy", "generation", "read_offset", "reading", "replay", "subscription")
 
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
         self.read_offset = subscription.cursor.first_unacked()
         self.reading = False
+        #: What comes before anything new.
+        self.replay = Replay()
         #: Grows when the read position is moved by hand: a read begun before it is void.
         self.generation = 0
         self._busy = False
@@ -93,14 +97,29 @@ class Dispatcher:
         """Deliver again what ``consumer`` holds: all of it, or the given offsets."""
         raise NotImplementedError
 
-    def offer_again(self, offset: int, key_hash: int) -> None:
-        """Deliver an entry after all that was withheld as expired (its TTL was raised meanwhile)."""
-        raise NotImplementedError
+    def next_replayed(self) -> Entry | None:
+        """Return the next entry to deliver of those in ``replay``; None if there is none, or a read has begun."""
+        subscription = self.subscription
+        topic = subscription.topic
+        replay = self.replay
+        while replay:
+            offset = replay.min()
+            if offset < topic.first_offset or subscription.cursor.is_acked(offset):
+                replay.discard(offset)
+                continue
+            entry = self.fetch(offset, 1 if offset in topic.tail else replay.run(offset, READ_ENTRIES))
+            if entry is None:
+                return None
+            replay.discard(offset)
+            if not (topic.may_expire and subscription.withholds(entry)):
+                return entry
+        return None
 
     def rewind(self) -> None:
         """Start over at the first unacknowledged entry (seek, takeover): what was delivered counts as not delivered."""
         self.generation += 1
         self.reading = False
+        self.replay.clear()
         self.read_offset = self.subscription.cursor.first_unacked()
         self.subscription.expiry.dispatch_restarts()
 
@@ -128,13 +147,9 @@ class Dispatcher:
             remaining = subscription.expiry.visible(offset, entry.messages, remaining)
             messages = entry.messages if remaining is None else remaining.bit_count()
         size = len(entry.frame)
-        subscription.pending[offset] = (
-            consumer,
-            entry.messages,
-            size,
-            entry.total_messages,
-            entry.total_bytes,
-            entry.key_hash,
+        subscription.pending.add(
+            offset,
+            (consumer, entry.messages, size, entry.total_messages, entry.total_bytes, entry.key_hash),
         )
         consumer.permits -= messages
         consumer.unacked += unacked

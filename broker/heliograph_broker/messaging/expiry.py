@@ -134,6 +134,12 @@ class Expiry:
         self._delayed_until = 0
         self._regular_from = 0
 
+    def policies_changed(self) -> None:
+        """What was passed over may live longer now: the dispatcher judges it again, before anything that is later."""
+        if self._withheld:
+            withheld, self._withheld = self._withheld, BitMap64()
+            self.subscription.offer_again(withheld)
+
     def give_back(self, offset: int) -> None:
         """A delivery was taken back (nack, disconnect): it keeps its original expiry, which for a TTL of 0 is past."""
         if offset in self.lent:
@@ -327,7 +333,7 @@ class Expiry:
             if entry.offset in self._withheld:
                 self._withheld.discard(entry.offset)
                 if not bits:
-                    subscription.offer_again(entry)
+                    subscription.offer_again(BitMap64((entry.offset,)))
         target = topic.dead_letter_topic
         if target is None or not expiring:
             self._expire(expiring)

@@ -34,11 +34,11 @@ class NonPersistentSubscription:
         "bytes_out",
         "consumers",
         "dropped",
-        "max_unacked_per_consumer",
         "msg_out",
         "name",
         "sub_type",
         "topic",
+        "unacked_limit",
     )
 
     durable = False
@@ -50,7 +50,8 @@ class NonPersistentSubscription:
         self.consumers: list[Consumer] = []
         self.sub_type: int | None = None
         self.active: Consumer | None = None
-        self.max_unacked_per_consumer = 0
+        #: Nothing is acknowledged, so nothing counts.
+        self.unacked_limit = 0
         self.msg_out = 0
         self.bytes_out = 0
         self.dropped = 0

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from pyroaring import BitMap64
+
 from heliograph_broker.clock import monotonic_ms
 
 from . import records
-from .acknowledgment import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, AckId, Acknowledgments, Done, Pending
+from .acknowledgment import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, AckId, Acknowledgments, Done
 from .compacted_view import CompactedView
 from .consumer import Consumer
 from .cursor import Cursor
+from .deliveries import Deliveries, RedeliveryCounts
 from .dispatch_key_shared import KeySharedDispatcher
 from .dispatch_shared import SharedDispatcher
 from .dispatch_single import SingleActiveDispatcher
@@ -74,6 +77,7 @@ class Subscription(Acknowledgments):
         "sub_type",
         "takes_part",
         "topic",
+        "unacked_limit",
         "view",
     )
 
@@ -95,11 +99,13 @@ class Subscription(Acknowledgments):
         self.created_ms = created_ms
         self.dispatcher: Dispatcher | None = None
         self.sub_type: int | None = None
-        self.pending: dict[int, Pending] = {}
-        self.redelivery_counts: dict[int, int] = {}
+        self.pending = Deliveries()
+        self.redelivery_counts = RedeliveryCounts()
         self.closed = False
         self.max_unacked_per_consumer = topic.host.config.max_unacked_per_consumer
         self.max_unacked_messages = topic.host.config.max_unacked_per_subscription
+        #: What of the first holds for the type its consumers have now, 0 for no limit.
+        self.unacked_limit = 0
         self.msg_out = 0
         self.bytes_out = 0
         self.entries_out = 0
@@ -161,6 +167,18 @@ class Subscription(Acknowledgments):
         """Messages delivered to connected consumers and not acknowledged."""
         return sum(consumer.unacked for consumer in self.consumers)
 
+    def limit_unacked(self, per_consumer: int, per_subscription: int) -> None:
+        """Set how many messages may be unacknowledged (0: any number): with Shared and Key_Shared, as in Pulsar.
+
+        In order and by one consumer, a job that acknowledges once at its end has to get everything first.
+        """
+        self.max_unacked_per_consumer = per_consumer
+        self.max_unacked_messages = per_subscription
+        self._apply_unacked_limit()
+
+    def _apply_unacked_limit(self) -> None:
+        self.unacked_limit = self.max_unacked_per_consumer if self.sub_type in (SHARED, KEY_SHARED) else 0
+
     @property
     def may_deliver(self) -> bool:
         limit = self.max_unacked_messages
@@ -204,10 +222,11 @@ class Subscription(Acknowledgments):
         self.used()
         self.dispatcher = dispatcher
         self.sub_type = sub_type
+        self._apply_unacked_limit()
         self.tell_end()
 
     def _make_dispatcher(self, sub_type: int, sticky: bool, allow_out_of_order: bool) -> Dispatcher:
-        self.pending.clear()
+        self.pending.forget_all()
         if sub_type == SHARED:
             return SharedDispatcher(self)
         if sub_type == KEY_SHARED:
@@ -227,7 +246,7 @@ class Subscription(Acknowledgments):
             self.dispatcher.rewind()
             self.dispatcher = None
             self.sub_type = None
-            self.pending.clear()
+            self.pending.forget_all()
             self.expiry.give_back_all()
             if not self.durable and not returns:
                 self.topic.drop_subscription(self)
@@ -265,10 +284,10 @@ class Subscription(Acknowledgments):
         """Whether an entry about to be delivered has expired. Readers see what is stored, expired or not."""
         return self.durable and self.expiry.withholds(entry, self.topic.host.clock.now_ms())
 
-    def offer_again(self, entry: Entry) -> None:
-        """Deliver an entry after all that :meth:`withholds` kept back."""
+    def offer_again(self, offsets: BitMap64) -> None:
+        """Deliver entries after all that :meth:`withholds` kept back."""
         if self.dispatcher is not None:
-            self.dispatcher.offer_again(entry.offset, entry.key_hash)
+            self.dispatcher.replay.update(offsets)
 
     def must_wait(self, entry: Entry) -> bool:
         """Whether a delayed entry is not deliverable yet."""
@@ -282,13 +301,11 @@ class Subscription(Acknowledgments):
     def take_back(self, consumer: Consumer, offsets: list[int] | None) -> list[tuple[int, int]]:
         """Take entries (all, or ``offsets``) from ``consumer``; return their offsets and key hashes, in order."""
         pending = self.pending
-        if offsets is None:
-            offsets = [offset for offset, delivery in pending.items() if delivery[0] is consumer]
         taken: list[tuple[int, int]] = []
-        for offset in sorted(offsets):
+        for offset in list(consumer.held) if offsets is None else sorted(offsets):
             delivery = pending.get(offset)
             if delivery is not None and delivery[0] is consumer:
-                del pending[offset]
+                pending.settle(offset)
                 consumer.unacked -= self._unacked_in(offset, delivery[1])
                 taken.append((offset, delivery[5]))
                 self.expiry.give_back(offset)
@@ -296,12 +313,9 @@ class Subscription(Acknowledgments):
 
     def forget_deliveries(self, consumer: Consumer) -> None:
         """Treat what the (only) active consumer holds as not delivered."""
-        self.pending.clear()
+        self.pending.forget_all()
         self.expiry.give_back_all()
         consumer.unacked = 0
-
-    def count_redelivery(self, offset: int) -> None:
-        self.redelivery_counts[offset] = self.redelivery_counts.get(offset, 0) + 1
 
     def redeliver(self, consumer: Consumer, positions: Iterable[tuple[int, int]] | None, epoch: int | None) -> None:
         """REDELIVER_UNACKNOWLEDGED_MESSAGES: all of ``consumer``'s, or the given (ledger id, entry id)s."""
@@ -358,8 +372,8 @@ class Subscription(Acknowledgments):
                 self.cursor.reset(offset - 1, total_messages, total_bytes)
                 self.expiry.restart()
                 topic.quota.moved_back()
-                self.redelivery_counts.clear()
-                self.pending.clear()
+                self.redelivery_counts.forget_all()
+                self.pending.forget_all()
                 if self.dispatcher is not None:
                     self.dispatcher.rewind()
             if remaining is not None:

@@ -158,6 +158,7 @@ class Topic(SubscribedLog):
         self.ttl_ms = effective.message_ttl_ms if effective.message_ttl_ms is not None else -1
         for subscription in self.subscriptions.values():
             subscription.expiry.restart()
+            subscription.expiry.policies_changed()
         self.may_expire = self.ttl_ms >= 0 or bool(self.timed.own) or not self.timed_known
         self.quota.configure(effective)
         self.host.look_at(self)

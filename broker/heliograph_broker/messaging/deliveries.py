@@ -1,0 +1,82 @@
+"""What a subscription's consumers hold unacknowledged, and how often entries were delivered before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyroaring import BitMap64
+
+if TYPE_CHECKING:
+    from .consumer import Consumer
+
+#: consumer, messages, bytes, cumulative messages, cumulative bytes, key hash of a delivered, unacknowledged entry
+Pending = tuple["Consumer", int, int, int, int, int]
+
+
+class Deliveries(dict[int, Pending]):
+    """Deliveries by offset. Each consumer has the offsets of its own in ``held``, in order, whatever others hold.
+
+    Only the methods here add and remove; the value of an offset may be replaced.
+    """
+
+    __slots__ = ()
+
+    def add(self, offset: int, delivery: Pending) -> None:
+        """Note that the entry at ``offset`` was sent."""
+        self[offset] = delivery
+        delivery[0].held.add(offset)
+
+    def settle(self, offset: int) -> None:
+        """The delivery at ``offset`` has ended: it is acknowledged or taken back."""
+        self.pop(offset)[0].held.discard(offset)
+
+    def take_up_to(self, offset: int, consumers: list[Consumer]) -> list[tuple[int, Pending]]:
+        """Settle the deliveries up to and including ``offset`` and return them; what lies beyond costs nothing."""
+        taken: list[tuple[int, Pending]] = []
+        for consumer in consumers:
+            held = consumer.held
+            while held:
+                first = held.min()
+                if first > offset:
+                    break
+                held.discard(first)
+                taken.append((first, self.pop(first)))
+        return taken
+
+    def forget_all(self) -> None:
+        """Nothing counts as delivered any more."""
+        for delivery in self.values():
+            delivery[0].held.clear()
+        self.clear()
+
+
+class RedeliveryCounts(dict[int, int]):
+    """How often each entry was negatively acknowledged; one that is acknowledged, expired or trimmed is forgotten."""
+
+    __slots__ = ("_offsets",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._offsets = BitMap64()
+
+    def count(self, offset: int) -> None:
+        """The entry is to be delivered once more."""
+        self[offset] = self.get(offset, 0) + 1
+        self._offsets.add(offset)
+
+    def forget(self, offset: int) -> None:
+        """The entry is acknowledged."""
+        if self.pop(offset, None) is not None:
+            self._offsets.discard(offset)
+
+    def forget_up_to(self, offset: int) -> None:
+        """Everything up to and including ``offset`` is acknowledged or gone."""
+        offsets = self._offsets
+        while offsets and (first := offsets.min()) <= offset:
+            offsets.discard(first)
+            del self[first]
+
+    def forget_all(self) -> None:
+        """The cursor was moved by hand: everything may come for the first time again."""
+        self.clear()
+        self._offsets.clear()

@@ -1,0 +1,146 @@
+"""What consumers hold: settled at a cost that does not grow with what others hold, and forgotten in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from heliograph_broker.messaging.deliveries import Deliveries
+from heliograph_broker.messaging.offsets import run_end
+from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, SHARED, AckId
+from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.resources.names import TopicName
+from heliograph_broker.resources.policies import Policies
+from pyroaring import BitMap64
+
+from tests.support.core import Client, Core
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Core]:
+    opened = Core(tmp_path / "d")
+    yield opened
+    opened.close()
+
+
+def publish(core: Core, topic: Topic, count: int) -> None:
+    producer = core.producer(topic, name=f"p{len(topic.producers)}")
+    for _ in range(count):
+        core.publish(producer)
+    core.commit()
+
+
+class CountingDeliveries(Deliveries):
+    """Counts the deliveries that are settled, and refuses a walk along all there are."""
+
+    settled = 0
+
+    def pop(self, offset: int, *default: Any) -> Any:
+        self.settled += 1
+        return super().pop(offset, *default)
+
+    def items(self) -> Any:
+        raise AssertionError("nobody walks along all deliveries")
+
+    __iter__ = items
+
+
+@pytest.mark.parametrize("in_flight", [100, 10_000])
+def test_a_cumulative_ack_looks_at_what_it_settles_only(core: Core, in_flight: int) -> None:
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    subscription.pending = pending = CountingDeliveries()
+    publish(core, topic, in_flight)
+    consumer = core.consumer(subscription, EXCLUSIVE, Client(), permits=in_flight)
+    assert len(pending) == in_flight
+    subscription.acknowledge_cumulative(consumer, AckId(*topic.position(9)), None)
+    assert (pending.settled, len(pending), consumer.unacked) == (10, in_flight - 10, in_flight - 10)
+
+
+@pytest.mark.parametrize("others", [1, 50])
+def test_a_consumer_that_leaves_costs_what_it_holds(core: Core, others: int) -> None:
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    subscription.pending = pending = CountingDeliveries()
+    leaving = core.consumer(subscription, SHARED, Client(), permits=20, name="leaving")
+    publish(core, topic, 20)
+    for number in range(others):
+        core.consumer(subscription, SHARED, Client(), permits=20, name=f"other{number}", consumer_id=2 + number)
+    publish(core, topic, 20 * others)
+    pending.settled = 0
+    for consumer in subscription.consumers[1:]:
+        consumer.permits = 0
+    subscription.remove_consumer(leaving)
+    assert (pending.settled, len(pending)) == (20, 20 * others)
+
+
+@pytest.mark.parametrize("sub_type", [EXCLUSIVE, FAILOVER])
+def test_in_order_delivery_has_no_unacked_limit(tmp_path: Path, sub_type: int) -> None:
+    core = Core(tmp_path / "limited", max_unacked_per_consumer=3, max_unacked_per_subscription=4)
+    topic = core.topic()
+    client = Client()
+    subscription = topic.create_subscription("s")
+    consumer = core.consumer(subscription, sub_type, client, permits=100)
+    publish(core, topic, 10)
+    assert [entry.offset for _, entry, _, _ in client.take()] == list(range(10))
+    assert not consumer.blocked_on_unacked
+    subscription.remove_consumer(consumer)
+    consumer = core.consumer(subscription, SHARED, client, permits=100)
+    assert len(client.take()) == 3
+    assert consumer.blocked_on_unacked
+    core.close()
+
+
+def test_counts_of_redeliveries_end_with_their_entries(core: Core) -> None:
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    publish(core, topic, 300)
+    consumer = core.consumer(subscription, SHARED, Client(), permits=300)
+    subscription.redeliver(consumer, None, None)
+    assert len(subscription.redelivery_counts) == 300
+    # Taken back and not delivered again: nobody holds them when they are settled.
+    subscription.acknowledge(None, [AckId(*topic.position(offset)) for offset in range(50, 100)], None)
+    assert len(subscription.redelivery_counts) == 250
+    subscription.skip(20, lambda error: None)
+    assert len(subscription.redelivery_counts) == 230
+    core.broker.set_topic_policies(TopicName.parse("t"), Policies(message_ttl_ms=1000))
+    core.advance(2000)
+    assert subscription.backlog_messages == 0
+    assert not subscription.redelivery_counts
+    assert not subscription.redelivery_counts._offsets
+
+
+def test_a_seek_begins_to_count_again(core: Core) -> None:
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    publish(core, topic, 3)
+    consumer = core.consumer(subscription, SHARED, Client(), permits=3)
+    subscription.redeliver(consumer, None, None)
+    subscription.seek(0, None, lambda error: None)
+    core.commit()
+    assert not subscription.redelivery_counts
+    assert not subscription.redelivery_counts._offsets
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 64, 65_535, 65_536, 65_537, 1_000_000])
+def test_the_end_of_a_run_is_found_in_few_steps(length: int) -> None:
+    offsets = BitMap64()
+    offsets.add_range(10, 10 + length)
+    offsets.add_range(12 + length, 20 + length)
+    assert run_end(offsets, 10) == 10 + length
+    assert run_end(offsets, 5) == 5
+
+
+def test_a_long_run_of_acknowledged_entries_is_passed_at_once(core: Core) -> None:
+    topic = core.topic()
+    client = Client()
+    subscription = topic.create_subscription("s")
+    publish(core, topic, 2_000)
+    subscription.cursor.ack_range(1, 1_998, 1_998, 1_998)
+    with patch("heliograph_broker.messaging.dispatch_single.run_end", side_effect=run_end) as steps:
+        core.consumer(subscription, EXCLUSIVE, client, permits=10)
+    assert [entry.offset for _, entry, _, _ in client.take()] == [0, 1999]
+    assert steps.call_count == 1
