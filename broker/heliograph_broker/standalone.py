@@ -123,9 +123,16 @@ class Standalone:
         await future
 
     def _on_tick(self) -> None:
-        # What is due at once goes on soon: its records all together would make a commit long for everybody.
-        more = self.broker.tick()
-        self._tick = self._loop.call_later(_SLICE_PAUSE_S if more else _TICK_S, self._on_tick)
+        more = False
+        try:
+            more = self.broker.tick()
+        except Exception:
+            # The core contains what single topics do. Whatever else goes wrong: without ticks nothing would be on time
+            # any more, and readiness tells for how long none has ended well.
+            log.exception("tick failed")
+        finally:
+            # What is due at once goes on soon: its records all together would make a commit long for everybody.
+            self._tick = self._loop.call_later(_SLICE_PAUSE_S if more else _TICK_S, self._on_tick)
 
     async def stop(self) -> None:
         """Take no more connections, end those there are, make everything durable, close the store."""

@@ -9,6 +9,7 @@ when there is room (``producer_request_hold``). The third acknowledges the oldes
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from heliograph_broker.resources.durations import format_duration
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 HOLD, EXCEPTION, EVICT = BACKLOG_QUOTA_POLICIES
 
 Resume = Callable[[], None]
+
+#: The duty that :mod:`.containment` suspends when an eviction raises.
+EVICTION = "evict"
 
 
 class QuotaState:
@@ -210,14 +214,27 @@ class QuotaState:
                 # What is on its way to a dead-letter topic has expired: it is no longer this quota's business.
                 self._after_expiry.add(subscription)
             else:
-                self._evict(subscription, now_ms)
+                self._attempt(subscription, partial(self._evict, subscription, now_ms))
+
+    def _attempt(self, subscription: Subscription, action: Callable[[], None]) -> None:
+        """Do a step of an eviction; if it raises the subscription's eviction is over until it is tried again."""
+        host = self._topic.host
+
+        def step() -> None:
+            try:
+                action()
+            except Exception:
+                self._evicting.discard(subscription)
+                raise
+
+        host.containment.attempt(subscription, EVICTION, step, partial(host.look_at, self._topic))
 
     def expired(self, subscription: Subscription, now_ms: int) -> None:
         """An expiry run is over during which eviction left the subscription alone."""
         if subscription in self._after_expiry:
             self._after_expiry.discard(subscription)
             if self._evicts and not subscription.closed:
-                self._evict(subscription, now_ms)
+                self._attempt(subscription, partial(self._evict, subscription, now_ms))
 
     @property
     def _evicts(self) -> bool:
@@ -245,6 +262,9 @@ class QuotaState:
         generation = subscription.generation
         self._evicting.add(subscription)
 
+        def found(headers: list[HeaderFacts] | Exception) -> None:
+            self._attempt(subscription, partial(walk, headers))
+
         def walk(headers: list[HeaderFacts] | Exception) -> None:
             before = subscription.cursor.acked_messages
             if not isinstance(headers, Exception) and not subscription.closed and generation == subscription.generation:
@@ -262,7 +282,7 @@ class QuotaState:
 
         def step() -> None:
             first = max(subscription.cursor.first_unacked(), topic.first_offset)
-            topic.read_headers(first, topic.end_offset - 1, walk)
+            topic.read_headers(first, topic.end_offset - 1, found)
 
         step()
 

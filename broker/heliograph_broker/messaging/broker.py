@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import msgspec
 import structlog
 
-from heliograph_broker.clock import Clock
+from heliograph_broker.clock import Clock, monotonic_ms
 from heliograph_broker.config import BrokerConfig
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import DEFAULTS, MAX_PARTITIONS, Policies, resolve
@@ -25,6 +26,7 @@ from .compaction import CompactionQueue
 from .containment import Containment
 from .dead_letter import DeadLetters
 from .deduplication import Snapshots
+from .delayed_topics import DelayedTopics
 from .errors import (
     Conflict,
     FewerPartitions,
@@ -53,8 +55,6 @@ AnyTopic = Topic | NonPersistentTopic
 FLUSH_MS = 100
 #: So many are not kept waiting: all at once they would make a group, and those who publish in it, slow.
 RECORDS_A_FLUSH = 100
-#: Later than any delivery time (wall-clock ms, signed 64 bits).
-END_OF_TIME_MS = 1 << 63
 #: How often the store is asked to give back disk space.
 MAINTAIN_MS = 500
 #: Topics that a change of policies reaches in one go; the others follow with the next ticks.
@@ -85,7 +85,7 @@ class Broker:
         self.broker_limits = Policies()
         self.dead_letters = DeadLetters(self)
         self.compactions = CompactionQueue()
-        self.housekeeping = Housekeeping()
+        self.housekeeping = Housekeeping(self.containment)
         self.snapshots = Snapshots(self)
         self.throttled = ThrottledSubscriptions(clock)
         self.inactivity = InactivityWatch(self)
@@ -95,8 +95,11 @@ class Broker:
         self._after_flush: list[Committed] = []
         #: Topics whose policies changed, still to be told: thousands of them at once would hold up traffic.
         self._to_configure: dict[AnyTopic, None] = {}
-        self._delayed_topics: dict[Topic, None] = {}
+        self._delayed_topics = DelayedTopics(self.containment)
         self._producer_serial = rng.getrandbits(32)
+        #: When the last tick ended (monotonic, s): readiness asks for its age.
+        self.ticked_at = clock.monotonic()
+        #: When records are flushed and the store is maintained next, monotonic.
         self._next_flush_ms = 0
         self._next_maintain_ms = 0
 
@@ -172,8 +175,8 @@ class Broker:
         self._dirty[source] = None
         if done is not None:
             self._after_flush.append(done)
-        if self.store.idle and self.clock.now_ms() >= self._next_flush_ms:
-            self.flush_records()
+        if self.store.idle and monotonic_ms(self.clock) >= self._next_flush_ms:
+            self.containment.attempt("records", "flush", self.flush_records)
 
     def look_at(self, topic: Topic) -> None:
         self.housekeeping.changed(topic)
@@ -182,7 +185,7 @@ class Broker:
         gates.configure_subscription(self, subscription)
 
     def delayed_candidate(self, topic: Topic) -> None:
-        self._delayed_topics[topic] = None
+        self._delayed_topics.add(topic)
 
     def tick(self) -> bool:
         """Do what time brings: flush cursors, deliver delayed entries, apply policies. Call it every ~50 ms.
@@ -190,37 +193,34 @@ class Broker:
         Returns whether more is due at once; traffic should have its turn before the next call.
         """
         now = self.clock.now_ms()
-        if self._dirty and (now >= self._next_flush_ms or len(self._dirty) >= RECORDS_A_FLUSH):
-            self.flush_records()
-        for topic in list(self._delayed_topics):
-            waiting = False
-            for subscription in topic.subscriptions.values():
-                dispatcher = subscription.dispatcher
-                if dispatcher is not None:
-                    due = dispatcher.next_due_ms()
-                    # Where delays do not count any more, everything that waited for its time comes now.
-                    until = now if topic.delayed_delivery else END_OF_TIME_MS
-                    if due is not None and due <= until:
-                        dispatcher.tick(until)
-                    waiting = waiting or dispatcher.delayed > 0
-            if not waiting:
-                del self._delayed_topics[topic]
-        if now >= self._next_maintain_ms:
-            self._next_maintain_ms = now + MAINTAIN_MS
-            self.store.maintain()
-        self.containment.run()
-        self.throttled.run()
-        self.inactivity.run()
-        self.snapshots.run()
+        attempt = self.containment.attempt
+        attempt("records", "flush", self._flush_when_due)
+        attempt("delayed delivery", "run", partial(self._delayed_topics.run, now))
+        attempt("store", "maintain", self._maintain_when_due)
+        attempt("containment", "retry", self.containment.run)
+        attempt("dispatch rates", "resume", self.throttled.run)
+        attempt("inactivity", "delete", self.inactivity.run)
+        attempt("deduplication", "forget", self.snapshots.run)
         began = self.clock.monotonic()
         more = self._configure_some()
-        more = self.housekeeping.run(now) or more
-        self.figures.policy_checks.observe(self.clock.monotonic() - began)
+        more = bool(attempt("housekeeping", "run", partial(self.housekeeping.run, now))) or more
+        self.ticked_at = self.clock.monotonic()
+        self.figures.policy_checks.observe(self.ticked_at - began)
         return more
+
+    def _flush_when_due(self) -> None:
+        if self._dirty and (monotonic_ms(self.clock) >= self._next_flush_ms or len(self._dirty) >= RECORDS_A_FLUSH):
+            self.flush_records()
+
+    def _maintain_when_due(self) -> None:
+        now_ms = monotonic_ms(self.clock)
+        if now_ms >= self._next_maintain_ms:
+            self._next_maintain_ms = now_ms + MAINTAIN_MS
+            self.store.maintain()
 
     def flush_records(self) -> None:
         """Queue every changed record for the next group."""
-        self._next_flush_ms = self.clock.now_ms() + FLUSH_MS
+        self._next_flush_ms = monotonic_ms(self.clock) + FLUSH_MS
         for source in self._dirty:
             self.store.put_at_commit(source)
         self._dirty.clear()
@@ -331,7 +331,9 @@ class Broker:
             topic = next(iter(waiting))
             del waiting[topic]
             if not topic.closed:
-                self._configure(topic)
+                self.containment.attempt(
+                    topic, "configure", partial(self._configure, topic), partial(waiting.setdefault, topic)
+                )
         return bool(waiting)
 
     # -- topics ----------------------------------------------------------------------------------------------
@@ -494,7 +496,7 @@ class Broker:
         self.topics_by_namespace[name.namespace_name].pop(str(name), None)
         if isinstance(topic, Topic):
             self.housekeeping.forget(topic)
-            self._delayed_topics.pop(topic, None)
+            self._delayed_topics.forget(topic)
         if name.partition < 0:
             self.schemas.delete(self.schema_key(name))
         for watcher in list(self.watchers):

@@ -103,6 +103,8 @@ class Suspension:
 class Containment:
     """The suspended duties of one broker."""
 
+    __slots__ = ("_clock", "_queue", "_serial", "_suspended", "failures")
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._suspended: dict[Owner, dict[str, Suspension]] = {}
@@ -110,6 +112,11 @@ class Containment:
         self._serial = 0
         #: Failures since the start, by duty.
         self.failures: dict[str, int] = {}
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is suspended."""
+        return not self._suspended
 
     def holds(self, owner: Owner, duty: str) -> bool:
         """Whether ``duty`` is in a pause and must not be tried now. Cheap while nothing is suspended."""
@@ -126,16 +133,24 @@ class Containment:
         ``again`` is called when the pause is over, and has to bring about another attempt; None where one comes
         anyway.
         """
-        if self._suspended and self.holds(owner, duty):
-            return None
+        before = 0
+        if self._suspended:
+            if self.holds(owner, duty):
+                return None
+            before = self._failures_of(owner, duty)
         try:
             result = action()
         except Exception as error:
             self.failed(owner, duty, error, again)
             return None
-        if self._suspended:
+        # A part of it, attempted by itself, may have failed in the meantime.
+        if self._suspended and self._failures_of(owner, duty) == before:
             self.succeeded(owner, duty)
         return result
+
+    def _failures_of(self, owner: Owner, duty: str) -> int:
+        found = self._suspended.get(owner, {}).get(duty)
+        return 0 if found is None else found.failures
 
     def failed(self, owner: Owner, duty: str, error: Exception, again: Callable[[], None] | None = None) -> None:
         """Suspend a duty that raised ``error``. See :meth:`attempt`."""
@@ -159,6 +174,12 @@ class Containment:
             # Once with the stack; each further failure would repeat it.
             exc_info=error if suspension.failures == 1 else None,
         )
+
+    def noted(self, owner: Owner, duty: str, error: Exception) -> None:
+        """Log and count what raised and cannot be tried again, as telling a client something: nothing is suspended."""
+        self.failures[duty] = self.failures.get(duty, 0) + 1
+        topic, subscription = Suspension(owner, duty, 0).names
+        log.error("failed", duty=duty, topic=topic, subscription=subscription, reason=first_line(error), exc_info=error)
 
     def succeeded(self, owner: Owner, duty: str) -> None:
         """A duty was done: it is not suspended any more."""

@@ -12,6 +12,7 @@ snapshot that covers it is durable. So the ids and the entries cannot part, when
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -321,4 +322,7 @@ class Snapshots:
             self._next_look_ms = now_ms + PURGE_INTERVAL_MS
             for topic in self._broker.topics.values():
                 if topic.deduplication is not None:
-                    topic.deduplication.forget_inactive(now_ms)
+                    # Tried again with the next round.
+                    self._broker.containment.attempt(
+                        topic, "deduplication", partial(topic.deduplication.forget_inactive, now_ms)
+                    )

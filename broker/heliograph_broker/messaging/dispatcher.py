@@ -20,6 +20,8 @@ log = structlog.get_logger(__name__)
 #: What one read from the store may bring (bytes); a single larger entry comes whole.
 READ_BYTES = 1024 * 1024
 READ_ENTRIES = 1000
+#: The duty that :mod:`.containment` suspends when a dispatch raises.
+DISPATCH = "dispatch"
 
 
 class Dispatcher:
@@ -53,9 +55,19 @@ class Dispatcher:
         """Dispatch what can be dispatched now."""
         if self._busy or self.reading:
             return
+        subscription = self.subscription
+        containment = subscription.topic.host.containment
+        if not containment.idle and containment.holds(subscription, DISPATCH):
+            return
         self._busy = True
         try:
             self._dispatch()
+        except Exception as error:
+            # Whoever's command or acknowledgment this came from has nothing to do with it.
+            containment.failed(subscription, DISPATCH, error, subscription.notify)
+        else:
+            if not containment.idle:
+                containment.succeeded(subscription, DISPATCH)
         finally:
             self._busy = False
             self._ahead.clear()

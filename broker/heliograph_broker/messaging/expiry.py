@@ -37,6 +37,8 @@ TTL_PROPERTY = "x-message-ttl"
 _MAX_TTL_MS = (1 << 63) - 1
 _READ_BYTES = 1024 * 1024
 _READ_ENTRIES = 1000
+#: The duty that :mod:`.containment` suspends when expiry raises.
+EXPIRE = "expire"
 #: A subscription whose dead letters could not be stored tries again after so long.
 RETRY_MS = 1000
 #: Delayed entries are looked at by ticks: within so long of its time an entry counts as due just now.

@@ -7,10 +7,14 @@ due; topics that are due together are taken a few at a time, so that traffic goe
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from heapq import heapify, heappop, heappush
 
 from .compaction import compact
+from .containment import Containment
+from .expiry import EXPIRE
 from .retention import next_trim_ms, trim_point
+from .subscription import Subscription
 from .topic import Topic
 
 #: A topic is not looked at more often than this, however busy it is.
@@ -27,9 +31,10 @@ Duty = Callable[[Topic, int], int | None]
 class Housekeeping:
     """Topics by the time they are due. :meth:`changed` costs a dictionary entry, :meth:`run` does the work."""
 
-    __slots__ = ("_changed", "_due", "_duties", "_looked", "_queue", "_serial")
+    __slots__ = ("_changed", "_containment", "_due", "_duties", "_looked", "_queue", "_serial")
 
-    def __init__(self) -> None:
+    def __init__(self, containment: Containment) -> None:
+        self._containment = containment
         self._duties: list[Duty] = [compact, expire, enforce_quota, trim]
         self._changed: dict[Topic, None] = {}
         self._queue: list[tuple[int, int, Topic]] = []
@@ -87,7 +92,9 @@ class Housekeeping:
         self._looked[topic] = now_ms
         soonest: int | None = None
         for duty in self._duties:
-            due = duty(topic, now_ms)
+            due = self._containment.attempt(
+                topic, duty.__name__, partial(duty, topic, now_ms), partial(self.changed, topic)
+            )
             if due is not None and (soonest is None or due < soonest):
                 soonest = due
             if topic.closed:
@@ -104,11 +111,17 @@ def expire(topic: Topic, now_ms: int) -> int | None:
     soonest: int | None = None
     for subscription in list(topic.subscriptions.values()):
         if subscription.durable and subscription.takes_part:
-            subscription.expiry.run(now_ms)
-            due = subscription.expiry.next_due_ms(now_ms)
+            due = topic.host.containment.attempt(
+                subscription, EXPIRE, partial(_expire_for, subscription, now_ms), partial(topic.host.look_at, topic)
+            )
             if due is not None and (soonest is None or due < soonest):
                 soonest = due
     return soonest
+
+
+def _expire_for(subscription: Subscription, now_ms: int) -> int | None:
+    subscription.expiry.run(now_ms)
+    return subscription.expiry.next_due_ms(now_ms)
 
 
 def enforce_quota(topic: Topic, now_ms: int) -> int | None:

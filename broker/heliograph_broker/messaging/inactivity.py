@@ -16,6 +16,7 @@ it may be due, and what happened since tells when to look again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -182,9 +183,14 @@ class InactivityWatch:
             del self._due[topic]
             if topic.closed:
                 continue
-            apply(self._broker, topic, now_ms)
-            if not topic.closed:
-                self._schedule(topic, now_ms)
+            self._broker.containment.attempt(
+                topic, "inactivity", partial(self._look, topic, now_ms), partial(self.configured, topic)
+            )
+
+    def _look(self, topic: AnyTopic, now_ms: int) -> None:
+        apply(self._broker, topic, now_ms)
+        if not topic.closed:
+            self._schedule(topic, now_ms)
 
     def forget(self, topic: AnyTopic) -> None:
         """The topic was deleted."""

@@ -274,7 +274,6 @@ class Topic(SubscribedLog):
         tail = self.tail
         keep = bool(self.subscriptions)
         host = self.host
-        self.figures.entries_durable(entries, host.clock.monotonic(), host.store.stats.commit_s, host.figures)
         receipts: dict[Producer, list[Receipt]] = {}
         for entry in entries:
             producer, sequence_id, highest = in_flight.popleft()
@@ -292,15 +291,20 @@ class Topic(SubscribedLog):
                 cache.add(tail, entry)
             if entry.ttl_ms >= 0 or entry.deliver_at_ms > entry.receive_ms:
                 self._note_timed(entry.offset, entry)
-        if self.deduplication is not None:
-            self.deduplication.entries_durable(entries[-1].offset + 1, receipts)
-        for producer, of_producer in receipts.items():
-            producer.sink.send_receipts(producer, of_producer)
+        # The topic's own state first: whatever raises while others are told, it stays right.
         last = entries[-1]
-        self._refused.tell(last.offset + 1)
         self.end_offset = last.offset + 1
         self.total_messages = last.total_messages
         self.total_bytes = last.total_bytes
+        self.figures.entries_durable(entries, host.clock.monotonic(), host.store.stats.commit_s, host.figures)
+        if self.deduplication is not None:
+            self.deduplication.entries_durable(last.offset + 1, receipts)
+        for producer, of_producer in receipts.items():
+            try:
+                producer.sink.send_receipts(producer, of_producer)
+            except Exception as error:
+                host.containment.noted(self, "send receipts", error)
+        self._refused.tell(last.offset + 1)
         if self.closed:
             return
         self.host.look_at(self)
