@@ -26,7 +26,8 @@ RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
     "ledger_max_entries": (1, None),
     "ledger_max_age_ms": (1, None),
     "deduplication_inactivity_ms": (1, None),
-    "receive_buffer_bytes": (1, None),
+    # The beginning of a frame is kept beside it, so it must take many.
+    "receive_buffer_bytes": (16 * _KIB, None),
     "max_pending_publish_bytes": (1, None),
     "max_connection_write_bytes": (1, None),
     "tail_cache_bytes": (0, None),
@@ -56,7 +57,11 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     max_message_size: int = 5 * _MIB
     """Largest entry (a message, or a client's batch as it is on the wire) a producer may send."""
     keep_alive_interval_s: float = 30.0
-    """A PING goes out after so long without a word from the client; after as long again the connection ends."""
+    """A PING goes out after so long without a word from the client; after as long again the connection is cut."""
+    handshake_timeout_s: float = 10.0
+    """A connection that did not send CONNECT within so long is cut."""
+    close_timeout_s: float = 5.0
+    """A connection the broker closes is cut when its client has not read the rest after so long."""
 
     tail_cache_bytes: int = 32 * _MIB
     """Payload of recent entries kept in memory for consumers that keep up, all topics together."""
@@ -93,11 +98,14 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     """Deduplication forgets a producer that was not connected for so long."""
 
     receive_buffer_bytes: int = 256 * _KIB
-    """Buffer one read from a connection's socket fills at most."""
+    """Buffer one read from a connection's socket fills at most; one for all connections."""
     max_pending_publish_bytes: int = 16 * _MIB
     """Reading from publishing connections pauses while so much was received and is not yet durable."""
     max_connection_write_bytes: int = _MIB
-    """No more is dispatched to a connection while so much of what was sent to it waits to be written."""
+    """No more is dispatched to a connection while so much of what was sent to it waits to be written.
+
+    While twice as much waits, nothing is read from it either.
+    """
 
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():
@@ -105,8 +113,10 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         if self.metrics_level not in METRICS_LEVELS:
             levels = ", ".join(METRICS_LEVELS)
             raise ValueError(f"metrics_level: '{self.metrics_level}' is out of range; valid: {levels}")
-        if not self.keep_alive_interval_s > 0:
-            raise ValueError(f"keep_alive_interval_s: {self.keep_alive_interval_s} is out of range; valid: above 0")
+        for name in ("keep_alive_interval_s", "handshake_timeout_s", "close_timeout_s"):
+            value = getattr(self, name)
+            if not value > 0:
+                raise ValueError(f"{name}: {value} is out of range; valid: above 0")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], **given: Any) -> BrokerConfig:

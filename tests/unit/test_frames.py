@@ -7,6 +7,7 @@ import struct
 import pytest
 from crc32c import crc32c
 from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.protocol.ack_sets import MAX_ACK_SET_WORDS, ack_set_of, remaining_of
 from heliograph_broker.protocol.frames import (
     ChecksumMismatch,
     EntryError,
@@ -14,7 +15,6 @@ from heliograph_broker.protocol.frames import (
     encode_command_with_entry,
     parse_entry,
 )
-from heliograph_broker.server.session import ack_set_of, remaining_of
 
 from tests.support.core import make_frame
 
@@ -95,3 +95,9 @@ def test_ack_set_round_trip(bits: int) -> None:
 
 def test_no_ack_set_means_the_whole_entry() -> None:
     assert remaining_of([]) is None
+
+
+def test_an_ack_set_of_the_largest_batch_and_no_larger() -> None:
+    assert remaining_of([-1] * MAX_ACK_SET_WORDS) == (1 << 64 * MAX_ACK_SET_WORDS) - 1
+    with pytest.raises(ValueError, match=f"at most {MAX_ACK_SET_WORDS} are allowed"):
+        remaining_of([-1] * (MAX_ACK_SET_WORDS + 1))

@@ -17,7 +17,7 @@ def connect(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
     if session.connected:
         raise FrameError("CONNECT was sent twice")
     request = command.connect
-    session.connected = True
+    session.handshake_done()
     session.client_version = request.client_version
     session.protocol_version = request.protocol_version
     answer = wire.BaseCommand(type=wire.BaseCommand.CONNECTED)

@@ -17,13 +17,14 @@ from heliograph_broker.messaging.non_persistent import NonPersistentSubscription
 from heliograph_broker.messaging.subscription import KEY_SHARED, AckId, Done, Subscription
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.protocol.ack_sets import remaining_of
 from heliograph_broker.protocol.frames import parse_entry
 from heliograph_broker.storage.entry import Entry
 
 from .compacted_reading import check_compaction, owed_from_seek, owed_from_start
 from .lookup_commands import parse_topic
 from .schema_commands import store_schema
-from .session import Session, remaining_of
+from .session import Session
 
 AnySubscription = Subscription | NonPersistentSubscription
 
@@ -83,6 +84,7 @@ def subscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None
         session.refuse(request.request_id, error)
         return
     session.consumers[request.consumer_id] = consumer
+    session.sought_readers.pop(request.consumer_id, None)
 
     def committed(error: Exception | None) -> None:
         if error is not None:
@@ -164,10 +166,15 @@ def ack(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
         if done is not None:
             done(NotAllowed("transactions are not supported by this broker"))
         return
-    ids = [
-        AckId(i.ledgerId, _signed(i.entryId), remaining_of(list(i.ack_set)) if i.ack_set else None)
-        for i in request.message_id
-    ]
+    try:
+        ids = [
+            AckId(i.ledgerId, _signed(i.entryId), remaining_of(i.ack_set) if i.ack_set else None)
+            for i in request.message_id
+        ]
+    except ValueError as error:
+        if done is not None:
+            done(PreconditionFailed(str(error)))
+        return
     if request.ack_type == wire.CommandAck.Cumulative:
         if len(ids) != 1:
             if done is not None:
@@ -233,7 +240,11 @@ def seek(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
         elif request.HasField("message_id"):
             offset = _position_to_offset(topic, request.message_id)
             if topic.offset_of(request.message_id.ledgerId, request.message_id.entryId) is not None:
-                remaining = remaining_of(list(request.message_id.ack_set))
+                try:
+                    remaining = remaining_of(request.message_id.ack_set)
+                except ValueError as error:
+                    session.refuse(request.request_id, PreconditionFailed(str(error)))
+                    return
         else:
             session.refuse(
                 request.request_id, PreconditionFailed("Message id and message publish time were not present")
@@ -242,7 +253,7 @@ def seek(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
 
     done = session.answer_to(request.request_id)
     if isinstance(subscription, Subscription) and not subscription.durable:
-        session.sought_readers.add(subscription)
+        session.sought_readers[request.consumer_id] = subscription
     subscription.seek(offset, remaining, done)
     if consumer.read_compacted and isinstance(subscription, Subscription) and subscription.view is not None:
         subscription.view.owe(owed_from_seek(subscription.topic, request))
@@ -335,4 +346,5 @@ def close_consumer(session: Session, command: wire.BaseCommand, entry: bytes) ->
     consumer = session.consumers.pop(request.consumer_id, None)
     if consumer is not None:
         consumer.subscription.remove_consumer(consumer)
+    session.stays_away(request.consumer_id)
     session.succeed(request.request_id)

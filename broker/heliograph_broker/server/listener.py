@@ -20,6 +20,9 @@ log = structlog.get_logger(__name__)
 
 _Type = wire.BaseCommand
 
+#: A silent client is noticed at most this part of the keep-alive interval late.
+_CHECKS_AN_INTERVAL = 4
+
 HANDLERS: dict[int, Handler] = {
     _Type.CONNECT: connection_commands.connect,
     _Type.PING: connection_commands.ping,
@@ -59,6 +62,10 @@ class Listener:
         self.loop = loop
         self.handlers = HANDLERS
         self.sessions: set[Session] = set()
+        #: Where sessions read from their sockets, one at a time, and commands that all of them fill in and encode.
+        self.receive_buffer = memoryview(bytearray(broker.config.receive_buffer_bytes))
+        self.message_command = _Type(type=_Type.MESSAGE)
+        self.receipt_command = _Type(type=_Type.SEND_RECEIPT)
         self._paused: set[Session] = set()
         self._server: asyncio.Server | None = None
         self._keep_alive: asyncio.TimerHandle | None = None
@@ -71,7 +78,12 @@ class Listener:
         config = self.broker.config
         self._server = await self.loop.create_server(lambda: Session(self), config.bind, config.broker_port)
         self.port = self._server.sockets[0].getsockname()[1]
-        self._keep_alive = self.loop.call_later(config.keep_alive_interval_s, self._check_alive)
+        self.keep_watch()
+
+    def keep_watch(self) -> None:
+        """Look for silent clients from now on."""
+        interval = self.broker.config.keep_alive_interval_s
+        self._keep_alive = self.loop.call_later(interval / _CHECKS_AN_INTERVAL, self._check_alive)
 
     def stop_accepting(self) -> None:
         if self._keep_alive is not None:
@@ -122,17 +134,19 @@ class Listener:
         self._paused.clear()
 
     def _check_alive(self) -> None:
-        """Ping who was silent for an interval; close who stayed silent for two."""
+        """Ping who was silent for an interval; break off who stayed silent for two."""
         interval = self.broker.config.keep_alive_interval_s
         now = self.broker.clock.monotonic()
         ping = wire.BaseCommand(type=wire.BaseCommand.PING)
         ping.ping.SetInParent()
         for session in list(self.sessions):
-            silent = now - session.heard_at
-            if session.held:
+            silent = session.silent_s(now)
+            if not session.connected or silent < interval:
                 continue
-            if silent > 2 * interval:
-                session.close(f"silent for {silent:.0f} s")
-            elif silent >= interval * 0.9 and session.connected:
+            if silent >= 2 * interval:
+                # Not closed: the end of what was sent to it would wait for a client that is gone.
+                session.abort(f"silent for {silent:.0f} s")
+            elif session.pinged_at <= session.heard_at:
+                session.pinged_at = now
                 session.send(ping)
-        self._keep_alive = self.loop.call_later(interval, self._check_alive)
+        self.keep_watch()

@@ -13,14 +13,12 @@ from heliograph_broker.messaging.producer import SHARED, Producer
 from heliograph_broker.messaging.schema_registry import encode_version
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.protocol.ack_sets import MAX_BATCH_MESSAGES
 from heliograph_broker.protocol.frames import ChecksumMismatch, EntryError, FrameError, parse_entry
 
 from .lookup_commands import parse_topic
 from .schema_commands import store_schema
 from .session import Session
-
-#: More messages than this in one entry are refused: a batch's acknowledgments are kept as one bit each.
-MAX_BATCH_MESSAGES = 1 << 20
 
 
 def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
@@ -76,7 +74,7 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
         session.refuse(request.request_id, error)
         return
     session.producers[request.producer_id] = producer
-    session.closed_producers.discard(request.producer_id)
+    session.closed_producers.pop(request.producer_id, None)
     if request.producer_access_mode != SHARED:
         topic.persist()
     version_bytes = encode_version(version) if version is not None else None
@@ -204,5 +202,5 @@ def close_producer(session: Session, command: wire.BaseCommand, entry: bytes) ->
         session.succeed(request.request_id)
 
     session.forget_producer(producer)
-    session.closed_producers.add(producer.producer_id)
+    session.producer_closed(producer.producer_id)
     session.broker.store.after_commit(committed)

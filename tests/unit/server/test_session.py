@@ -1,0 +1,298 @@
+"""A session on virtual time: what a stranger costs, who is cut and when, and that nothing is left of what ended."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.server.session import HANDSHAKE_FRAME_BYTES
+
+from tests.integration.wire.client import Type, encode, make_entry
+from tests.support.core import Core
+from tests.support.virtual_connection import FarSide, VirtualServer
+
+FAILOVER = wire.CommandSubscribe.Failover
+SHARED = wire.CommandSubscribe.Shared
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[VirtualServer]:
+    core = Core(tmp_path / "data", keep_alive_interval_s=10, max_connection_write_bytes=64 * 1024)
+    yield VirtualServer(core)
+    core.close()
+
+
+def subscribe(client: FarSide, consumer_id: int = 1, **fields: object) -> None:
+    fields = {"topic": "t", "subscription": "s", "subType": SHARED, "consumer_id": consumer_id} | fields
+    assert isinstance(client.request(Type.SUBSCRIBE, **fields), wire.CommandSuccess)
+
+
+def publish(server: VirtualServer, count: int, payload: bytes = b"x") -> None:
+    topic = server.core.topic()
+    producer = server.core.producer(topic, name=f"filler-{server.core.clock.now_ms()}-{len(topic.producers)}")
+    for _ in range(count):
+        server.core.publish(producer, payload)
+    server.core.commit()
+    server.loop.run()
+
+
+# Before CONNECT
+
+
+def test_a_frame_larger_than_a_handshake_ends_a_connection_that_did_not_connect(server: VirtualServer) -> None:
+    client = server.connect(handshake=False)
+    client.send_raw(struct.pack(">II", 5 * 1024 * 1024, 20))
+    (answer,) = client.take()
+    assert f"before CONNECT, the largest allowed is {HANDSHAKE_FRAME_BYTES}" in answer.body.message
+    assert client.lost
+    assert not server.listener.sessions
+
+
+def test_four_bytes_are_enough_to_refuse_it(server: VirtualServer) -> None:
+    client = server.connect(handshake=False)
+    client.send_raw(struct.pack(">I", HANDSHAKE_FRAME_BYTES + 1))
+    client.take()
+    assert client.lost
+
+
+def test_connect_and_a_large_entry_may_come_in_one_read(server: VirtualServer) -> None:
+    client = server.connect(handshake=False)
+    connect = encode(Type.CONNECT, client_version="test", protocol_version=21)
+    producer = encode(Type.PRODUCER, topic="t", producer_id=1, request_id=1)
+    client.send_raw(connect + producer + encode(Type.SEND, make_entry(bytes(100_000)), producer_id=1, sequence_id=0))
+    server.core.commit()
+    kinds = [frame.command.type for frame in client.take()]
+    assert sorted(kinds) == [Type.CONNECTED, Type.SEND_RECEIPT, Type.PRODUCER_SUCCESS]
+
+
+def test_a_connection_that_never_connects_is_cut(server: VirtualServer) -> None:
+    silent, talking = server.connect(handshake=False), server.connect()
+    trickling = server.connect(handshake=False)
+    for byte in encode(Type.CONNECT, client_version="slow", protocol_version=21)[:9]:
+        server.advance(1000)
+        trickling.send_raw(bytes([byte]))
+    assert not silent.lost
+    server.advance(1000)
+    assert (silent.lost, trickling.lost, talking.lost) == (True, True, False)
+
+
+def test_a_silent_connection_holds_no_buffer(server: VirtualServer) -> None:
+    before_connect = server.connect(handshake=False)
+    before_connect.send_raw(b"\0\0")
+    connected = server.connect()
+    for client in (before_connect, connected):
+        session = client.session
+        held = [value for value in vars(session).values() if isinstance(value, (bytes, bytearray))]
+        assert sum(map(sys.getsizeof, held)) < 1024
+        assert len(session._received) <= 2
+
+
+# Not read by the client
+
+
+def test_a_client_that_does_not_read_is_not_read_from_until_it_does(server: VirtualServer) -> None:
+    for number in range(200):
+        server.core.topic(f"some-topic-of-many-{number}")
+    server.core.commit()
+    client = server.connect()
+    client.reads = False
+    request = encode(Type.GET_TOPICS_OF_NAMESPACE, request_id=1, namespace="public/default")
+    client.send_raw(request * 1500)
+    server.loop.run()
+    most = 2 * server.core.config.max_connection_write_bytes
+    one_answer = 16 * 1024
+    assert not client.reading
+    assert client.session.unwritten_bytes < most + server.core.config.max_connection_write_bytes + one_answer
+    answers = 0
+    client.reads = True
+    for _ in range(200):
+        client.read()
+        answers += len(client.take())
+    assert answers == 1500
+    assert client.reading
+
+
+def test_answers_are_counted_before_they_are_handed_to_the_transport(server: VirtualServer) -> None:
+    client = server.connect()
+    client.reads = False
+    session = client.session
+    for _ in range(20):
+        session.write(bytes(10_000))
+    assert session.unwritten_bytes == 200_000
+    assert len(client.unread) > 64 * 1024
+    assert not client.reading
+
+
+def test_a_turn_ends_after_a_while_so_that_others_get_theirs(server: VirtualServer) -> None:
+    handled: list[FarSide] = []
+    slow, other = server.connect(), server.connect()
+
+    def take_long(session: object, command: wire.BaseCommand, entry: bytes) -> None:
+        handled.append(slow if session is slow.session else other)
+        server.core.clock.advance_ms(6)
+
+    server.listener.handlers = server.listener.handlers | {Type.LOOKUP: take_long}
+    lookup = encode(Type.LOOKUP, topic="t", request_id=1)
+    slow.send_raw(lookup * 4)
+    other.send_raw(lookup)
+    server.loop.run()
+    assert handled == [slow, slow, other, slow, slow]
+    assert slow.reading
+
+
+# Silent, half-open, stuck
+
+
+def test_a_silent_client_is_pinged_once_and_then_cut_though_it_takes_nothing(server: VirtualServer) -> None:
+    client = server.connect()
+    client.reads = False
+    server.advance(12_500)
+    assert client.unread == encode(Type.PING)
+    server.advance(7_400)
+    assert not client.lost
+    server.advance(2_600)
+    assert client.lost
+
+
+def test_a_client_that_answers_pings_stays(server: VirtualServer) -> None:
+    client = server.connect()
+    for _ in range(20):
+        server.advance(12_500)
+        for frame in client.take():
+            assert frame.command.type == Type.PING
+            client.send(Type.PONG)
+    assert not client.lost
+
+
+def test_messages_of_a_client_that_stopped_go_to_the_next_one(server: VirtualServer) -> None:
+    stopped, next_one = server.connect(), server.connect()
+    subscribe(stopped)
+    stopped.send(Type.FLOW, consumer_id=1, messagePermits=100)
+    stopped.reads = False
+    publish(server, 40, bytes(8000))
+    subscribe(next_one)
+    next_one.send(Type.FLOW, consumer_id=1, messagePermits=100)
+    got = 0
+    for _ in range(30):
+        server.advance(1000)
+        got += sum(frame.command.type == Type.MESSAGE for frame in next_one.take())
+        next_one.send(Type.PING)
+    assert stopped.lost
+    assert got == 40
+
+
+def test_a_stopped_client_gives_up_its_producer_name_and_its_place_in_failover(server: VirtualServer) -> None:
+    stopped, heir = server.connect(), server.connect()
+    stopped.request(Type.PRODUCER, topic="t", producer_id=1, producer_name="mine")
+    subscribe(stopped, subType=FAILOVER, consumer_name="a")
+    subscribe(heir, subType=FAILOVER, consumer_name="b")
+    stopped.reads = False
+    changes = []
+    for _ in range(25):
+        server.advance(1000)
+        changes += [f.body.is_active for f in heir.take() if f.command.type == Type.ACTIVE_CONSUMER_CHANGE]
+        heir.send(Type.PING)
+    assert changes == [True]
+    answer = heir.request(Type.PRODUCER, topic="t", producer_id=1, producer_name="mine")
+    assert isinstance(answer, wire.CommandProducerSuccess)
+
+
+def test_a_client_that_reads_slowly_is_not_taken_for_dead(server: VirtualServer) -> None:
+    client = server.connect()
+    client.reads = False
+    for _ in range(60):
+        client.session.write(bytes(10_000))
+    server.loop.run()
+    assert not client.reading
+    for _ in range(50):
+        server.advance(1000)
+        client.read(1000)
+    assert not client.lost
+    server.advance(22_500)
+    assert client.lost
+
+
+def test_closing_gives_up_everything_at_once_and_ends_though_nobody_reads(server: VirtualServer) -> None:
+    stuck, next_one = server.connect(), server.connect()
+    subscribe(stuck)
+    subscribe(next_one)
+    stuck.reads = False
+    stuck.send_raw(struct.pack(">II", 4, 0))
+    server.loop.run()
+    (subscription,) = server.core.topic().subscriptions.values()
+    assert [consumer.sink for consumer in subscription.consumers] == [next_one.session]
+    assert not stuck.lost
+    server.advance(5000)
+    assert stuck.lost
+    assert server.listener.sessions == {next_one.session}
+
+
+def test_an_end_that_is_read_is_not_cut(server: VirtualServer) -> None:
+    client = server.connect()
+    client.send_raw(struct.pack(">II", 4, 0))
+    (answer,) = client.take()
+    assert "malformed" in answer.body.message
+    assert client.lost
+
+
+# Nothing is left
+
+
+def test_readers_that_seek_and_close_leave_nothing(server: VirtualServer) -> None:
+    client = server.connect()
+    for number in range(3000):
+        subscribe(client, number, subscription=f"reader-{number}", durable=False)
+        client.send(Type.SEEK, consumer_id=number, request_id=2, message_publish_time=1)
+        server.core.commit()
+        if number % 2:
+            subscribe(client, number, subscription=f"reader-{number}", durable=False)
+        client.send(Type.CLOSE_CONSUMER, consumer_id=number, request_id=3)
+        client.take()
+    assert not server.core.topic().subscriptions
+    assert not client.session.sought_readers
+    assert not client.session.consumers
+
+
+def test_a_reader_that_comes_back_after_seeking_keeps_its_subscription(server: VirtualServer) -> None:
+    client = server.connect()
+    subscribe(client, subscription="reader", durable=False)
+    client.send(Type.SEEK, consumer_id=1, request_id=2, message_publish_time=1)
+    server.core.commit()
+    subscribe(client, subscription="reader", durable=False)
+    assert list(server.core.topic().subscriptions) == ["reader"]
+    client.session.close("test")
+    assert not server.core.topic().subscriptions
+
+
+def test_closed_producers_are_remembered_for_as_long_as_messages_may_be_under_way(server: VirtualServer) -> None:
+    client = server.connect()
+    for number in range(3000):
+        client.request(Type.PRODUCER, topic="t", producer_id=number)
+        client.request(Type.CLOSE_PRODUCER, producer_id=number)
+        server.core.clock.advance_ms(1000)
+        client.send(Type.SEND, make_entry(b"late"), producer_id=number, sequence_id=0)
+        assert not client.closing
+    assert len(client.session.closed_producers) < 70
+
+
+# Ack sets
+
+
+def test_an_ack_set_that_no_batch_can_have_is_refused(server: VirtualServer) -> None:
+    client = server.connect()
+    subscribe(client)
+    client.send(Type.FLOW, consumer_id=1, messagePermits=10)
+    publish(server, 1)
+    (message,) = client.take()
+    position = message.body.message_id
+    position.ack_set.extend([1] * 20_000)
+    answer = client.request(Type.ACK, consumer_id=1, ack_type=wire.CommandAck.Individual, message_id=[position])
+    assert "an ack_set of 20000 words; at most 16384 are allowed" in answer.message
+    (subscription,) = server.core.topic().subscriptions.values()
+    assert subscription.backlog_messages == 1
+    answer = client.request(Type.SEEK, consumer_id=1, message_id=position)
+    assert "an ack_set of 20000 words" in answer.message
