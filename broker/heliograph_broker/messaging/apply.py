@@ -27,6 +27,7 @@ from .broker import Broker
 from .errors import PreconditionFailed
 from .names import COMPACTION
 from .records import NamespaceRecord, TenantRecord
+from .subscription import Subscription
 from .topic_properties import set_topic_properties, topic_properties
 
 Change = Callable[[], None]
@@ -143,6 +144,14 @@ class _Changes:
             self._new_topics[namespace] += more
         limit = effective.max_subscriptions
         parts = [broker.topics.get(str(part)) for part in self._parts(name)]
+        for part in parts:
+            if part is None:
+                continue
+            for sub in resource.spec.all_subscriptions:
+                taken = part.subscriptions.get(sub)
+                if isinstance(taken, Subscription) and not taken.durable:
+                    self._refuse(resource, f"spec.subscriptions: a reader is connected to {part.name} as '{sub}'")
+                    return False
         for existing in [part.subscriptions for part in parts if part is not None] or [{}]:
             names = {*existing, *resource.spec.all_subscriptions} - {COMPACTION}
             if limit is not None and len(names) > max(limit, len(existing)):

@@ -59,17 +59,25 @@ class SchemaRegistry:
         It must be compatible by the topic's strategy (None: FULL) with the latest version, by a transitive one with
         all of them. Raises :class:`IncompatibleSchema` naming what differs, or because clients may not update.
         """
-        versions = self._versions.get(topic, [])
-        for version, stored in enumerate(versions):
+        known = self.check_addition(topic, schema, strategy, may_update=may_update)
+        if known is not None:
+            return known
+        versions = self._versions.setdefault(topic, [])
+        versions.append(schema)
+        self._put(records.SCHEMA + topic.encode(), records.encode(versions))
+        return len(versions) - 1
+
+    def check_addition(
+        self, topic: str, schema: records.SchemaRecord, strategy: str | None, *, may_update: bool
+    ) -> int | None:
+        """Return the version ``schema`` has, None if it may be added. Raises as :meth:`add`, which then cannot."""
+        for version, stored in enumerate(self._versions.get(topic, [])):
             if stored.type == schema.type and stored.data == schema.data:
                 return version
         if not may_update:
             raise IncompatibleSchema("Schema not found and schema auto updating is disabled.")
         self.check(topic, schema, strategy)
-        versions = self._versions.setdefault(topic, [])
-        versions.append(schema)
-        self._put(records.SCHEMA + topic.encode(), records.encode(versions))
-        return len(versions) - 1
+        return None
 
     def check(self, topic: str, schema: records.SchemaRecord, strategy: str | None) -> None:
         """Raises :class:`IncompatibleSchema` if ``schema`` may not follow the stored ones by the strategy."""

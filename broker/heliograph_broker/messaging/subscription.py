@@ -19,7 +19,7 @@ from .dispatch_key_shared import KeySharedDispatcher
 from .dispatch_shared import SharedDispatcher
 from .dispatch_single import SingleActiveDispatcher
 from .dispatcher import Dispatcher
-from .errors import BrokerError, ConsumerBusy, PersistenceError
+from .errors import BrokerError, ConsumerBusy, NotAllowed, PersistenceError
 from .expiry import Expiry
 from .names import COMPACTION
 
@@ -203,6 +203,16 @@ class Subscription(Acknowledgments):
 
     # -- consumers -------------------------------------------------------------------------------------------
 
+    def check_durability(self, *, durable: bool) -> None:
+        """Whether who asks for a subscription of this name, durable or not, may have this one, as in Pulsar.
+
+        A reader would move a durable cursor that others rely on, and a durable subscription must not end with a
+        reader's last consumer. Raises :class:`NotAllowed`.
+        """
+        if durable != self.durable:
+            which = "Durable" if self.durable else "NonDurable"
+            raise NotAllowed(f"{which} subscription with the same name already exists: '{self.name}'")
+
     def add_consumer(self, consumer: Consumer, sub_type: int, *, sticky: bool = False) -> None:
         """Attach ``consumer``. Raises :class:`ConsumerBusy` or :class:`ConsumerAssignError`."""
         dispatcher = self.dispatcher
@@ -216,9 +226,14 @@ class Subscription(Acknowledgments):
             dispatcher.sticky != sticky or dispatcher.allow_out_of_order != consumer.allow_out_of_order
         ):
             raise ConsumerBusy(f"Subscription '{self.name}' has a different Key_Shared policy")
-        if consumer.read_compacted and self.view is None:
+        view = self.view
+        if consumer.read_compacted and view is None:
             self.view = CompactedView(self)
-        dispatcher.add(consumer)
+        try:
+            dispatcher.add(consumer)
+        except BrokerError:
+            self.view = view
+            raise
         self.used()
         self.dispatcher = dispatcher
         self.sub_type = sub_type

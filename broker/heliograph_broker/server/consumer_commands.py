@@ -33,53 +33,27 @@ _INT64_MAX = 0x7FFFFFFFFFFFFFFF
 
 
 def subscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
-    """Attach a consumer; SUCCESS is sent when a new subscription is durable."""
+    """Attach a consumer; SUCCESS is sent when a new subscription is durable. A refusal leaves nothing behind."""
     request = command.subscribe
     broker = session.broker
     if request.consumer_id in session.consumers:
         session.succeed(request.request_id)
         return
     try:
-        topic = broker.get_or_create_topic(parse_topic(request.topic), create=request.force_topic_creation)
+        name = parse_topic(request.topic)
+        known = str(name) in broker.topics
+        topic = broker.get_or_create_topic(name, create=request.force_topic_creation)
         existing = topic.subscriptions.get(request.subscription)
         if isinstance(existing, Subscription) and existing.waits_for_seek(
             lambda: subscribe(session, command, entry) if session.alive else None
         ):
             return
-        check_consumer(topic, request.subscription, request.subType)
-        check_compaction(topic, request)
-        if topic.subscribe_limit is not None:
-            # A consumer without a name of its own is told by its number.
-            who = request.consumer_name or str(request.consumer_id)
-            topic.subscribe_limit.subscribing(session.host, who, monotonic_ms(broker.clock))
-        if request.HasField("schema"):
-            store_schema(broker, topic.name, request.schema, reads_only=True)
-        subscription = existing if existing is not None else _subscription(session, topic, request)
-        policy = request.keySharedMeta
-        sticky = request.subType == KEY_SHARED and policy.keySharedMode == wire.STICKY
-        consumer = Consumer(
-            subscription,  # type: ignore[arg-type]
-            session,
-            request.consumer_id,
-            request.consumer_name or broker.generate_producer_name(),
-            priority=request.priority_level,
-            epoch=request.consumer_epoch,
-            key_ranges=[KeyRange(part.start, part.end) for part in policy.hashRanges],
-            allow_out_of_order=policy.allowOutOfOrderDelivery,
-            metadata={pair.key: pair.value for pair in request.metadata},
-            address=session.address,
-            client_version=session.client_version,
-            connected_ms=broker.clock.now_ms(),
-        )
-        consumer.read_compacted = request.read_compacted
         try:
-            subscription.add_consumer(consumer, request.subType, sticky=sticky)
-        except BrokerError:
-            if not subscription.durable and not subscription.consumers:
-                topic.delete_subscription(subscription.name)
+            consumer = _attach(session, topic, existing, request)
+        except Exception:
+            if not known:
+                broker.delete_topic(topic.name, force=True)
             raise
-        if existing is None and isinstance(subscription, Subscription) and subscription.view is not None:
-            subscription.view.owe(owed_from_start(subscription.topic, request, broker.clock.now_ms()))
     except BrokerError as error:
         session.refuse(request.request_id, error)
         return
@@ -93,6 +67,52 @@ def subscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None
             session.succeed(request.request_id)
 
     broker.store.after_commit(committed)
+
+
+def _attach(
+    session: Session, topic: AnyTopic, existing: AnySubscription | None, request: wire.CommandSubscribe
+) -> Consumer:
+    """Make the consumer, and its subscription if there is none. Raises :class:`BrokerError` with neither made."""
+    broker = session.broker
+    check_consumer(topic, request.subscription, request.subType)
+    check_compaction(topic, request)
+    if isinstance(existing, Subscription):
+        existing.check_durability(durable=request.durable)
+    if topic.subscribe_limit is not None:
+        # A consumer without a name of its own is told by its number.
+        who = request.consumer_name or str(request.consumer_id)
+        topic.subscribe_limit.subscribing(session.host, who, monotonic_ms(broker.clock))
+    if request.HasField("schema"):
+        store_schema(broker, topic.name, request.schema, reads_only=True, store=False)
+    subscription = existing if existing is not None else _subscription(session, topic, request)
+    policy = request.keySharedMeta
+    sticky = request.subType == KEY_SHARED and policy.keySharedMode == wire.STICKY
+    consumer = Consumer(
+        subscription,  # type: ignore[arg-type]
+        session,
+        request.consumer_id,
+        request.consumer_name or broker.generate_producer_name(),
+        priority=request.priority_level,
+        epoch=request.consumer_epoch,
+        key_ranges=[KeyRange(part.start, part.end) for part in policy.hashRanges],
+        allow_out_of_order=policy.allowOutOfOrderDelivery,
+        metadata={pair.key: pair.value for pair in request.metadata},
+        address=session.address,
+        client_version=session.client_version,
+        connected_ms=broker.clock.now_ms(),
+    )
+    consumer.read_compacted = request.read_compacted
+    try:
+        subscription.add_consumer(consumer, request.subType, sticky=sticky)
+    except Exception:
+        if existing is None:
+            topic.delete_subscription(subscription.name)
+        raise
+    if request.HasField("schema"):
+        store_schema(broker, topic.name, request.schema, reads_only=True)
+    if existing is None and isinstance(subscription, Subscription) and subscription.view is not None:
+        subscription.view.owe(owed_from_start(subscription.topic, request, broker.clock.now_ms()))
+    return consumer
 
 
 def _subscription(session: Session, topic: AnyTopic, request: wire.CommandSubscribe) -> AnySubscription:

@@ -11,6 +11,7 @@ from heliograph_broker.messaging.admission import (
 from heliograph_broker.messaging.errors import BrokerError, NotAllowed, TopicTerminated
 from heliograph_broker.messaging.producer import SHARED, Producer
 from heliograph_broker.messaging.schema_registry import encode_version
+from heliograph_broker.messaging.subscription import Subscription
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.protocol.ack_sets import MAX_BATCH_MESSAGES
@@ -62,7 +63,10 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
             request_id=request.request_id,
         )
         initial = request.initial_subscription_name
-        if initial and isinstance(topic, Topic) and initial not in topic.subscriptions:
+        named = topic.subscriptions.get(initial)
+        if isinstance(named, Subscription):
+            named.check_durability(durable=True)
+        elif initial and isinstance(topic, Topic):
             if not may_auto_subscribe(broker, topic):
                 raise NotAllowed(
                     "Could not create the initial subscription due to the auto subscription creation is not allowed."

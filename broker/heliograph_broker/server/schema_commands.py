@@ -14,11 +14,13 @@ from .session import Session
 _NONE = wire.Schema.Type.Value("None")
 
 
-def store_schema(broker: Broker, name: TopicName, schema: wire.Schema, *, reads_only: bool = False) -> int | None:
+def store_schema(
+    broker: Broker, name: TopicName, schema: wire.Schema, *, reads_only: bool = False, store: bool = True
+) -> int | None:
     """Store a client's schema as the topic's policies allow and return its version; None for "no schema".
 
     One who ``reads_only`` may have another one that is compatible, also where clients may not add to the topic's
-    schemas. Raises :class:`IncompatibleSchema`.
+    schemas. Without ``store`` it is only seen whether it could be. Raises :class:`IncompatibleSchema`.
     """
     if schema.type == _NONE:
         return None
@@ -35,7 +37,8 @@ def store_schema(broker: Broker, name: TopicName, schema: wire.Schema, *, reads_
     if reads_only and not may_update and broker.schemas.latest(key) is not None:
         broker.schemas.check(key, record, policies.schema_compatibility)
         return None
-    return broker.schemas.add(key, record, policies.schema_compatibility, may_update=may_update)
+    take = broker.schemas.add if store else broker.schemas.check_addition
+    return take(key, record, policies.schema_compatibility, may_update=may_update)
 
 
 def get_schema(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
