@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from heliograph_broker.messaging.broker import FLUSH_MS
 from heliograph_broker.messaging.housekeeping import LOOK_INTERVAL_MS, TOPICS_A_SLICE
+from heliograph_broker.messaging.record_set import FLUSH_MS
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.policies import Policies, Retention
 

@@ -202,30 +202,6 @@ def test_an_error_of_the_entries_is_not_reported_of_the_metadata(
     assert store.pending_bytes == 0
 
 
-def test_metadata_that_fails_fails_its_entries_and_everybody_who_asked_before_that_was_known(
-    store: LedgerStore,
-) -> None:
-    sink = Sink()
-    committed: list[tuple[str, Exception | None]] = []
-    store.put(b"x" * 600, b"a key that LMDB does not take")
-    store.append(sink, entry(0, 9 << 20))
-    store.after_commit(lambda error: committed.append(("first", error)))
-    # Another group, since the first one is full.
-    store.append(sink, entry(1, 9 << 20))
-    store.after_commit(lambda error: committed.append(("second", error)))
-    store.commit()
-    store.put(b"record", b"1")
-    store.after_commit(lambda error: committed.append(("third", error)))
-    store.commit()
-    assert sink.failed == [0, 1]
-    assert [(name, error is None) for name, error in committed] == [
-        ("first", False),
-        ("second", False),
-        ("third", True),
-    ]
-    assert store.get(b"record") == b"1"
-
-
 def test_a_sink_that_raises_keeps_no_other_from_its_receipts(store: LedgerStore) -> None:
     class Broken(Sink):
         def entries_durable(self, entries: list[Entry]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from heliograph_broker.messaging import inactivity
 from heliograph_broker.messaging.containment import FIRST_PAUSE_MS
+from heliograph_broker.messaging.record_set import RecordWriter
 from heliograph_broker.messaging.subscription import SHARED, Subscription
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol import wire_pb2 as wire
@@ -203,7 +204,7 @@ def test_a_part_of_the_broker_that_raises_stops_no_other(core: Core, monkeypatch
     good = _filled(core, "good", Policies(message_ttl_ms=5000))
     with monkeypatch.context() as patch:
         patch.setattr(core.store, "maintain", _boom)
-        patch.setattr(core.broker, "flush_records", _boom)
+        patch.setattr(RecordWriter, "run", _boom)
         core.advance(10_000)
         assert good.backlog_messages == 0
         assert {topic for topic, _, _ in _suspended(core)} == {""}

@@ -33,6 +33,8 @@ class Ready(msgspec.Struct):
 
 async def check_ready(broker: Broker) -> None:
     """Raises :class:`ApiError` 503 naming what is wrong."""
+    if broker.store.failure is not None:
+        raise ApiError(503, f"the store has failed and the broker ends: {broker.store.failure}")
     if broker.store.disk_full:
         raise ApiError(503, "the disk is full: new messages are refused until space is freed")
     broker.store.delete(_PROBE_KEY)

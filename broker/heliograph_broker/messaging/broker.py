@@ -17,7 +17,6 @@ from heliograph_broker.clock import Clock, monotonic_ms
 from heliograph_broker.config import BrokerConfig
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import DEFAULTS, MAX_PARTITIONS, Policies, resolve
-from heliograph_broker.storage.group import Committed, RecordSource
 from heliograph_broker.storage.store import LedgerStore
 
 from . import gates, records
@@ -41,6 +40,7 @@ from .housekeeping import Housekeeping
 from .inactivity import InactivityWatch
 from .non_persistent import NonPersistentTopic
 from .rate_limits import ThrottledSubscriptions
+from .record_set import BrokerRecords, RecordWriter
 from .records import BrokerPoliciesRecord, NamespaceRecord, PartitionedRecord, TenantRecord
 from .schema_registry import SchemaRegistry
 from .subscription import Subscription
@@ -51,10 +51,6 @@ from .topic_list import TopicListWatcher
 log = structlog.get_logger(__name__)
 
 AnyTopic = Topic | NonPersistentTopic
-#: Records nobody waits for, of acks and of what was trimmed, are written at the latest this much later.
-FLUSH_MS = 100
-#: So many are not kept waiting: all at once they would make a group, and those who publish in it, slow.
-RECORDS_A_FLUSH = 100
 #: How often the store is asked to give back disk space.
 MAINTAIN_MS = 500
 #: Topics that a change of policies reaches in one go; the others follow with the next ticks.
@@ -77,7 +73,10 @@ class Broker:
         self.partitioned: dict[str, PartitionedRecord] = {}
         self.topics: dict[str, AnyTopic] = {}
         self.topics_by_namespace: dict[str, dict[str, AnyTopic]] = {}
-        self.schemas = SchemaRegistry(store.put, store.delete)
+        self.record_writer = RecordWriter(store, clock)
+        #: What is durable and of no topic.
+        self.records = BrokerRecords(self.record_writer)
+        self.schemas = SchemaRegistry(self.records.put, self.records.delete)
         self.watchers: set[TopicListWatcher] = set()
         #: What holds where no level says anything, and what caps all levels.
         self.said_defaults = Policies()
@@ -91,16 +90,13 @@ class Broker:
         self.inactivity = InactivityWatch(self)
         #: namespace -> what holds for its topics that have no policies of their own
         self._namespace_effective: dict[str, Policies] = {}
-        self._dirty: dict[RecordSource, None] = {}
-        self._after_flush: list[Committed] = []
         #: Topics whose policies changed, still to be told: thousands of them at once would hold up traffic.
         self._to_configure: dict[AnyTopic, None] = {}
         self._delayed_topics = DelayedTopics(self.containment)
         self._producer_serial = rng.getrandbits(32)
         #: When the last tick ended (monotonic, s): readiness asks for its age.
         self.ticked_at = clock.monotonic()
-        #: When records are flushed and the store is maintained next, monotonic.
-        self._next_flush_ms = 0
+        #: When the store is maintained next, monotonic.
         self._next_maintain_ms = 0
 
     # -- start-up --------------------------------------------------------------------------------------------
@@ -114,6 +110,9 @@ class Broker:
             self.namespaces[key[len(records.NAMESPACE) :].decode()] = decode(value, type=NamespaceRecord)
         for key, value in self.store.scan(records.PARTITIONED):
             self.partitioned[key[len(records.PARTITIONED) :].decode()] = decode(value, type=PartitionedRecord)
+        stored = self.store.get(records.BROKER_SET)
+        if stored is not None:
+            self.records.version = decode(stored, type=records.BrokerSetRecord).version
         stored = self.store.get(records.BROKER_POLICIES)
         if stored is not None:
             record = decode(stored, type=BrokerPoliciesRecord)
@@ -146,13 +145,13 @@ class Broker:
                 found.restore_subscription(subscription, cursor_decoder.decode(value))
             else:
                 # The topic's deletion was durable before its cursor's.
-                self.store.delete(key)
+                self.records.delete(key)
         for key, value in self.store.scan(records.DAMAGED):
             found = self.topics.get(key[len(records.DAMAGED) :].decode())
             if isinstance(found, Topic):
                 found.damaged.restore(value)
             else:
-                self.store.delete(key)
+                self.records.delete(key)
         self.store.retain_ledgers(kept)
         for restored in self.topics.values():
             if isinstance(restored, Topic) and restored.has_timed:
@@ -170,14 +169,6 @@ class Broker:
 
     # -- host of topics --------------------------------------------------------------------------------------
 
-    def record_dirty(self, source: RecordSource, done: Committed | None = None) -> None:
-        # A sync of its own for each would double that of every group: but for the first they wait for the flush.
-        self._dirty[source] = None
-        if done is not None:
-            self._after_flush.append(done)
-        if self.store.idle and monotonic_ms(self.clock) >= self._next_flush_ms:
-            self.containment.attempt("records", "flush", self.flush_records)
-
     def look_at(self, topic: Topic) -> None:
         self.housekeeping.changed(topic)
 
@@ -194,7 +185,7 @@ class Broker:
         """
         now = self.clock.now_ms()
         attempt = self.containment.attempt
-        attempt("records", "flush", self._flush_when_due)
+        attempt("records", "flush", self.record_writer.run)
         attempt("delayed delivery", "run", partial(self._delayed_topics.run, now))
         attempt("store", "maintain", self._maintain_when_due)
         attempt("containment", "retry", self.containment.run)
@@ -208,10 +199,6 @@ class Broker:
         self.figures.policy_checks.observe(self.ticked_at - began)
         return more
 
-    def _flush_when_due(self) -> None:
-        if self._dirty and (monotonic_ms(self.clock) >= self._next_flush_ms or len(self._dirty) >= RECORDS_A_FLUSH):
-            self.flush_records()
-
     def _maintain_when_due(self) -> None:
         now_ms = monotonic_ms(self.clock)
         if now_ms >= self._next_maintain_ms:
@@ -219,14 +206,8 @@ class Broker:
             self.store.maintain()
 
     def flush_records(self) -> None:
-        """Queue every changed record for the next group."""
-        self._next_flush_ms = monotonic_ms(self.clock) + FLUSH_MS
-        for source in self._dirty:
-            self.store.put_at_commit(source)
-        self._dirty.clear()
-        for done in self._after_flush:
-            self.store.after_commit(done)
-        self._after_flush.clear()
+        """Write every record that changed with the next group."""
+        self.record_writer.flush()
 
     # -- tenants and namespaces ------------------------------------------------------------------------------
 
@@ -234,15 +215,15 @@ class Broker:
         if name in self.tenants:
             raise Conflict("Tenant already exist")
         self._check_tenant(record)
+        self.records.put(records.TENANT + name.encode(), records.encode(record))
         self.tenants[name] = record
-        self.store.put(records.TENANT + name.encode(), records.encode(record))
 
     def update_tenant(self, name: str, record: TenantRecord) -> None:
         if name not in self.tenants:
             raise TenantNotFound("Tenant does not exist")
         self._check_tenant(record)
+        self.records.put(records.TENANT + name.encode(), records.encode(record))
         self.tenants[name] = record
-        self.store.put(records.TENANT + name.encode(), records.encode(record))
         self._policies_changed(lambda topic: topic.name.tenant == name)
 
     def _check_tenant(self, record: TenantRecord) -> None:
@@ -255,7 +236,7 @@ class Broker:
         if any(namespace.startswith(f"{name}/") for namespace in self.namespaces):
             raise NotAllowed("The tenant still has active namespaces")
         del self.tenants[name]
-        self.store.delete(records.TENANT + name.encode())
+        self.records.delete(records.TENANT + name.encode())
 
     def create_namespace(self, name: str, record: NamespaceRecord) -> None:
         tenant = name.partition("/")[0]
@@ -265,9 +246,9 @@ class Broker:
             raise Conflict("Namespace already exists")
         if not record.replication_clusters:
             record.replication_clusters = [self.config.cluster_name]
+        self.records.put(records.NAMESPACE + name.encode(), records.encode(record))
         self.namespaces[name] = record
         self._namespace_effective.pop(name, None)
-        self.store.put(records.NAMESPACE + name.encode(), records.encode(record))
 
     def namespace(self, name: str) -> NamespaceRecord:
         """Raises :class:`NamespaceNotFound`."""
@@ -289,24 +270,22 @@ class Broker:
         del self.namespaces[name]
         self._namespace_effective.pop(name, None)
         self.topics_by_namespace.pop(name, None)
-        self.store.delete(records.NAMESPACE + name.encode())
+        self.records.delete(records.NAMESPACE + name.encode())
+
+    def _change_namespace(self, name: str, record: NamespaceRecord) -> None:
+        self.records.put(records.NAMESPACE + name.encode(), records.encode(record))
+        self.namespaces[name] = record
 
     def set_namespace_policies(self, name: str, policies: Policies) -> None:
-        record = self.namespace(name)
-        record.policies = policies
-        self.store.put(records.NAMESPACE + name.encode(), records.encode(record))
+        self._change_namespace(name, msgspec.structs.replace(self.namespace(name), policies=policies))
         self._policies_changed(lambda topic: topic.name.namespace_name == name)
 
     def set_namespace_bundles(self, name: str, bundles: int) -> None:
         """Cut its topics' hashes into another number of equal parts."""
-        record = self.namespace(name)
-        record.bundles = bundles
-        self.store.put(records.NAMESPACE + name.encode(), records.encode(record))
+        self._change_namespace(name, msgspec.structs.replace(self.namespace(name), bundles=bundles))
 
     def set_namespace_properties(self, name: str, properties: dict[str, str]) -> None:
-        record = self.namespace(name)
-        record.properties = properties
-        self.store.put(records.NAMESPACE + name.encode(), records.encode(record))
+        self._change_namespace(name, msgspec.structs.replace(self.namespace(name), properties=properties))
 
     def set_broker_policies(self, defaults: Policies, limits: Policies) -> None:
         """Set what holds where no level says anything, and what caps all levels. Retention is 0/0 if not said."""
@@ -314,7 +293,7 @@ class Broker:
         self.broker_policies = resolve(defaults, None, DEFAULTS)
         self.broker_limits = limits
         record = BrokerPoliciesRecord(defaults, limits)
-        self.store.put(records.BROKER_POLICIES, records.encode(record))
+        self.records.put(records.BROKER_POLICIES, records.encode(record))
         self._policies_changed(lambda topic: True)
 
     def _policies_changed(self, concerned: Callable[[AnyTopic], bool]) -> None:
@@ -396,7 +375,7 @@ class Broker:
         if name.is_persistent:
             record = records.TopicRecord(created_ms=self.clock.now_ms(), properties=properties)
             persistent = topic = Topic(self, name, record)
-            persistent.persist()
+            persistent.records.commit(persistent)
         else:
             topic = NonPersistentTopic(self, name)
             topic.properties = properties
@@ -419,8 +398,8 @@ class Broker:
             raise PreconditionFailed(f"Number of partitions should be between 1 and {MAX_PARTITIONS}, not {partitions}")
         check_new_topics(self, name, partitions, partitioned=True)
         record = PartitionedRecord(partitions, properties or {})
+        self.records.put(records.PARTITIONED + str(name).encode(), records.encode(record))
         self.partitioned[str(name)] = record
-        self.store.put(records.PARTITIONED + str(name).encode(), records.encode(record))
         self._create_partitions(name, range(partitions))
 
     def update_partitions(self, name: TopicName, partitions: int) -> None:
@@ -437,7 +416,7 @@ class Broker:
         added = range(record.partitions, partitions)
         check_new_topics(self, name, len(added), partitioned=True)
         record.partitions = partitions
-        self.store.put(records.PARTITIONED + str(name).encode(), records.encode(record))
+        self.records.put(records.PARTITIONED + str(name).encode(), records.encode(record))
         self._create_partitions(name, added)
 
     def missing_partitions(self, name: TopicName) -> list[int]:
@@ -516,7 +495,7 @@ class Broker:
             if part is not None:
                 self.delete_topic(part.name, force=True)
         del self.partitioned[str(name)]
-        self.store.delete(records.PARTITIONED + str(name).encode())
+        self.records.delete(records.PARTITIONED + str(name).encode())
         self.schemas.delete(self.schema_key(name))
 
     def list_topics(self, namespace: str, mode: str = "PERSISTENT") -> list[str]:
@@ -540,11 +519,12 @@ class Broker:
         record = self.partitioned.get(str(name.base))
         if record is not None:
             record.policies = policies
-            self.store.put(records.PARTITIONED + str(name.base).encode(), records.encode(record))
+            self.records.put(records.PARTITIONED + str(name.base).encode(), records.encode(record))
         else:
             topic = self.get_topic(name)
             topic.policies = policies
-            topic.persist()
+            if isinstance(topic, Topic):
+                topic.records.commit(topic)
         base = str(name.base)
         self._policies_changed(lambda topic: str(topic.name.base) == base)
 

@@ -170,7 +170,6 @@ class TopicCompaction:
         replaced = self.ledger
         self.removed = run.removed
         self.ledger = CompactedLedger(topic.host.store, result)
-        topic.persist()
 
         def recorded(error: Exception | None) -> None:
             # Until the record is durable a crash brings the ledger before back, and what it left out must be there.
@@ -185,7 +184,7 @@ class TopicCompaction:
             self._conclude(run, error)
             topic.host.compactions.finished(run)
 
-        topic.host.store.after_commit(recorded)
+        topic.records.commit(topic, recorded)
 
     def _conclude(self, run: CompactionRun, error: Exception | BrokerError | None) -> None:
         if self._run is not run:
@@ -216,15 +215,14 @@ class TopicCompaction:
         dropped, self.ledger = self.ledger, None
         if dropped is None:
             return
-        if not topic.closed:
-            topic.persist()
+        topic.records.commit(topic)
         store = topic.host.store
 
-        def let_go(error: Exception | None) -> None:
-            if error is None and dropped.ledger_id >= 0:
+        def let_go() -> None:
+            if dropped.ledger_id >= 0:
                 store.drop_ledger(dropped.ledger_id)
 
-        store.after_commit(let_go)
+        store.when_durable(let_go)
 
     def retained_ledgers(self) -> dict[int, int]:
         """Return ledger id -> first entry kept, for the store's clean-up at start."""

@@ -49,6 +49,7 @@ class DamagedEntries:
     def restore(self, stored: bytes) -> None:
         """Continue from the stored list."""
         self._record = msgspec.msgpack.decode(stored, type=DamagedRecord)
+        self._topic.records.version = max(self._topic.records.version, self._record.version)
 
     @property
     def entries(self) -> int:
@@ -82,7 +83,7 @@ class DamagedEntries:
             )
             self._record.entries += end - begin + 1
         del ranges[:-MOST_RANGES]
-        topic.host.store.put(self.key(), records.encode(self._record))
+        topic.records.commit(self)
 
     def lost_run(self, offset: int) -> LostRun:
         """Return the run of entries without readable headers that ``offset``, one of them, lies in."""
@@ -108,13 +109,19 @@ class DamagedEntries:
         run = self._lost = LostRun(first, last, max(0, high[0] - low[0]), max(0, high[1] - low[1]))
         return run
 
-    def key(self) -> bytes:
+    @property
+    def record_key(self) -> bytes:
         return DAMAGED + str(self._topic.name).encode()
+
+    def encode_record(self, version: int) -> bytes:
+        """Return the list as it is kept."""
+        self._record.version = version
+        return records.encode(self._record)
 
     def delete(self) -> None:
         """The topic is deleted."""
         if self._record.entries:
-            self._topic.host.store.delete(self.key())
+            self._topic.records.remove(self)
 
 
 def _without(first: int, last: int, known: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -68,11 +68,13 @@ class Deduplication:
         "_under_way",
         "_waiting",
         "duplicates",
+        "record_key",
     )
 
     def __init__(self, topic: Topic, stored: bytes | None = None) -> None:
         """Continue from a ``stored`` snapshot; without one begin with what is published from now on."""
         self._topic = topic
+        self.record_key = records.DEDUPLICATION + str(topic.name).encode()
         self.duplicates = 0
         self._closed = False
         self._stored = stored
@@ -89,7 +91,7 @@ class Deduplication:
         self._active_ms: dict[str, int] = {}
         if stored is None:
             # At once: that entries before this one do not count must survive a crash too.
-            self._take_snapshot()
+            topic.records.commit(self)
 
     # -- publishing ------------------------------------------------------------------------------------------
 
@@ -223,6 +225,7 @@ class Deduplication:
         record = msgspec.msgpack.decode(self._stored, type=records.DeduplicationRecord)
         self._stored = None
         topic = self._topic
+        topic.records.version = max(topic.records.version, record.version)
         durable = self._durable = record.sequence_ids
         self._covered = record.offset
         offset = max(record.offset, topic.first_offset)
@@ -236,36 +239,24 @@ class Deduplication:
         self._active_ms = dict.fromkeys(durable, now)
 
     def trimming(self, offset: int) -> None:
-        """Entries below ``offset`` go with the next group: have what they say in the same group's snapshot."""
+        """Entries below ``offset`` go: have what they say in a snapshot that is written together with that."""
         self.recover()
         if offset > self._covered:
-            self._take_snapshot()
+            self._topic.records.changed(self)
 
     def _take_snapshot(self) -> None:
         self._since_snapshot = 0
-        store = self._topic.host.store
-        store.put_at_commit(self)
-        store.after_commit(self._snapshot_taken)
+        self._topic.records.commit(self)
 
-    def _snapshot_taken(self, error: Exception | None) -> None:
-        if error is not None:
-            # What is trimmed next has to wait for another one.
-            self._covered = 0
-
-    def _key(self) -> bytes:
-        return records.DEDUPLICATION + str(self._topic.name).encode()
-
-    def encode_record(self) -> tuple[bytes, bytes] | None:
-        """Return key and value of the snapshot as of the entries that are durable now."""
-        if self._closed:
-            return None
+    def encode_record(self, version: int) -> bytes:
+        """Return the snapshot as of the entries that are durable now."""
         self._covered = self._durable_end
-        return self._key(), records.encode(records.DeduplicationRecord(self._durable_end, self._durable))
+        return records.encode(records.DeduplicationRecord(self._durable_end, self._durable, version))
 
     def close(self) -> None:
         """Forget everything: the policy was switched off, or the topic is deleted."""
         self._closed = True
-        self._topic.host.store.delete(self._key())
+        self._topic.records.remove(self)
         if self._waiting:
             self._topic.host.store.after_commit(lambda error: self._answer_waiting())
 
@@ -312,7 +303,7 @@ class Snapshots:
     def loaded(self) -> None:
         """Drop what no topic took: deduplication is off there, or the topic is gone."""
         for name in self._found:
-            self._broker.store.delete(records.DEDUPLICATION + name.encode())
+            self._broker.records.delete(records.DEDUPLICATION + name.encode())
         self._found.clear()
 
     def run(self) -> None:

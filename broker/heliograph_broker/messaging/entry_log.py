@@ -102,8 +102,8 @@ class EntryLog:
         self._next_messages = self.total_messages
         self._next_bytes = self.total_bytes
 
-    def persist(self) -> None:
-        """Queue the topic's record for the next group."""
+    def ledgers_changed(self) -> None:
+        """See that the list of ledgers is durable before what is published from now on."""
         raise NotImplementedError
 
     def _recover_end(self) -> None:
@@ -128,7 +128,7 @@ class EntryLog:
         if counts != [ledger.entries for ledger in self.ledgers[:-1]]:
             # Durable before anything is published again: later ledgers would else be placed behind entries that
             # do not exist at the next start.
-            self.persist()
+            self.ledgers_changed()
 
     def _fit_ledgers_to(self, end_offset: int) -> None:
         """Make the ledgers hold exactly the entries below ``end_offset``."""
@@ -220,7 +220,7 @@ class EntryLog:
         ledger = LedgerInfo(self.host.store.next_ledger_id(), self._next_offset, now)
         self.ledgers.append(ledger)
         self._index_ledgers()
-        self.persist()
+        self.ledgers_changed()
 
     # -- reading ---------------------------------------------------------------------------------------------
 

@@ -19,6 +19,8 @@ SCHEMA = b"schema/"
 DEDUPLICATION = b"deduplication/"
 DAMAGED = b"damaged/"
 BROKER_POLICIES = b"broker/policies"
+#: The version of the set of records that are the broker's own.
+BROKER_SET = b"broker/records"
 
 
 class TenantRecord(msgspec.Struct):
@@ -88,6 +90,8 @@ class TopicRecord(msgspec.Struct):
     timed: bool = False
     terminated: bool = False
     compaction: CompactionRecord | None = None
+    #: Of the topic's set of records when this one was written, as in each of them; 0: before there were sets.
+    version: int = 0
 
 
 class DamagedRange(msgspec.Struct, array_like=True):
@@ -108,6 +112,7 @@ class DamagedRecord(msgspec.Struct):
 
     entries: int = 0
     ranges: list[DamagedRange] = msgspec.field(default_factory=list)
+    version: int = 0
 
 
 class BrokerPoliciesRecord(msgspec.Struct):
@@ -115,6 +120,12 @@ class BrokerPoliciesRecord(msgspec.Struct):
 
     defaults: Policies = msgspec.field(default_factory=Policies)
     limits: Policies = msgspec.field(default_factory=Policies)
+
+
+class BrokerSetRecord(msgspec.Struct):
+    """The version of the broker's own set of records."""
+
+    version: int
 
 
 class CursorRecord(msgspec.Struct):
@@ -130,6 +141,7 @@ class CursorRecord(msgspec.Struct):
     created_ms: int = 0
     #: From where on it still has to be given what is compacted and trimmed, -1: nothing of that.
     owed_from: int = -1
+    version: int = 0
 
 
 class DeduplicationRecord(msgspec.Struct):
@@ -137,6 +149,7 @@ class DeduplicationRecord(msgspec.Struct):
 
     offset: int
     sequence_ids: dict[str, int]
+    version: int = 0
 
 
 class SchemaRecord(msgspec.Struct):

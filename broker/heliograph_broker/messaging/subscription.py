@@ -37,7 +37,7 @@ class Subscription(Acknowledgments):
 
     The type belongs to the connected consumers: with none it is undefined (None). A durable subscription's cursor
     is written to the store with the next group after an ack that wants a receipt, else within
-    :data:`~heliograph_broker.messaging.broker.FLUSH_MS`.
+    :data:`~heliograph_broker.messaging.record_set.FLUSH_MS`.
     """
 
     __slots__ = (
@@ -71,6 +71,7 @@ class Subscription(Acknowledgments):
         "pending",
         "properties",
         "rate_limited",
+        "record_key",
         "redelivery_counts",
         "skipped_entries",
         "skipped_messages",
@@ -94,6 +95,7 @@ class Subscription(Acknowledgments):
         super().__init__(cursor)
         self.topic = topic
         self.name = name
+        self.record_key = records.cursor_key(str(topic.name), name)
         self.durable = durable
         self.properties = properties or {}
         self.created_ms = created_ms
@@ -413,14 +415,10 @@ class Subscription(Acknowledgments):
 
     # -- persistence -------------------------------------------------------------------------------------------
 
-    def key(self) -> bytes:
-        return records.cursor_key(str(self.topic.name), self.name)
-
-    def encode_record(self) -> tuple[bytes, bytes] | None:
-        """Return key and value for the metadata store; None once the subscription is deleted."""
-        if self.closed:
-            return None
+    def encode_record(self, version: int) -> bytes:
+        """Return what is kept of a durable subscription."""
         record = self.cursor.to_record(self.properties, self.created_ms)
         if self.view is not None:
             record.owed_from = self.view.owed_from
-        return self.key(), records.encode(record)
+        record.version = version
+        return records.encode(record)

@@ -37,6 +37,7 @@ from .expiry import InvalidMessageTtl, base_ms, ttl_of, ttls_in
 from .key_selector import sticky_hash
 from .names import COMPACTION, check_name
 from .producer import Producer, ProducerRegistry, Receipt
+from .record_set import RecordSet
 from .refusals import Refusals
 from .retention import releasable
 from .subscribed_log import SubscribedLog
@@ -81,6 +82,8 @@ class Topic(SubscribedLog):
         "publish_limit",
         "publish_throttled",
         "quota",
+        "record_key",
+        "records",
         "subscribe_limit",
         "subscriptions_changed_ms",
         "terminated",
@@ -94,6 +97,9 @@ class Topic(SubscribedLog):
 
     def __init__(self, host: TopicHost, name: TopicName, record: records.TopicRecord) -> None:
         self.host = host
+        self.record_key = records.TOPIC + str(name).encode()
+        #: All that is durable of it, its cursors and deduplication included.
+        self.records = RecordSet(host.record_writer, self, record.version)
         self.created_ms = record.created_ms
         self.properties = record.properties
         self.policies: Policies | None = record.policies
@@ -228,7 +234,7 @@ class Topic(SubscribedLog):
         deliver_at_ms = metadata.deliver_at_time if metadata.HasField("deliver_at_time") else 0
         if (ttl_ms >= 0 or deliver_at_ms > now) and not self.has_timed:
             self.has_timed = True
-            self.persist()
+            self.records.commit(self)
         ledgers = self.ledgers
         if not ledgers or self._must_roll(ledgers[-1], now):
             self._roll_ledger(now)
@@ -329,7 +335,7 @@ class Topic(SubscribedLog):
             self._next_messages = self.total_messages
             self._next_bytes = self.total_bytes
             self._fit_ledgers_to(self.end_offset)
-            self.persist()
+            self.ledgers_changed()
             if self.deduplication is not None:
                 self.deduplication.entries_failed()
 
@@ -370,7 +376,7 @@ class Topic(SubscribedLog):
         self.host.look_at(self)
         if durable:
             # Not with the flush of what changed: whoever subscribes is told so after the next group.
-            self.host.store.put_at_commit(subscription)
+            self.records.commit(subscription)
         return subscription
 
     def _cursor_before(self, offset: int) -> Cursor:
@@ -391,6 +397,7 @@ class Topic(SubscribedLog):
         if record.owed_from >= 0:
             subscription.view = CompactedView(subscription, record.owed_from)
         self.subscriptions[name] = subscription
+        self.records.version = max(self.records.version, record.version)
         self.host.subscription_added(subscription)
 
     def subscription(self, name: str) -> Subscription:
@@ -419,20 +426,19 @@ class Topic(SubscribedLog):
                 self.compaction.forget()
         subscription.closed = True
         if subscription.durable:
-            self.host.store.delete(subscription.key())
+            self.records.remove(subscription)
         self.host.look_at(self)
 
     def cursor_moved(self, subscription: Subscription, done: Done | None) -> None:
         """A cursor changed: persist it with the next group if somebody waits for that, else soon."""
         self.host.look_at(self)
-        if not subscription.durable:
+        if not subscription.durable or subscription.closed:
             if done is not None:
                 done(None)
         elif done is None:
-            self.host.record_dirty(subscription)
+            self.records.changed(subscription)
         else:
-            self.host.store.put_at_commit(subscription)
-            self.host.store.after_commit(or_persistence_error(done))
+            self.records.commit(subscription, or_persistence_error(done))
 
     # -- trimming and persistence ----------------------------------------------------------------------------
 
@@ -470,28 +476,21 @@ class Topic(SubscribedLog):
         first = self.ledgers[0]
         store = self.host.store
 
-        def let_go(error: Exception | None) -> None:
-            if error is None:
-                for ledger in dropped:
-                    store.drop_ledger(ledger.ledger_id)
-                if offset > first.base_offset:
-                    store.trim(first.ledger_id, offset - first.base_offset)
+        def let_go() -> None:
+            for ledger in dropped:
+                store.drop_ledger(ledger.ledger_id)
+            if offset > first.base_offset:
+                store.trim(first.ledger_id, offset - first.base_offset)
 
-        # Should it never be written, the next start finds the same to be trimmed.
-        self.host.record_dirty(self, let_go)
+        # With it go the cursors it was derived from, and the snapshot of what it takes away.
+        self.records.changed(self, let_go)
         return freed
 
-    def key(self) -> bytes:
-        return records.TOPIC + str(self.name).encode()
+    def ledgers_changed(self) -> None:
+        self.records.commit(self)
 
-    def persist(self) -> None:
-        """Queue the topic's record for the next group."""
-        self.host.store.put_at_commit(self)
-
-    def encode_record(self) -> tuple[bytes, bytes] | None:
-        """Return key and value for the metadata store; None once the topic is deleted."""
-        if self.closed:
-            return None
+    def encode_record(self, version: int) -> bytes:
+        """Return what is kept of the topic itself."""
         open_ledger = self.ledgers[-1] if self.ledgers else None
         record = records.TopicRecord(
             created_ms=self.created_ms,
@@ -511,8 +510,9 @@ class Topic(SubscribedLog):
             timed=self.has_timed,
             terminated=self.terminated,
             compaction=self.compaction.record,
+            version=version,
         )
-        return self.key(), records.encode(record)
+        return records.encode(record)
 
     def truncate(self, done: Done) -> None:
         """Acknowledge everything for every durable subscription and let all of it go, whatever retention keeps."""
@@ -527,8 +527,7 @@ class Topic(SubscribedLog):
                 return
             self.compaction.forget()
             self.trim(min(end, releasable(self)))
-            self.host.flush_records()
-            self.host.store.after_commit(or_persistence_error(done))
+            self.records.commit(self, or_persistence_error(done))
 
         def cleared(error: BrokerError | None) -> None:
             nonlocal left
@@ -546,8 +545,7 @@ class Topic(SubscribedLog):
     def terminate(self, done: Done) -> None:
         """Accept nothing more, for ever; readers and consumers that have read all are told of the end."""
         self.terminated = True
-        self.persist()
-        self.host.store.after_commit(or_persistence_error(done))
+        self.records.commit(self, or_persistence_error(done))
         self.used()
         for producer in [*self.producers.values(), *self.producer_registry.waiting]:
             producer.sink.send_close_producer(producer)
@@ -578,12 +576,11 @@ class Topic(SubscribedLog):
             self.drop_subscription(subscription)
         self.compaction.forget()
         self.damaged.delete()
-        store.delete(self.key())
+        self.records.close()
         ledgers = [ledger.ledger_id for ledger in self.ledgers]
 
-        def let_go(error: Exception | None) -> None:
-            if error is None:
-                for ledger_id in ledgers:
-                    store.drop_ledger(ledger_id)
+        def let_go() -> None:
+            for ledger_id in ledgers:
+                store.drop_ledger(ledger_id)
 
-        store.after_commit(let_go)
+        store.when_durable(let_go)

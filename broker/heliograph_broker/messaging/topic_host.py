@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 from .entry_log import LogHost
 
 if TYPE_CHECKING:
-    from heliograph_broker.storage.group import Committed, RecordSource
-
     from .compaction import CompactionQueue
     from .containment import Containment
     from .dead_letter import DeadLetters
     from .rate_limits import ThrottledSubscriptions
+    from .record_set import RecordWriter
     from .subscription import Subscription
     from .topic import Topic
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 class TopicHost(LogHost, Protocol):
     """What a topic needs of the broker around it."""
 
+    record_writer: RecordWriter
     dead_letters: DeadLetters
     compactions: CompactionQueue
     containment: Containment
@@ -27,12 +27,6 @@ class TopicHost(LogHost, Protocol):
 
     def subscription_added(self, subscription: Subscription) -> None:
         """A subscription was created or restored: see what its topic's policies say."""
-
-    def record_dirty(self, source: RecordSource, done: Committed | None = None) -> None:
-        """Write the record soon, as it is then; ``done`` is called back when it is durable or has failed."""
-
-    def flush_records(self) -> None:
-        """Write with the next group what :meth:`record_dirty` left for later."""
 
     def look_at(self, topic: Topic) -> None:
         """Something changed (a publish, an ack, a policy): see soon what expires, is evicted, or may be let go."""

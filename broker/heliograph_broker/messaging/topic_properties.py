@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from heliograph_broker.resources.names import TopicName
 
 from . import records
+from .topic import Topic
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -22,9 +25,11 @@ def set_topic_properties(broker: Broker, name: TopicName, properties: dict[str, 
     """Replace them; durable with the next group. Raises :class:`TopicNotFound`."""
     record = broker.partitioned.get(str(name))
     if record is not None:
+        changed = msgspec.structs.replace(record, properties=properties)
+        broker.records.put(records.PARTITIONED + str(name).encode(), records.encode(changed))
         record.properties = properties
-        broker.store.put(records.PARTITIONED + str(name).encode(), records.encode(record))
         return
     topic = broker.get_topic(name)
     topic.properties = properties
-    topic.persist()
+    if isinstance(topic, Topic):
+        topic.records.commit(topic)

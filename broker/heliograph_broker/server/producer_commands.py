@@ -79,8 +79,8 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
         return
     session.producers[request.producer_id] = producer
     session.closed_producers.pop(request.producer_id, None)
-    if request.producer_access_mode != SHARED:
-        topic.persist()
+    if request.producer_access_mode != SHARED and isinstance(topic, Topic):
+        topic.records.commit(topic)
     version_bytes = encode_version(version) if version is not None else None
 
     def committed(error: Exception | None) -> None:
@@ -130,7 +130,9 @@ def _answer(
 
 def producer_ready(session: Session, producer: Producer) -> None:
     """A producer that waited for exclusive access has it: the second PRODUCER_SUCCESS, once that is durable."""
-    producer.topic.persist()
+    topic = producer.topic
+    if isinstance(topic, Topic):
+        topic.records.commit(topic)
 
     def committed(error: Exception | None) -> None:
         if error is None and session.producers.get(producer.producer_id) is producer:

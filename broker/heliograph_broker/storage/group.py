@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import structlog
+
 from .entry import Entry
 
+log = structlog.get_logger(__name__)
 
-class StorageFull(Exception):
-    """The disk has no room for new entries; metadata (acknowledgments) is still written."""
+#: LMDB's limit of a key's size.
+MAX_KEY_BYTES = 511
+#: A record is read and written as a whole: a larger one would hold up every group it is in.
+MAX_VALUE_BYTES = 256 * 1024 * 1024
 
 
 class EntrySink(Protocol):
@@ -23,12 +28,17 @@ class EntrySink(Protocol):
 
 
 class RecordSource(Protocol):
-    """Something whose record is taken when the group is sealed, however often it changed before."""
+    """Something whose records are taken when the group is sealed, however often they changed before."""
 
-    def encode_record(self) -> tuple[bytes, bytes] | None:
-        """Return key and value, or None if there is nothing to write any more."""
+    def seal(self, metadata: dict[bytes, bytes | None], durable: list[Durable]) -> None:
+        """Add all records that changed (None deletes), and who is to be told once they are durable.
+
+        If it raises, it has added nothing and keeps what it has to write.
+        """
 
 
+#: Called when everything submitted before is durable, however many attempts that takes.
+Durable = Callable[[], None]
 Committed = Callable[[Exception | None], None]
 
 
@@ -39,11 +49,11 @@ class Group:
         "appends",
         "by_ledger",
         "callbacks",
-        "doubt",
-        "doubtful",
+        "durable",
         "entries",
         "entry_bytes",
         "metadata",
+        "refused",
         "sources",
     )
 
@@ -57,19 +67,22 @@ class Group:
         self.metadata: dict[bytes, bytes | None] = {}
         self.sources: dict[RecordSource, None] = {}
         self.callbacks: list[Committed] = []
-        #: The first callbacks of the list were asked for after metadata that failed in an earlier group.
-        self.doubtful = 0
-        self.doubt: Exception | None = None
+        #: Called when the metadata is durable, be it only as part of a later group.
+        self.durable: list[Durable] = []
+        #: Why the records of some source were not taken.
+        self.refused: Exception | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.entries or self.metadata or self.sources or self.callbacks)
+        return bool(self.entries or self.metadata or self.sources or self.callbacks or self.durable)
 
     def seal(self) -> None:
-        """Take the records of the sources; an explicit put or delete of the same key is newer than none of them."""
+        """Take the records of the sources. One that cannot be taken keeps no other from being written."""
         for source in self.sources:
-            record = source.encode_record()
-            if record is not None:
-                self.metadata[record[0]] = record[1]
+            try:
+                source.seal(self.metadata, self.durable)
+            except Exception as error:
+                log.exception("records were not taken; they are tried again")
+                self.refused = error
         self.sources.clear()
 
     def sort(self) -> None:
@@ -81,6 +94,14 @@ class Group:
                 by_ledger[entry.ledger_id] = [entry]
             else:
                 batch.append(entry)
+
+
+def check_record(key: bytes, value: bytes | None) -> None:
+    """Raises :class:`ValueError` unless the store takes such a record."""
+    if not 0 < len(key) <= MAX_KEY_BYTES:
+        raise ValueError(f"a record's key has {len(key)} bytes; valid: 1 to {MAX_KEY_BYTES}")
+    if value is not None and len(value) > MAX_VALUE_BYTES:
+        raise ValueError(f"the record of {key!r} has {len(value)} bytes; valid: at most {MAX_VALUE_BYTES}")
 
 
 class StoreStats:

@@ -2,12 +2,17 @@
 
 A group's metadata is committed and synced first, then its entries: a ledger's record is durable before the first
 entry of that ledger is. Nothing is reported durable before its sync.
+
+Metadata that could not be written is *carried over*: the next group writes it too, newer values of a key winning, so
+that nothing is reported durable while something before it is not. An error after which LMDB cannot be trusted fails
+the store: it takes nothing any more, and :attr:`GroupCommit.failure` says why.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
@@ -16,7 +21,8 @@ import structlog
 from .data_dir import DataDir
 from .disk import Disk
 from .entry import Entry
-from .group import Committed, EntrySink, Group, RecordSource, StorageFull, StoreStats
+from .failure import StorageFull, StoreFailed, breaks_store, lacks_space
+from .group import Committed, Durable, EntrySink, Group, RecordSource, StoreStats, check_record
 from .scheduler import InlineScheduler, Scheduler
 from .segment import Segment
 from .segment_set import SegmentSet
@@ -35,13 +41,33 @@ _I64 = 1 << 63
 class _Outcome:
     """What became of a group: its errors, the seconds it took, and the segment's disk space after it."""
 
-    __slots__ = ("append_error", "disk_bytes", "metadata_error", "seconds")
+    __slots__ = ("append_error", "broken", "disk_bytes", "metadata_error", "seconds", "written")
 
     def __init__(self) -> None:
         self.metadata_error: Exception | None = None
         self.append_error: Exception | None = None
+        #: Whether the writer was asked at all.
+        self.written = True
+        #: Why an environment cannot be used any more.
+        self.broken: str | None = None
         self.seconds = 0.0
         self.disk_bytes = 0
+
+    @classmethod
+    def failed(cls, error: Exception) -> _Outcome:
+        """Return the outcome of a group that is not even written."""
+        outcome = cls()
+        outcome.metadata_error = outcome.append_error = error
+        outcome.written = False
+        return outcome
+
+    def note(self, error: Exception) -> None:
+        """Take over an error of the disk as what it means."""
+        if breaks_store(error):
+            self.broken = f"{type(error).__name__}: {error}"
+            self.append_error = StoreFailed(f"the store has failed: {self.broken}")
+        else:
+            self.append_error = StorageFull(str(error)) if lacks_space(error) else error
 
 
 class GroupCommit:
@@ -61,8 +87,15 @@ class GroupCommit:
         self._full: deque[Group] = deque()
         self._writing: Group | None = None
         self._seal_scheduled = False
+        #: Metadata that is not durable although a group had it, and who waits for that.
+        self._carried: dict[bytes, bytes | None] = {}
+        self._carried_durable: list[Durable] = []
+        self._write_carried = False
         self.pending_bytes = 0
         self.disk_full = False
+        #: Why the store takes nothing any more, None while it does.
+        self.failure: str | None = None
+        self._on_failure: list[Callable[[str], None]] = []
         self.stats = StoreStats()
 
     def append(self, sink: EntrySink, entry: Entry) -> None:
@@ -98,29 +131,47 @@ class GroupCommit:
             self._schedule_seal()
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Write a metadata record with the next group."""
+        """Write a record of the store's own with the next group; what the core keeps goes by :meth:`submit`.
+
+        Raises :class:`ValueError`, and takes nothing, if key or value is too large.
+        """
+        check_record(key, value)
         self._filling.metadata[key] = value
         self._schedule_seal()
 
     def delete(self, key: bytes) -> None:
-        """Delete a metadata record with the next group."""
+        """Delete a record of the store's own with the next group. Raises :class:`ValueError` as :meth:`put` does."""
+        check_record(key, None)
         self._filling.metadata[key] = None
         self._schedule_seal()
 
-    def put_at_commit(self, source: RecordSource) -> None:
-        """Write the record ``source`` has when the next group is sealed."""
+    def submit(self, source: RecordSource) -> None:
+        """Write the records that ``source`` has to write when the next group is sealed."""
         self._filling.sources[source] = None
         self._schedule_seal()
 
     def after_commit(self, callback: Committed) -> None:
         """Call back when everything submitted so far has been written or has failed.
 
-        The callback gets None if the metadata submitted so far is durable, but for what had failed before it was
-        submitted itself; or else the error. What became of entries only their sinks are told: a full disk fails them
-        and stores the metadata. (The reverse does not happen: a group whose metadata fails stores no entries.)
+        The callback gets None if all metadata submitted so far, whenever that was, is durable; or else the error.
+        What failed is written again with later groups, so that it may become durable after all. What became of entries
+        only their sinks are told: a full disk fails them and stores the metadata. (The reverse does not happen: a group
+        whose metadata fails stores no entries.)
         """
         self._filling.callbacks.append(callback)
         self._schedule_seal()
+
+    def when_durable(self, callback: Durable) -> None:
+        """Call back once all metadata submitted so far is durable, however many attempts that takes."""
+        self._filling.durable.append(callback)
+        self._schedule_seal()
+
+    def on_failure(self, callback: Callable[[str], None]) -> None:
+        """Call back with the reason when the store fails; at once if it has."""
+        if self.failure is not None:
+            callback(self.failure)
+        else:
+            self._on_failure.append(callback)
 
     @property
     def idle(self) -> bool:
@@ -134,12 +185,19 @@ class GroupCommit:
 
     def commit(self) -> None:
         """Write everything submitted, now, and everything that is submitted by the callbacks (inline scheduler)."""
-        while self._full or self._filling:
+        while self._full or self._filling or self._write_carried:
             self._seal()
+
+    def _retry(self) -> None:
+        """Write what was carried over, though nothing new is submitted."""
+        if self._carried and self.failure is None:
+            self._write_carried = True
+            self._schedule_seal()
 
     def _drain(self) -> None:
         """Write what is submitted in the calling thread; the scheduler is closed."""
         self._scheduler = InlineScheduler()
+        self._retry()
         self.commit()
 
     def _seal(self) -> None:
@@ -148,13 +206,18 @@ class GroupCommit:
             return
         if self._full:
             group = self._full.popleft()
-        elif self._filling:
+        elif self._filling or self._write_carried:
             group = self._filling
             self._filling = Group()
         else:
             return
+        self._write_carried = False
         group.seal()
+        self._carry(group)
         self._writing = group
+        if self.failure is not None:
+            self._finish(group, _Outcome.failed(StoreFailed(f"the store has failed: {self.failure}")))
+            return
         if not group.entries and not group.metadata:
             self._finish(group, _Outcome())
             return
@@ -164,6 +227,16 @@ class GroupCommit:
             lambda outcome: self._finish(group, outcome),
         )
 
+    def _carry(self, group: Group) -> None:
+        """Add to a sealed group what groups before it could not write."""
+        if self._carried:
+            self._carried.update(group.metadata)
+            group.metadata = self._carried
+            self._carried = {}
+        if self._carried_durable:
+            group.durable = self._carried_durable + group.durable
+            self._carried_durable = []
+
     def _write(self, group: Group, segment: Segment | None) -> _Outcome:
         """Writer thread: store the group's metadata, then its entries. Raises nothing."""
         started = time.perf_counter()
@@ -172,14 +245,13 @@ class GroupCommit:
             if group.metadata:
                 self._write_metadata(group)
         except Exception as error:  # whatever it is, somebody waits to be told
-            outcome.metadata_error = outcome.append_error = error
+            outcome.note(error)
+            outcome.metadata_error = outcome.append_error
         if segment is not None and outcome.append_error is None:
             try:
                 outcome.disk_bytes = self._write_entries(group, segment)
-            except (lmdb.MapFullError, lmdb.DiskError) as error:
-                outcome.append_error = StorageFull(str(error))
             except Exception as error:  # as above; the metadata is stored
-                outcome.append_error = error
+                outcome.note(error)
         outcome.seconds = time.perf_counter() - started
         return outcome
 
@@ -203,15 +275,20 @@ class GroupCommit:
     def _finish(self, group: Group, outcome: _Outcome) -> None:
         """Tell everybody; then the next group may be written."""
         self.pending_bytes -= group.entry_bytes
-        if group.entries or group.metadata:
+        if outcome.written and (group.entries or group.metadata):
             self.stats.groups += 1
             self.stats.sync_seconds.observe(outcome.seconds)
             self.stats.group_entries.observe(len(group.entries))
             self.stats.group_bytes.observe(group.entry_bytes)
         self._writing = None
         error = outcome.append_error
-        if group.entries:
+        if group.entries and outcome.written:
             self._segments.end_write(group.by_ledger if error is None else None, outcome.disk_bytes)
+        if outcome.metadata_error is not None:
+            self._carried = group.metadata
+            self._carried_durable = group.durable
+        if error is not None:
+            self._note_error(group, outcome, error)
         if group.entries and error is None:
             self.disk_full = False
             if self._scheduler.concurrent and (self._full or self._filling):
@@ -225,23 +302,36 @@ class GroupCommit:
                     # One topic's mistake must not keep the others from their receipts.
                     log.exception("unhandled error in a receiver of durable entries")
         elif group.entries and error is not None:
-            log.error("entries were not stored", entries=len(group.entries), error=str(error))
-            self.disk_full = isinstance(error, StorageFull)
             self._fail(group, error)
-        if outcome.metadata_error is not None:
-            log.error("metadata was not stored", records=len(group.metadata), error=str(outcome.metadata_error))
-            for other in (*self._full, self._filling):
-                other.doubtful = len(other.callbacks)
-                other.doubt = outcome.metadata_error
-        for number, callback in enumerate(group.callbacks):
-            doubt = group.doubt if number < group.doubtful else None
+        if outcome.metadata_error is None:
+            for durable in group.durable:
+                try:
+                    durable()
+                except Exception:
+                    log.exception("unhandled error in a callback of durable records")
+        refused = outcome.metadata_error or group.refused
+        for callback in group.callbacks:
             try:
-                callback(outcome.metadata_error or doubt)
+                callback(refused)
             except Exception:
                 # One callback's mistake must not keep the others, which belong to other clients, from being told.
                 log.exception("unhandled error in a commit callback")
         if self._full or self._filling:
             self._schedule_seal()
+
+    def _note_error(self, group: Group, outcome: _Outcome, error: Exception) -> None:
+        """Log what went wrong, and let the store fail if it is broken."""
+        self.disk_full = isinstance(error, StorageFull)
+        if outcome.metadata_error is not None:
+            log.error("metadata was not stored; it is kept", records=len(group.metadata), error=str(error))
+        if group.entries:
+            log.error("entries were not stored", entries=len(group.entries), error=str(error))
+        if outcome.broken is None or self.failure is not None:
+            return
+        self.failure = outcome.broken
+        log.critical("the store has failed and takes nothing any more; restart the broker", error=outcome.broken)
+        for callback in self._on_failure:
+            callback(outcome.broken)
 
     def _fail(self, group: Group, error: Exception) -> None:
         """Fail the group's entries and, with them, what their sinks appended since: it would leave a gap."""

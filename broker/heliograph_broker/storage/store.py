@@ -15,13 +15,13 @@ from .backup import METADATA_NAME, SEGMENTS_PREFIX, Backup, BackupError, Source
 from .data_dir import FORMAT_LINE, DataDir, DataDirError
 from .disk import Disk, RealDisk
 from .entry import Entry, EntryHeader
-from .group import StorageFull
+from .failure import StorageFull, StoreFailed
 from .group_commit import GroupCommit, open_metadata
 from .scheduler import InlineScheduler, LoopScheduler, Scheduler
 from .segment import Segment
 from .segment_set import SegmentSet
 
-__all__ = ["DataDirError", "InlineScheduler", "LedgerStore", "LoopScheduler", "StorageFull"]
+__all__ = ["DataDirError", "InlineScheduler", "LedgerStore", "LoopScheduler", "StorageFull", "StoreFailed"]
 
 T = TypeVar("T")
 
@@ -284,9 +284,10 @@ class LedgerStore(GroupCommit):
 
     def maintain(self) -> None:
         """Begin to give back disk space where enough of it is dead. Call it now and then; cheap if nothing changed."""
-        if self.disk_full and self._data_dir.free_bytes() > self._reserve:
+        if self.disk_full and not self._carried and self._data_dir.free_bytes() > self._reserve:
             # Without traffic no append would find out, and the broker would stay not ready.
             self.disk_full = False
+        self._retry()
         self._segments.maintain(self._metadata_bytes, pressed=self.disk_full)
 
     def _room(self) -> int:

@@ -1,0 +1,45 @@
+"""What an error of the disk or of LMDB means: no room for now, a shortage that passes, or a store that is broken."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import lmdb
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
+#: LMDB names an error of the system it has no class for by its text alone.
+_NO_SPACE_TEXTS = tuple(os.strerror(number) for number in _NO_SPACE)
+_SHORTAGE_TEXTS = tuple(os.strerror(number) for number in _SHORTAGES)
+
+
+class StorageFull(Exception):
+    """The disk has no room: new entries are refused, metadata is kept and written again later."""
+
+
+class StoreFailed(Exception):
+    """The store is broken and takes nothing any more; only a restart opens it again."""
+
+
+def lacks_space(error: BaseException) -> bool:
+    """Whether the disk, or an environment's map, is full: it may have room again later."""
+    if isinstance(error, OSError):
+        return error.errno in _NO_SPACE
+    if isinstance(error, lmdb.Error):
+        return isinstance(error, lmdb.MapFullError | lmdb.DiskError) or str(error).endswith(_NO_SPACE_TEXTS)
+    return isinstance(error, StorageFull)
+
+
+def breaks_store(error: BaseException) -> bool:
+    """Whether an environment cannot be trusted or written any more: a panic, read-only, an I/O error, corruption.
+
+    An error that is neither the system's nor LMDB's is a mistake of the code: it fails one group and no more.
+    """
+    if lacks_space(error):
+        return False
+    if isinstance(error, OSError):
+        return error.errno not in _SHORTAGES
+    if isinstance(error, lmdb.Error):
+        return not isinstance(error, lmdb.MemoryError) and not str(error).endswith(_SHORTAGE_TEXTS)
+    return False

@@ -1,0 +1,245 @@
+"""Groups that fail: what was in them is kept until it is durable, or the store fails and says so."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+import pytest
+from heliograph_broker.clock import VirtualClock
+from heliograph_broker.storage.entry import Entry
+from heliograph_broker.storage.failure import StoreFailed, breaks_store, lacks_space
+from heliograph_broker.storage.group import Durable
+from heliograph_broker.storage.segment import Segment
+from heliograph_broker.storage.store import InlineScheduler, LedgerStore, StorageFull
+
+from tests.support.failing_metadata import failing_metadata
+
+NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.durable: list[int] = []
+        self.failed: list[int] = []
+
+    def entries_durable(self, entries: list[Entry]) -> None:
+        self.durable += [entry.entry_id for entry in entries]
+
+    def entries_failed(self, entries: list[Entry], error: Exception) -> None:
+        self.failed += [entry.entry_id for entry in entries]
+
+
+def open_store(path: Path) -> LedgerStore:
+    return LedgerStore.open(path, VirtualClock(), scheduler=InlineScheduler(), disk_reserve_bytes=0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LedgerStore]:
+    opened = open_store(tmp_path / "d")
+    yield opened
+    opened.close()
+
+
+def entry(entry_id: int, size: int = 1024) -> Entry:
+    return Entry(1, entry_id, 0, 0, 0, -1, 1, 1, entry_id + 1, (entry_id + 1) * size, b"x" * size)
+
+
+# -- records that are too large --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 512])
+def test_a_key_the_store_cannot_take_is_refused_and_the_group_goes_on(store: LedgerStore, size: int) -> None:
+    sink = Sink()
+    outcome: list[Exception | None] = []
+    store.append(sink, entry(0))
+    with pytest.raises(ValueError, match=f"a record's key has {size} bytes; valid: 1 to 511"):
+        store.put(b"x" * size, b"")
+    with pytest.raises(ValueError, match="valid: 1 to 511"):
+        store.delete(b"x" * size)
+    store.put(b"x" * 511, b"the largest")
+    store.after_commit(outcome.append)
+    store.commit()
+    assert outcome == [None]
+    assert sink.durable == [0]
+    assert store.get(b"x" * 511) == b"the largest"
+
+
+# -- carried over ----------------------------------------------------------------------------------------------
+
+
+def test_what_a_group_could_not_write_is_durable_with_the_next_success(store: LedgerStore) -> None:
+    told: list[tuple[str, Exception | None]] = []
+    with failing_metadata(NO_SPACE):
+        store.put(b"kept", b"1")
+        store.put(b"newer", b"1")
+        store.put(b"gone", b"1")
+        store.after_commit(lambda error: told.append(("failed", error)))
+        store.when_durable(lambda: told.append(("durable", None)))
+        store.commit()
+    ((name, error),) = told
+    assert name == "failed"
+    assert isinstance(error, StorageFull)
+    assert store.disk_full
+    store.put(b"newer", b"2")
+    store.delete(b"gone")
+    store.after_commit(lambda error: told.append(("later", error)))
+    store.commit()
+    assert told[1:] == [("durable", None), ("later", None)]
+    assert dict(store.scan(b"")) == {b"kept": b"1", b"newer": b"2"}
+
+
+def test_nothing_is_confirmed_while_something_before_it_is_not_durable(store: LedgerStore) -> None:
+    told: list[Exception | None] = []
+    sink = Sink()
+    with failing_metadata(NO_SPACE) as asked:
+        store.put(b"first", b"1")
+        store.commit()
+        # Nothing of its own to write: yet it may not be told of success.
+        store.after_commit(told.append)
+        store.append(sink, entry(0))
+        store.commit()
+        store.after_commit(told.append)
+        store.commit()
+    assert [type(error) for error in told] == [StorageFull, StorageFull]
+    assert sink.failed == [0]
+    assert asked == [{b"first": b"1"}] * 3
+
+
+def test_without_traffic_what_was_kept_is_written_by_maintain_or_the_end(tmp_path: Path) -> None:
+    for ending in ("maintain", "close"):
+        store = open_store(tmp_path / ending)
+        with failing_metadata(NO_SPACE):
+            store.put(b"kept", b"1")
+            store.commit()
+            store.maintain()
+            store.commit()
+            assert store.disk_full
+        if ending == "maintain":
+            store.maintain()
+            store.commit()
+            assert store.get(b"kept") == b"1"
+            store.maintain()
+            assert not store.disk_full
+        store.close()
+        store = open_store(tmp_path / ending)
+        assert store.get(b"kept") == b"1"
+        store.close()
+
+
+def test_a_failing_group_fails_its_entries_and_what_their_topic_appended_since(store: LedgerStore) -> None:
+    sink = Sink()
+    with failing_metadata(NO_SPACE):
+        store.put(b"record", b"1")
+        store.append(sink, entry(0, 9 << 20))
+        # Another group, since the first one is full.
+        store.append(sink, entry(1, 9 << 20))
+        store.commit()
+    assert sink.failed == [0, 1]
+    assert store.pending_bytes == 0
+
+
+def test_a_source_that_raises_keeps_no_other_record_from_being_written(store: LedgerStore) -> None:
+    class Broken:
+        def seal(self, metadata: dict[bytes, bytes | None], durable: list[Durable]) -> None:
+            raise RuntimeError("a mistake")
+
+    outcome: list[Exception | None] = []
+    store.submit(Broken())
+    store.put(b"record", b"1")
+    store.after_commit(outcome.append)
+    store.commit()
+    assert store.get(b"record") == b"1"
+    # Whoever asked in this group may have asked for the record that was not taken.
+    assert str(outcome[0]) == "a mistake"
+    store.after_commit(outcome.append)
+    store.commit()
+    assert outcome[1] is None
+
+
+# -- a store that is broken ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        lmdb.PanicError("mdb_txn_begin"),
+        lmdb.CorruptedError("mdb_put"),
+        lmdb.ReadonlyError("mdb_txn_begin"),
+        lmdb.Error("mdb_txn_commit: Input/output error"),
+        OSError(errno.EIO, os.strerror(errno.EIO)),
+        OSError(errno.EROFS, os.strerror(errno.EROFS)),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("part", ["metadata", "entries"])
+def test_an_environment_that_is_broken_fails_the_store(
+    store: LedgerStore, monkeypatch: pytest.MonkeyPatch, error: Exception, part: str
+) -> None:
+    def fail(*_: object) -> int:
+        raise error
+
+    reasons: list[str] = []
+    outcome: list[Exception | None] = []
+    sink = Sink()
+    store.on_failure(reasons.append)
+    if part == "metadata":
+        monkeypatch.setattr(LedgerStore, "_write_metadata", fail)
+        store.put(b"record", b"1")
+        store.after_commit(outcome.append)
+    else:
+        monkeypatch.setattr(Segment, "write", fail)
+    store.append(sink, entry(0))
+    store.commit()
+    monkeypatch.undo()
+    assert reasons == [store.failure] == [f"{type(error).__name__}: {error}"]
+    assert sink.failed == [0]
+    # It takes nothing any more, though the disk would.
+    store.put(b"later", b"1")
+    store.append(sink, entry(0))
+    store.after_commit(outcome.append)
+    store.commit()
+    store.maintain()
+    store.commit()
+    assert sink.failed == [0, 0]
+    assert sink.durable == []
+    assert outcome
+    assert all(isinstance(each, StoreFailed) for each in outcome)
+    assert reasons == [store.failure]
+    late: list[str] = []
+    store.on_failure(late.append)
+    assert late == reasons
+    store.close()
+
+
+def test_errors_are_told_apart() -> None:
+    full = [
+        lmdb.MapFullError("x"),
+        lmdb.DiskError("x"),
+        lmdb.Error(f"mdb_txn_commit: {os.strerror(errno.ENOSPC)}"),
+        lmdb.Error(f"mdb_txn_commit: {os.strerror(errno.EDQUOT)}"),
+        NO_SPACE,
+        OSError(errno.EDQUOT, "x"),
+        StorageFull("x"),
+    ]
+    passing = [
+        OSError(errno.EMFILE, "x"),
+        lmdb.Error(f"segment: {os.strerror(errno.EMFILE)}"),
+        lmdb.MemoryError("x"),
+        RuntimeError("a mistake"),
+    ]
+    assert all(lacks_space(error) and not breaks_store(error) for error in full)
+    assert not any(lacks_space(error) or breaks_store(error) for error in passing)
+
+
+def test_a_mistake_fails_a_group_and_not_the_store(store: LedgerStore) -> None:
+    with failing_metadata(RuntimeError("a mistake")):
+        store.put(b"record", b"1")
+        store.commit()
+    assert store.failure is None
+    store.maintain()
+    store.commit()
+    assert store.get(b"record") == b"1"
