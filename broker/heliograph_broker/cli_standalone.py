@@ -64,7 +64,8 @@ def standalone(
         ready pulsar://127.0.0.1:6650 http://127.0.0.1:8080
 
     SIGTERM or Ctrl-C ends it in good order. What it has confirmed to a client stays in the data directory, and
-    the next start finds it there. One process at a time may use a data directory.
+    the next start finds it there. One process at a time may use a data directory. If the disk fails so that nothing
+    can be kept any more, the broker ends with an error, to be started again.
 
     \b
     Examples:
@@ -94,6 +95,7 @@ async def _serve(config: BrokerConfig, manifests: list[Path]) -> None:
     from .resources.manifests import ManifestError
     from .standalone import Standalone
     from .storage.data_dir import DataDirError
+    from .storage.failure import StorageFull, StoreFailed
 
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -103,7 +105,7 @@ async def _serve(config: BrokerConfig, manifests: list[Path]) -> None:
     broker = Standalone(config, manifests)
     try:
         await broker.start()
-    except (DataDirError, ManifestError, BrokerError) as error:
+    except (DataDirError, ManifestError, BrokerError, StoreFailed) as error:
         raise CliError(str(error)) from error
     except OSError as error:
         raise CliError(
@@ -111,5 +113,12 @@ async def _serve(config: BrokerConfig, manifests: list[Path]) -> None:
             "choose others with --broker-port and --http-port (0 takes any free port)"
         ) from error
     print(f"ready {broker.broker_url} {broker.http_url}", flush=True)
-    await ending.wait()
-    await broker.stop()
+    failing = asyncio.ensure_future(broker.failed())
+    signalled = asyncio.ensure_future(ending.wait())
+    await asyncio.wait((failing, signalled), return_when=asyncio.FIRST_COMPLETED)
+    failing.cancel()
+    signalled.cancel()
+    try:
+        await broker.stop()
+    except (StoreFailed, StorageFull) as error:
+        raise CliError(f"stopped, but not everything could be made durable: {error}") from error

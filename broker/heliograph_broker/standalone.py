@@ -16,6 +16,7 @@ from .http.app import Endpoints, create_app
 from .messaging.broker import Broker
 from .server.listener import Listener
 from .storage.disk import Disk
+from .storage.failure import StorageFull
 from .storage.scheduler import LoopScheduler, Scheduler
 from .storage.store import LedgerStore
 
@@ -46,11 +47,15 @@ class Standalone:
         self._rng = rng or random.Random(random.SystemRandom().getrandbits(64))
         self._tick: asyncio.TimerHandle | None = None
         self._runner: web.AppRunner | None = None
+        self._failed = asyncio.Event()
         self.broker_url = ""
         self.http_url = ""
 
     async def start(self) -> None:
-        """Raises ``DataDirError``, ``ManifestError``, ``BrokerError`` or :class:`OSError` (a port is taken)."""
+        """Raises ``DataDirError``, ``ManifestError``, ``BrokerError``, ``StoreFailed``, or :class:`OSError` (a port).
+
+        On a full disk it starts and is not ready: what is stored can be consumed, which makes room.
+        """
         if self._manifests:
             # The models of resources take long to import.
             from .messaging.apply import apply_resources
@@ -73,7 +78,11 @@ class Standalone:
                 for applied in apply_resources(self.broker, resources):
                     if applied.note:
                         log.warning("left to others", kind=applied.kind, name=applied.name, what=applied.note)
-            await self._committed()
+            self._store.on_failure(lambda reason: self._failed.set())
+            try:
+                await self._committed()
+            except StorageFull as error:
+                log.error("the disk is full: what the start changed is written when there is room", error=str(error))
             self._listener = Listener(self.broker, self._loop)
             await self._listener.start()
             await self._start_http()
@@ -134,14 +143,23 @@ class Standalone:
             # What is due at once goes on soon: its records all together would make a commit long for everybody.
             self._tick = self._loop.call_later(_SLICE_PAUSE_S if more else _TICK_S, self._on_tick)
 
+    async def failed(self) -> None:
+        """Wait until the store has failed (``broker.store.failure`` says why): then only a restart helps."""
+        await self._failed.wait()
+
     async def stop(self) -> None:
-        """Take no more connections, end those there are, make everything durable, close the store."""
+        """Take no more connections, end those there are, make everything durable, close the store.
+
+        Raises the store's error if something is not durable; the store is closed and its threads have ended even so.
+        """
         if self._tick is not None:
             self._tick.cancel()
-        await self._listener.stop()
-        if self._runner is not None:
-            await self._runner.cleanup()
-        self.broker.flush_records()
-        await self._committed()
-        self._store.close()
+        try:
+            await self._listener.stop()
+            if self._runner is not None:
+                await self._runner.cleanup()
+            self.broker.flush_records()
+            await self._committed()
+        finally:
+            self._store.close()
         log.info("stopped")
