@@ -15,6 +15,7 @@ import lmdb
 
 from . import chunk
 from .chunk import KEY
+from .damage import DamagedEntries
 from .disk import Disk
 from .entry import Entry, EntryHeader
 
@@ -26,6 +27,9 @@ _LEAVING_SUFFIX = ".leaving"
 #: What LMDB needs of a file beside the values, in its pages and for each file (share, bytes).
 _PAGE_OVERHEAD = 1.03
 _FILE_OVERHEAD = 16 * 1024
+#: What LMDB raises when the pages it came to make no sense.
+_UNSOUND = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)
+_MISSING = "no segment has them"
 
 
 class Run:
@@ -188,8 +192,8 @@ class Segment:
         if below > run.last:
             dead_total = run.total
         else:
-            header = self.header(ledger_id, below - 1)
-            dead_total = run.dead_total if header is None else header.total_bytes
+            header = self.readable_header(ledger_id, below - 1)
+            dead_total = run.dead_total if header is None else max(run.dead_total, header.total_bytes)
         self.live_bytes -= dead_total - run.dead_total
         self.live_entries -= below - run.live_from
         run.dead_total = dead_total
@@ -231,69 +235,133 @@ class Segment:
     def chunks(self, ledger_id: int, first: int, last: int) -> Iterator[tuple[memoryview, int, int, int]]:
         """Yield chunks with any of the entries ``first..last``: value, its first entry id, indexes from and to.
 
-        A value is valid until the next one is asked for.
+        A value is valid until the next one is asked for. ``first`` is not below the ledger's first entry here. Raises
+        :class:`DamagedEntries` at the first entry that is stored no more.
         """
+        last = min(last, self.runs[ledger_id].last)
         with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
-            more = _seek(cursor, ledger_id, first)
-            while more:
-                ledger, at = KEY.unpack(cursor.key())
-                if ledger != ledger_id or at > last:
-                    return
-                value = cursor.value()
-                low, high = max(0, first - at), min(chunk.count(value), last - at + 1) - 1
-                if low <= high:
-                    yield value, at, low, high
-                more = cursor.next()
+            try:
+                more = _seek(cursor, ledger_id, first)
+                while more and first <= last:
+                    ledger, at = KEY.unpack(cursor.key())
+                    if ledger != ledger_id or at > first:
+                        until = last if ledger != ledger_id else min(last, at - 1)
+                        raise DamagedEntries(ledger_id, first, until, _MISSING)
+                    value = cursor.value()
+                    low, high = first - at, min(chunk.count(value), last - at + 1) - 1
+                    if low <= high:
+                        yield value, at, low, high
+                        first = at + high + 1
+                    more = cursor.next()
+            except _UNSOUND as error:
+                raise DamagedEntries(
+                    ledger_id, first, self._unsound_until(ledger_id, first, last), str(error)
+                ) from None
+        if first <= last:
+            raise DamagedEntries(ledger_id, first, last, _MISSING)
+
+    def _unsound_until(self, ledger_id: int, first: int, last: int) -> int:
+        """Return the last of the entries ``first..last`` that pages which make no sense keep from being read.
+
+        Damage is of pages, which hold neighbours: steps of growing size find its end well enough.
+        """
+        step = 1
+        readable = last + 1
+        unsound = first
+        with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
+            while unsound + step <= last:
+                try:
+                    _seek(cursor, ledger_id, unsound + step)
+                except _UNSOUND:
+                    unsound += step
+                    step *= 2
+                else:
+                    readable = unsound + step
+                    break
+            while unsound + 1 < readable:
+                middle = (unsound + readable) // 2
+                try:
+                    _seek(cursor, ledger_id, middle)
+                except _UNSOUND:
+                    unsound = middle
+                else:
+                    readable = middle
+        return unsound
 
     def read_entries(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Entry]:
-        """Return entries ``first..last`` up to ``max_bytes`` of frames, at least one if there is one."""
+        """Return entries ``first..last`` up to ``max_bytes`` of frames, at least 1. Raises :class:`DamagedEntries`."""
         found: list[Entry] = []
         taken = 0
-        for value, at, low, high in self.chunks(ledger_id, first, last):
-            for index in range(low, high + 1):
-                entry = chunk.entry_at(value, ledger_id, at, index)
-                taken += len(entry.frame)
-                if found and taken > max_bytes:
-                    return found
-                found.append(entry)
-            if taken >= max_bytes:
-                break
+        try:
+            for value, at, low, high in self.chunks(ledger_id, first, last):
+                for index in range(low, high + 1):
+                    entry = chunk.entry_at(value, ledger_id, at, index)
+                    taken += len(entry.frame)
+                    if found and taken > max_bytes:
+                        return found
+                    found.append(entry)
+                if taken >= max_bytes:
+                    break
+        except DamagedEntries:
+            if not found:
+                raise
         return found
 
     def read_headers(self, ledger_id: int, first: int, last: int) -> list[EntryHeader]:
-        """Return the headers of entries ``first..last``."""
-        return [
-            chunk.header_at(value, at, index)
-            for value, at, low, high in self.chunks(ledger_id, first, last)
-            for index in range(low, high + 1)
-        ]
+        """Return the headers of entries ``first..last``. Raises :class:`DamagedEntries`."""
+        found: list[EntryHeader] = []
+        try:
+            for value, at, low, high in self.chunks(ledger_id, first, last):
+                found += [chunk.header_at(value, at, index) for index in range(low, high + 1)]
+        except DamagedEntries:
+            if not found:
+                raise
+        return found
 
     def map_frames(
         self, ledger_id: int, first: int, last: int, function: Callable[[memoryview], T]
     ) -> list[tuple[int, T]]:
-        """Return (entry id, ``function`` of the frame) of entries ``first..last``."""
+        """Return (entry id, ``function`` of the frame) of entries ``first..last``. Raises :class:`DamagedEntries`."""
         found: list[tuple[int, T]] = []
-        for value, at, low, high in self.chunks(ledger_id, first, last):
-            for index in range(low, high + 1):
-                start, end = chunk.frame_bounds(value, index)
-                found.append((at + index, function(value[start:end])))
+        try:
+            for value, at, low, high in self.chunks(ledger_id, first, last):
+                for index in range(low, high + 1):
+                    start, end = chunk.frame_bounds(value, index)
+                    found.append((at + index, function(value[start:end])))
+        except DamagedEntries:
+            if not found:
+                raise
         return found
 
-    def header(self, ledger_id: int, entry_id: int) -> EntryHeader | None:
+    def header(self, ledger_id: int, entry_id: int) -> EntryHeader:
+        """Return the header of an entry between the ledger's first and last here. Raises :class:`DamagedEntries`."""
         with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
-            return _header(cursor, ledger_id, entry_id)
+            try:
+                header = _header_at_or_before(cursor, ledger_id, entry_id)
+            except _UNSOUND as error:
+                raise DamagedEntries(ledger_id, entry_id, entry_id, str(error)) from None
+        if header is None or header.entry_id != entry_id:
+            raise DamagedEntries(ledger_id, entry_id, entry_id, _MISSING)
+        return header
+
+    def readable_header(self, ledger_id: int, entry_id: int) -> EntryHeader | None:
+        """Return the header of an entry or, if that is lost, of the last readable one before it here."""
+        with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
+            return _readable(cursor, ledger_id, entry_id, self.runs[ledger_id].first)
 
     def first_where(self, ledger_id: int, low: int, high: int, holds: Callable[[EntryHeader], bool]) -> int:
         """Return the first entry of ``low..high-1`` that ``holds``, ``high`` if none: one transaction, log2 lookups.
 
-        ``holds`` must stay true once it is. An entry that is not here does not hold.
+        ``holds`` must stay true once it is. An entry that was trimmed, or is not here, does not hold; one that is lost
+        is like the readable one before it.
         """
+        run = self.runs[ledger_id]
         with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
             while low < high:
                 middle = (low + high) // 2
-                header = _header(cursor, ledger_id, middle)
+                header = _readable(cursor, ledger_id, middle, max(low, run.first)) if middle <= run.last else None
                 if header is not None and holds(header):
-                    high = middle
+                    high = header.entry_id
                 else:
                     low = middle + 1
         return low
@@ -317,13 +385,51 @@ class Segment:
         disk.remove(leaving)
 
 
-def _header(cursor: lmdb.Cursor, ledger_id: int, entry_id: int) -> EntryHeader | None:
-    if not _seek(cursor, ledger_id, entry_id):
+def _header_at_or_before(cursor: lmdb.Cursor, ledger_id: int, entry_id: int) -> EntryHeader | None:
+    """Return the header of an entry or, if no chunk has it, of the last one before it in the segment."""
+    key = KEY.pack(ledger_id, entry_id)
+    if cursor.set_range(key):
+        if cursor.key() != key and not cursor.prev():
+            return None
+    elif not cursor.last():
         return None
     ledger, first = KEY.unpack(cursor.key())
-    if ledger != ledger_id or first > entry_id:
+    if ledger != ledger_id:
         return None
-    return chunk.header_at(memoryview(cursor.value()), first, entry_id - first)
+    value = memoryview(cursor.value())
+    return chunk.header_at(value, first, min(entry_id - first, chunk.count(value) - 1))
+
+
+def _readable(cursor: lmdb.Cursor, ledger_id: int, entry_id: int, low: int) -> EntryHeader | None:
+    """Return the header of an entry, or of the last readable one before it that is not below ``low``."""
+    if entry_id < low:
+        return None
+    step = 0
+    lost = entry_id + 1
+    found = None
+    while found is None:
+        at = max(low, entry_id - step)
+        try:
+            found = _header_at_or_before(cursor, ledger_id, at)
+        except _UNSOUND:
+            lost = at
+            if at <= low:
+                return None
+            step = step * 2 + 1
+            continue
+        if found is None:
+            return None
+    # Damage is of pages, which hold neighbours: its beginning is between the two.
+    while found.entry_id + 1 < lost:
+        try:
+            later = _header_at_or_before(cursor, ledger_id, (found.entry_id + lost) // 2)
+        except _UNSOUND:
+            lost = (found.entry_id + lost) // 2
+            continue
+        if later is None or later.entry_id <= found.entry_id:
+            break
+        found = later
+    return found if found.entry_id >= low else None
 
 
 def _seek(cursor: lmdb.Cursor, ledger_id: int, entry_id: int) -> bool:

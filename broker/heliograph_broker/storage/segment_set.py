@@ -10,6 +10,7 @@ import structlog
 from heliograph_broker.clock import Clock
 
 from . import reclaim
+from .damage import DamagedEntries
 from .disk import Disk
 from .entry import Entry
 from .rewrite import Abandoned, Rewriting
@@ -148,11 +149,21 @@ class SegmentSet:
             return None
         return holders[0].runs[ledger_id].first, holders[-1].runs[ledger_id].last
 
-    def holder(self, ledger_id: int, entry_id: int) -> Segment | None:
-        """Return the first segment that has ``entry_id`` or a later entry of the ledger."""
+    def holder(self, ledger_id: int, entry_id: int) -> tuple[Segment, int] | None:
+        """Return the segment that has ``entry_id`` or, if that was trimmed, the first entry after it; and which it is.
+
+        Raises :class:`DamagedEntries` if the entry was neither trimmed nor is stored, but a later one is.
+        """
+        trimmed = True
         for segment in self._by_ledger.get(ledger_id, ()):
-            if segment.runs[ledger_id].last >= entry_id:
-                return segment
+            run = segment.runs[ledger_id]
+            if run.last >= entry_id:
+                if run.first <= entry_id:
+                    return segment, entry_id
+                if trimmed:
+                    return segment, run.first
+                raise DamagedEntries(ledger_id, entry_id, run.first - 1, "no segment has them")
+            trimmed = trimmed and run.live_from > run.last
         return None
 
     def holders(self, ledger_id: int) -> Sequence[Segment]:

@@ -12,6 +12,7 @@ import lmdb
 from heliograph_broker.clock import Clock
 
 from .backup import METADATA_NAME, SEGMENTS_PREFIX, Backup, BackupError, Source
+from .damage import DamagedEntries
 from .data_dir import FORMAT_LINE, DataDir, DataDirError
 from .disk import Disk, RealDisk
 from .entry import Entry, EntryHeader
@@ -111,11 +112,15 @@ class LedgerStore(GroupCommit):
         max_bytes: int,
         callback: Callable[[list[Entry] | Exception], None],
     ) -> None:
-        """Read entries from ``first_entry`` on, at least one if there is one; a later call gets the rest."""
+        """Read entries from ``first_entry`` on, at least one if there is one; a later call gets the rest.
+
+        What is lost is reported as :mod:`.damage` says; entries that were trimmed are left out.
+        """
         self._read(
             ledger_id,
             first_entry,
-            lambda segment: segment.read_entries(ledger_id, first_entry, last_entry, max_bytes),
+            last_entry,
+            lambda segment, first: segment.read_entries(ledger_id, first, last_entry, max_bytes),
             callback,
         )
 
@@ -130,40 +135,54 @@ class LedgerStore(GroupCommit):
         self._read(
             ledger_id,
             first_entry,
-            lambda segment: segment.read_headers(ledger_id, first_entry, last_entry),
+            last_entry,
+            lambda segment, first: segment.read_headers(ledger_id, first, last_entry),
             callback,
         )
 
     def _read(
-        self, ledger_id: int, first_entry: int, job: Callable[[Segment], Any], callback: Callable[[Any], None]
+        self,
+        ledger_id: int,
+        first_entry: int,
+        last_entry: int,
+        job: Callable[[Segment, int], Any],
+        callback: Callable[[Any], None],
     ) -> None:
-        segment = self._segments.holder(ledger_id, first_entry)
-        if segment is None:
+        try:
+            found = self._segments.holder(ledger_id, first_entry)
+        except DamagedEntries as error:
+            callback(error.within(last_entry))
+            return
+        if found is None:
             callback([])
             return
+        segment, first = found
         segment.acquire()
 
         def done(result: Any) -> None:
             segment.release()
             callback(result)
 
-        self._scheduler.read(lambda: job(segment), done)
+        self._scheduler.read(lambda: job(segment, first), done)
 
     def map_frames(
         self, ledger_id: int, first_entry: int, last_entry: int, function: Callable[[memoryview], T]
     ) -> Iterator[T]:
         """Yield ``function`` of the frame of each entry, read in the calling thread: for a bounded number of them.
 
-        Only the pages it looks at are read. The view it is given is void when it has returned.
+        Only the pages it looks at are read. The view it is given is void when it has returned. Raises
+        :class:`DamagedEntries` after everything before the entries that are lost.
         """
         at = first_entry
         while at <= last_entry:
-            segment = self._segments.holder(ledger_id, at)
-            if segment is None:
+            try:
+                found = self._segments.holder(ledger_id, at)
+            except DamagedEntries as error:
+                raise error.within(last_entry) from None
+            if found is None or found[1] > last_entry:
                 return
+            segment, at = found
             mapped = segment.map_frames(ledger_id, at, last_entry, function)
-            if not mapped:
-                return
             at = mapped[-1][0] + 1
             for _, value in mapped:
                 yield value
@@ -184,15 +203,21 @@ class LedgerStore(GroupCommit):
         self._scheduler.work(considerate, callback)
 
     def header(self, ledger_id: int, entry_id: int) -> EntryHeader | None:
-        """Return one header by a point read in the calling thread."""
-        segment = self._segments.holder(ledger_id, entry_id)
-        return None if segment is None else segment.header(ledger_id, entry_id)
+        """Return one header by a point read in the calling thread, None if it was trimmed or never stored.
+
+        Raises :class:`DamagedEntries` if the entry is lost.
+        """
+        found = self._segments.holder(ledger_id, entry_id)
+        if found is None or found[1] != entry_id:
+            return None
+        return found[0].header(ledger_id, entry_id)
 
     def first_entry_where(self, ledger_id: int, low: int, high: int, holds: Callable[[EntryHeader], bool]) -> int:
         """Return the first entry id of ``low..high-1`` whose header ``holds``, ``high`` if there is none.
 
-        ``holds`` must stay true for all entries after one for which it is; an entry that is not stored does not
-        hold. Runs in the calling thread: one short transaction a segment that has to be looked into.
+        ``holds`` must stay true for all entries after one for which it is. An entry that was trimmed does not hold, a
+        lost one is like the readable one before it. Runs in the calling thread: one short transaction a segment that
+        has to be looked into.
         """
         segments = [
             segment
@@ -202,12 +227,16 @@ class LedgerStore(GroupCommit):
         while len(segments) > 1:
             # Which half it is in, the last entry of the first half tells.
             middle = (len(segments) - 1) // 2
-            last = segments[middle].runs[ledger_id].last
-            if segments[middle].first_where(ledger_id, last, last + 1, holds) == last:
-                high = min(high, last)
+            header = None
+            for segment in reversed(segments[: middle + 1]):
+                header = segment.readable_header(ledger_id, segment.runs[ledger_id].last)
+                if header is not None:
+                    break
+            if header is not None and header.entry_id >= low and holds(header):
+                high = min(high, header.entry_id)
                 segments = segments[: middle + 1]
             else:
-                low = last + 1
+                low = max(low, segments[middle].runs[ledger_id].last + 1)
                 segments = segments[middle + 1 :]
         if not segments:
             return high

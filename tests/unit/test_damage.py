@@ -1,0 +1,145 @@
+"""Entries that are lost: each kind of read names exactly what is missing, and brings everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from heliograph_broker.clock import VirtualClock
+from heliograph_broker.storage.damage import DamagedEntries
+from heliograph_broker.storage.entry import Entry
+from heliograph_broker.storage.store import InlineScheduler, LedgerStore
+
+ENTRIES = 3000
+SIZE = 1024
+
+
+class Sink:
+    def entries_durable(self, entries: list[Entry]) -> None: ...
+
+    def entries_failed(self, entries: list[Entry], error: Exception) -> None:
+        raise error
+
+
+def open_store(path: Path) -> LedgerStore:
+    return LedgerStore.open(
+        path, VirtualClock(), scheduler=InlineScheduler(), segment_bytes=1 << 20, disk_reserve_bytes=0
+    )
+
+
+def frame(entry_id: int) -> bytes:
+    return (b"%d " % entry_id).ljust(SIZE, b"x")
+
+
+def fill(store: LedgerStore, entries: int = ENTRIES, group: int = 100) -> None:
+    for entry_id in range(entries):
+        store.append(
+            Sink(),
+            Entry(1, entry_id, 5 * entry_id, 0, 0, -1, 1, 1, entry_id + 1, (entry_id + 1) * SIZE, frame(entry_id)),
+        )
+        if entry_id % group == group - 1:
+            store.commit()
+    store.commit()
+
+
+def result_of(call: Callable[[Callable[[Any], None]], None]) -> Any:
+    results: list[Any] = []
+    call(results.append)
+    (result,) = results
+    return result
+
+
+def read_around(store: LedgerStore, last: int = ENTRIES - 1) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return the ids of what is readable and the ranges that are lost, as a dispatcher would find them."""
+    found: list[int] = []
+    lost: list[tuple[int, int]] = []
+    at = 0
+    while at <= last:
+        start = at
+        result = result_of(lambda done, start=start: store.read(1, start, last, 50_000, done))  # type: ignore[misc]
+        if isinstance(result, DamagedEntries):
+            assert result.first_entry == at
+            lost.append((result.first_entry, result.last_entry))
+            at = result.last_entry + 1
+            continue
+        assert result, at
+        for each in result:
+            assert (each.entry_id, each.frame) == (at, frame(at))
+            found.append(at)
+            at += 1
+    return found, lost
+
+
+@pytest.fixture
+def without_the_second(tmp_path: Path) -> tuple[LedgerStore, int, int]:
+    """A store that lost one of its segments while it was down, and the first and last entry of that."""
+    store = open_store(tmp_path / "d")
+    fill(store)
+    run = store._segments._segments[1].runs[1]
+    path = store._segments._segments[1].path
+    store.close()
+    path.unlink()
+    return open_store(tmp_path / "d"), run.first, run.last
+
+
+def test_a_missing_segment_is_named_and_everything_else_is_read(
+    without_the_second: tuple[LedgerStore, int, int],
+) -> None:
+    store, first, last = without_the_second
+    assert read_around(store) == ([*range(first), *range(last + 1, ENTRIES)], [(first, last)])
+    store.close()
+
+
+def test_a_read_in_the_middle_of_what_is_lost_names_the_rest_of_it(
+    without_the_second: tuple[LedgerStore, int, int],
+) -> None:
+    store, first, last = without_the_second
+    for wanted_last, named_last in ((ENTRIES, last), (first + 9, first + 9)):
+        for read in (
+            lambda done, until=wanted_last: store.read(1, first + 5, until, 1 << 20, done),
+            lambda done, until=wanted_last: store.read_headers(1, first + 5, until, done),
+        ):
+            result = result_of(read)
+            assert isinstance(result, DamagedEntries)
+            assert (result.ledger_id, result.first_entry, result.last_entry) == (1, first + 5, named_last)
+    store.close()
+
+
+def test_headers_and_frames_stop_where_something_is_lost(without_the_second: tuple[LedgerStore, int, int]) -> None:
+    store, first, last = without_the_second
+    headers = result_of(lambda done: store.read_headers(1, 0, ENTRIES, done))
+    assert [header.entry_id for header in headers] == list(range(first))
+    mapped: list[bytes] = []
+    with pytest.raises(DamagedEntries) as raised:
+        mapped += store.map_frames(1, 0, ENTRIES - 1, bytes)  # what is yielded before is kept, as by extend
+    assert (raised.value.first_entry, raised.value.last_entry) == (first, last)
+    assert list(store.map_frames(1, 0, first - 1, bytes)) == [frame(at) for at in range(first)]
+    with pytest.raises(DamagedEntries):
+        store.header(1, first)
+    header = store.header(1, last + 1)
+    assert header is not None
+    assert header.entry_id == last + 1
+    assert store.header(1, ENTRIES) is None
+    store.close()
+
+
+def test_searching_goes_around_what_is_lost(without_the_second: tuple[LedgerStore, int, int]) -> None:
+    store, first, last = without_the_second
+    for wanted in (0, 1, first - 1, first, (first + last) // 2, last, last + 1, last + 2, ENTRIES - 1, ENTRIES):
+        found = store.first_entry_where(1, 0, ENTRIES, lambda header, at=wanted: header.entry_id >= at)  # type: ignore[misc]
+        assert found == (last + 1 if first <= wanted <= last else wanted)
+    store.close()
+
+
+def test_entries_that_were_trimmed_are_not_reported_lost(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "d")
+    fill(store)
+    store.trim(1, 1700)
+    for _ in range(30):
+        store.maintain()
+    result = result_of(lambda done: store.read(1, 0, ENTRIES - 1, 1 << 30, done))
+    assert not isinstance(result, Exception)
+    assert result[0].entry_id <= 1700
+    store.close()
