@@ -159,7 +159,7 @@ def test_delayed_messages_of_other_topics_come_in_time(core: Core, monkeypatch: 
     bad = core.topic("bad").subscription("s").dispatcher
     assert bad is not None
     with monkeypatch.context() as patch:
-        _Broken(bad, "tick").install(patch)
+        _Broken(bad, "delays_over").install(patch)
         core.advance(2500)
         assert len(clients["good"].messages) == 1
         assert len(clients["bad"].messages) == 0

@@ -11,7 +11,6 @@ from pyroaring import BitMap64
 from heliograph_broker.messaging.broker import AnyTopic
 from heliograph_broker.messaging.consumer import Consumer
 from heliograph_broker.messaging.dispatch_key_shared import KeySharedDispatcher
-from heliograph_broker.messaging.dispatch_shared import SharedDispatcher
 from heliograph_broker.messaging.dispatch_single import SingleActiveDispatcher
 from heliograph_broker.messaging.producer import Producer
 from heliograph_broker.messaging.subscription import Subscription
@@ -21,8 +20,8 @@ from heliograph_broker.protocol import wire_pb2 as wire
 from .rates import AnySubscription, RateSampler
 from .stats_documents import CompactionStats, ConsumerStats, PublisherStats, SubscriptionStats, TopicStats
 
-#: What a delayed entry takes in memory: its place in a heap, and two numbers.
-DELAYED_ENTRY_BYTES = 128
+#: What a delayed entry takes in memory: its time and offset in the topic's index, and its place in two bitmaps.
+DELAYED_ENTRY_BYTES = 24
 
 
 class StatsOptions(msgspec.Struct, frozen=True):
@@ -104,11 +103,10 @@ def delayed_messages(subscription: AnySubscription) -> int:
 def in_replay(subscription: AnySubscription) -> int:
     """Return the entries that are to be delivered again, or wait for their key's consumer."""
     dispatcher = subscription.dispatcher if isinstance(subscription, Subscription) else None
-    if isinstance(dispatcher, SharedDispatcher):
-        return len(dispatcher.replay)
-    if isinstance(dispatcher, KeySharedDispatcher):
-        return dispatcher.waiting_entries
-    return 0
+    if dispatcher is None:
+        return 0
+    waiting = dispatcher.waiting_entries if isinstance(dispatcher, KeySharedDispatcher) else 0
+    return len(dispatcher.replay) + waiting
 
 
 def blocked(subscription: AnySubscription) -> bool:

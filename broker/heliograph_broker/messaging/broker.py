@@ -19,7 +19,7 @@ from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import DEFAULTS, MAX_PARTITIONS, Policies, resolve
 from heliograph_broker.storage.store import LedgerStore
 
-from . import gates, records
+from . import gates, records, timing
 from .admission import auto_topic_creation, check_new_topics
 from .compaction import CompactionQueue
 from .containment import Containment
@@ -155,7 +155,7 @@ class Broker:
         self.store.retain_ledgers(kept)
         for restored in self.topics.values():
             if isinstance(restored, Topic) and restored.has_timed:
-                restored.find_timed()
+                timing.find(restored)
 
     def _register(self, topic: AnyTopic) -> None:
         full_name = str(topic.name)
@@ -175,8 +175,8 @@ class Broker:
     def subscription_added(self, subscription: Subscription) -> None:
         gates.configure_subscription(self, subscription)
 
-    def delayed_candidate(self, topic: Topic) -> None:
-        self._delayed_topics.add(topic)
+    def wake_delayed(self, topic: Topic, due_ms: int) -> None:
+        self._delayed_topics.wake(topic, due_ms)
 
     def tick(self) -> bool:
         """Do what time brings: flush cursors, deliver delayed entries, apply policies. Call it every ~50 ms.

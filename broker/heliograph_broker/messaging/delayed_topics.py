@@ -1,54 +1,82 @@
-"""Topics with delayed entries that somebody waits for."""
+"""Delayed delivery: topics by the time their next delayed entry is due.
+
+Which entries wait is known by topic, in :class:`~.timed_entries.TimedEntries`, for all of its subscriptions together.
+A dispatcher that meets one passes it without reading it; what is due is handed to every dispatcher that has been past.
+"""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pyroaring import BitMap64
+
+from .due_queue import DueQueue
+from .timed_entries import NEVER_MS
+
 if TYPE_CHECKING:
     from .containment import Containment
-    from .dispatcher import Dispatcher
+    from .subscription import Subscription
     from .topic import Topic
 
-#: Later than any delivery time (wall-clock ms, signed 64 bits).
-END_OF_TIME_MS = 1 << 63
+#: The duty that :mod:`.containment` suspends when it raises.
+DUTY = "delayed delivery"
+
+
+def release_due(topic: Topic) -> None:
+    """Hand the entries whose time has come to the dispatchers; these deliver them when they are notified.
+
+    Where delays do not count any more, the time of all of them has come.
+    """
+    hand_over(topic, topic.timed.release(topic.host.clock.now_ms() if topic.delayed_delivery else None))
+
+
+def hand_over(topic: Topic, due: BitMap64) -> None:
+    """Have every dispatcher come back to the entries that it has been past and that wait no longer."""
+    if due:
+        for subscription in topic.subscriptions.values():
+            try:
+                subscription.delays_over(due)
+            except Exception as error:
+                topic.host.containment.failed(subscription, DUTY, error, partial(_hand_over_again, subscription, due))
+
+
+def _hand_over_again(subscription: Subscription, due: BitMap64) -> None:
+    """Nobody else says a second time what was due: it is kept until it has been handed over."""
+
+    def hand_over_to_one() -> None:
+        subscription.delays_over(due)
+        subscription.notify()
+
+    containment = subscription.topic.host.containment
+    containment.attempt(subscription, DUTY, hand_over_to_one, partial(_hand_over_again, subscription, due))
 
 
 class DelayedTopics:
     """Call :meth:`run` with every tick: it has the dispatchers deliver what is due."""
 
-    __slots__ = ("_containment", "_topics")
+    __slots__ = ("_containment", "_queue")
 
     def __init__(self, containment: Containment) -> None:
         self._containment = containment
-        self._topics: dict[Topic, None] = {}
+        self._queue: DueQueue[Topic] = DueQueue()
 
-    def add(self, topic: Topic) -> None:
-        """The topic has delayed entries to watch."""
-        self._topics[topic] = None
+    def wake(self, topic: Topic, due_ms: int) -> None:
+        """Something of the topic becomes deliverable at ``due_ms`` (wall clock)."""
+        self._queue.sooner(topic, due_ms)
 
     def forget(self, topic: Topic) -> None:
         """The topic was deleted."""
-        self._topics.pop(topic, None)
+        self._queue.forget(topic)
 
     def run(self, now_ms: int) -> None:
-        """Deliver what was delayed up to ``now_ms`` (wall clock), and forget the topics in which nothing waits."""
-        for topic in list(self._topics):
-            # Where delays do not count any more, everything that waited for its time comes now.
-            until = now_ms if topic.delayed_delivery else END_OF_TIME_MS
-            waiting = False
-            for subscription in topic.subscriptions.values():
-                dispatcher = subscription.dispatcher
-                if dispatcher is not None:
-                    self._containment.attempt(
-                        subscription, "delayed delivery", partial(_tick_when_due, dispatcher, until)
-                    )
-                    waiting = waiting or dispatcher.delayed > 0
-            if not waiting:
-                del self._topics[topic]
+        """Deliver what was delayed up to ``now_ms`` (wall clock). Topics in which nothing is due cost nothing."""
+        while (topic := self._queue.take(now_ms)) is not None:
+            self._containment.attempt(topic, DUTY, partial(self._deliver, topic), partial(self.wake, topic, now_ms))
 
-
-def _tick_when_due(dispatcher: Dispatcher, until_ms: int) -> None:
-    due_ms = dispatcher.next_due_ms()
-    if due_ms is not None and due_ms <= until_ms:
-        dispatcher.tick(until_ms)
+    def _deliver(self, topic: Topic) -> None:
+        release_due(topic)
+        if topic.timed.next_due_ms < NEVER_MS:
+            self.wake(topic, topic.timed.next_due_ms)
+        for subscription in list(topic.subscriptions.values()):
+            subscription.notify()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from .dispatcher import READ_ENTRIES, Dispatcher
+from .dispatcher import DelayingDispatcher
 from .key_selector import ConsistentHashSelector, StickyRangeSelector, spread
-from .offsets import run_end
 from .replay import Replay
 
 if TYPE_CHECKING:
@@ -31,7 +29,7 @@ class _Holder:
         self.entries = 0
 
 
-class KeySharedDispatcher(Dispatcher):
+class KeySharedDispatcher(DelayingDispatcher):
     """Every hash has at most one *holder*: the consumer with unacknowledged entries of it.
 
     An entry is delivered only if its hash's consumer (by the selector) is also the holder or there is none;
@@ -41,7 +39,6 @@ class KeySharedDispatcher(Dispatcher):
 
     __slots__ = (
         "_assigned",
-        "_delayed",
         "_holders",
         "_selector",
         "_waiting",
@@ -65,7 +62,6 @@ class KeySharedDispatcher(Dispatcher):
         #: consumer -> hashes (ordered) whose waiting entries it may get
         self._assigned: dict[Consumer, dict[int, None]] = {}
         self.waiting_entries = 0
-        self._delayed: list[tuple[int, int, int]] = []
 
     def add(self, consumer: Consumer) -> None:
         self._selector.add(consumer)
@@ -94,26 +90,12 @@ class KeySharedDispatcher(Dispatcher):
         super().rewind()
         self._holders.clear()
         self._waiting.clear()
-        self._delayed.clear()
         self.waiting_entries = 0
         self._reassign()
 
     def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
         """Return the hash slots of ``consumer`` as inclusive ranges."""
         return self._selector.ranges(consumer)
-
-    @property
-    def delayed(self) -> int:
-        return len(self._delayed)
-
-    def next_due_ms(self) -> int | None:
-        return self._delayed[0][0] if self._delayed else None
-
-    def tick(self, now_ms: int) -> None:
-        while self._delayed and self._delayed[0][0] <= now_ms:
-            _, offset, key_hash = heappop(self._delayed)
-            self._wait(offset, key_hash)
-        self.notify()
 
     def acked(self, offset: int, key_hash: int) -> None:
         self._release(key_hash)
@@ -163,6 +145,7 @@ class KeySharedDispatcher(Dispatcher):
     def _dispatch(self) -> None:
         if not self.subscription.may_deliver:
             return
+        self.release_due()
         if self.replay and not self._dispatch_replayed():
             return
         for consumer in self.consumers:
@@ -203,25 +186,10 @@ class KeySharedDispatcher(Dispatcher):
         return not self.replay
 
     def _dispatch_new(self) -> None:
-        topic = self.subscription.topic
-        cursor = self.subscription.cursor
         while self.waiting_entries < LOOK_AHEAD and any(consumer.ready for consumer in self.consumers):
-            offset = max(self.read_offset, cursor.mark_delete + 1, topic.first_offset)
-            self.read_offset = offset
-            if offset >= topic.end_offset:
-                return
-            if cursor.acked and offset in cursor.acked:
-                self.read_offset = run_end(cursor.acked, offset)
-                continue
-            entry = self.fetch(offset, READ_ENTRIES)
+            entry = self.next_new()
             if entry is None:
                 return
-            self.read_offset = offset + 1
-            if entry.deliver_at_ms and self.subscription.must_wait(entry):
-                heappush(self._delayed, (entry.deliver_at_ms, offset, entry.key_hash or spread(offset)))
-                continue
-            if topic.may_expire and self.subscription.withholds(entry):
-                continue
             self._place(entry)
 
     def _place(self, entry: Entry) -> None:

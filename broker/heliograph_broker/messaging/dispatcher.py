@@ -6,7 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
+from pyroaring import BitMap64
 
+from .delayed_topics import release_due
+from .offsets import run_end
 from .replay import Replay
 
 if TYPE_CHECKING:
@@ -127,6 +130,46 @@ class Dispatcher:
                 return entry
         return None
 
+    def next_new(self) -> Entry | None:
+        """Return the next entry never offered so far; None if there is none, or a read has begun.
+
+        What is acknowledged or waits for its time is passed without being read, however much there is of it.
+        """
+        subscription = self.subscription
+        topic = subscription.topic
+        cursor = subscription.cursor
+        tail = topic.tail
+        waiting = topic.timed.waiting
+        while True:
+            offset = max(self.read_offset, cursor.mark_delete + 1, topic.first_offset)
+            self.read_offset = offset
+            if offset >= topic.end_offset:
+                return None
+            if cursor.acked and offset in cursor.acked:
+                self.read_offset = run_end(cursor.acked, offset)
+                continue
+            if waiting and offset in waiting:
+                self.read_offset = run_end(waiting, offset)
+                continue
+            entry = tail.get(offset)
+            if entry is None:
+                entry = self.fetch(offset, self._entries_before_waiting(offset))
+                if entry is None:
+                    return None
+            self.read_offset = offset + 1
+            if entry.deliver_at_ms and subscription.must_wait(entry):
+                continue
+            if topic.may_expire and subscription.withholds(entry):
+                continue
+            return entry
+
+    def _entries_before_waiting(self, offset: int) -> int:
+        """Return how many entries from ``offset`` on are worth reading at once: those up to the next that waits."""
+        waiting = self.subscription.topic.timed.waiting
+        if not waiting or waiting.max() < offset:
+            return READ_ENTRIES
+        return min(READ_ENTRIES, waiting.next_set_bit(offset) - offset)
+
     def rewind(self) -> None:
         """Start over at the first unacknowledged entry (seek, takeover): what was delivered counts as not delivered."""
         self.generation += 1
@@ -135,12 +178,8 @@ class Dispatcher:
         self.read_offset = self.subscription.cursor.first_unacked()
         self.subscription.expiry.dispatch_restarts()
 
-    def tick(self, now_ms: int) -> None:
-        """Time has passed; delayed entries may be due."""
-
-    def next_due_ms(self) -> int | None:
-        """When :meth:`tick` has something to do next, wall-clock ms."""
-        return None
+    def delays_over(self, due: BitMap64) -> None:
+        """The time of delayed entries has come: those that were passed over come before anything new."""
 
     @property
     def delayed(self) -> int:
@@ -183,3 +222,39 @@ class Dispatcher:
         if not consumer.first_sent_ms:
             consumer.first_sent_ms = consumer.last_consumed_ms
         consumer.sink.send_message(consumer, entry, count, remaining)
+
+
+class DelayingDispatcher(Dispatcher):
+    """One that keeps delayed entries back until their time: of Shared and Key_Shared, as in Pulsar."""
+
+    __slots__ = ()
+
+    @property
+    def delayed(self) -> int:
+        """Entries it has been past that wait for their delivery time."""
+        cursor = self.subscription.cursor
+        waiting = self.subscription.topic.timed.waiting
+        if not waiting:
+            return 0
+        passed = BitMap64()
+        passed.add_range(cursor.first_unacked(), max(self.read_offset, cursor.first_unacked()))
+        passed &= waiting
+        return len(passed) - passed.intersection_cardinality(cursor.acked)
+
+    def delays_over(self, due: BitMap64) -> None:
+        first = self.subscription.cursor.first_unacked()
+        passed = BitMap64()
+        passed.add_range(first, max(self.read_offset, first))
+        passed &= due
+        passed -= self.subscription.cursor.acked
+        for consumer in self.subscription.consumers:
+            # Delivered before, when delays did not count.
+            passed -= consumer.held
+        self.replay.update(passed)
+
+    def release_due(self) -> None:
+        """See that no entry is passed over whose time came since the last tick."""
+        topic = self.subscription.topic
+        timed = topic.timed
+        if timed.waiting and (timed.next_due_ms <= topic.host.clock.now_ms() or not topic.delayed_delivery):
+            release_due(topic)

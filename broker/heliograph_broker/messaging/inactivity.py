@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import structlog
 
 from heliograph_broker.clock import monotonic_ms
 
+from .due_queue import DueQueue
 from .subscription import Subscription
 from .topic import Topic
 
@@ -147,45 +147,35 @@ def apply(broker: Broker, topic: AnyTopic, now_ms: int) -> None:
 
 
 class InactivityWatch:
-    """Topics by the time one of the three policies may have something to do."""
+    """Topics by the time one of the three policies may have something to do (monotonic ms)."""
 
-    __slots__ = ("_broker", "_due", "_queue", "_serial")
+    __slots__ = ("_broker", "_queue")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._queue: list[tuple[int, int, AnyTopic]] = []
-        #: The entry of the queue that counts for a topic, by its serial.
-        self._due: dict[AnyTopic, int] = {}
-        self._serial = 0
+        self._queue: DueQueue[AnyTopic] = DueQueue()
 
     def configured(self, topic: AnyTopic) -> None:
         """A topic is new, or its policies changed."""
-        self._due.pop(topic, None)
         self._schedule(topic, monotonic_ms(self._broker.clock))
 
     def _schedule(self, topic: AnyTopic, now_ms: int) -> None:
         due = next_due_ms(self._broker, topic, now_ms)
         if due is not None:
-            self._serial += 1
-            self._due[topic] = self._serial
-            heappush(self._queue, (max(due, now_ms + 1), self._serial, topic))
+            self._queue.schedule(topic, max(due, now_ms + 1))
+        else:
+            self._queue.forget(topic)
 
     def run(self) -> None:
         """Do what is due."""
-        queue = self._queue
-        if not queue:
+        if not len(self._queue):
             return
         now_ms = monotonic_ms(self._broker.clock)
-        while queue and queue[0][0] <= now_ms:
-            _, serial, topic = heappop(queue)
-            if self._due.get(topic) != serial:
-                continue
-            del self._due[topic]
-            if topic.closed:
-                continue
-            self._broker.containment.attempt(
-                topic, "inactivity", partial(self._look, topic, now_ms), partial(self.configured, topic)
-            )
+        while (topic := self._queue.take(now_ms)) is not None:
+            if not topic.closed:
+                self._broker.containment.attempt(
+                    topic, "inactivity", partial(self._look, topic, now_ms), partial(self.configured, topic)
+                )
 
     def _look(self, topic: AnyTopic, now_ms: int) -> None:
         apply(self._broker, topic, now_ms)
@@ -194,4 +184,4 @@ class InactivityWatch:
 
     def forget(self, topic: AnyTopic) -> None:
         """The topic was deleted."""
-        self._due.pop(topic, None)
+        self._queue.forget(topic)

@@ -22,6 +22,7 @@ from .dispatcher import Dispatcher
 from .errors import BrokerError, ConsumerBusy, NotAllowed, PersistenceError
 from .expiry import Expiry
 from .names import COMPACTION
+from .timing import note_delayed
 
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry
@@ -306,11 +307,18 @@ class Subscription(Acknowledgments):
         if self.dispatcher is not None:
             self.dispatcher.replay.update(offsets)
 
+    def delays_over(self, due: BitMap64) -> None:
+        """The time of delayed entries has come."""
+        if self.dispatcher is not None:
+            self.dispatcher.delays_over(due)
+
     def must_wait(self, entry: Entry) -> bool:
         """Whether a delayed entry is not deliverable yet."""
-        if not self.topic.delayed_delivery or entry.deliver_at_ms <= self.topic.host.clock.now_ms():
+        topic = self.topic
+        if not topic.delayed_delivery or entry.deliver_at_ms <= topic.host.clock.now_ms():
             return False
-        self.topic.host.delayed_candidate(self.topic)
+        # Usually the topic knows; not while it still looks for such entries after a start.
+        note_delayed(topic, entry.offset, entry.deliver_at_ms)
         return True
 
     # -- deliveries taken back ---------------------------------------------------------------------------------

@@ -2,102 +2,152 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
 
 from pyroaring import BitMap64
 
-_BUCKET_MS = 1000
-_OFFSET_BITS = 44
-_OFFSET_MASK = (1 << _OFFSET_BITS) - 1
+#: Later than any time (ms, signed 64 bits): what is due then is never due.
+NEVER_MS = (1 << 63) - 1
+_BLOCK_ENTRIES = 2048
 _SWEEP_AT_LEAST = 64
 
 
 class TimeIndex:
-    """Offsets by a time (ms), in buckets of a second: cheap to add to and to walk along.
+    """Offsets by a time (ms), in order: adding, finding the next one and walking on from there are O(log n).
 
-    A time and its offset are one integer, which takes a third of the memory of a tuple of two.
+    They lie in sorted blocks of two arrays each, 16 bytes an entry: a delayed message may wait among millions.
     """
 
-    __slots__ = ("_buckets", "_order", "_size")
+    __slots__ = ("_lasts", "_offsets", "_size", "_times")
 
     def __init__(self) -> None:
-        self._buckets: dict[int, list[int]] = {}
-        self._order: list[int] = []
+        #: The last time of each block.
+        self._lasts: list[int] = []
+        self._times: list[array[int]] = []
+        self._offsets: list[array[int]] = []
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
     def add(self, time_ms: int, offset: int) -> None:
-        number = time_ms // _BUCKET_MS
-        bucket = self._buckets.get(number)
-        if bucket is None:
-            bucket = self._buckets[number] = []
-            insort(self._order, number)
-        bucket.append(time_ms << _OFFSET_BITS | offset)
+        """Put ``offset`` after all of the same time; times from :data:`NEVER_MS` on are one."""
+        time_ms = min(time_ms, NEVER_MS)
         self._size += 1
+        lasts = self._lasts
+        at = bisect_right(lasts, time_ms)
+        if at == len(lasts):
+            # In order, as most come: blocks are filled to the end.
+            if not lasts or len(self._times[-1]) >= _BLOCK_ENTRIES:
+                lasts.append(time_ms)
+                self._times.append(array("q"))
+                self._offsets.append(array("q"))
+            lasts[-1] = time_ms
+            self._times[-1].append(time_ms)
+            self._offsets[-1].append(offset)
+            return
+        times, offsets = self._times[at], self._offsets[at]
+        within = bisect_right(times, time_ms)
+        times.insert(within, time_ms)
+        offsets.insert(within, offset)
+        if len(times) > _BLOCK_ENTRIES:
+            half = len(times) // 2
+            self._times[at : at + 1] = [times[:half], times[half:]]
+            self._offsets[at : at + 1] = [offsets[:half], offsets[half:]]
+            lasts.insert(at, times[half - 1])
 
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
-        """Yield the offsets whose time is above ``after_ms`` and not above ``until_ms``, in no particular order."""
-        low, high = (after_ms + 1) << _OFFSET_BITS, (until_ms + 1) << _OFFSET_BITS
-        for at in range(bisect_left(self._order, after_ms // _BUCKET_MS), len(self._order)):
-            number = self._order[at]
-            if number > until_ms // _BUCKET_MS:
+        """Yield the offsets whose time is above ``after_ms`` and not above ``until_ms``, by their times."""
+        for at in range(bisect_right(self._lasts, after_ms), len(self._lasts)):
+            times = self._times[at]
+            first, end = bisect_right(times, after_ms), bisect_right(times, until_ms)
+            yield from self._offsets[at][first:end]
+            if end < len(times):
                 return
-            for packed in self._buckets[number]:
-                if low <= packed < high:
-                    yield packed & _OFFSET_MASK
 
     def next_after(self, time_ms: int) -> int | None:
         """Return the first time above ``time_ms``, None if there is none."""
-        low = (time_ms + 1) << _OFFSET_BITS
-        for at in range(bisect_left(self._order, time_ms // _BUCKET_MS), len(self._order)):
-            later = [packed for packed in self._buckets[self._order[at]] if packed >= low]
-            if later:
-                return min(later) >> _OFFSET_BITS
-        return None
+        at = bisect_right(self._lasts, time_ms)
+        if at == len(self._lasts):
+            return None
+        times = self._times[at]
+        return times[bisect_right(times, time_ms)]
 
     def sweep(self, below: int) -> None:
         """Forget the offsets below ``below``."""
-        kept: dict[int, list[int]] = {}
-        self._size = 0
-        for number, bucket in self._buckets.items():
-            live = [packed for packed in bucket if packed & _OFFSET_MASK >= below]
-            if live:
-                kept[number] = live
-                self._size += len(live)
-        self._buckets = kept
-        self._order = sorted(kept)
+        blocks = list(zip(self._times, self._offsets, strict=True))
+        self._lasts, self._times, self._offsets, self._size = [], [], [], 0
+        for times, offsets in blocks:
+            for time_ms, offset in zip(times, offsets, strict=True):
+                if offset >= below:
+                    self.add(time_ms, offset)
 
 
 class TimedEntries:
     """``delayed``: entries whose TTL begins at their delivery time. ``own``: entries with a TTL of their own.
 
     Entries stay until they are trimmed, whoever acknowledged them: a subscription that is moved back needs them again.
+    ``waiting`` are the delayed ones whose time has not come, for all subscriptions; :meth:`release` ends the waiting.
     """
 
-    __slots__ = ("_trimmed", "by_delivery", "by_own_expiry", "delayed", "own")
+    __slots__ = ("_released_ms", "_trimmed", "by_delivery", "by_own_expiry", "delayed", "next_due_ms", "own", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, waiting: BitMap64 | None = None) -> None:
         self.delayed = BitMap64()
         self.own = BitMap64()
         #: by the time they become deliverable
         self.by_delivery = TimeIndex()
         #: by the time their own TTL ends; a batch has one for each TTL in it
         self.by_own_expiry = TimeIndex()
+        self.waiting = waiting if waiting is not None else BitMap64()
+        #: When the first of those that wait may be due (wall clock).
+        self.next_due_ms = NEVER_MS
+        #: Nothing waits for a time up to this.
+        self._released_ms = 0
         self._trimmed = 0
 
     def __bool__(self) -> bool:
         return bool(self.delayed) or bool(self.own)
 
-    def add_delayed(self, offset: int, deliver_at_ms: int) -> None:
-        self.delayed.add(offset)
-        self.by_delivery.add(deliver_at_ms, offset)
+    def add_delayed(self, offset: int, deliver_at_ms: int, *, waits: bool) -> None:
+        """Note a delayed entry, once; if it ``waits``, no dispatcher gets it before it is released."""
+        if offset not in self.delayed:
+            self.delayed.add(offset)
+            self.by_delivery.add(deliver_at_ms, offset)
+        if waits:
+            self.waiting.add(offset)
+            self.next_due_ms = min(self.next_due_ms, deliver_at_ms)
+            self._released_ms = min(self._released_ms, deliver_at_ms - 1)
 
     def add_own(self, offset: int, expiry_ms: int) -> None:
         self.own.add(offset)
         self.by_own_expiry.add(expiry_ms, offset)
+
+    def release(self, now_ms: int | None) -> BitMap64:
+        """End the waiting of what is due at ``now_ms``, of everything for None; return the entries."""
+        waiting = self.waiting
+        if not waiting:
+            self.next_due_ms = NEVER_MS
+            return waiting
+        if now_ms is None:
+            self.waiting = BitMap64()
+            self.next_due_ms = NEVER_MS
+            return waiting
+        due = BitMap64(self.by_delivery.between(self._released_ms, now_ms))
+        due &= waiting
+        waiting.difference_update(due)
+        self._released_ms = now_ms
+        later = self.by_delivery.next_after(now_ms) if waiting else None
+        self.next_due_ms = NEVER_MS if later is None else later
+        return due
+
+    def take_unknown(self) -> BitMap64:
+        """Return what waits and was not noted in this index; it waits no longer."""
+        unknown = self.waiting - self.delayed
+        self.waiting.difference_update(unknown)
+        return unknown
 
     def trim(self, below: int) -> None:
         """Forget the entries below ``below``; the indexes are swept when more is gone than is left."""
@@ -106,6 +156,8 @@ class TimedEntries:
                 before = len(offsets)
                 offsets.remove_range(offsets.min(), below)
                 self._trimmed += before - len(offsets)
+        if self.waiting and self.waiting.min() < below:
+            self.waiting.remove_range(self.waiting.min(), below)
         if self._trimmed > max(_SWEEP_AT_LEAST, len(self.delayed) + len(self.own)):
             self._trimmed = 0
             self.by_delivery.sweep(below)

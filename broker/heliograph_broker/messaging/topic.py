@@ -16,9 +16,9 @@ from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import DEFAULTS, Policies
-from heliograph_broker.storage.entry import Entry, EntryHeader
+from heliograph_broker.storage.entry import Entry
 
-from . import records
+from . import records, timing
 from .backlog_quota import QuotaState
 from .batches import is_batch
 from .compacted_view import CompactedView
@@ -33,7 +33,7 @@ from .errors import (
     SubscriptionNotFound,
     or_persistence_error,
 )
-from .expiry import InvalidMessageTtl, base_ms, ttl_of, ttls_in
+from .expiry import InvalidMessageTtl, ttl_of, ttls_in
 from .key_selector import sticky_hash
 from .names import COMPACTION, check_name
 from .producer import Producer, ProducerRegistry, Receipt
@@ -159,8 +159,9 @@ class Topic(SubscribedLog):
         delayed_delivery = effective.delayed_delivery is not False
         if delayed_delivery != self.delayed_delivery:
             self.delayed_delivery = delayed_delivery
+            self.host.wake_delayed(self, self.host.clock.now_ms())
             if self.timed or not self.timed_known:
-                self.find_timed()
+                timing.find(self)
         self.ttl_ms = effective.message_ttl_ms if effective.message_ttl_ms is not None else -1
         for subscription in self.subscriptions.values():
             subscription.expiry.restart()
@@ -168,32 +169,6 @@ class Topic(SubscribedLog):
         self.may_expire = self.ttl_ms >= 0 or bool(self.timed.own) or not self.timed_known
         self.quota.configure(effective)
         self.host.look_at(self)
-
-    def find_timed(self) -> None:
-        """Find the entries that expire by a rule of their own. Until then nothing expires; deliveries look first."""
-        timed = self.timed = TimedEntries()
-        self.timed_known = False
-        self.may_expire = True
-
-        def found(headers: list[tuple[int, EntryHeader]] | None) -> None:
-            if timed is not self.timed:
-                return
-            if headers is None:
-                self.timed_known = True
-                self.configure(self.effective)
-                return
-            for offset, header in headers:
-                if header.ttl_ms >= 0 or header.deliver_at_ms > header.receive_ms:
-                    self._note_timed(offset, header)
-
-        self.scan_headers(found)
-
-    def _note_timed(self, offset: int, entry: Entry | EntryHeader) -> None:
-        if entry.deliver_at_ms > entry.receive_ms:
-            self.timed.add_delayed(offset, entry.deliver_at_ms)
-        if entry.ttl_ms >= 0:
-            self.timed.add_own(offset, base_ms(self, entry) + entry.ttl_ms)
-            self.may_expire = True
 
     # -- publishing ------------------------------------------------------------------------------------------
 
@@ -296,7 +271,7 @@ class Topic(SubscribedLog):
             if keep:
                 cache.add(tail, entry)
             if entry.ttl_ms >= 0 or entry.deliver_at_ms > entry.receive_ms:
-                self._note_timed(entry.offset, entry)
+                timing.note(self, entry.offset, entry)
         # The topic's own state first: whatever raises while others are told, it stays right.
         last = entries[-1]
         self.end_offset = last.offset + 1
@@ -318,8 +293,6 @@ class Topic(SubscribedLog):
         for subscription in self.subscriptions.values():
             if subscription.dispatcher is not None:
                 subscription.dispatcher.notify()
-                if subscription.dispatcher.delayed:
-                    self.host.delayed_candidate(self)
         self.fresh_from = sys.maxsize
 
     def entries_failed(self, entries: list[Entry], error: Exception) -> None:
@@ -461,7 +434,7 @@ class Topic(SubscribedLog):
         if dropped:
             del self.ledgers[: len(dropped)]
             self._index_ledgers()
-        self.timed.trim(offset)
+        timing.trimmed(self)
         tail = self.tail
         if offset == self.end_offset:
             tail.clear()

@@ -31,5 +31,5 @@ class TopicHost(LogHost, Protocol):
     def look_at(self, topic: Topic) -> None:
         """Something changed (a publish, an ack, a policy): see soon what expires, is evicted, or may be let go."""
 
-    def delayed_candidate(self, topic: Topic) -> None:
-        """The topic has delayed entries to watch."""
+    def wake_delayed(self, topic: Topic, due_ms: int) -> None:
+        """A delayed entry of the topic becomes deliverable at ``due_ms`` (wall clock)."""

@@ -1,0 +1,61 @@
+"""Keys by the time they are due: whoever waits for time costs nothing until it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+_STALE_ALLOWED = 64
+
+
+class DueQueue(Generic[K]):
+    """Each key is due at one time (ms, of whichever clock the owner uses). O(log n) a change.
+
+    What was overtaken by another time stays in the heap until it comes up, but never more than is due itself.
+    """
+
+    __slots__ = ("_due", "_heap", "_serial")
+
+    def __init__(self) -> None:
+        #: key -> when it is due, and the number of the heap's entry that says so
+        self._due: dict[K, tuple[int, int]] = {}
+        self._heap: list[tuple[int, int, K]] = []
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def schedule(self, key: K, due_ms: int) -> None:
+        """Make ``key`` due at ``due_ms``, whatever was said before."""
+        self._serial += 1
+        self._due[key] = due_ms, self._serial
+        heappush(self._heap, (due_ms, self._serial, key))
+        if len(self._heap) > 2 * len(self._due) + _STALE_ALLOWED:
+            self._sweep()
+
+    def sooner(self, key: K, due_ms: int) -> None:
+        """Make ``key`` due at ``due_ms`` unless it is due before that."""
+        known = self._due.get(key)
+        if known is None or due_ms < known[0]:
+            self.schedule(key, due_ms)
+
+    def forget(self, key: K) -> None:
+        """``key`` is not due at all any more."""
+        self._due.pop(key, None)
+
+    def take(self, now_ms: int) -> K | None:
+        """Return a key that is due, the one that has been for longest, and forget it; None if none is."""
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms:
+            due_ms, serial, key = heappop(heap)
+            if self._due.get(key) == (due_ms, serial):
+                del self._due[key]
+                return key
+        return None
+
+    def _sweep(self) -> None:
+        self._heap[:] = [item for item in self._heap if self._due.get(item[2]) == item[:2]]
+        heapify(self._heap)
