@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from heliograph_broker.messaging.broker import Broker
 from heliograph_broker.messaging.figures import LatencySummary
+from heliograph_broker.messaging.invariants import INVARIANTS
 
 from .exposition import Block, Sample, Value, histogram_samples, labels
 from .scrape import Scrape, Whole
@@ -68,6 +69,11 @@ def broker_blocks(broker: Broker, whole: Whole) -> Iterator[Block]:
     yield gauge("pulsar_broker_throttled_connections", float(figures.throttled_connections()))
     yield gauge("pulsar_broker_topic_load_pending_requests", 0.0)
     yield gauge("pulsar_broker_lookup_pending_requests", 0.0)
+    healed: list[Sample] = [
+        ("", labels(cluster=cluster, invariant=invariant), figures.healed_invariants.get(invariant, 0))
+        for invariant in INVARIANTS
+    ]
+    yield Block("heliograph_healed_invariants_total", "total", healed)
     yield _summary("pulsar_broker_lookup", cluster, figures.lookup_latency, _LOOKUP_QUANTILES)
     yield counter("pulsar_broker_lookup_answers", figures.lookups_answered)
     yield counter("pulsar_broker_lookup_failures", figures.lookups_failed)

@@ -19,7 +19,7 @@ from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import DEFAULTS, MAX_PARTITIONS, Policies, resolve
 from heliograph_broker.storage.store import LedgerStore
 
-from . import gates, records, timing
+from . import gates, invariants, records, timing
 from .admission import auto_topic_creation, check_new_topics
 from .compaction import CompactionQueue
 from .containment import Containment
@@ -136,6 +136,7 @@ class Broker:
         for key, value in self.store.scan(records.TOPIC):
             name = TopicName.parse(key[len(records.TOPIC) :].decode())
             topic = Topic(self, name, topic_decoder.decode(value))
+            invariants.heal_totals(topic)
             kept.update(topic.retain_in_store() | topic.compaction.retained_ledgers())
             self._register(topic)
         for key, value in self.store.scan(records.CURSOR):
@@ -144,7 +145,8 @@ class Broker:
             if isinstance(found, Topic):
                 found.restore_subscription(subscription, cursor_decoder.decode(value))
             else:
-                # The topic's deletion was durable before its cursor's.
+                # A topic of that name that comes later is another one.
+                invariants.note(self.figures, invariants.OWNER, topic=full_name, subscription=subscription)
                 self.records.delete(key)
         for key, value in self.store.scan(records.DAMAGED):
             found = self.topics.get(key[len(records.DAMAGED) :].decode())

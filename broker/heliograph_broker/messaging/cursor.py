@@ -112,6 +112,24 @@ class Cursor:
         self.acked.clear()
         self.partial.clear()
 
+    def highest(self) -> int:
+        """Offset of the last entry that is acknowledged, be it in part."""
+        return max(self.mark_delete, self.acked.max() if self.acked else -1, max(self.partial, default=-1))
+
+    def lift(self, mark_delete: int) -> None:
+        """Acknowledge what is gone up to ``mark_delete``; what is acknowledged beyond stays so. Figures do not move."""
+        self.mark_delete = mark_delete
+        self.acked.remove_range(0, mark_delete + 1)
+        self.partial = {offset: bits for offset, bits in self.partial.items() if offset > mark_delete}
+        self._absorb()
+
+    def cut(self, end: int) -> None:
+        """Forget what is said of entries from ``end`` on, which do not exist. Figures do not move."""
+        self.mark_delete = min(self.mark_delete, end - 1)
+        if self.acked:
+            self.acked.remove_range(end, self.acked.max() + 1)
+        self.partial = {offset: bits for offset, bits in self.partial.items() if offset < end}
+
     def first_unacked(self) -> int:
         """Offset of the oldest unacknowledged entry (it may not exist yet)."""
         return self.mark_delete + 1

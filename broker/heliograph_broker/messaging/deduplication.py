@@ -21,7 +21,7 @@ from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.protocol.frames import peek_metadata
 
-from . import records
+from . import invariants, records
 
 if TYPE_CHECKING:
     from heliograph_broker.resources.names import TopicName
@@ -89,7 +89,14 @@ class Deduplication:
         self._waiting: deque[_Duplicate] = deque()
         #: When a producer was last known to be there, monotonic.
         self._active_ms: dict[str, int] = {}
-        if stored is None:
+        if stored is not None:
+            position = msgspec.msgpack.decode(stored, type=records.SnapshotPosition)
+            topic.records.version = max(topic.records.version, position.version)
+            self._covered = invariants.heal_snapshot(topic, position.offset)
+            if self._covered != position.offset:
+                self.recover()
+                topic.records.commit(self)
+        else:
             # At once: that entries before this one do not count must survive a crash too.
             topic.records.commit(self)
 
@@ -225,11 +232,8 @@ class Deduplication:
         record = msgspec.msgpack.decode(self._stored, type=records.DeduplicationRecord)
         self._stored = None
         topic = self._topic
-        topic.records.version = max(topic.records.version, record.version)
         durable = self._durable = record.sequence_ids
-        self._covered = record.offset
-        offset = max(record.offset, topic.first_offset)
-        for metadata in topic.metadata_from(offset, peek_metadata):
+        for metadata in topic.metadata_from(self._covered, peek_metadata):
             self._since_snapshot += 1
             if _completes_message(metadata):
                 last = _sequence_ids(metadata)[1]

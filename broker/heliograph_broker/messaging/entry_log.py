@@ -215,6 +215,11 @@ class EntryLog:
         too_old = now - ledger.created_ms >= config.ledger_max_age_ms
         return ledger.entries >= config.ledger_max_entries or (too_old and ledger.entries > 0)
 
+    def begin_ledger(self) -> None:
+        """Close the open ledger, if there is one: what is published next has ids that were never given."""
+        if self.ledgers:
+            self._roll_ledger(self.host.clock.now_ms())
+
     def _roll_ledger(self, now: int) -> None:
         """Close the open ledger and begin the next; its record is durable before the first receipt from it."""
         ledger = LedgerInfo(self.host.store.next_ledger_id(), self._next_offset, now)

@@ -161,6 +161,8 @@ class BrokerFigures:
         self.lookups_failed = 0
         #: Time (s) of each look at what is due: quotas by age, expiry, retention.
         self.policy_checks = Histogram((5.0, 10.0, 30.0, 60.0, 300.0))
+        #: How often an invariant of the stored records was found broken, and healed, when they were loaded.
+        self.healed_invariants: dict[str, int] = {}
         #: Connections that are not read from because too much waits for the store.
         self.throttled_connections: Callable[[], int] = int
         #: Bytes sent to consumers that their connections have not taken yet.

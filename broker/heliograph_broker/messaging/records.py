@@ -152,6 +152,13 @@ class DeduplicationRecord(msgspec.Struct):
     version: int = 0
 
 
+class SnapshotPosition(msgspec.Struct):
+    """Of a :class:`DeduplicationRecord` all but the ids."""
+
+    offset: int
+    version: int = 0
+
+
 class SchemaRecord(msgspec.Struct):
     """One stored version of a topic's schema; the version is its index in the list."""
 

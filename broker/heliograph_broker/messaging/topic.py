@@ -18,7 +18,7 @@ from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import DEFAULTS, Policies
 from heliograph_broker.storage.entry import Entry
 
-from . import records, timing
+from . import invariants, records, timing
 from .backlog_quota import QuotaState
 from .batches import is_batch
 from .compacted_view import CompactedView
@@ -366,11 +366,14 @@ class Topic(SubscribedLog):
     def restore_subscription(self, name: str, record: records.CursorRecord) -> None:
         """Put back a durable subscription at start-up."""
         cursor = Cursor.from_record(record)
+        healed = invariants.heal_cursor(self, name, cursor)
         subscription = Subscription(self, name, cursor, properties=record.properties, created_ms=record.created_ms)
         if record.owed_from >= 0:
             subscription.view = CompactedView(subscription, record.owed_from)
         self.subscriptions[name] = subscription
         self.records.version = max(self.records.version, record.version)
+        if healed:
+            self.records.commit(subscription)
         self.host.subscription_added(subscription)
 
     def subscription(self, name: str) -> Subscription:
