@@ -27,10 +27,11 @@ _RETRY_S = 5.0
 #: the file system's syncs waiting.
 _CUT_BYTES = 2 * 1024 * 1024
 _CUT_PAUSE_S = 0.02
-#: While what is live shrinks by more than this share from one look to the next, nothing is given back: what would be
-#: copied now is dead in a moment, and the disk belongs to those who publish. Nor for so many looks afterwards.
+#: While what is live shrinks by more than this share from one look to the next, nothing is copied: it would be dead in
+#: a moment, and the disk belongs to those who publish. Nor for so many looks afterwards, but for so long at most (s).
 _SHRINKING = 1 / 8
 _LOOKS_AFTER = 3
+_PUT_OFF_S = 10.0
 
 
 class SegmentSet:
@@ -59,6 +60,7 @@ class SegmentSet:
         self._dirty = True
         self._wrote = self._quiet = self._pressed = False
         self._live_before = self._shrinking = 0
+        self._put_off_since: float | None = None
         self._other_bytes = 0
         self._writing = self._seal_wanted = False
         self._seal_at = self._retry_at = clock.monotonic()
@@ -215,12 +217,10 @@ class SegmentSet:
 
     def _reclaim(self) -> None:
         """Unlink dead segments, begin to write anew what wastes space. Cheap if nothing changed."""
-        if not self._dirty or self._closed or (self._shrinking and not self._pressed):
+        if not self._dirty or self._closed:
             return
         for segment in [each for each in self._segments[:-1] if not each.live_entries and not each.busy]:
             self._remove(segment)
-        if self._rewriting is not None:
-            return
         now = self._clock.monotonic()
         staying = self._other_bytes + self.disk_bytes() - self._leaving_bytes
         wasting = self._pressed or reclaim.wasteful(staying, self.live_bytes(), self._segment_bytes)
@@ -228,7 +228,7 @@ class SegmentSet:
         self._dirty = wasting
         if wasting:
             self._seal_wasteful(now)
-        if now < self._retry_at:
+        if self._rewriting is not None or now < self._retry_at or self._put_off(now):
             self._dirty = True
             return
         chosen = reclaim.choose(
@@ -236,6 +236,15 @@ class SegmentSet:
         )
         if chosen:
             self._rewrite(chosen)
+
+    def _put_off(self, now: float) -> bool:
+        """Return whether copies wait because what is live shrinks."""
+        if not self._shrinking or self._pressed:
+            self._put_off_since = None
+            return False
+        if self._put_off_since is None:
+            self._put_off_since = now
+        return now - self._put_off_since < _PUT_OFF_S
 
     def _seal_wasteful(self, now: float) -> None:
         """Close the open segment if much of the waste is in it; while it is being written, as soon as it is not."""
