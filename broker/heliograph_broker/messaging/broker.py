@@ -46,7 +46,7 @@ from .schema_registry import SchemaRegistry
 from .subscription import Subscription
 from .tail_cache import TailCache
 from .topic import Topic
-from .topic_list import TopicListWatcher
+from .topic_list import TopicWatches
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +77,7 @@ class Broker:
         #: What is durable and of no topic.
         self.records = BrokerRecords(self.record_writer)
         self.schemas = SchemaRegistry(self.records.put, self.records.delete)
-        self.watchers: set[TopicListWatcher] = set()
+        self.watches = TopicWatches()
         #: What holds where no level says anything, and what caps all levels.
         self.said_defaults = Policies()
         self.broker_policies = DEFAULTS
@@ -190,6 +190,7 @@ class Broker:
         attempt("records", "flush", self.record_writer.run)
         attempt("delayed delivery", "run", partial(self._delayed_topics.run, now))
         attempt("store", "maintain", self._maintain_when_due)
+        attempt("topic watchers", "tell", self.watches.run)
         attempt("containment", "retry", self.containment.run)
         attempt("dispatch rates", "resume", self.throttled.run)
         attempt("inactivity", "delete", self.inactivity.run)
@@ -382,8 +383,8 @@ class Broker:
             topic = NonPersistentTopic(self, name)
             topic.properties = properties
         self._register(topic)
-        for watcher in list(self.watchers):
-            watcher.topic_created(name.namespace_name, str(name))
+        if topic.persistent:
+            self.watches.created(name.namespace_name, str(name))
         return topic
 
     def create_partitioned_topic(
@@ -480,8 +481,7 @@ class Broker:
             self._delayed_topics.forget(topic)
         if name.partition < 0:
             self.schemas.delete(self.schema_key(name))
-        for watcher in list(self.watchers):
-            watcher.topic_deleted(name.namespace_name, str(name))
+        self.watches.deleted(name.namespace_name, str(name))
 
     def delete_partitioned_topic(self, name: TopicName, force: bool = False) -> None:
         """Delete a partitioned topic and all its partitions, or nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph_broker.messaging.admission import auto_topic_creation
 from heliograph_broker.messaging.errors import BrokerError, InvalidTopicName, TopicNotFound
-from heliograph_broker.messaging.topic_list import TopicListWatcher, TopicPattern, topics_hash
+from heliograph_broker.messaging.topic_list import TopicPattern, topics_hash
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.resources.names import InvalidName, TopicName
 
@@ -117,9 +117,7 @@ def watch_topic_list(session: Session, command: wire.BaseCommand, entry: bytes) 
         session.send(change)
 
     _end_watch(session, watcher_id)
-    watcher = TopicListWatcher(request.namespace, pattern, topics, update)
-    session.watchers[watcher_id] = watcher
-    session.broker.watchers.add(watcher)
+    session.watchers[watcher_id] = session.broker.watches.watch(request.namespace, pattern, topics, update)
     answer = wire.BaseCommand(type=wire.BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
     success = answer.watchTopicListSuccess
     success.request_id = request.request_id
@@ -138,4 +136,4 @@ def watch_topic_list_close(session: Session, command: wire.BaseCommand, entry: b
 def _end_watch(session: Session, watcher_id: int) -> None:
     watcher = session.watchers.pop(watcher_id, None)
     if watcher is not None:
-        session.broker.watchers.discard(watcher)
+        session.broker.watches.end(watcher)

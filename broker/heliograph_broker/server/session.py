@@ -149,7 +149,7 @@ class Session(asyncio.BufferedProtocol):
         for producer_id in list(self.held_producers):
             self.stop_holding(producer_id)
         while self.watchers:
-            self.broker.watchers.discard(self.watchers.popitem()[1])
+            self.broker.watches.end(self.watchers.popitem()[1])
         for producer in list(self.producers.values()):
             self.forget_producer(producer)
         for consumer in list(self.consumers.values()):

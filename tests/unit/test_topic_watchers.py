@@ -1,0 +1,113 @@
+"""Watchers of topic lists: told everything that changed, with the hash of what there is then, at the cost of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from heliograph_broker.messaging import topic_list
+from heliograph_broker.messaging.topic_list import TopicListWatcher, TopicPattern, topics_hash
+from heliograph_broker.resources.names import TopicName
+
+from tests.support.core import Core
+
+NAMESPACE = "public/default"
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Core]:
+    opened = Core(tmp_path / "d")
+    yield opened
+    opened.close()
+
+
+class Watching:
+    """A client that keeps its list by what it is told, and compares the hash each time."""
+
+    def __init__(self, core: Core, pattern: str = f"persistent://{NAMESPACE}/.*") -> None:
+        compiled = TopicPattern(pattern)
+        self.known = {topic for topic in core.broker.list_topics(NAMESPACE) if compiled.matches(topic)}
+        self.updates = 0
+        self.watcher: TopicListWatcher = core.broker.watches.watch(NAMESPACE, compiled, self.known, self.update)
+
+    def update(self, new: list[str], deleted: list[str], list_hash: str) -> None:
+        self.updates += 1
+        assert set(deleted) <= self.known
+        self.known -= set(deleted)
+        assert not set(new) & self.known
+        self.known |= set(new)
+        assert topics_hash(self.known) == list_hash
+
+
+def topic(name: str) -> TopicName:
+    return TopicName.parse(name)
+
+
+def test_watchers_hear_of_what_matches(core: Core) -> None:
+    core.topic("a1")
+    every, only_b = Watching(core), Watching(core, f"persistent://{NAMESPACE}/b.*")
+    core.topic("b1")
+    core.topic("a2")
+    core.broker.delete_topic(topic("a1"))
+    assert (every.updates, only_b.updates) == (0, 0)
+    core.advance(50)
+    assert every.known == set(core.broker.list_topics(NAMESPACE))
+    assert only_b.known == {f"persistent://{NAMESPACE}/b1"}
+    assert (every.updates, only_b.updates) == (1, 1)
+    core.advance(50)
+    assert every.updates == 1
+
+
+def test_a_topic_that_came_and_went_is_not_told_and_one_that_came_back_is_told_as_both(core: Core) -> None:
+    core.topic("kept")
+    watching = Watching(core)
+    core.topic("short")
+    core.broker.delete_topic(topic("short"))
+    core.advance(50)
+    assert watching.updates == 0
+    told: list[tuple[list[str], list[str]]] = []
+    core.broker.watches.watch(
+        NAMESPACE, watching.watcher.list.pattern, watching.known, lambda new, gone, _: told.append((new, gone))
+    )
+    core.broker.delete_topic(topic("kept"))
+    core.topic("kept")
+    core.advance(50)
+    name = f"persistent://{NAMESPACE}/kept"
+    assert told == [([name], [name])]
+
+
+def test_who_comes_later_hears_only_of_what_it_does_not_know(core: Core) -> None:
+    early = Watching(core)
+    core.topic("a")
+    late = Watching(core)
+    core.topic("b")
+    core.advance(50)
+    names = {f"persistent://{NAMESPACE}/{name}" for name in "ab"}
+    assert early.known == late.known == names
+    assert (early.updates, late.updates) == (2, 1)
+
+
+def test_nobody_is_told_after_the_end(core: Core) -> None:
+    one, other = Watching(core), Watching(core)
+    core.topic("a")
+    core.broker.watches.end(one.watcher)
+    core.advance(50)
+    assert (one.updates, other.updates) == (0, 1)
+    core.broker.watches.end(other.watcher)
+    core.topic("b")
+    core.advance(50)
+    assert other.updates == 1
+    assert core.broker.watches._lists == {}
+
+
+@pytest.mark.parametrize("partitions", [10, 300])
+def test_any_number_of_changes_and_watchers_cost_one_hash(core: Core, partitions: int) -> None:
+    watching = [Watching(core) for _ in range(20)]
+    with patch.object(topic_list, "topics_hash", side_effect=topics_hash) as hashes:
+        core.broker.create_partitioned_topic(topic("parted"), partitions)
+        core.advance(50)
+    assert hashes.call_count == 1
+    assert {client.updates for client in watching} == {1}
+    assert all(len(client.known) == partitions for client in watching)
