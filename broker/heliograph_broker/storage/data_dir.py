@@ -25,7 +25,10 @@ class DataDir:
         self.path = path
         self.disk = disk
         try:
+            created = not disk.exists(path)
             disk.make_directory(path)
+            if created:
+                disk.sync_directory(path.parent)
             self._lock = disk.lock(path / "LOCK", f"{os.getpid()}\n")
         except FileExistsError:
             raise DataDirError(f"{path} is not a directory") from None
@@ -39,6 +42,8 @@ class DataDir:
         try:
             self._check_format()
             disk.make_directory(self.segments)
+            # FORMAT's name as well, which an earlier start may have left unsynced.
+            disk.sync_directory(path)
         except DataDirError:
             self.close()
             raise
@@ -55,7 +60,6 @@ class DataDir:
             temporary = marker.with_suffix(".tmp")
             disk.write(temporary, f"{FORMAT_LINE}\n".encode())
             disk.rename(temporary, marker)
-            disk.sync_directory(self.path)
             return
         found = disk.read(marker).decode(errors="replace").strip()
         if found != FORMAT_LINE:

@@ -21,6 +21,7 @@ import structlog
 from .data_dir import DataDir
 from .disk import Disk
 from .entry import Entry
+from .environment import open_writable
 from .failure import StorageFull, StoreFailed, breaks_store, lacks_space
 from .group import Committed, Durable, EntrySink, Group, RecordSource, StoreStats, check_record
 from .scheduler import InlineScheduler, Scheduler
@@ -360,7 +361,7 @@ def open_metadata(disk: Disk, path: Path, map_bytes: int) -> lmdb.Environment:
     """
     temporary = path.with_suffix(".tmp")
     disk.remove(temporary)
-    environment = disk.open_environment(path, map_bytes)
+    environment = open_writable(disk, path, map_bytes)
     pages = environment.info()["last_pgno"] + 1
     stat = environment.stat()
     used = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]

@@ -18,6 +18,7 @@ from .chunk import KEY
 from .damage import DamagedEntries
 from .disk import Disk
 from .entry import Entry, EntryHeader
+from .environment import open_writable
 
 T = TypeVar("T")
 
@@ -110,13 +111,11 @@ class Segment:
     def environment(self) -> lmdb.Environment:
         """Return the environment, created or opened at first use."""
         if self._env is None:
-            created = not self.disk.exists(self.path)
-            # What nobody writes any more needs no table of readers.
-            self._env = self.disk.open_environment(
-                self.path, self._map_size, readonly=not self._writable, lock=self._writable
-            )
-            if created:
-                self.disk.sync_directory(self.path.parent)
+            if self._writable:
+                self._env = open_writable(self.disk, self.path, self._map_size)
+            else:
+                # What nobody writes any more needs no table of readers.
+                self._env = self.disk.open_environment(self.path, self._map_size, readonly=True, lock=False)
         return self._env
 
     def create(self, path: Path) -> lmdb.Environment:
@@ -379,6 +378,8 @@ class Segment:
             # Nothing was ever written to it.
             return
         disk.rename(self.path, leaving)
+        # Cut short under its old name, the next start would take it for a segment.
+        disk.sync_directory(leaving.parent)
         for _ in disk.shrink(leaving, cut_bytes):
             if not pause():
                 return

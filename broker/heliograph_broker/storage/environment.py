@@ -1,0 +1,32 @@
+"""An environment that is there is whole: a power cut while one is created leaves it complete, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lmdb
+
+from .disk import Disk
+
+#: Of an environment that is being created; a start takes it away.
+_NEW_SUFFIX = ".new"
+
+
+def open_writable(disk: Disk, path: Path, map_bytes: int) -> lmdb.Environment:
+    """Open or create the environment in the file ``path``; its name and first pages are durable when this returns.
+
+    LMDB itself syncs the first pages of a new file with the first commit only: a power cut before that would leave
+    a file it refuses to open. Raises :class:`lmdb.Error` or :class:`OSError`.
+    """
+    if not disk.exists(path):
+        new = path.with_suffix(_NEW_SUFFIX)
+        disk.remove(new)
+        environment = disk.open_environment(new, map_bytes, lock=False)
+        try:
+            environment.sync(True)
+        finally:
+            environment.close()
+        disk.rename(new, path)
+    # Of a file that is there, too: whoever created it may have failed, or died, just here.
+    disk.sync_directory(path.parent)
+    return disk.open_environment(path, map_bytes)
