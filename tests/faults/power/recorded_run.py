@@ -1,0 +1,225 @@
+"""A whole broker under load in this process, for ``strace`` to record: ``python -m tests.faults.power.recorded_run``.
+
+Arguments: the data directory, the file of promises, a seed. Each promise the broker makes is written to that file, one
+JSON line a write, at the moment a client knows it: in the recording the writes to the two places are in one order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from heliograph_broker.config import BrokerConfig
+from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.standalone import Standalone
+
+from tests.faults.rest import call
+from tests.integration.wire.client import make_batch, make_entry
+from tests.support.wire_link import AckAnswer, Type, WireLink
+
+#: Small, so that ledgers and segments end, are trimmed, written anew and unlinked all the time.
+SETTINGS = {"ledger_max_entries": 20, "segment_bytes": 1024 * 1024}
+SUBSCRIPTIONS = (("shared", wire.CommandSubscribe.Shared), ("failover", wire.CommandSubscribe.Failover))
+LIVES = 2
+LOAD_S = 3.0
+#: Metadata that comes and goes again leaves free pages, which the next start takes away.
+FILLING_RECORDS, FILLING_BYTES = 80, 80 * 1024
+WITHIN_S = 20.0
+
+
+class Promise:
+    """Writes what a client was promised."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def __call__(self, kind: str, *what: object) -> None:
+        os.write(self._descriptor, json.dumps([kind, *what]).encode() + b"\n")
+
+
+class Producer:
+    """Publishes to one topic with a window of unanswered entries."""
+
+    def __init__(self, topic: str, rng: Random, promise: Promise) -> None:
+        self.going_on = True
+        self._topic = topic
+        self._rng = rng
+        self._promise = promise
+        self._numbers = itertools.count(1)
+        self._unanswered: deque[tuple[str, int]] = deque()
+
+    async def open(self, url: str, life: int) -> None:
+        self._life = life
+        self._link = await WireLink.connect(url)
+        self._link.on_receipt = self._receipted
+        self._id = await self._link.producer(self._topic)
+        for _ in range(8):
+            self._publish()
+
+    def _publish(self) -> None:
+        if not self.going_on:
+            return
+        number = next(self._numbers)
+        body = f"{self._topic}:{self._life}:{number} ".encode().ljust(self._rng.choice((200, 800, 2000, 5000)), b".")
+        messages = self._rng.choice((1, 1, 4))
+        if messages == 1:
+            entry = make_entry(body, sequence_id=number)
+        else:
+            entry = make_batch([body[: len(body) // 3]] * messages, sequence_id=number)
+        self._unanswered.append((entry.hex()[:16], messages))
+        self._link.send(Type.SEND, entry, producer_id=self._id, sequence_id=number, num_messages=messages)
+
+    def _receipted(self, receipt: wire.CommandSendReceipt) -> None:
+        at = receipt.message_id
+        checksum, messages = self._unanswered.popleft()
+        self._promise("stored", self._topic, at.ledgerId, at.entryId, checksum, messages)
+        if self.going_on:
+            # Slowly: what counts is the number of syncs, not of bytes.
+            asyncio.get_running_loop().call_later(self._rng.random() * 0.2, self._publish)
+
+    def finished(self) -> bool:
+        self._link.check()
+        return not self._unanswered
+
+    def close(self) -> None:
+        self._link.close()
+
+
+class Consumer:
+    """Acknowledges most of what comes; every other acknowledgment without a receipt, as clients do by default."""
+
+    def __init__(self, topic: str, name: str, kind: int, rng: Random, promise: Promise) -> None:
+        self._topic = topic
+        self._name = name
+        self._kind = kind
+        self._rng = rng
+        self._promise = promise
+        self._asked: dict[int, list[list[int]]] = {}
+        self._held: list[list[int]] = []
+
+    async def open(self, url: str) -> None:
+        self._link = await WireLink.connect(url)
+        self._link.on_message = self._on_message
+        self._link.on_ack = self._on_ack
+        self._held = []
+        self._asked = {}
+        self._id = await self._link.subscribe(self._topic, self._name, subType=self._kind)
+        self._promise("subscribed", self._topic, self._name)
+        self._link.flow(self._id, 1 << 30)
+
+    def _on_message(self, message: wire.CommandMessage, entry: bytes) -> None:
+        self._held.append([message.message_id.ledgerId, message.message_id.entryId])
+        if len(self._held) >= 12:
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        cumulative = self._kind == wire.CommandSubscribe.Failover
+        held, self._held = self._held, []
+        if not cumulative:
+            # Some stay for good: segments that hold little that is wanted are written anew.
+            held = [each for each in held if self._rng.random() > 0.04]
+        if not held:
+            return
+        receipt = self._rng.random() < 0.5
+        self._promise("asked", self._topic, self._name, held)
+        ids = [wire.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in held]
+        request = self._link.ack(self._id, ids[-1:] if cumulative else ids, cumulative=cumulative, receipt=receipt)
+        if receipt:
+            self._asked[request] = held
+
+    def _on_ack(self, answer: AckAnswer) -> None:
+        assert not answer.error, answer
+        self._promise("settled", self._topic, self._name, self._asked.pop(answer.request_id))
+
+    def finished(self) -> bool:
+        self._link.check()
+        return not self._asked
+
+    def close(self) -> None:
+        self._link.close()
+
+
+async def run(data_dir: Path, promise: Promise, seed: int) -> None:
+    rng = Random(seed)
+    config = BrokerConfig(data_dir=str(data_dir), broker_port=0, http_port=0, disk_reserve_bytes=0, **SETTINGS)  # type: ignore[arg-type]
+    topics = [f"persistent://public/default/t{number}" for number in range(3)]
+    producers = {topic: Producer(topic, rng, promise) for topic in topics}
+    consumers = {
+        (topic, name): Consumer(topic, name, kind, rng, promise) for topic in topics for name, kind in SUBSCRIPTIONS
+    }
+    for life in range(LIVES):
+        broker = Standalone(config, [])
+        await broker.start()
+        promise("ready", life)
+        if life == 0:
+            # By name: only then does what is acknowledged go at once.
+            retention = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+            url = f"{broker.http_url}/admin/v2/namespaces/public/default/retention"
+            await asyncio.to_thread(call, url, "POST", retention)
+            promise("retention", 0)
+        await _load(broker, list(producers.values()), list(consumers.values()), life)
+        store = broker.broker.store
+        for key in range(FILLING_RECORDS):
+            store.put(b"filling/%d" % key, bytes(FILLING_BYTES))
+        await _committed(store.after_commit)
+        for key in range(FILLING_RECORDS):
+            store.delete(b"filling/%d" % key)
+        await _committed(store.after_commit)
+        await broker.stop()
+        promise("stopped", life)
+
+
+async def _committed(after_commit: Callable[[Callable[[Exception | None], None]], None]) -> None:
+    done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+    after_commit(done.set_result)
+    error = await asyncio.wait_for(done, WITHIN_S)
+    if error is not None:
+        raise error
+
+
+async def _load(broker: Standalone, producers: list[Producer], consumers: list[Consumer], life: int) -> None:
+    url = broker.broker_url
+    for consumer in consumers:
+        await consumer.open(url)
+    for producer in producers:
+        producer.going_on = True
+        await producer.open(url, life)
+    # A topic that comes and goes: its ledgers are dropped as a whole.
+    passing = f"persistent://public/default/passing-{life}"
+    link = await WireLink.connect(url)
+    await link.subscribe(passing, "s")
+    made = await link.producer(passing)
+    for number in range(50):
+        link.send(Type.SEND, make_entry(bytes(2000)), producer_id=made, sequence_id=number, num_messages=1)
+    await link.ping()
+    await asyncio.sleep(LOAD_S / 2)
+    url = f"{broker.http_url}/admin/v2/persistent/public/default/passing-{life}?force=true"
+    await asyncio.to_thread(call, url, "DELETE")
+    await asyncio.sleep(LOAD_S / 2)
+    for producer in producers:
+        producer.going_on = False
+    clients: list[Producer | Consumer] = [*producers, *consumers]
+    async with asyncio.timeout(WITHIN_S):
+        while not all(client.finished() for client in clients):
+            # An answered ping: what was sent before has been dealt with.
+            await link.ping()
+    link.close()
+    for client in clients:
+        client.close()
+
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(run(Path(sys.argv[1]), Promise(Path(sys.argv[2])), int(sys.argv[3])))
+    except BaseException:
+        traceback.print_exc()
+        # The store's threads would keep the process.
+        os._exit(1)
