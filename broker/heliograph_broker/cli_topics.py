@@ -113,10 +113,16 @@ def stats(topic: TopicArgument, as_json: AsJson = False, http_url: HttpUrl = DEF
     print(f"{name}{kind}")
     print(
         f"received {format_count(answer['msgInCounter'])} messages, {readable_size(answer['bytesInCounter'])}; "
-        f"stored {readable_size(answer['storageSize'])}; producers {len(answer['publishers'])}\n"
+        f"stored {readable_size(answer['storageSize'])}; producers {len(answer['publishers'])}"
     )
+    if answer["keptByLedgerMessages"]:
+        print(
+            f"{format_count(answer['keptByLedgerMessages'])} messages, {readable_size(answer['keptByLedgerSize'])}, "
+            "stay only as long as their ledger: no retention is set"
+        )
+    print()
     if not answer["subscriptions"]:
-        print("no subscriptions: nothing is kept beyond what retention says")
+        print("no subscriptions")
         return
     table = new_table("SUBSCRIPTION", "TYPE", ">CONSUMERS", ">DELIVERED", ">BACKLOG", ">BYTES", ">OLDEST")
     now_ms = SystemClock().now_ms()

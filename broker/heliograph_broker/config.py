@@ -25,6 +25,7 @@ RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
     "max_message_size": (1, None),
     "ledger_max_entries": (1, None),
     "ledger_max_age_ms": (1, None),
+    "ledger_max_bytes": (1, None),
     "deduplication_inactivity_ms": (1, None),
     # The beginning of a frame is kept beside it, so it must take many.
     "receive_buffer_bytes": (16 * _KIB, None),
@@ -73,6 +74,8 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     """A ledger is closed and a new one begun after so many entries."""
     ledger_max_age_ms: int = 240 * _MINUTE_MS
     """A ledger that holds entries is closed at this age."""
+    ledger_max_bytes: int = 2048 * _MIB
+    """A ledger is closed and a new one begun when its entries have so many bytes."""
 
     max_unacked_per_consumer: int = 50_000
     """A Shared or Key_Shared consumer gets no more messages while it has so many unacknowledged; 0: no limit."""

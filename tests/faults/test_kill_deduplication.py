@@ -16,6 +16,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 
 from .resending import WITHIN_S, Audit, Resender
+from .rest import keep_nothing
 
 TOPIC = "killed"
 #: Small, so that ledgers roll and the snapshot is behind by many of them.
@@ -31,6 +32,7 @@ def _call(url: str, body: object = None, method: str = "GET") -> str:
 
 async def _kills(broker: BrokerProcess, rounds: int, rng: random.Random) -> tuple[list[Resender], Audit]:
     await asyncio.to_thread(_call, f"{broker.http_url}/admin/v2/namespaces/public/default/deduplication", True, "POST")
+    await asyncio.to_thread(keep_nothing, broker.http_url)
     resenders = [Resender("few", 3, TOPIC), Resender("many", 300, TOPIC)]
     audit = Audit(TOPIC)
     for number in range(rounds + 1):

@@ -19,6 +19,7 @@ from tests.support.wire_link import Type, WireLink
 
 from .kill_load import LoadConsumer, LoadProducer, check_backlog, get_json
 from .promises import Promises, SubscriptionPromises
+from .rest import keep_nothing
 
 TOPIC = "killed"
 #: Small, so that ledgers roll and segments are rewritten and unlinked many times a round.
@@ -104,6 +105,7 @@ class KillRounds:
 
 async def kill_rounds(broker: BrokerProcess, rounds: int, rng: random.Random) -> KillRounds:
     run = KillRounds(broker, rng)
+    await asyncio.to_thread(keep_nothing, broker.http_url)
     await run.create_subscriptions()
     for number in range(rounds):
         try:

@@ -6,7 +6,10 @@ from typing import Any, NamedTuple
 
 
 class Sample(NamedTuple):
-    """``one`` and ``other`` are different documents; ``default`` is what ``applied=true`` answers before any is set."""
+    """``one`` and ``other`` are different documents; ``default`` is what ``applied=true`` answers before any is set.
+
+    A ``default`` of None: 204.
+    """
 
     namespace: str
     topic: str
@@ -54,7 +57,7 @@ def _inactive(mode: str, seconds: int, delete: bool) -> dict[str, Any]:
 _SUBSCRIBE = "allowAutoSubscriptionCreation"
 
 SAMPLES = [
-    Sample("retention", "retention", _retention(60, 512), _retention(-1, 10), _retention(0, 0)),
+    Sample("retention", "retention", _retention(60, 512), _retention(-1, 10), None),
     Sample("messageTTL", "messageTTL", 3600, 0, 0, in_query=True),
     Sample("deduplication", "deduplicationEnabled", True, False, False),
     Sample("deduplication", "deduplication", True, False, False),

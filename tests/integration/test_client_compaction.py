@@ -29,9 +29,16 @@ from tests.support.broker_process import BrokerProcess
 
 
 def keep_all(broker: RunningBroker, topic: str) -> None:
-    """Retain what is acknowledged."""
+    """Make a topic that retains what is acknowledged."""
     rest(broker, "PUT", f"persistent/public/default/{topic}")
     retention = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+    rest(broker, "POST", f"persistent/public/default/{topic}/retention", retention)
+
+
+def keep_nothing(broker: RunningBroker, topic: str) -> None:
+    """Make a topic that lets go at once what is acknowledged, and compacted."""
+    rest(broker, "PUT", f"persistent/public/default/{topic}")
+    retention = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
     rest(broker, "POST", f"persistent/public/default/{topic}/retention", retention)
 
 
@@ -122,7 +129,7 @@ def test_reader_at_the_end_of_the_view_knows_that_nothing_is_left(
 def test_view_outlives_the_originals_and_seeks_find_their_places(
     client: pulsar.Client, broker: RunningBroker, topic: str
 ) -> None:
-    rest(broker, "PUT", f"persistent/public/default/{topic}")
+    keep_nothing(broker, topic)
     compact(broker, topic)
     producer = client.create_producer(topic)
     ids = publish(producer, *((f"k{i % 6}", b"%d" % i) for i in range(10)))
@@ -167,7 +174,7 @@ def test_backlog_of_a_consumer_of_the_view_comes_to_zero(
 def test_consumer_that_comes_after_the_originals_went_gets_the_view_once(
     client: pulsar.Client, broker: RunningBroker, topic: str
 ) -> None:
-    rest(broker, "PUT", f"persistent/public/default/{topic}")
+    keep_nothing(broker, topic)
     compact(broker, topic)
     publish(client.create_producer(topic), *((f"k{i % 3}", b"%d" % i) for i in range(9)))
     compact(broker, topic)
@@ -226,7 +233,7 @@ def test_view_survives_a_restart(broker_factory: Callable[..., BrokerProcess], e
     process.start()
     client = connect(process.service_url)
     try:
-        rest(process, "PUT", "persistent/public/default/t")
+        keep_nothing(process, "t")
         compact(process, "t")
         producer = client.create_producer("t")
         publish(producer, *((f"k{i % 5}", b"%d" % i) for i in range(50)))
@@ -254,7 +261,7 @@ def test_kill_in_the_middle_of_a_compaction_loses_nothing(
     process.start()
     client = connect(process.service_url)
     try:
-        rest(process, "PUT", "persistent/public/default/t")
+        keep_nothing(process, "t")
         compact(process, "t")
         producer = client.create_producer("t", batching_enabled=True, block_if_queue_full=True)
         expected: dict[str, bytes] = {}

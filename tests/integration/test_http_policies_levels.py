@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import BacklogQuota, Policies, Rate, subscription_rate
+from heliograph_broker.resources.policies import BacklogQuota, Policies, Rate, Retention, subscription_rate
 
 from .http_api import HttpApi, running_api
 from .policy_samples import NAMESPACE_ONLY, SAMPLES, Sample
@@ -74,12 +74,31 @@ async def test_what_only_namespaces_have_is_set_replaced_and_removed(
     assert (await api.request("GET", f"{T}/t/{name}")).status == 404
 
 
+async def test_a_retention_that_nobody_set_is_not_one_of_nothing(api: HttpApi) -> None:
+    nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    for level in (N, f"{T}/t"):
+        assert await _read(api, f"{level}/retention") is None
+    assert await _read(api, f"{T}/t/retention?applied=true") is None
+    assert "retention_policies" not in await api.get(N)
+    await api.done("POST", f"{N}/retention", json.dumps(nothing))
+    assert await api.get(f"{N}/retention") == (await api.get(N))["retention_policies"] == nothing
+    assert await _read(api, f"{T}/t/retention") is None
+    assert await api.get(f"{T}/t/retention?applied=true") == nothing
+    await api.done("DELETE", f"{N}/retention")
+    assert await _read(api, f"{T}/t/retention?applied=true") is None
+    # A limit of 0/0 holds where nobody set a retention, too; of any other the figures are not what holds.
+    api.broker.set_broker_policies(Policies(), Policies(retention=Retention(3_600_000, -1)))
+    assert await _read(api, f"{T}/t/retention?applied=true") is None
+    api.broker.set_broker_policies(Policies(), Policies(retention=Retention(0, 0)))
+    assert await api.get(f"{T}/t/retention?applied=true") == nothing
+
+
 @pytest.mark.parametrize("topic", ["t", "p"])
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.topic)
 async def test_a_topics_word_counts_before_its_namespaces(api: HttpApi, topic: str, sample: Sample) -> None:
     path = f"{T}/{topic}/{sample.topic}"
     assert await _read(api, path) == sample.topic_unset
-    assert await api.get(f"{path}?applied=true") == sample.default
+    assert await _read(api, f"{path}?applied=true") == sample.default
     await api.done(sample.namespace_verb, f"{N}/{sample.namespace}", json.dumps(sample.one))
     assert await _read(api, path) == sample.topic_unset
     assert await api.get(f"{path}?applied=true") == sample.one

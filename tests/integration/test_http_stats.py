@@ -29,7 +29,7 @@ _TOPIC_FIELDS = _fields(
     subscriptions replication deduplicationStatus nonContiguousDeletedMessagesRanges
     nonContiguousDeletedMessagesRangesSerializedSize delayedMessageIndexSizeInBytes compaction ownerBroker
     topicCreationTimeStamp lastPublishTimeStamp oldestBacklogMessageSubscriptionName"""
-)
+) | {"keptByLedgerMessages", "keptByLedgerSize"}
 _SUBSCRIPTION_FIELDS = _fields(
     """msgRateOut msgThroughputOut bytesOutCounter msgOutCounter msgRateRedeliver messageAckRate chunkedMessageRate
     msgBacklog backlogSize earliestMsgPublishTimeInBacklog msgBacklogNoDelayed blockedSubscriptionOnUnackedMsgs

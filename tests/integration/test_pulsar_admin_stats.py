@@ -21,6 +21,8 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=f"pulsar-admin is 
 _DROPPED = {
     "firstConsumedFlowTimestamp",
     "firstMessagesSentTimestamp",
+    "keptByLedgerMessages",
+    "keptByLedgerSize",
     "lastPublishTimeStamp",
     "msgExpired",
     "properties",

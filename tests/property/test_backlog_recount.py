@@ -33,11 +33,9 @@ class BacklogMachine(RuleBasedStateMachine):
         self.entries: list[_Entry] = []
         self.unacked: dict[str, list[int]] = {"a": [], "b": []}
 
-    @initialize(keep=st.booleans())
-    def begin(self, keep: bool) -> None:
-        if keep:
-            retention = Policies(retention=Retention(time_ms=-1, size_bytes=-1))
-            self.core.broker.set_namespace_policies("public/default", retention)
+    @initialize(retention=st.sampled_from([None, Retention(0, 0), Retention(-1, -1)]))
+    def begin(self, retention: Retention | None) -> None:
+        self.core.broker.set_namespace_policies("public/default", Policies(retention=retention))
         topic = self.core.topic()
         for name in self.unacked:
             topic.create_subscription(name)

@@ -42,6 +42,8 @@ class History:
     def __init__(self, directory: Path, seed: int) -> None:
         self.rng = random.Random(seed)
         self.core = Core(directory, ledger_max_entries=self.rng.choice([3, 10, 1000]))
+        if self.rng.random() < 0.6:
+            self.core.keep_nothing()
         self.entries: list[list[Message]] = []
         self.horizon = -1
         self.kept: list[Place] = []

@@ -102,6 +102,8 @@ def test_every_history_leaves_each_message_stored_once_and_in_order(seed: int, m
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as directory:
         core = Core(Path(directory) / "data", ledger_max_entries=11)
+        if seed % 2:
+            core.keep_nothing()
         core.broker.set_namespace_policies("public/default", Policies(deduplication=True))
         core.topic().create_subscription("audit")
         core.commit()

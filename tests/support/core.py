@@ -16,6 +16,7 @@ from heliograph_broker.messaging.subscription import Subscription
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.resources.names import TopicName
+from heliograph_broker.resources.policies import Policies, Retention
 from heliograph_broker.storage.entry import Entry
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
 
@@ -136,6 +137,11 @@ class Core:
     def close(self) -> None:
         """End as a crash does: what was not committed is lost."""
         self.store.close(drain=False)
+
+    def keep_nothing(self) -> None:
+        """Let go at once what nobody has in a backlog, where a test sets no other retention."""
+        self.broker.set_broker_policies(Policies(retention=Retention(0, 0)), Policies())
+        self.commit()
 
     def topic(self, name: str = "t") -> Topic:
         topic = self.broker.get_or_create_topic(TopicName.parse(name))

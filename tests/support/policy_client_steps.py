@@ -79,7 +79,7 @@ class ClientSteps(ModelledBroker):
                 self._comes_back(topic, refused[1])
                 break
             require(not closed, f"{topic}: the producer was closed for {messages}, which fit")
-            oracle.entries.append(
+            oracle.add(
                 StoredEntry(
                     len(oracle.entries), len(frame), self.oracle.now, deliver_at, messages, bool(batch), key, own_ttls
                 )

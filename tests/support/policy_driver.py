@@ -174,7 +174,7 @@ class PolicyDriver(ClientSteps):
             self._set_broker_policies()
 
     def _set_broker_policies(self) -> None:
-        defaults = _policies({"retention": (0, 0)} | self.oracle.levels.get("broker", {}))
+        defaults = _policies(self.oracle.levels.get("broker", {}))
         limits = _policies(self.oracle.levels.get("broker limits", {}))
         self.core.broker.set_broker_policies(defaults, limits)
 

@@ -46,6 +46,9 @@ class HistoryMaker:
     def make(self) -> list[Step]:
         rng = self._rng
         steps = [self._policy() for _ in range(rng.randint(1, 3))]
+        if rng.random() < 0.5:
+            # Without it no level may set a retention, and data goes by the ledger.
+            steps.append(step("policy", level="broker", name="retention", value=(0, 0)))
         if rng.random() < 0.9:
             steps.append(step("create", topic="t", name="a", at="earliest"))
         if rng.random() < 0.7:

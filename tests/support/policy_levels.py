@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 #: One level's policies: the names of ``Policies``' fields with plain values; quotas are (limit, action), retention
-#: is (time, size). A missing name is "not set here".
+#: is (time, size). A missing name is "not set here". What comes of retention is (time, size, by ledger).
 Level = dict[str, Any]
 
 
@@ -24,20 +24,22 @@ class PolicyLevels:
 
     def policy(self, topic: str, name: str) -> Any:
         """What holds for a topic: its own word, else its namespace's, else the broker's; then the limits."""
-        value = None
+        value: Any = None
         for level in (f"topic:{topic}", f"namespace:{self._namespace_of[topic]}", "broker"):
             value = self.levels.get(level, {}).get(name)
             if value is not None:
                 break
+        if name == "retention":
+            value = (-1, -1, True) if value is None else (*value, False)
         for level in ("tenant limits", "broker limits"):
             cap = self.levels.get(level, {}).get(name)
             if cap is None:
                 continue
             if name == "message_ttl_ms":
                 value = lower(value, cap)
-            elif name == "retention" and value is not None:
-                limits = [lower(own, limit) for own, limit in zip(value, cap, strict=True)]
-                value = tuple(-1 if limit is None else limit for limit in limits)
+            elif name == "retention":
+                limits = [lower(own, limit) for own, limit in zip(value[:2], cap, strict=True)]
+                value = (*(-1 if limit is None else limit for limit in limits), value[2])
             elif name.startswith("backlog_quota") and cap[0] >= 0 and (not value or not 0 <= value[0] <= cap[0]):
                 value = cap
         if name in ("message_ttl_ms", "expires_ms"):

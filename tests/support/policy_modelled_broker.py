@@ -20,6 +20,9 @@ from .core import Client, Core
 from .policy_entries import decode
 from .policy_oracle_delivery import DeliveryOracle
 from .policy_oracle_state import (
+    LEDGER_AGE,
+    LEDGER_BYTES,
+    LEDGER_ENTRIES,
     Letter,
     Message,
     OracleSubscription,
@@ -58,7 +61,13 @@ class ModelledBroker:
     """A broker with three topics, of which ``d`` and ``e`` have a subscription ``watch``, and the oracle of them."""
 
     def __init__(self, directory: Path) -> None:
-        self.core = Core(directory, ledger_max_entries=5, tail_cache_bytes=1500)
+        self.core = Core(
+            directory,
+            ledger_max_entries=LEDGER_ENTRIES,
+            ledger_max_bytes=LEDGER_BYTES,
+            ledger_max_age_ms=LEDGER_AGE,
+            tail_cache_bytes=1500,
+        )
         broker = self.core.broker
         broker.create_tenant("acme", TenantRecord(allowed_clusters=[self.core.config.cluster_name]))
         for namespace in ("acme/live", "acme/dead"):
@@ -162,9 +171,7 @@ class ModelledBroker:
                 require((metadata.partition_key or None) == letter.key, f"{name}: {text} has another key")
                 message = Message(text, None, (*letter.message.died_in, letter.source), properties)
                 number = len(oracle.entries)
-                oracle.entries.append(
-                    StoredEntry(number, entry.size, entry.receive_ms, 0, [message], False, letter.key, True)
-                )
+                oracle.add(StoredEntry(number, entry.size, entry.receive_ms, 0, [message], False, letter.key, True))
                 for subscription in oracle.subscriptions.values():
                     subscription.unacked[number] = {0}
                 self.result.dead_lettered += 1

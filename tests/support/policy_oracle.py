@@ -245,10 +245,11 @@ class Oracle(PolicyLevels):
 
     def trim_point(self, topic: OracleTopic) -> int:
         """The first entry that must be kept."""
-        time, size = self.policy(topic.name, "retention") or (0, 0)
+        time, size, by_ledger = self.policy(topic.name, "retention")
         # The size is of what nobody has in a backlog any more: a slow subscription's backlog is beside it.
         backlogs = [number for subscription in topic.durable() for number in subscription.unacked]
         waiting = min(backlogs, default=len(topic.entries))
+        closed = self._closed_before(topic, waiting)
         for entry in topic.entries[topic.first : waiting]:
             from_here = sum(later.size for later in topic.entries[entry.number : waiting])
             if (
@@ -256,9 +257,17 @@ class Oracle(PolicyLevels):
                 and size != 0
                 and (time < 0 or self.now - entry.received < time)
                 and (size < 0 or from_here <= size)
+                and not (by_ledger and entry.number < closed)
             ):
                 return entry.number
         return waiting
+
+    def _closed_before(self, topic: OracleTopic, waiting: int) -> int:
+        """The end of the last closed ledger of which no entry waits."""
+        ends = topic.ledgers[1:]
+        if topic.ledgers and topic.ledger_is_closed(self.now):
+            ends = [*ends, len(topic.entries)]
+        return max((end for end in ends if end <= waiting), default=0)
 
     def trimmed(self, topic: OracleTopic, first: int, ticked: bool) -> None:
         """The broker now keeps entries from ``first`` on: say whether that is right."""

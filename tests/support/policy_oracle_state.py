@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+#: When a ledger is closed: entries, bytes, ms.
+LEDGER_ENTRIES, LEDGER_BYTES, LEDGER_AGE = 5, 900, 4000
+
 REFUSE, HOLD, EVICT = "producer_exception", "producer_request_hold", "consumer_backlog_eviction"
 #: Subscription types of which one consumer gets everything in order.
 IN_ORDER = ("Exclusive", "Failover")
@@ -111,6 +114,21 @@ class OracleTopic:
     #: Producers connected, and when somebody connected, left, or declared the topic last.
     producers: int = 0
     used: int = 0
+
+    #: Numbers of the entries that begin a ledger.
+    ledgers: list[int] = field(default_factory=list)
+
+    def ledger_is_closed(self, now: int) -> bool:
+        """Whether the newest ledger is full, or old enough, for the next entry to begin another one."""
+        ledger = self.entries[self.ledgers[-1] :]
+        full = len(ledger) >= LEDGER_ENTRIES or sum(entry.size for entry in ledger) >= LEDGER_BYTES
+        return full or now - ledger[0].received >= LEDGER_AGE
+
+    def add(self, entry: StoredEntry) -> None:
+        """An entry is published."""
+        if not self.ledgers or self.ledger_is_closed(entry.received):
+            self.ledgers.append(entry.number)
+        self.entries.append(entry)
 
     def kept(self) -> list[StoredEntry]:
         return self.entries[self.first :]

@@ -29,6 +29,7 @@ FOREVER = Policies(retention=Retention(-1, -1))
 @pytest.fixture
 def core(tmp_path: Path) -> Iterator[Core]:
     opened = Core(tmp_path / "d", ledger_max_entries=7)
+    opened.keep_nothing()
     yield opened
     opened.close()
 

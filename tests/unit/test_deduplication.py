@@ -26,6 +26,7 @@ HOUR_MS = 3_600_000
 @pytest.fixture
 def core(tmp_path: Path) -> Iterator[Core]:
     opened = Core(tmp_path / "d", deduplication_inactivity_ms=HOUR_MS)
+    opened.keep_nothing()
     opened.broker.set_namespace_policies("public/default", ON)
     opened.commit()
     yield opened

@@ -190,6 +190,7 @@ def test_a_held_producer_goes_on_by_itself_when_there_is_room(core: Core) -> Non
 
 
 def test_eviction_acknowledges_the_oldest_until_the_rest_fits(core: Core) -> None:
+    core.keep_nothing()
     size_quota(core, 1000, EVICT)
     topic = core.topic()
     subscription = topic.create_subscription("s")

@@ -462,6 +462,7 @@ def test_a_message_is_acknowledged_only_when_its_letter_is_durable(core: Core) -
 
 
 def test_without_a_dead_letter_topic_what_expires_is_gone(core: Core) -> None:
+    core.keep_nothing()
     set_policies(core, Policies(message_ttl_ms=SECOND))
     topic = core.topic()
     topic.create_subscription("s")

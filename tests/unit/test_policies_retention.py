@@ -59,25 +59,31 @@ def test_every_subscription_has_a_backlog_of_its_own(core: Core) -> None:
     assert (one.backlog_messages, other.backlog_messages) == (1, 3)
 
 
-def test_by_default_what_all_subscriptions_have_acknowledged_goes(core: Core) -> None:
+def test_by_default_what_all_subscriptions_have_acknowledged_goes_with_its_ledger(core: Core) -> None:
     topic = core.topic()
     one, other = topic.create_subscription("one"), topic.create_subscription("other")
     publish(core, topic, "a", "b", "c")
     acknowledge_all(core, one)
     other.acknowledge_up_to(1, None)
+    core.advance(4 * HOUR)
+    assert stored(core, topic) == ["a", "b", "c"]
+    acknowledge_all(core, other)
     settle(core)
-    assert stored(core, topic) == ["c"]
+    assert stored(core, topic) == []
 
 
-def test_by_default_a_topic_without_subscriptions_keeps_nothing(core: Core) -> None:
+def test_by_default_a_topic_without_subscriptions_keeps_messages_as_long_as_their_ledger(core: Core) -> None:
     topic = core.topic()
     publish(core, topic, "a")
+    core.advance(4 * HOUR - 1)
+    assert stored(core, topic) == ["a"]
     settle(core)
     assert stored(core, topic) == []
     assert topic.stored_bytes == 0
 
 
 def test_what_is_let_go_cannot_be_read_though_its_ledger_is_still_open(core: Core) -> None:
+    retain(core, 0, 0)
     topic = core.topic()
     subscription = topic.create_subscription("s")
     publish(core, topic, "a", "b")
@@ -210,7 +216,7 @@ def test_a_new_retention_applies_to_what_is_stored_already(core: Core) -> None:
     retain(core, -1, 600)
     settle(core)
     assert stored(core, topic) == ["c", "d"]
-    set_policies(core, Policies())
+    retain(core, 0, 0)
     settle(core)
     assert stored(core, topic) == []
 

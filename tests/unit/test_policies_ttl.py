@@ -80,6 +80,7 @@ def test_every_message_has_a_stopwatch_of_its_own(core: Core) -> None:
 
 
 def test_an_expired_message_is_let_go_unless_retention_keeps_it(core: Core) -> None:
+    core.keep_nothing()
     ttl(core, MINUTE)
     topic = core.topic()
     topic.create_subscription("s")

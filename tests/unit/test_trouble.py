@@ -76,6 +76,7 @@ class _Broken:
 def test_a_duty_that_raises_for_one_topic_leaves_the_others_alone(
     core: Core, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
+    core.keep_nothing()
     ttl = Policies(message_ttl_ms=5000)
     bad, good = _filled(core, "bad", ttl), _filled(core, "good", ttl)
     with monkeypatch.context() as patch:

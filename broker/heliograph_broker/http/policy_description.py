@@ -46,7 +46,7 @@ class PolicyPath(msgspec.Struct, frozen=True, kw_only=True):
     fields: tuple[str, ...]
     read: Read
     write: Write
-    #: what ``applied=true`` shows where no level says anything
+    #: what ``applied=true`` shows where no level says anything; None: 204
     otherwise: Callable[[BrokerConfig], Any]
     namespace: str | None = None
     topic: tuple[str, ...] = ()

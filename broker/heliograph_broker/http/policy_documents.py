@@ -176,7 +176,10 @@ def retention_from(document: RetentionDocument) -> Retention:
     return Retention(time_ms=scaled(minutes, MINUTE_MS), size_bytes=scaled(megabytes, MB))
 
 
-def retention_document(retention: Retention) -> RetentionDocument:
+def retention_document(retention: Retention) -> RetentionDocument | None:
+    """Return None where no level sets a retention; a limit of 0 that holds all the same is shown."""
+    if retention.by_ledger and not retention.keeps_nothing:
+        return None
     return RetentionDocument(up(retention.time_ms, MINUTE_MS), up(retention.size_bytes, MB))
 
 

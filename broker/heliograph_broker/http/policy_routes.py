@@ -70,7 +70,7 @@ def refuse_unstored(name: TopicName, policy: PolicyPath, path: str) -> None:
 
 
 def applied_document(broker: Broker, name: TopicName, policy: PolicyPath) -> Any:
-    """Return what holds for the topic. What some level switched off is shown as that level said it."""
+    """Return what holds for the topic, None if nothing is set. What a level switched off is shown as it said it."""
     document = policy.read(broker.effective_policies(name))
     if document is not None:
         return document
@@ -151,7 +151,7 @@ def _get_of_topic(policy: PolicyPath) -> Handler:
         name = policy_topic(request)
         applied, everywhere = flag(request, "applied"), flag(request, "isGlobal")
         if applied:
-            return as_json(applied_document(broker, name, policy))
+            return _answer(applied_document(broker, name, policy), None)
         # No policy is set for all clusters.
         own = broker.topic_policies(name) if not everywhere else None
         return _answer(policy.read(own) if own is not None else None, unset)

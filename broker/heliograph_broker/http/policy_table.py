@@ -81,7 +81,8 @@ RETENTION: Final = structure(
     '{"retentionTimeInMinutes": 60, "retentionSizeInMB": 512}',
     documents.retention_from,
     documents.retention_document,
-    lambda config: documents.RetentionDocument(0, 0),
+    # Data stays as long as its ledger then, which 0/0 would not say.
+    lambda config: None,
     namespace="retention",
     topic=("retention",),
     key="retention_policies",

@@ -13,6 +13,7 @@ from heliograph_broker.messaging.consumer import Consumer
 from heliograph_broker.messaging.dispatch_key_shared import KeySharedDispatcher
 from heliograph_broker.messaging.dispatch_single import SingleActiveDispatcher
 from heliograph_broker.messaging.producer import Producer
+from heliograph_broker.messaging.retention import kept_by_ledgers
 from heliograph_broker.messaging.subscription import Subscription
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol import wire_pb2 as wire
@@ -226,6 +227,7 @@ def topic_stats(
     each = subscriptions.values()
     (limit_size, limit_time), _ = quota_limits(topic)
     oldest = topic.oldest_backlog() if isinstance(topic, Topic) else None
+    by_ledger = kept_by_ledgers(topic) if isinstance(topic, Topic) else (0, 0)
     producers = topic.producers.values()
     times = [sub.earliest_msg_publish_time_in_backlog for sub in each]
     return TopicStats(
@@ -240,6 +242,8 @@ def topic_stats(
         average_msg_size=topic.bytes_in / topic.msg_in if topic.msg_in else 0.0,
         msg_chunk_published=any(producer.chunks_in for producer in producers),
         storage_size=topic.stored_bytes,
+        kept_by_ledger_messages=by_ledger[0],
+        kept_by_ledger_size=by_ledger[1],
         backlog_size=topic.backlog_size(),
         backlog_quota_limit_size=limit_size,
         backlog_quota_limit_time=limit_time,

@@ -162,7 +162,11 @@ class ReplicatorStats(msgspec.Struct, rename="camel"):
 
 
 class TopicFigures(Ranges, rename="camel", kw_only=True):
-    """What came in, what went out and what is kept."""
+    """What came in, what went out and what is kept.
+
+    ``keptByLedgerMessages`` and ``keptByLedgerSize``, which Pulsar's have not, are what of it stays only as long as its
+    ledger: no subscription has it in its backlog, and no retention is set.
+    """
 
     msg_rate_in: float
     msg_throughput_in: float
@@ -177,6 +181,8 @@ class TopicFigures(Ranges, rename="camel", kw_only=True):
     average_msg_size: float
     msg_chunk_published: bool
     storage_size: int
+    kept_by_ledger_messages: int
+    kept_by_ledger_size: int
     backlog_size: int
     backlog_quota_limit_size: int
     backlog_quota_limit_time: int

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from heliograph_broker.messaging.broker import AnyTopic
+from heliograph_broker.messaging.retention import kept_by_ledgers
 from heliograph_broker.messaging.subscription import Subscription
 from heliograph_broker.messaging.topic import Topic
 
@@ -38,6 +39,7 @@ class TopicLook:
     __slots__ = (
         "age_limit_ms",
         "backlogged",
+        "by_ledger",
         "kept",
         "limits",
         "looks",
@@ -54,6 +56,8 @@ class TopicLook:
         self.rates = rates.rates(topic)
         self.looks = [SubscriptionLook(subscription, rates) for subscription in topic.subscriptions.values()]
         self.minute, self.seconds = rates.last_minute(self.kept.figures if self.kept is not None else None)
+        #: Messages and bytes that only their ledger keeps.
+        self.by_ledger = kept_by_ledgers(topic) if isinstance(topic, Topic) else (0, 0)
         #: Quota limits in bytes and seconds, -1 without.
         self.limits, self.age_limit_ms = quota_limits(topic)
         #: The subscriptions whose backlog is that of the topic.

@@ -291,7 +291,7 @@ class Broker:
         self._change_namespace(name, msgspec.structs.replace(self.namespace(name), properties=properties))
 
     def set_broker_policies(self, defaults: Policies, limits: Policies) -> None:
-        """Set what holds where no level says anything, and what caps all levels. Retention is 0/0 if not said."""
+        """Set what holds where no level says anything, and what caps all levels."""
         self.said_defaults = defaults
         self.broker_policies = resolve(defaults, None, DEFAULTS)
         self.broker_limits = limits

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 
+from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.storage.entry import Entry, EntryHeader
 
@@ -44,16 +45,24 @@ class LogHost(Protocol):
 
 
 class LedgerInfo:
-    """A ledger: entries ``base_offset .. base_offset + entries - 1`` of the topic."""
+    """A ledger: entries ``base_offset .. base_offset + entries - 1`` of the topic.
 
-    __slots__ = ("base_offset", "created_ms", "entries", "ledger_id")
+    ``base_bytes`` are the topic's bytes before its first entry. ``opened_ms`` is when it was begun by monotonic time:
+    setting the machine's clock must not close it.
+    """
 
-    def __init__(self, ledger_id: int, base_offset: int, created_ms: int, entries: int = 0) -> None:
+    __slots__ = ("base_bytes", "base_offset", "created_ms", "entries", "ledger_id", "opened_ms")
+
+    def __init__(
+        self, ledger_id: int, base_offset: int, created_ms: int, opened_ms: int, entries: int = 0, base_bytes: int = 0
+    ) -> None:
         self.ledger_id = ledger_id
         self.base_offset = base_offset
         self.created_ms = created_ms
+        self.opened_ms = opened_ms
         #: Entries assigned, the ones not durable yet included.
         self.entries = entries
+        self.base_bytes = base_bytes
 
 
 class EntryLog:
@@ -90,14 +99,18 @@ class EntryLog:
         self.trimmed_bytes = record.trimmed_bytes
         self.ledgers: list[LedgerInfo] = []
         base = record.base_offset
+        clock = self.host.clock
         for ledger in record.ledgers:
-            self.ledgers.append(LedgerInfo(ledger.ledger_id, base, ledger.created_ms, ledger.entries))
+            opened_ms = monotonic_ms(clock) - max(0, clock.now_ms() - ledger.created_ms)
+            self.ledgers.append(LedgerInfo(ledger.ledger_id, base, ledger.created_ms, opened_ms, ledger.entries))
             base += ledger.entries
         self._index_ledgers()
         self.total_messages = record.trimmed_messages
         self.total_bytes = record.trimmed_bytes
         self.end_offset = self.first_offset
         self._recover_end()
+        if self.ledgers:
+            self.ledgers[-1].base_bytes = self.totals_at(self.ledgers[-1].base_offset)[1]
         self._next_offset = self.end_offset
         self._next_messages = self.total_messages
         self._next_bytes = self.total_bytes
@@ -137,6 +150,7 @@ class EntryLog:
             ledger.base_offset = base
             room = max(0, end_offset - base)
             ledger.entries = room if ledger is self.ledgers[-1] else min(ledger.entries, room)
+            ledger.base_bytes = min(ledger.base_bytes, self.total_bytes)
             base += ledger.entries
         self._index_ledgers()
 
@@ -210,10 +224,16 @@ class EntryLog:
 
     # -- growing ---------------------------------------------------------------------------------------------
 
-    def _must_roll(self, ledger: LedgerInfo, now: int) -> bool:
+    def must_roll(self, ledger: LedgerInfo, now_ms: int) -> bool:
+        """Whether the open ``ledger`` is full or old enough (monotonic ms) for the next entry to begin another one."""
         config = self.host.config
-        too_old = now - ledger.created_ms >= config.ledger_max_age_ms
-        return ledger.entries >= config.ledger_max_entries or (too_old and ledger.entries > 0)
+        if ledger.entries == 0:
+            return False
+        return (
+            ledger.entries >= config.ledger_max_entries
+            or self._next_bytes - ledger.base_bytes >= config.ledger_max_bytes
+            or now_ms - ledger.opened_ms >= config.ledger_max_age_ms
+        )
 
     def begin_ledger(self) -> None:
         """Close the open ledger, if there is one: what is published next has ids that were never given."""
@@ -222,7 +242,13 @@ class EntryLog:
 
     def _roll_ledger(self, now: int) -> None:
         """Close the open ledger and begin the next; its record is durable before the first receipt from it."""
-        ledger = LedgerInfo(self.host.store.next_ledger_id(), self._next_offset, now)
+        ledger = LedgerInfo(
+            self.host.store.next_ledger_id(),
+            self._next_offset,
+            now,
+            monotonic_ms(self.host.clock),
+            base_bytes=self._next_bytes,
+        )
         self.ledgers.append(ledger)
         self._index_ledgers()
         self.ledgers_changed()
@@ -270,6 +296,18 @@ class EntryLog:
             callback([(base + h.entry_id, h.messages, h.size, h.total_messages, h.total_bytes) for h in result])
 
         self.host.store.read_headers(ledger.ledger_id, first - base, end, facts)
+
+    def totals_at(self, offset: int) -> tuple[int, int]:
+        """Return the messages and bytes ever published before ``offset`` by a point read.
+
+        Of an offset that is trimmed, or that cannot be read, those before the first entry kept.
+        """
+        if offset >= self.end_offset:
+            return self.total_messages, self.total_bytes
+        header = self.header(offset - 1) if offset > self.first_offset else None
+        if header is None:
+            return self.trimmed_messages, self.trimmed_bytes
+        return header.total_messages, header.total_bytes
 
     def totals_before(self, offset: int, callback: Callable[[tuple[int, int] | Exception], None]) -> None:
         """Call back with the cumulative messages and bytes of everything before ``offset``."""

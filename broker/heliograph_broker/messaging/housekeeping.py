@@ -134,4 +134,4 @@ def enforce_quota(topic: Topic, now_ms: int) -> int | None:
 def trim(topic: Topic, now_ms: int) -> int | None:
     """Let go what no subscription and no retention keeps."""
     topic.trim(trim_point(topic, now_ms))
-    return next_trim_ms(topic)
+    return next_trim_ms(topic, now_ms)

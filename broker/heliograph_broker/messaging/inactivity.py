@@ -5,7 +5,7 @@ Each has a period (ms) in which nothing may have happened:
 - ``expires_ms`` (RabbitMQ's queue TTL): no producer or consumer was connected, and the topic was not declared again
   (created again, applied again) or read by HTTP. The topic goes with its data and subscriptions.
 - ``inactive_topic`` (Pulsar's): no producer or consumer, and no subscription, or none that has a backlog. Not before
-  retention's time is over for what the topic may hold.
+  retention's time is over for what the topic may hold; what stays only as long as its ledger keeps no topic.
 - ``subscription_expiration_ms`` (Pulsar's): a durable subscription that has no consumers and is not sought.
 
 A partitioned topic goes as a whole, once all its partitions may. Periods begin anew when the broker starts, and go by
@@ -60,7 +60,7 @@ def inactivity_ms(topic: AnyTopic, now_ms: int) -> int | None:
         return None
     period = policy.max_inactive_ms
     retention = topic.effective.retention
-    if isinstance(topic, Topic) and retention is not None:
+    if isinstance(topic, Topic) and retention is not None and not retention.by_ledger:
         if retention.time_ms < 0:
             return None
         period = max(period, retention.time_ms)

@@ -1,4 +1,4 @@
-"""What a topic may let go, to the entry: the retention table of Pulsar's cookbook.
+"""What a topic may let go, to the entry: the retention table of Pulsar's cookbook, and whole ledgers without one.
 
 Entries are looked up by their cumulative counts and receive times, which only grow along a topic, so every answer is
 a binary search over entry headers.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from heliograph_broker.clock import monotonic_ms
 
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import EntryHeader
@@ -60,12 +62,20 @@ def releasable(topic: Topic) -> int:
     return max(limit, topic.first_offset)
 
 
-def _bytes_before(topic: Topic, offset: int) -> int:
-    """Return the bytes ever published before ``offset``; if that cannot be read, those before the first kept."""
-    if offset >= topic.end_offset:
-        return topic.total_bytes
-    header = topic.header(offset - 1)
-    return topic.trimmed_bytes if header is None else header.total_bytes
+def _end_of_whole_ledgers(topic: Topic, offset: int) -> int:
+    """Return where the last of the ledgers ends that are closed and lie before ``offset`` as a whole.
+
+    The open ledger counts as closed once it is full or old enough: whatever is published next begins another one.
+    """
+    now_ms = monotonic_ms(topic.host.clock)
+    end = topic.first_offset
+    for ledger in topic.ledgers:
+        if ledger.base_offset + ledger.entries > offset:
+            break
+        if ledger is topic.ledgers[-1] and not topic.must_roll(ledger, now_ms):
+            break
+        end = ledger.base_offset + ledger.entries
+    return max(end, topic.first_offset)
 
 
 def trim_point(topic: Topic, now_ms: int) -> int:
@@ -73,19 +83,20 @@ def trim_point(topic: Topic, now_ms: int) -> int:
 
     Never beyond the slowest durable subscription. Of what all have acknowledged (or nobody subscribed to),
     retention keeps what is younger than its time *and* within its size; -1 leaves out that limit, 0 keeps nothing.
-    The size is of that alone: backlogs are beside it, and governed by their quota.
+    The size is of that alone: backlogs are beside it, and governed by their quota. Where no level sets a retention,
+    it stays as long as its ledger, within what limits allow.
     """
     first = topic.first_offset
     limit = releasable(topic)
     if limit <= first:
         return first
     retention = topic.effective.retention
-    if retention is None or retention.time_ms == 0 or retention.size_bytes == 0:
+    if retention is None or retention.keeps_nothing:
         return limit
-    point = first
+    point = _end_of_whole_ledgers(topic, limit) if retention.by_ledger else first
     if retention.size_bytes > 0 and topic.stored_bytes > retention.size_bytes:
         # The newest entries that fit the size stay: one stays while it fits with all acknowledged ones after it.
-        keep_from = _bytes_before(topic, limit) - retention.size_bytes
+        keep_from = topic.totals_at(limit)[1] - retention.size_bytes
         point = _first_offset_where(topic, point, limit, lambda header: header.total_bytes - header.size >= keep_from)
     if retention.time_ms > 0:
         cutoff = now_ms - retention.time_ms
@@ -93,12 +104,26 @@ def trim_point(topic: Topic, now_ms: int) -> int:
     return point
 
 
-def next_trim_ms(topic: Topic) -> int | None:
-    """Return when retention by time lets the next entry go, wall-clock ms; None if time alone will not."""
+def next_trim_ms(topic: Topic, now_ms: int) -> int | None:
+    """Return when time alone lets the next entries go, wall-clock ms; None if it will not."""
     retention = topic.effective.retention
-    if retention is None or retention.time_ms <= 0 or retention.size_bytes == 0:
+    first = topic.first_offset
+    if retention is None or retention.keeps_nothing or releasable(topic) <= first:
         return None
-    if releasable(topic) <= topic.first_offset:
-        return None
-    header = topic.header(topic.first_offset)
-    return None if header is None else header.receive_ms + retention.time_ms
+    due: list[int] = []
+    if retention.time_ms > 0 and (header := topic.header(first)) is not None:
+        due.append(header.receive_ms + retention.time_ms)
+    # Closed ledgers went before this: what else they wait for is not time. The open one goes when it is old enough.
+    if retention.by_ledger and releasable(topic) >= topic.next_offset:
+        age_ms = monotonic_ms(topic.host.clock) - topic.ledgers[-1].opened_ms
+        due.append(now_ms + max(0, topic.host.config.ledger_max_age_ms - age_ms))
+    return min(due, default=None)
+
+
+def kept_by_ledgers(topic: Topic) -> tuple[int, int]:
+    """Return the messages and bytes that stay only because their ledger does: no backlog and no retention says so."""
+    retention = topic.effective.retention
+    if retention is None or not retention.by_ledger:
+        return 0, 0
+    messages, size = topic.totals_at(releasable(topic))
+    return messages - topic.trimmed_messages, size - topic.trimmed_bytes

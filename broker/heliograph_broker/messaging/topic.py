@@ -211,7 +211,8 @@ class Topic(SubscribedLog):
             self.has_timed = True
             self.records.commit(self)
         ledgers = self.ledgers
-        if not ledgers or self._must_roll(ledgers[-1], now):
+        taken_at = self.host.clock.monotonic()
+        if not ledgers or self.must_roll(ledgers[-1], round(taken_at * 1000)):
             self._roll_ledger(now)
         ledger = ledgers[-1]
         self._next_messages += messages
@@ -230,7 +231,7 @@ class Topic(SubscribedLog):
             frame,
         )
         entry.offset = self._next_offset
-        entry.taken_at = self.host.clock.monotonic()
+        entry.taken_at = taken_at
         self._next_offset += 1
         ledger.entries += 1
         self._in_flight.append((producer, sequence_id, highest_sequence_id))

@@ -37,11 +37,21 @@ InactiveTopicMode = Literal["delete_when_no_subscriptions", "delete_when_subscri
 INACTIVE_TOPIC_MODES: Final[tuple[str, ...]] = get_args(InactiveTopicMode)
 
 
-class Retention(msgspec.Struct, frozen=True):
-    """What is kept of acknowledged data: ms and bytes, -1 without limit, both 0 nothing. Either limit ends it."""
+class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is kept of acknowledged data: ms and bytes, -1 without limit, both 0 nothing. Either limit ends it.
+
+    ``by_ledger``: no level sets a retention. Acknowledged data stays as long as its ledger, and the figures are those
+    of the limits that cap it. No level says so: it is only in what levels come to.
+    """
 
     time_ms: int
     size_bytes: int
+    by_ledger: bool = False
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Whether acknowledged data goes at once."""
+        return self.time_ms == 0 or self.size_bytes == 0
 
 
 class BacklogQuota(msgspec.Struct, frozen=True):
@@ -132,7 +142,8 @@ class Policies(msgspec.Struct, omit_defaults=True):
     schema_validation_enforced: bool | None = None
 
 
-DEFAULTS: Final = Policies(retention=Retention(0, 0), deduplication=False, delayed_delivery=True)
+NO_RETENTION_SET: Final = Retention(UNLIMITED, UNLIMITED, by_ledger=True)
+DEFAULTS: Final = Policies(retention=NO_RETENTION_SET, deduplication=False, delayed_delivery=True)
 """What holds where nobody says anything. Not to be changed in place."""
 
 _DURATIONS: Final = ("message_ttl_ms", "expires_ms")
@@ -160,7 +171,7 @@ def resolve(
     """Return what holds for a topic. In the answer ``None`` means that there is no such policy or limit.
 
     So a message TTL, an expiry, a quota or a maximum in it is a figure to be enforced, never -1, and a maximum never
-    0. ``retention`` is the one whose -1 stays, and is set whenever any level sets it.
+    0. ``retention`` is the one whose -1 stays; :attr:`Retention.by_ledger` tells that no level sets it.
     """
     resolved = Policies()
     for field in Policies.__struct_fields__:
@@ -207,6 +218,7 @@ def _cap(policies: Policies, limit: Policies) -> None:
         policies.retention = Retention(
             _lower(policies.retention.time_ms, limit.retention.time_ms),
             _lower(policies.retention.size_bytes, limit.retention.size_bytes),
+            by_ledger=policies.retention.by_ledger,
         )
     for field in _QUOTAS:
         own, cap = getattr(policies, field), getattr(limit, field)

@@ -92,7 +92,8 @@ class LimitsSpec(Model):
 
     retention: RetentionSpec | None = None
     """What is kept of messages that every subscription has acknowledged, or that none waits for: until older than
-    `time` or more than `size`, whichever is first. Not below the backlog quota. Nothing is kept if no level says."""
+    `time` or more than `size` of it, whichever is first; both 0 keeps nothing. Not below the backlog quota. If no level
+    says, they stay as long as their ledger: by default for 50,000 entries, 2 GiB or 4 hours."""
     backlog_quota: BacklogQuotaSpec | None = None
     """Limits of what is not acknowledged yet, by size and by age, and what happens at them. None if no level says."""
     message_ttl: Duration | None = Field(default=None, alias="messageTTL")

@@ -11,7 +11,7 @@ from heliograph_broker.http.rates import RateSampler
 from heliograph_broker.http.scrape import Scrape
 from heliograph_broker.http.stats import topic_stats
 from heliograph_broker.messaging.subscription import SHARED
-from heliograph_broker.resources.policies import BacklogQuota, Policies, Rate
+from heliograph_broker.resources.policies import BacklogQuota, Policies, Rate, Retention
 
 from tests.support.core import Client, Core
 
@@ -63,6 +63,27 @@ def test_without_quotas_there_are_no_ratios_and_the_limits_say_so(core: Core) ->
     for name in ("heliograph_backlog_quota_usage_ratio", "heliograph_backlog_quota_exceeded"):
         assert seen(name, _SIZE) is None
         assert seen(name, _TIME) is None
+
+
+def test_what_only_ledgers_keep_is_counted_beside_the_backlog(core: Core) -> None:
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    entry = _publish(core, 3, messages=2)
+    subscription.acknowledge_up_to(1, None)
+    core.commit()
+    seen = Seen(core)
+    assert seen("heliograph_kept_by_ledger_messages") == 4
+    assert seen("heliograph_kept_by_ledger_bytes") == 2 * entry
+    assert seen.whole.topics.of("heliograph_kept_by_ledger_bytes") == 2 * entry
+    assert seen("pulsar_storage_size") == 3 * entry
+    assert seen("pulsar_msg_backlog") == 2
+    stats = topic_stats(topic, RateSampler(core.broker, core.clock), "here")
+    assert (stats.kept_by_ledger_messages, stats.kept_by_ledger_size) == (4, 2 * entry)
+    _set(core, retention=Retention(60_000, -1))
+    core.advance(1000)
+    seen = Seen(core)
+    assert seen("heliograph_kept_by_ledger_messages") == seen("heliograph_kept_by_ledger_bytes") == 0
+    assert seen("pulsar_storage_size") == 3 * entry
 
 
 def test_a_size_quota_is_used_exceeded_and_refuses(core: Core) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from heliograph_broker.resources.policies import (
     DEFAULTS,
+    NO_RETENTION_SET,
     BacklogQuota,
     Policies,
     Retention,
@@ -28,9 +29,15 @@ def test_the_topic_counts_then_the_namespace_then_the_broker() -> None:
 
 def test_levels_may_be_missing() -> None:
     resolved = resolve(None, None, DEFAULTS)
-    assert resolved.retention == Retention(0, 0)
+    assert resolved.retention == NO_RETENTION_SET
     assert resolved.deduplication is False
     assert resolved.delayed_delivery is True
+
+
+def test_limits_cap_what_ledgers_keep_where_no_level_sets_a_retention() -> None:
+    limits = [Policies(retention=Retention(-1, 5)), Policies(retention=Retention(7, 9))]
+    assert resolve(None, None, DEFAULTS, limits).retention == Retention(7, 5, by_ledger=True)
+    assert resolve(Policies(retention=Retention(8, 8)), None, DEFAULTS, limits).retention == Retention(7, 5)
 
 
 def test_the_levels_are_not_changed() -> None:

@@ -1,0 +1,322 @@
+"""Where no level sets a retention, what nobody has in a backlog stays as long as its ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from heliograph_broker.clock import VirtualClock
+from heliograph_broker.messaging.errors import BrokerError
+from heliograph_broker.messaging.retention import kept_by_ledgers
+from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.resources.names import TopicName
+from heliograph_broker.resources.policies import BacklogQuota, InactiveTopic, Policies, Retention
+
+from tests.support.core import Client, Core
+from tests.support.policy_cases import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    acknowledge_all,
+    backlog,
+    publish,
+    send,
+    set_policies,
+    stored,
+)
+from tests.support.policy_cases import frame as message
+
+NOTHING = Retention(0, 0)
+LEDGER_AGE = 4 * HOUR
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Core]:
+    opened = Core(tmp_path / "d", ledger_max_entries=3)
+    yield opened
+    opened.close()
+
+
+def settle(core: Core) -> None:
+    """Let a second pass, after which nothing that was due is left."""
+    core.advance(SECOND)
+
+
+def ledgers_of(topic: Topic) -> list[int]:
+    return [ledger.entries for ledger in topic.ledgers]
+
+
+def test_what_all_have_acknowledged_stays_while_its_ledger_is_open(core: Core) -> None:
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    publish(core, topic, "a", "b")
+    acknowledge_all(core, subscription)
+    core.advance(3 * HOUR)
+    assert stored(core, topic) == ["a", "b"]
+    assert subscription.backlog_messages == 0
+
+
+def test_seeking_back_after_acknowledging_finds_the_messages(core: Core) -> None:
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    publish(core, topic, "a", "b")
+    acknowledge_all(core, subscription)
+    settle(core)
+    outcome: list[BrokerError | None] = []
+    subscription.seek(0, None, outcome.append)
+    core.commit()
+    assert outcome == [None]
+    assert backlog(core, subscription) == ["a", "b"]
+
+
+def test_a_subscription_that_comes_after_the_messages_finds_them(core: Core) -> None:
+    topic = core.topic()
+    publish(core, topic, "a", "b")
+    core.advance(HOUR)
+    assert backlog(core, topic.create_subscription("late", "earliest")) == ["a", "b"]
+    assert backlog(core, topic.create_subscription("new")) == []
+
+
+def test_a_ledger_goes_once_it_is_closed_and_acknowledged_whole(core: Core) -> None:
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    publish(core, topic, *"abcdefg")
+    assert ledgers_of(topic) == [3, 3, 1]
+    subscription.acknowledge_up_to(1, None)
+    settle(core)
+    assert stored(core, topic) == list("abcdefg")
+    subscription.acknowledge_up_to(4, None)
+    settle(core)
+    assert stored(core, topic) == list("defg")
+    acknowledge_all(core, subscription)
+    settle(core)
+    assert stored(core, topic) == ["g"]
+    assert ledgers_of(topic) == [1]
+
+
+def test_the_slowest_subscription_keeps_a_ledger(core: Core) -> None:
+    topic = core.topic()
+    quick, slow = topic.create_subscription("quick"), topic.create_subscription("slow")
+    publish(core, topic, *"abcd")
+    acknowledge_all(core, quick)
+    slow.acknowledge_up_to(1, None)
+    core.advance(2 * LEDGER_AGE)
+    assert stored(core, topic) == list("abcd")
+    topic.delete_subscription("slow")
+    settle(core)
+    assert stored(core, topic) == []
+
+
+def test_a_full_ledger_goes_although_nothing_more_is_published(core: Core) -> None:
+    topic = core.topic()
+    publish(core, topic, *"abc")
+    settle(core)
+    assert stored(core, topic) == []
+
+
+def test_a_ledger_is_closed_by_its_size(tmp_path: Path) -> None:
+    core = Core(tmp_path / "d", ledger_max_bytes=1000)
+    topic = core.topic()
+    publish(core, topic, "a", "b", size=300)
+    # The ledger's bytes so far are known after a restart, too.
+    core.restart()
+    topic = core.topic()
+    publish(core, topic, *"cdef", size=300)
+    assert ledgers_of(topic) == [4, 2]
+    settle(core)
+    assert stored(core, topic) == ["e", "f"]
+    core.restart()
+    topic = core.topic()
+    publish(core, topic, *"ghi", size=300)
+    assert ledgers_of(topic) == [4, 1]
+    settle(core)
+    assert stored(core, topic) == ["i"]
+    core.close()
+
+
+def test_the_open_ledger_of_an_idle_topic_goes_at_its_age(core: Core) -> None:
+    topic = core.topic()
+    publish(core, topic, "a")
+    core.advance(HOUR)
+    publish(core, topic, "b")
+    core.advance(LEDGER_AGE - HOUR - 1)
+    assert stored(core, topic) == ["a", "b"]
+    settle(core)
+    assert stored(core, topic) == []
+    publish(core, topic, "c")
+    settle(core)
+    assert stored(core, topic) == ["c"]
+    assert topic.position(topic.end_offset - 1) == (topic.ledgers[-1].ledger_id, 0)
+
+
+def test_an_old_ledger_goes_with_its_last_acknowledgment(core: Core) -> None:
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    publish(core, topic, "a", "b")
+    core.advance(2 * LEDGER_AGE)
+    subscription.acknowledge_up_to(0, None)
+    settle(core)
+    assert stored(core, topic) == ["a", "b"]
+    acknowledge_all(core, subscription)
+    settle(core)
+    assert stored(core, topic) == []
+
+
+def test_a_ledgers_age_goes_on_over_a_restart(core: Core) -> None:
+    publish(core, core.topic(), "a")
+    core.advance(LEDGER_AGE - MINUTE)
+    core.restart()
+    settle(core)
+    assert stored(core, core.topic()) == ["a"]
+    core.advance(MINUTE)
+    assert stored(core, core.topic()) == []
+
+
+class SteppedClock(VirtualClock):
+    """A machine whose wall clock is set while monotonic time goes on."""
+
+    step_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.step_ms
+
+
+def test_a_clock_that_is_set_ahead_closes_no_ledger(tmp_path: Path) -> None:
+    clock = SteppedClock()
+    core = Core(tmp_path / "d", clock)
+    topic = core.topic()
+    publish(core, topic, "a")
+    clock.step_ms = 365 * 24 * HOUR
+    settle(core)
+    assert stored(core, topic) == ["a"]
+    core.advance(LEDGER_AGE - 3 * SECOND)
+    assert stored(core, topic) == ["a"]
+    core.advance(3 * SECOND)
+    assert stored(core, topic) == []
+    core.close()
+
+
+@pytest.mark.parametrize("level", ["topic", "namespace", "broker", "limit of the tenant", "limit of the broker"])
+def test_a_retention_of_nothing_is_exact_at_every_level(core: Core, level: str) -> None:
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    publish(core, topic, "a", "b")
+    subscription.acknowledge_up_to(0, None)
+    settle(core)
+    assert stored(core, topic) == ["a", "b"]
+    nothing = Policies(retention=NOTHING)
+    if level == "topic":
+        core.broker.set_topic_policies(TopicName.parse("t"), nothing)
+    elif level == "namespace":
+        set_policies(core, nothing)
+    elif level == "broker":
+        core.broker.set_broker_policies(nothing, Policies())
+    elif level == "limit of the broker":
+        core.broker.set_broker_policies(Policies(), nothing)
+    else:
+        tenant = core.broker.tenants["public"]
+        tenant.limits = nothing
+        core.broker.update_tenant("public", tenant)
+    settle(core)
+    assert stored(core, topic) == ["b"]
+    assert kept_by_ledgers(topic) == (0, 0)
+
+
+def test_a_retention_that_is_taken_back_leaves_what_the_ledger_keeps(core: Core) -> None:
+    set_policies(core, Policies(retention=Retention(-1, -1)))
+    topic = core.topic()
+    publish(core, topic, *"abcd")
+    core.advance(2 * LEDGER_AGE)
+    publish(core, topic, "e")
+    set_policies(core, Policies())
+    settle(core)
+    assert stored(core, topic) == ["e"]
+
+
+def test_a_limit_caps_what_ledgers_keep_and_lengthens_nothing(core: Core) -> None:
+    core.broker.set_broker_policies(Policies(), Policies(retention=Retention(8 * HOUR, 600)))
+    topic = core.topic()
+    publish(core, topic, "a", "b", size=400)
+    settle(core)
+    assert stored(core, topic) == ["b"]
+    core.broker.set_broker_policies(Policies(), Policies(retention=Retention(HOUR, -1)))
+    publish(core, topic, "c")
+    assert ledgers_of(topic) == [3]
+    settle(core)
+    # The ledger is full: it goes, though the limit would allow an hour.
+    assert stored(core, topic) == []
+    publish(core, topic, "d")
+    core.advance(HOUR - 1)
+    assert stored(core, topic) == ["d"]
+    settle(core)
+    assert stored(core, topic) == []
+
+
+def test_what_is_kept_only_by_a_ledger_is_counted(core: Core) -> None:
+    topic = core.topic()
+    quick, slow = topic.create_subscription("quick"), topic.create_subscription("slow")
+    publish(core, topic, "a", "b", size=100)
+    acknowledge_all(core, quick)
+    assert kept_by_ledgers(topic) == (0, 0)
+    slow.acknowledge_up_to(0, None)
+    settle(core)
+    assert kept_by_ledgers(topic) == (1, 100)
+    acknowledge_all(core, slow)
+    settle(core)
+    assert kept_by_ledgers(topic) == (2, 200)
+    assert (topic.stored_bytes, topic.backlog_size()) == (200, 0)
+    set_policies(core, Policies(retention=Retention(HOUR, -1)))
+    settle(core)
+    assert stored(core, topic) == ["a", "b"]
+    assert kept_by_ledgers(topic) == (0, 0)
+
+
+def test_what_ledgers_keep_takes_no_place_in_a_quota(core: Core) -> None:
+    set_policies(core, Policies(backlog_quota_size=BacklogQuota(250, "producer_exception")))
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    for text in "ab":
+        client = Client()
+        send(core, core.producer(topic, client, text), message(text, size=200))
+        assert client.errors == []
+        acknowledge_all(core, subscription)
+    assert stored(core, topic) == ["a", "b"]
+
+
+def test_letters_nobody_subscribed_to_in_time_are_kept(core: Core) -> None:
+    letters = core.topic("letters")
+    core.broker.set_topic_policies(
+        core.topic().name, Policies(message_ttl_ms=SECOND, dead_letter_topic=str(letters.name))
+    )
+    core.topic().create_subscription("s")
+    publish(core, core.topic(), "a", "b")
+    core.advance(HOUR)
+    assert backlog(core, letters.create_subscription("late", "earliest")) == ["a", "b"]
+
+
+def test_what_expired_can_be_read_as_long_as_its_ledger_stays(core: Core) -> None:
+    set_policies(core, Policies(message_ttl_ms=MINUTE))
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    publish(core, topic, "a")
+    core.advance(HOUR)
+    assert subscription.backlog_messages == 0
+    assert stored(core, topic) == ["a"]
+    core.advance(3 * HOUR)
+    assert stored(core, topic) == []
+
+
+@pytest.mark.parametrize(
+    "policies", [Policies(expires_ms=MINUTE), Policies(inactive_topic=InactiveTopic(MINUTE))], ids=["expires", "pulsar"]
+)
+def test_what_ledgers_keep_does_not_keep_an_unused_topic(core: Core, policies: Policies) -> None:
+    set_policies(core, policies)
+    topic = core.topic()
+    producer = publish(core, topic, "a")
+    topic.producer_registry.remove(producer)
+    topic.used()
+    core.advance(MINUTE - 1)
+    assert str(topic.name) in core.broker.topics
+    core.advance(2 * SECOND)
+    assert str(topic.name) not in core.broker.topics
