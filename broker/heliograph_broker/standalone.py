@@ -18,7 +18,7 @@ from .server.listener import Listener
 from .storage.disk import Disk
 from .storage.failure import StorageFull
 from .storage.scheduler import LoopScheduler, Scheduler
-from .storage.store import LedgerStore
+from .storage.store import MAX_EPOCH, LedgerStore
 
 log = structlog.get_logger(__name__)
 
@@ -70,6 +70,7 @@ class Standalone:
             segment_bytes=self.config.segment_bytes,
             disk_reserve_bytes=self.config.disk_reserve_bytes,
             disk=self._disk,
+            new_epoch=self._rng.randrange(1, MAX_EPOCH),
         )
         try:
             self.broker = Broker(self._store, self._clock, self.config, self._rng)

@@ -14,7 +14,7 @@ from heliograph_broker.storage.entry import Entry
 from heliograph_broker.storage.failure import StoreFailed, breaks_store, lacks_space
 from heliograph_broker.storage.group import Durable
 from heliograph_broker.storage.segment import Segment
-from heliograph_broker.storage.store import InlineScheduler, LedgerStore, StorageFull
+from heliograph_broker.storage.store import MAX_EPOCH, InlineScheduler, LedgerStore, StorageFull
 
 from tests.support.failing_metadata import failing_metadata
 
@@ -243,3 +243,69 @@ def test_a_mistake_fails_a_group_and_not_the_store(store: LedgerStore) -> None:
     store.maintain()
     store.commit()
     assert store.get(b"record") == b"1"
+
+
+# -- ledger ids ------------------------------------------------------------------------------------------------
+
+
+def open_at_epoch(path: Path, epoch: int) -> LedgerStore:
+    return LedgerStore.open(path, VirtualClock(), scheduler=InlineScheduler(), disk_reserve_bytes=0, new_epoch=epoch)
+
+
+def test_ids_of_two_stores_differ_and_a_store_keeps_its_epoch(tmp_path: Path) -> None:
+    one, other = open_at_epoch(tmp_path / "one", 1), open_at_epoch(tmp_path / "other", MAX_EPOCH - 1)
+    ids = {store.next_ledger_id() for store in (one, other) for _ in range(2000)}
+    assert len(ids) == 4000
+    # JavaScript and jq read larger integers as floats.
+    assert max(ids) < 1 << 53
+    assert {number >> 40 for number in ids} == {1, MAX_EPOCH - 1}
+    last = one.next_ledger_id()
+    one.close()
+    other.close()
+    again = open_at_epoch(tmp_path / "one", 77)
+    assert again.epoch == 1
+    assert again.next_ledger_id() > last
+    again.close()
+
+
+@pytest.mark.parametrize("epoch", [-1, MAX_EPOCH])
+def test_an_epoch_that_does_not_fit_is_refused(tmp_path: Path, epoch: int) -> None:
+    with pytest.raises(ValueError, match=f"valid: 0 to {MAX_EPOCH - 1}"):
+        open_at_epoch(tmp_path / "d", epoch)
+
+
+def test_ids_go_on_where_a_store_without_epochs_was(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "d")
+    assert store.next_ledger_id() == 1
+    store.close()
+    again = open_at_epoch(tmp_path / "d", 5)
+    assert (again.epoch, again.next_ledger_id()) == (0, 1001)
+    again.close()
+
+
+def test_a_reservation_that_failed_is_durable_before_anything_that_names_its_ids(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "d")
+    with failing_metadata(NO_SPACE):
+        first = store.next_ledger_id()
+        store.commit()
+    store.put(b"names", b"%d" % first)
+    store.commit()
+    store.close(drain=False)
+    store = open_store(tmp_path / "d")
+    assert store.get(b"names") == b"%d" % first
+    assert store.next_ledger_id() > first
+    store.close()
+
+
+def test_ids_that_segments_hold_are_not_given_again_though_the_metadata_is_older(tmp_path: Path) -> None:
+    store = open_at_epoch(tmp_path / "d", 3)
+    ids = [store.next_ledger_id() for _ in range(5)]
+    held = Entry(ids[-1], 0, 0, 0, 0, -1, 1, 1, 1, 1, b"x")
+    store.append(Sink(), held)
+    store.commit()
+    store.put(b"next-ledger-id", b"%d" % (3 << 40))
+    store.commit()
+    store.close()
+    store = open_at_epoch(tmp_path / "d", 9)
+    assert store.next_ledger_id() == ids[-1] + 1
+    store.close()

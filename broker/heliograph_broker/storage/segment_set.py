@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -150,6 +150,10 @@ class SegmentSet:
         if not holders:
             return None
         return holders[0].runs[ledger_id].first, holders[-1].runs[ledger_id].last
+
+    def ledgers(self) -> Iterable[int]:
+        """Return the ids of all ledgers that have entries here."""
+        return self._by_ledger.keys()
 
     def holder(self, ledger_id: int, entry_id: int) -> tuple[Segment, int] | None:
         """Return the segment that has ``entry_id`` or, if that was trimmed, the first entry after it; and which it is.

@@ -28,6 +28,10 @@ T = TypeVar("T")
 
 _NEXT_LEDGER = b"next-ledger-id"
 _LEDGER_BLOCK = 1000
+#: A ledger's id is the store's epoch and a number: ids of two stores can meet without clashing.
+_EPOCH_SHIFT = 40
+#: Epochs are below this, so that ids stay below 2^53, where readers of JSON keep integers exact.
+MAX_EPOCH = 1 << 13
 #: After a computing job its thread rests for so many times the job's own duration, at most for so long (s).
 _REST = 2.0
 _LONGEST_REST_S = 0.05
@@ -42,7 +46,13 @@ class LedgerStore(GroupCommit):
     """
 
     def __init__(
-        self, data_dir: DataDir, clock: Clock, scheduler: Scheduler, segment_bytes: int, disk_reserve_bytes: int
+        self,
+        data_dir: DataDir,
+        clock: Clock,
+        scheduler: Scheduler,
+        segment_bytes: int,
+        disk_reserve_bytes: int,
+        new_epoch: int,
     ) -> None:
         metadata = open_metadata(data_dir.disk, data_dir.metadata, _METADATA_MAP_BYTES)
         segments = SegmentSet(data_dir.disk, data_dir.segments, segment_bytes, scheduler, clock, self._room)
@@ -50,7 +60,11 @@ class LedgerStore(GroupCommit):
         self._closed = False
         self._backup: Backup | None = None
         stored = self.get(_NEXT_LEDGER)
-        self._next_ledger = self._ledger_limit = int(stored) if stored else 0
+        reserved = int(stored) if stored else new_epoch << _EPOCH_SHIFT
+        # Metadata that is older than the segments, put there by hand, must not lead to ids that are taken.
+        limit = reserved + (1 << _EPOCH_SHIFT) - (reserved & ((1 << _EPOCH_SHIFT) - 1))
+        taken = max((ledger for ledger in segments.ledgers() if ledger < limit), default=0)
+        self._next_ledger = self._ledger_limit = max(reserved, taken)
 
     @classmethod
     def open(
@@ -62,11 +76,15 @@ class LedgerStore(GroupCommit):
         segment_bytes: int = 128 * 1024 * 1024,
         disk_reserve_bytes: int = 64 * 1024 * 1024,
         disk: Disk | None = None,
+        new_epoch: int = 0,
     ) -> LedgerStore:
         """Open or create the store in ``data_dir``; the store ends ``scheduler`` from here on.
 
-        Raises :class:`DataDirError`.
+        ``new_epoch`` (0 to :data:`MAX_EPOCH` - 1) is part of every ledger id of a store that has none yet: drawn by
+        chance, ids of different stores differ. Raises :class:`DataDirError`.
         """
+        if not 0 <= new_epoch < MAX_EPOCH:
+            raise ValueError(f"an epoch of {new_epoch}; valid: 0 to {MAX_EPOCH - 1}")
         try:
             directory = DataDir(data_dir, disk or RealDisk())
         except DataDirError:
@@ -74,7 +92,7 @@ class LedgerStore(GroupCommit):
             scheduler.close()
             raise
         try:
-            return cls(directory, clock, scheduler, segment_bytes, disk_reserve_bytes)
+            return cls(directory, clock, scheduler, segment_bytes, disk_reserve_bytes, new_epoch)
         except (lmdb.Error, OSError, ValueError) as error:
             directory.close()
             scheduler.close()
@@ -291,13 +309,21 @@ class LedgerStore(GroupCommit):
     # -- ledgers and space -----------------------------------------------------------------------------------
 
     def next_ledger_id(self) -> int:
-        """Return a ledger id never returned before, also not before a crash."""
+        """Return a ledger id never returned before, also not before a crash.
+
+        The reservation it comes from joins the group that is filled now. Whatever names the id comes later, so it is
+        not durable, nor confirmed, before the reservation is: a group that fails is written again with the next one.
+        """
         if self._next_ledger >= self._ledger_limit:
             self._ledger_limit = self._next_ledger + _LEDGER_BLOCK
-            # Durable with this group's metadata, hence before any entry of the new ledger.
             self.put(_NEXT_LEDGER, str(self._ledger_limit).encode())
         self._next_ledger += 1
         return self._next_ledger
+
+    @property
+    def epoch(self) -> int:
+        """The store's part of its ledger ids; 0 for a store of a version that had no epochs."""
+        return self._next_ledger >> _EPOCH_SHIFT
 
     def retain_ledgers(self, kept: Mapping[int, int]) -> None:
         """At start: keep of each ledger named the entries from its first one on, and nothing of any other."""
