@@ -17,6 +17,7 @@ from heliograph_broker.messaging.errors import (
     PreconditionFailed,
     SubscriptionNotFound,
 )
+from heliograph_broker.messaging.names import check_properties
 from heliograph_broker.messaging.subscription import Subscription
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.names import TopicName, check_subscription
@@ -171,6 +172,7 @@ async def get_properties(request: web.Request) -> web.Response:
 async def put_properties(request: web.Request) -> web.Response:
     subscriptions = stored_subscriptions(request)
     properties = await required_body(request, dict[str, str], '{"owner": "payments-team"}')
+    check_properties(properties)
     for subscription in subscriptions:
         subscription.properties = dict(properties)
     await all_durable(partial(each.topic.cursor_moved, each) for each in subscriptions)

@@ -21,7 +21,7 @@ from .errors import (
     PreconditionFailed,
     ProducerBusy,
 )
-from .names import COMPACTION
+from .names import COMPACTION, check_producer_name
 
 if TYPE_CHECKING:
     from .broker import AnyTopic, Broker
@@ -34,8 +34,9 @@ _TYPES = {0: "Exclusive", 1: "Shared", 2: "Failover", 3: "Key_Shared"}
 def check_producer(topic: AnyTopic, name: str, *, encrypted: bool) -> None:
     """Whether a producer may be created. One that takes its own older connection's place is no new one.
 
-    Raises :class:`ProducerBusy` or :class:`InvalidRequestMetadata`.
+    Raises :class:`ProducerBusy`, :class:`InvalidRequestMetadata` or :class:`PreconditionFailed` (its name).
     """
+    check_producer_name(name)
     policies = topic.effective
     limit = policies.max_producers
     if limit is not None and len(topic.producers) >= limit and name not in topic.producers:

@@ -38,6 +38,7 @@ from .errors import (
 from .figures import BrokerFigures
 from .housekeeping import Housekeeping
 from .inactivity import InactivityWatch
+from .names import check_new_name, check_properties
 from .non_persistent import NonPersistentTopic
 from .rate_limits import ThrottledSubscriptions
 from .record_set import BrokerRecords, RecordWriter
@@ -218,6 +219,7 @@ class Broker:
         if name in self.tenants:
             raise Conflict("Tenant already exist")
         self._check_tenant(record)
+        check_new_name("tenant", name)
         self.records.put(records.TENANT + name.encode(), records.encode(record))
         self.tenants[name] = record
 
@@ -247,6 +249,8 @@ class Broker:
             raise TenantNotFound("Tenant does not exist")
         if name in self.namespaces:
             raise Conflict("Namespace already exists")
+        check_new_name("namespace", name)
+        check_properties(record.properties)
         if not record.replication_clusters:
             record.replication_clusters = [self.config.cluster_name]
         self.records.put(records.NAMESPACE + name.encode(), records.encode(record))
@@ -288,6 +292,7 @@ class Broker:
         self._change_namespace(name, msgspec.structs.replace(self.namespace(name), bundles=bundles))
 
     def set_namespace_properties(self, name: str, properties: dict[str, str]) -> None:
+        check_properties(properties)
         self._change_namespace(name, msgspec.structs.replace(self.namespace(name), properties=properties))
 
     def set_broker_policies(self, defaults: Policies, limits: Policies) -> None:
@@ -374,6 +379,7 @@ class Broker:
         return self._create(name, properties or {})
 
     def _create(self, name: TopicName, properties: dict[str, str]) -> AnyTopic:
+        check_properties(properties)
         topic: AnyTopic
         if name.is_persistent:
             record = records.TopicRecord(created_ms=self.clock.now_ms(), properties=properties)
@@ -400,6 +406,7 @@ class Broker:
         if not 0 < partitions <= MAX_PARTITIONS:
             raise PreconditionFailed(f"Number of partitions should be between 1 and {MAX_PARTITIONS}, not {partitions}")
         check_new_topics(self, name, partitions, partitioned=True)
+        check_properties(properties or {})
         record = PartitionedRecord(partitions, properties or {})
         self.records.put(records.PARTITIONED + str(name).encode(), records.encode(record))
         self.partitioned[str(name)] = record

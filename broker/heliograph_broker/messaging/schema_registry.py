@@ -62,9 +62,9 @@ class SchemaRegistry:
         known = self.check_addition(topic, schema, strategy, may_update=may_update)
         if known is not None:
             return known
-        versions = self._versions.setdefault(topic, [])
-        versions.append(schema)
+        versions = [*self._versions.get(topic, []), schema]
         self._put(records.SCHEMA + topic.encode(), records.encode(versions))
+        self._versions[topic] = versions
         return len(versions) - 1
 
     def check_addition(

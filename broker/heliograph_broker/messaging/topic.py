@@ -35,7 +35,7 @@ from .errors import (
 )
 from .expiry import InvalidMessageTtl, ttl_of, ttls_in
 from .key_selector import sticky_hash
-from .names import COMPACTION, check_name
+from .names import COMPACTION, check_name, check_properties
 from .producer import Producer, ProducerRegistry, Receipt
 from .record_set import RecordSet
 from .refusals import Refusals
@@ -326,12 +326,13 @@ class Topic(SubscribedLog):
     ) -> Subscription:
         """Create a subscription at ``latest``, ``earliest`` or an offset; it is written with the next group.
 
-        Raises :class:`Conflict` if the name is taken, :class:`PreconditionFailed` if it is not a name and
-        :class:`PersistenceError` if its place cannot be read.
+        Raises :class:`Conflict` if the name is taken, :class:`PreconditionFailed` if it is not a name or the
+        properties are too large, and :class:`PersistenceError` if its place cannot be read.
         """
         if name in self.subscriptions:
             raise Conflict("Subscription already exists for topic")
         check_name(name)
+        check_properties(properties or {})
         if start_offset is None:
             start_offset = self.first_offset if position == "earliest" else self.end_offset
         start_offset = min(max(start_offset, self.first_offset), self.end_offset)

@@ -9,6 +9,7 @@ import msgspec
 from heliograph_broker.resources.names import TopicName
 
 from . import records
+from .names import check_properties
 from .topic import Topic
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ def topic_properties(broker: Broker, name: TopicName) -> dict[str, str]:
 
 
 def set_topic_properties(broker: Broker, name: TopicName, properties: dict[str, str]) -> None:
-    """Replace them; durable with the next group. Raises :class:`TopicNotFound`."""
+    """Replace them; durable with the next group. Raises :class:`TopicNotFound` or :class:`PreconditionFailed`."""
+    check_properties(properties)
     record = broker.partitioned.get(str(name))
     if record is not None:
         changed = msgspec.structs.replace(record, properties=properties)

@@ -1,0 +1,102 @@
+"""Names and properties that do not fit a record are refused before anything changes, and fail nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from heliograph_broker.messaging.admission import check_producer
+from heliograph_broker.messaging.errors import PreconditionFailed
+from heliograph_broker.messaging.names import (
+    MAX_NAMESPACE_NAME_BYTES,
+    MAX_PRODUCER_NAME_BYTES,
+    MAX_PROPERTIES_BYTES,
+)
+from heliograph_broker.messaging.records import NamespaceRecord, SchemaRecord, TenantRecord, cursor_key
+from heliograph_broker.messaging.topic_properties import set_topic_properties
+from heliograph_broker.resources.names import (
+    MAX_SUBSCRIPTION_NAME_BYTES,
+    MAX_TOPIC_NAME_BYTES,
+    PERSISTENT,
+    TopicName,
+)
+from heliograph_broker.storage.group import MAX_KEY_BYTES
+
+from tests.support.core import Client, Core
+
+TOO_LARGE = {"key": "x" * MAX_PROPERTIES_BYTES}
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Core]:
+    opened = Core(tmp_path / "d")
+    yield opened
+    opened.close()
+
+
+def test_the_longest_names_fit_together_into_a_key(core: Core) -> None:
+    tenant = "t" * (MAX_NAMESPACE_NAME_BYTES - 2)
+    core.broker.create_tenant(tenant, TenantRecord())
+    core.broker.create_namespace(f"{tenant}/n", NamespaceRecord())
+    local = "x" * (MAX_TOPIC_NAME_BYTES - len(f"{PERSISTENT}://{tenant}/n/"))
+    name = TopicName.of(PERSISTENT, tenant, "n", local)
+    core.broker.create_partitioned_topic(name, 1)
+    part = core.broker.topics[str(name.with_partition(0))]
+    subscription = "s" * MAX_SUBSCRIPTION_NAME_BYTES
+    part.create_subscription(subscription)
+    assert len(cursor_key(str(name.with_partition(999_999_999)), subscription)) <= MAX_KEY_BYTES
+    core.commit()
+    core.crash()
+    assert list(core.broker.topics[str(part.name)].subscriptions) == [subscription]
+
+
+def test_a_tenant_or_namespace_whose_name_is_too_long_is_refused_and_fails_nobody(core: Core) -> None:
+    client = Client()
+    core.publish(core.producer(core.topic(), client))
+    with pytest.raises(PreconditionFailed, match=rf"it has 600 bytes; valid: at most {MAX_NAMESPACE_NAME_BYTES}"):
+        core.broker.create_tenant("t" * 600, TenantRecord())
+    with pytest.raises(PreconditionFailed, match="Invalid namespace name 'public/"):
+        core.broker.create_namespace("public/" + "n" * MAX_NAMESPACE_NAME_BYTES, NamespaceRecord())
+    assert set(core.broker.tenants) == {"public"}
+    assert set(core.broker.namespaces) == {"public/default"}
+    core.commit()
+    assert len(client.receipts) == 1
+    assert not client.errors
+
+
+def test_a_producer_whose_name_is_too_long_is_refused(core: Core) -> None:
+    check_producer(core.topic(), "p" * MAX_PRODUCER_NAME_BYTES, encrypted=False)
+    with pytest.raises(PreconditionFailed, match=f"valid: at most {MAX_PRODUCER_NAME_BYTES}"):
+        check_producer(core.topic(), "ü" * MAX_PRODUCER_NAME_BYTES, encrypted=False)
+
+
+def test_properties_that_are_too_large_are_refused_wherever_they_are_kept(core: Core) -> None:
+    topic = core.topic()
+    core.broker.create_partitioned_topic(TopicName.parse("p"), 1)
+    for change in (
+        lambda: core.broker.set_namespace_properties("public/default", TOO_LARGE),
+        lambda: core.broker.create_namespace("public/new", NamespaceRecord(properties=TOO_LARGE)),
+        lambda: core.broker.create_topic(TopicName.parse("new"), TOO_LARGE),
+        lambda: core.broker.create_partitioned_topic(TopicName.parse("new"), 1, TOO_LARGE),
+        lambda: set_topic_properties(core.broker, topic.name, TOO_LARGE),
+        lambda: set_topic_properties(core.broker, TopicName.parse("p"), TOO_LARGE),
+        lambda: topic.create_subscription("s", properties=TOO_LARGE),
+    ):
+        with pytest.raises(PreconditionFailed, match=f"valid: at most {MAX_PROPERTIES_BYTES} in all"):
+            change()
+    assert not topic.properties
+    assert not topic.subscriptions
+    assert not core.broker.namespaces["public/default"].properties
+    assert not core.broker.exists(TopicName.parse("new"))
+    assert "public/new" not in core.broker.namespaces
+
+
+def test_schemas_that_are_too_large_together_are_refused_and_not_kept(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core.broker.schemas.add("t", SchemaRecord("s", 1, b"1" * 500), "ALWAYS_COMPATIBLE")
+    monkeypatch.setattr("heliograph_broker.storage.group.MAX_VALUE_BYTES", 1000)
+    with pytest.raises(PreconditionFailed, match="valid: at most 1000"):
+        core.broker.schemas.add("t", SchemaRecord("s", 1, b"2" * 800), "ALWAYS_COMPATIBLE")
+    assert len(core.broker.schemas.versions("t")) == 1
