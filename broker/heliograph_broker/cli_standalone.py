@@ -76,6 +76,7 @@ def standalone(
     import uvloop
 
     from .logging_setup import LoggingError, configure_logging
+    from .server.descriptors import raise_descriptor_limit
 
     try:
         configure_logging()
@@ -87,6 +88,7 @@ def standalone(
         )
     except ValueError as error:
         raise CliError(f"a setting in the environment (HELIOGRAPH_…) is wrong: {error}") from error
+    raise_descriptor_limit()
     uvloop.run(_serve(config, filename or []))
 
 

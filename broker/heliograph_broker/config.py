@@ -27,6 +27,10 @@ RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
     "ledger_max_age_ms": (1, None),
     "ledger_max_bytes": (1, None),
     "deduplication_inactivity_ms": (1, None),
+    "max_connections": (0, None),
+    "max_connections_per_address": (0, None),
+    "max_handles_per_connection": (0, None),
+    "reserved_descriptors": (0, None),
     # The beginning of a frame is kept beside it, so it must take many.
     "receive_buffer_bytes": (16 * _KIB, None),
     "max_pending_publish_bytes": (1, None),
@@ -59,6 +63,14 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     """Largest entry (a message, or a client's batch as it is on the wire) a producer may send."""
     keep_alive_interval_s: float = 30.0
     """A PING goes out after so long without a word from the client; after as long again the connection is cut."""
+    max_connections: int = 10_000
+    """Connections each port has at most; one more is refused. 0: as many as there are file descriptors."""
+    max_connections_per_address: int = 5_000
+    """The same for connections from one address; 0: no limit."""
+    max_handles_per_connection: int = 20_000
+    """Producers, consumers, readers and topic watchers of one connection; one more is refused. 0: no limit."""
+    reserved_descriptors: int = 1024
+    """File descriptors that connections leave to the store, which needs three a payload file; at most half of all."""
     handshake_timeout_s: float = 10.0
     """A connection that did not send CONNECT within so long is cut."""
     close_timeout_s: float = 5.0

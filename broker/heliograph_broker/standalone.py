@@ -13,7 +13,10 @@ from aiohttp import web
 from .clock import Clock, SystemClock
 from .config import BrokerConfig
 from .http.app import Endpoints, create_app
+from .http.connection import HttpConnection, refusal
 from .messaging.broker import Broker
+from .server.acceptor import Acceptor
+from .server.connection_limits import limits_of
 from .server.listener import Listener
 from .storage.disk import Disk
 from .storage.failure import StorageFull
@@ -48,6 +51,7 @@ class Standalone:
         self._tick: asyncio.TimerHandle | None = None
         self._runner: web.AppRunner | None = None
         self._failed = asyncio.Event()
+        self._http: Acceptor | None = None
         self.broker_url = ""
         self.http_url = ""
 
@@ -112,10 +116,18 @@ class Standalone:
         endpoints = Endpoints(broker_url=self.broker_url, http_url="")
         self._runner = web.AppRunner(create_app(self.broker, self.config, endpoints), access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self.config.bind, self.config.http_port)
-        await site.start()
-        port = self._runner.addresses[0][1]
-        self.http_url = endpoints.http_url = f"http://{host}:{port}"
+        server = self._runner.server
+        assert server is not None
+        figures = self.broker.figures.http_connections
+        # Who looks after the broker gets in when its clients have used up their descriptors.
+        self._http = Acceptor(
+            self._loop,
+            limits_of(self.config, figures, of_reserve=0.75),
+            lambda ended: HttpConnection(server(), figures, self.config.handshake_timeout_s, ended),
+            refusal,
+        )
+        await self._http.listen(self.config.bind, self.config.http_port)
+        self.http_url = endpoints.http_url = f"http://{host}:{self._http.port}"
 
     async def _committed(self) -> None:
         """Wait until everything submitted so far is durable. Raises the store's error if it is not."""
@@ -157,6 +169,8 @@ class Standalone:
             self._tick.cancel()
         try:
             await self._listener.stop()
+            if self._http is not None:
+                self._http.stop()
             if self._runner is not None:
                 await self._runner.cleanup()
             self.broker.flush_records()

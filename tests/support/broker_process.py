@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import selectors
 import signal
 import subprocess
@@ -21,6 +22,7 @@ class BrokerProcess:
     """Starts, ends, kills and restarts one broker; its data directory and ports stay the same over restarts.
 
     ``manifests`` are given with ``-f``; ``arguments`` are further options of ``heliograph standalone``.
+    ``descriptors`` are the soft and the hard limit of its open files, this process's own where none are given.
     Everything it logs goes to :attr:`log_path`, one file over all its lives.
     """
 
@@ -31,6 +33,7 @@ class BrokerProcess:
         manifests: Sequence[Path] = (),
         arguments: Sequence[str] = (),
         environment: dict[str, str] | None = None,
+        descriptors: tuple[int, int] | None = None,
     ) -> None:
         self.data_dir = data_dir
         self.log_path = data_dir.with_name(data_dir.name + ".log")
@@ -39,6 +42,7 @@ class BrokerProcess:
         self._manifests = list(manifests)
         self._arguments = list(arguments)
         self._environment = environment or {}
+        self._descriptors = descriptors
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -85,6 +89,7 @@ class BrokerProcess:
                 env=os.environ | self._environment,
                 # A process group of its own: an interrupted test run must not end the broker before its client.
                 start_new_session=True,
+                preexec_fn=self._limit_descriptors if self._descriptors is not None else None,
             )
         line = self._first_line(started + within_s)
         if not line.startswith("ready "):
@@ -108,6 +113,10 @@ class BrokerProcess:
         except subprocess.TimeoutExpired:
             starting.kill()
             starting.wait()
+
+    def _limit_descriptors(self) -> None:
+        if self._descriptors is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, self._descriptors)
 
     def _first_line(self, deadline: float) -> str:
         output = self.process.stdout

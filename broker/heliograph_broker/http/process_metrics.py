@@ -12,10 +12,11 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 
 from heliograph_broker import __version__
 from heliograph_broker.messaging.broker import Broker
+from heliograph_broker.messaging.figures import ConnectionFigures
 from heliograph_broker.storage.group import Histogram
 from heliograph_broker.storage.store import LedgerStore
 
-from .exposition import Block, Value, histogram_samples, write_block
+from .exposition import Block, Sample, Value, histogram_samples, labels, write_block
 from .loop_lag import LoopLag
 
 _STATUS = Path("/proc/self/status")
@@ -54,6 +55,27 @@ def _gauge(name: str, text: str, value: Value) -> Block:
     return Block(name, "gauge", [("", "", value)], text)
 
 
+def _connection_blocks(binary: ConnectionFigures, http: ConnectionFigures) -> list[Block]:
+    """Return the families of connections, by port."""
+    ports = (("binary", binary), ("http", http))
+    open_now: list[Sample] = [("", labels(port=port), figures.open) for port, figures in ports]
+    refused: list[Sample] = [
+        ("", labels(port=port, limit=limit), number)
+        for port, figures in ports
+        for limit, number in figures.refused.items()
+    ]
+    cut: list[Sample] = [
+        ("", labels(port=port, reason=reason), number)
+        for port, figures in ports
+        for reason, number in figures.cut.items()
+    ]
+    return [
+        Block("heliograph_connections", "gauge", open_now, "Connections that are open."),
+        Block("heliograph_connections_refused_total", "counter", refused, "Connections refused for a limit."),
+        Block("heliograph_connections_cut_total", "counter", cut, "Connections the broker broke off."),
+    ]
+
+
 def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]:
     """Return the families without labels."""
     store, cache = broker.store, broker.tail_cache
@@ -73,6 +95,7 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
         _gauge("heliograph_tail_cache_bytes", "Recent entries in memory, overhead included.", cache.used_bytes),
         _gauge("heliograph_tail_cache_limit_bytes", "What they may take.", broker.config.tail_cache_bytes),
     ]
+    blocks += _connection_blocks(broker.figures.binary_connections, broker.figures.http_connections)
     anonymous = anonymous_bytes()
     if anonymous is not None:
         name = "heliograph_process_anonymous_memory_bytes"

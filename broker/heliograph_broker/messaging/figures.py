@@ -149,6 +149,19 @@ class TopicFigures:
         counts[ENTRY_SIZE_SUM] += sum(sizes)
 
 
+class ConnectionFigures:
+    """Connections of one port: how many are open, and how many were refused or cut since the start, by reason."""
+
+    __slots__ = ("cut", "open", "refused")
+
+    def __init__(self) -> None:
+        self.open = 0
+        #: By the limit that was reached.
+        self.refused = {"total": 0, "address": 0, "descriptors": 0}
+        #: They said nothing at first, nothing any more, or did not read their end.
+        self.cut = {"handshake": 0, "silent": 0, "unread": 0}
+
+
 class BrokerFigures:
     """Figures of the whole broker; the server fills in what it alone knows."""
 
@@ -163,6 +176,8 @@ class BrokerFigures:
         self.policy_checks = Histogram((5.0, 10.0, 30.0, 60.0, 300.0))
         #: How often an invariant of the stored records was found broken, and healed, when they were loaded.
         self.healed_invariants: dict[str, int] = {}
+        self.binary_connections = ConnectionFigures()
+        self.http_connections = ConnectionFigures()
         #: Connections that are not read from because too much waits for the store.
         self.throttled_connections: Callable[[], int] = int
         #: Bytes sent to consumers that their connections have not taken yet.

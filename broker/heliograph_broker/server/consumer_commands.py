@@ -23,6 +23,7 @@ from heliograph_broker.storage.entry import Entry
 
 from .compacted_reading import check_compaction, owed_from_seek, owed_from_start
 from .lookup_commands import parse_topic
+from .properties import properties_of
 from .schema_commands import store_schema
 from .session import Session
 
@@ -40,6 +41,8 @@ def subscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None
         session.succeed(request.request_id)
         return
     try:
+        if request.consumer_id not in session.sought_readers:
+            session.check_handles()
         name = parse_topic(request.topic)
         known = str(name) in broker.topics
         topic = broker.get_or_create_topic(name, create=request.force_topic_creation)
@@ -74,6 +77,7 @@ def _attach(
 ) -> Consumer:
     """Make the consumer, and its subscription if there is none. Raises :class:`BrokerError` with neither made."""
     broker = session.broker
+    metadata = properties_of(request.metadata, "consumer metadata")
     check_consumer(topic, request.subscription, request.subType)
     check_compaction(topic, request)
     if isinstance(existing, Subscription):
@@ -96,7 +100,7 @@ def _attach(
         epoch=request.consumer_epoch,
         key_ranges=[KeyRange(part.start, part.end) for part in policy.hashRanges],
         allow_out_of_order=policy.allowOutOfOrderDelivery,
-        metadata={pair.key: pair.value for pair in request.metadata},
+        metadata=metadata,
         address=session.address,
         client_version=session.client_version,
         connected_ms=broker.clock.now_ms(),
@@ -137,7 +141,7 @@ def _subscription(session: Session, topic: AnyTopic, request: wire.CommandSubscr
         "earliest" if earliest else "latest",
         durable=request.durable,
         start_offset=start,
-        properties={pair.key: pair.value for pair in request.subscription_properties},
+        properties=properties_of(request.subscription_properties, "subscription properties"),
     )
 
 

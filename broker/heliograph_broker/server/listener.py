@@ -9,8 +9,12 @@ import structlog
 
 from heliograph_broker.messaging.broker import Broker
 from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.protocol.frames import encode_command
 
 from . import connection_commands, consumer_commands, lookup_commands, producer_commands, schema_commands
+from .acceptor import Acceptor
+from .connection_limits import limits_of
+from .receive_buffer import SharedBuffer
 from .session import Handler, Session
 
 if TYPE_CHECKING:
@@ -54,6 +58,15 @@ HANDLERS: dict[int, Handler] = {
 }
 
 
+def _refusal(reason: str) -> bytes:
+    """Return the ERROR of a refused connection, which answers no request."""
+    command = _Type(type=_Type.ERROR)
+    command.error.request_id = 0xFFFFFFFFFFFFFFFF
+    command.error.error = wire.NotAllowedError
+    command.error.message = reason
+    return encode_command(command)
+
+
 class Listener:
     """See the module. Everything runs on one event loop."""
 
@@ -63,11 +76,12 @@ class Listener:
         self.handlers = HANDLERS
         self.sessions: set[Session] = set()
         #: Where sessions read from their sockets, one at a time, and commands that all of them fill in and encode.
-        self.receive_buffer = memoryview(bytearray(broker.config.receive_buffer_bytes))
+        self.receive_buffer = SharedBuffer(broker.config.receive_buffer_bytes)
         self.message_command = _Type(type=_Type.MESSAGE)
         self.receipt_command = _Type(type=_Type.SEND_RECEIPT)
         self._paused: set[Session] = set()
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
+        self._all_lost = asyncio.Event()
         self._keep_alive: asyncio.TimerHandle | None = None
         self.port = 0
         broker.figures.throttled_connections = lambda: sum(session.held for session in self.sessions)
@@ -76,8 +90,10 @@ class Listener:
     async def start(self) -> None:
         """Bind the port. Raises :class:`OSError` if it is taken."""
         config = self.broker.config
-        self._server = await self.loop.create_server(lambda: Session(self), config.bind, config.broker_port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        limits = limits_of(config, self.broker.figures.binary_connections)
+        self._acceptor = Acceptor(self.loop, limits, lambda ended: Session(self, ended), _refusal)
+        await self._acceptor.listen(config.bind, config.broker_port)
+        self.port = self._acceptor.port
         self.keep_watch()
 
     def keep_watch(self) -> None:
@@ -88,16 +104,17 @@ class Listener:
     def stop_accepting(self) -> None:
         if self._keep_alive is not None:
             self._keep_alive.cancel()
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.stop()
 
     async def stop(self) -> None:
-        """Close the port and every connection."""
+        """Close the port and every connection; clients have ``close_timeout_s`` to read what is left for them."""
         self.stop_accepting()
         for session in list(self.sessions):
             session.close("the broker is stopping")
-        if self._server is not None:
-            await self._server.wait_closed()
+        if self.sessions:
+            self._all_lost.clear()
+            await self._all_lost.wait()
 
     def service_url_for(self, session: Session) -> str:
         """Return the URL a client shall use: the advertised one, else the address it reached us at."""
@@ -112,6 +129,8 @@ class Listener:
     def lost(self, session: Session) -> None:
         self.sessions.discard(session)
         self._paused.discard(session)
+        if not self.sessions:
+            self._all_lost.set()
 
     def producer_ready(self, session: Session, producer: Producer) -> None:
         producer_commands.producer_ready(session, producer)
@@ -145,7 +164,7 @@ class Listener:
                 continue
             if silent >= 2 * interval:
                 # Not closed: the end of what was sent to it would wait for a client that is gone.
-                session.abort(f"silent for {silent:.0f} s")
+                session.abort("silent", f"silent for {silent:.0f} s")
             elif session.pinged_at <= session.heard_at:
                 session.pinged_at = now
                 session.send(ping)

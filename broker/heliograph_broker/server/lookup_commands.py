@@ -100,7 +100,9 @@ def watch_topic_list(session: Session, command: wire.BaseCommand, entry: bytes) 
     """Answer with the list as it is and tell the client of every change from now on (persistent topics)."""
     request = command.watchTopicList
     watcher_id = request.watcher_id
+    _end_watch(session, watcher_id)
     try:
+        session.check_handles()
         session.broker.namespace(request.namespace)
         pattern = TopicPattern(request.topics_pattern)
     except BrokerError as error:
@@ -116,7 +118,6 @@ def watch_topic_list(session: Session, command: wire.BaseCommand, entry: bytes) 
         change.watchTopicUpdate.topics_hash = list_hash
         session.send(change)
 
-    _end_watch(session, watcher_id)
     session.watchers[watcher_id] = session.broker.watches.watch(request.namespace, pattern, topics, update)
     answer = wire.BaseCommand(type=wire.BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
     success = answer.watchTopicListSuccess

@@ -18,6 +18,7 @@ from heliograph_broker.protocol.ack_sets import MAX_BATCH_MESSAGES
 from heliograph_broker.protocol.frames import ChecksumMismatch, EntryError, FrameError, parse_entry
 
 from .lookup_commands import parse_topic
+from .properties import properties_of
 from .schema_commands import store_schema
 from .session import Session
 
@@ -32,6 +33,8 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
         return
     session.stop_holding(request.producer_id)
     try:
+        session.check_handles()
+        metadata = properties_of(request.metadata, "producer metadata")
         topic = broker.get_or_create_topic(parse_topic(request.topic))
         topic.used()
         if topic.terminated:
@@ -56,7 +59,7 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
             generated_name=not request.producer_name or not request.user_provided_producer_name,
             epoch=request.epoch,
             access_mode=request.producer_access_mode,
-            metadata={pair.key: pair.value for pair in request.metadata},
+            metadata=metadata,
             address=session.address,
             client_version=session.client_version,
             connected_ms=broker.clock.now_ms(),

@@ -1,74 +1,119 @@
 """What a connection has received and not handled yet; all connections of a loop read into one shared buffer.
 
-A connection that has handled all it received holds no buffer. The beginning of a frame is kept as bytes of its own and
-laid in front of the next read. A frame that does not fit the shared buffer gets a buffer that grows with what
-arrives, so that announcing a large frame costs nothing; the rest of it is then read right into its place.
+A connection that has handled all it received holds no buffer. The beginning of a frame stays in the shared buffer until
+another connection reads: only then it is copied, to be laid in front of the next read. A frame that does not fit the
+shared buffer gets a buffer that grows with what arrives, so that announcing a large frame costs nothing; the rest of it
+is then read right into its place.
 """
 
 from __future__ import annotations
 
 _EMPTY = b""
+#: The buffer of a large frame grows to so many times what it holds.
+_GROWTH = 8
+
+
+class SharedBuffer:
+    """One read of whichever connection it was, and what that connection has left in it."""
+
+    __slots__ = ("owner", "view")
+
+    def __init__(self, size: int) -> None:
+        self.view = memoryview(bytearray(size))
+        self.owner: ReceiveBuffer | None = None
 
 
 class ReceiveBuffer:
-    """One connection's part; ``shared`` is lent to it between :meth:`room` and the end of the frames' handling."""
+    """One connection's part of a ``shared`` buffer."""
 
-    __slots__ = ("_filled", "_frame_bytes", "_kept", "_large", "_shared")
+    __slots__ = ("_end", "_frame_bytes", "_kept", "_large", "_shared", "_start")
 
-    def __init__(self, shared: memoryview) -> None:
+    def __init__(self, shared: SharedBuffer) -> None:
         self._shared = shared
+        #: What is not handled: these bytes of the large buffer, else of the shared one if that is ours, else ``_kept``.
+        self._start = 0
+        self._end = 0
         self._kept = _EMPTY
         #: The beginning of one frame of ``_frame_bytes`` that is larger than the shared buffer.
         self._large: bytearray | None = None
         self._frame_bytes = 0
-        self._filled = 0
 
     def __len__(self) -> int:
         """Return the bytes kept for the connection alone."""
         return len(self._kept) if self._large is None else len(self._large)
 
     def room(self) -> memoryview:
-        """Return where the next read goes."""
-        large = self._large
-        if large is None:
-            kept = len(self._kept)
-            if not kept:
-                return self._shared
-            self._shared[:kept] = self._kept
-            return self._shared[kept:]
-        if self._filled == len(large):
-            self._large = grown = bytearray(min(self._frame_bytes, 4 * len(large)))
-            grown[: self._filled] = large
+        """Return where the next read goes; there is some while what is not handled is the beginning of a frame."""
+        if self._large is not None:
+            return self._room_for_large(self._large)
+        shared = self._shared
+        view = shared.view
+        if shared.owner is not self:
+            if shared.owner is not None:
+                shared.owner._make_way()
+            shared.owner = self
+            self._start, self._end = 0, len(self._kept)
+            if self._kept:
+                view[: self._end] = self._kept
+                self._kept = _EMPTY
+        elif self._end == len(view) or self._start + self._frame_bytes > len(view):
+            left = self._end - self._start
+            if self._start:
+                view[:left] = bytes(view[self._start : self._end])
+            self._start, self._end = 0, left
+        return view[self._end :]
+
+    def _room_for_large(self, large: bytearray) -> memoryview:
+        if self._end == len(large):
+            self._large = grown = bytearray(min(self._frame_bytes, _GROWTH * len(large)))
+            grown[: self._end] = large
             large = grown
-        return memoryview(large)[self._filled :]
+        return memoryview(large)[self._end :]
+
+    def _make_way(self) -> None:
+        """Another connection reads: what is left in the shared buffer is ours to keep."""
+        self._kept = bytes(self._shared.view[self._start : self._end])
 
     def received(self, count: int) -> memoryview:
         """Return all that is not handled: ``count`` more bytes are in the room given last."""
-        if self._large is not None:
-            self._filled += count
-            return memoryview(self._large)[: self._filled]
-        return self._shared[: len(self._kept) + count]
+        self._end += count
+        return self.rest()
 
     def rest(self) -> memoryview:
-        """Return what :meth:`keep` kept."""
-        return memoryview(self._kept) if self._large is None else memoryview(self._large)[: self._filled]
+        """Return all that is not handled."""
+        if self._large is not None:
+            return memoryview(self._large)[: self._end]
+        if self._shared.owner is self:
+            return self._shared.view[self._start : self._end]
+        return memoryview(self._kept)
 
-    def keep(self, unhandled: memoryview, start: int, frame_bytes: int) -> None:
-        """Keep ``unhandled`` from ``start`` on: the beginning of a frame of ``frame_bytes``, 0 if not known."""
-        rest = len(unhandled) - start
-        if self._large is not None and rest and not start:
-            return
-        self._large = None
-        if frame_bytes > len(self._shared) and rest >= len(self._shared) // 2:
+    def handled(self, count: int, frame_bytes: int) -> None:
+        """Forget ``count`` bytes; what follows is the beginning of a frame of ``frame_bytes``, 0 if not known."""
+        shared = self._shared
+        if self._large is not None:
+            if not count:
+                return
+            # There is never more in it than the one frame.
+            self.clear()
+        elif shared.owner is self:
+            self._start += count
+            rest = self._end - self._start
             self._frame_bytes = frame_bytes
-            self._filled = rest
-            self._large = bytearray(min(frame_bytes, 4 * rest))
-            self._large[:rest] = unhandled[start:]
-            self._kept = _EMPTY
+            if not rest:
+                self.clear()
+            elif frame_bytes > len(shared.view) and rest >= len(shared.view) // 2:
+                self._large = bytearray(min(frame_bytes, _GROWTH * rest))
+                self._large[:rest] = shared.view[self._start : self._end]
+                self._start, self._end = 0, rest
+                shared.owner = None
         else:
-            self._kept = bytes(unhandled[start:]) if rest else _EMPTY
+            self._kept = self._kept[count:]
+            self._frame_bytes = frame_bytes
 
     def clear(self) -> None:
         """Forget everything."""
+        if self._shared.owner is self:
+            self._shared.owner = None
+        self._start = self._end = self._frame_bytes = 0
         self._large = None
         self._kept = _EMPTY

@@ -9,6 +9,7 @@ from heliograph_broker.messaging.schema_registry import decode_version, encode_v
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.resources.names import InvalidName, TopicName
 
+from .properties import properties_of
 from .session import Session
 
 _NONE = wire.Schema.Type.Value("None")
@@ -28,7 +29,7 @@ def store_schema(
         name=schema.name,
         type=schema.type,
         data=schema.schema_data,
-        properties={pair.key: pair.value for pair in schema.properties},
+        properties=properties_of(schema.properties, "schema properties"),
         created_ms=broker.clock.now_ms(),
     )
     policies = broker.effective_policies(name)

@@ -20,7 +20,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from heliograph_broker.messaging.consumer import Consumer
-from heliograph_broker.messaging.errors import BrokerError
+from heliograph_broker.messaging.errors import BrokerError, NotAllowed
 from heliograph_broker.messaging.producer import Producer, Receipt
 from heliograph_broker.messaging.subscription import Subscription
 from heliograph_broker.messaging.topic_list import TopicListWatcher
@@ -70,7 +70,9 @@ _CPP = "Pulsar-CPP"
 class Session(asyncio.BufferedProtocol):
     """Also the sink of its producers and consumers (see ``ProducerSink`` and ``ConsumerSink``)."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, ended: Callable[[], None] | None = None) -> None:
+        """``ended`` is called once the connection is lost."""
+        self._ended = ended
         self.listener = listener
         self.broker = listener.broker
         self.producers: dict[int, Producer] = {}
@@ -117,13 +119,19 @@ class Session(asyncio.BufferedProtocol):
         self.address = f"/{peer[0]}:{peer[1]}" if peer else ""
         self.heard_at = self.broker.clock.monotonic()
         within_s = self.broker.config.handshake_timeout_s
-        self._deadline = self.listener.loop.call_later(within_s, self.abort, f"no CONNECT within {within_s:g} s")
+        self._deadline = self.listener.loop.call_later(
+            within_s, self.abort, "handshake", f"no CONNECT within {within_s:g} s"
+        )
         self.listener.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._end()
-        self.listener.lost(self)
+        try:
+            self._end()
+        finally:
+            self.listener.lost(self)
+            if self._ended is not None:
+                self._ended()
 
     def handshake_done(self) -> None:
         """The client has said CONNECT: it may send entries now, and takes as long as it likes."""
@@ -188,12 +196,18 @@ class Session(asyncio.BufferedProtocol):
         self._transport.close()
         self._end()
         within_s = self.broker.config.close_timeout_s
-        self._deadline = self.listener.loop.call_later(within_s, self.abort, f"its end was not read in {within_s:g} s")
+        self._deadline = self.listener.loop.call_later(
+            within_s, self.abort, "unread", f"its end was not read in {within_s:g} s"
+        )
 
-    def abort(self, reason: str) -> None:
-        """End the connection at once: what is queued is not written, what the client held goes to others."""
+    def abort(self, kind: str, reason: str) -> None:
+        """End the connection at once: what is queued is not written, what the client held goes to others.
+
+        ``kind`` is the one it is counted as in the metrics.
+        """
         if self._transport is None:
             return
+        self.broker.figures.binary_connections.cut[kind] += 1
         log.info("breaking off connection", client=self.address, reason=reason)
         self._out, self._out_bytes = [], 0
         self._transport.abort()
@@ -267,9 +281,7 @@ class Session(asyncio.BufferedProtocol):
             return
         self.heard_at = self.broker.clock.monotonic()
         unhandled = self._received.received(nbytes)
-        if self._stopped:
-            self._received.keep(unhandled, 0, 0)
-        else:
+        if not self._stopped:
             self._handle_frames(unhandled)
 
     def _handle_frames(self, unhandled: memoryview) -> None:
@@ -327,11 +339,11 @@ class Session(asyncio.BufferedProtocol):
                 self.hold(_TURN, 0)
             if self._stopped:
                 if not self._closing:
-                    self._received.keep(view, start, 0)
+                    self._received.handled(start, 0)
                 return
         if 4 <= end - start < 8:
             self._check_frame_size(int.from_bytes(view[start : start + 4], "big"))
-        self._received.keep(view, start, announced)
+        self._received.handled(start, announced)
         self.listener.check_pressure(self)
 
     def _check_frame_size(self, total: int) -> int:
@@ -515,6 +527,16 @@ class Session(asyncio.BufferedProtocol):
         command = wire.BaseCommand(type=wire.BaseCommand.REACHED_END_OF_TOPIC)
         command.reachedEndOfTopic.consumer_id = consumer.consumer_id
         self.send(command)
+
+    def check_handles(self) -> None:
+        """Raise :class:`NotAllowed` if the connection may not have one more producer, consumer or watcher."""
+        most = self.broker.config.max_handles_per_connection
+        handles = len(self.producers) + len(self.held_producers) + len(self.watchers)
+        if 0 < most <= handles + len(self.consumers) + len(self.sought_readers):
+            raise NotAllowed(
+                f"Reached the maximum number of producers, consumers and topic watchers on a connection: {most} "
+                "(max_handles_per_connection)"
+            )
 
     def stays_away(self, consumer_id: int) -> None:
         """The reader that was to come back after a seek does not: its subscription ends, unless others use it."""

@@ -279,6 +279,54 @@ def test_closed_producers_are_remembered_for_as_long_as_messages_may_be_under_wa
     assert len(client.session.closed_producers) < 70
 
 
+# What one connection may have
+
+
+def test_one_producer_consumer_or_watcher_more_than_allowed_is_refused_by_name(tmp_path: Path) -> None:
+    core = Core(tmp_path / "data", max_handles_per_connection=3)
+    server = VirtualServer(core)
+    client, other = server.connect(), server.connect()
+    subscribe(client)
+    client.request(Type.PRODUCER, topic="t", producer_id=1)
+    watch = {"watcher_id": 1, "namespace": "public/default", "topics_pattern": ".*"}
+    client.request(Type.WATCH_TOPIC_LIST, **watch)
+    for kind, fields in (
+        (Type.SUBSCRIBE, {"topic": "t2", "subscription": "s2", "subType": SHARED, "consumer_id": 2}),
+        (Type.PRODUCER, {"topic": "t2", "producer_id": 2}),
+        (Type.WATCH_TOPIC_LIST, watch | {"watcher_id": 2}),
+    ):
+        refused = client.request(kind, **fields)
+        assert refused.error == wire.NotAllowedError
+        assert "watchers on a connection: 3 (max_handles_per_connection)" in refused.message
+    assert [str(name) for name in core.broker.topics] == ["persistent://public/default/t"]
+    # The same one again is no other one; another connection has its own; one that was closed leaves its place.
+    assert isinstance(client.request(Type.WATCH_TOPIC_LIST, **watch), wire.CommandWatchTopicListSuccess)
+    assert isinstance(other.request(Type.PRODUCER, topic="t", producer_id=1), wire.CommandProducerSuccess)
+    client.request(Type.CLOSE_PRODUCER, producer_id=1)
+    assert isinstance(client.request(Type.PRODUCER, topic="t", producer_id=2), wire.CommandProducerSuccess)
+    core.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "fields"),
+    [
+        (Type.PRODUCER, "metadata", {"producer_id": 1}),
+        (Type.SUBSCRIBE, "metadata", {"subscription": "s", "subType": SHARED, "consumer_id": 1}),
+        (Type.SUBSCRIBE, "subscription_properties", {"subscription": "s", "subType": SHARED, "consumer_id": 1}),
+    ],
+)
+def test_properties_larger_than_anybody_needs_are_refused_and_leave_nothing(
+    server: VirtualServer, kind: int, field: str, fields: dict[str, object]
+) -> None:
+    client = server.connect()
+    pairs = [wire.KeyValue(key=f"key-{number}", value="v" * 1000) for number in range(70)]
+    refused = client.request(kind, topic="t", **fields, **{field: pairs})
+    assert refused.error == wire.NotAllowedError
+    assert "at most 65536 are allowed" in refused.message
+    topics = [topic for topic in server.core.broker.topics.values() if topic.subscriptions or topic.producers]
+    assert not topics
+
+
 # Ack sets
 
 

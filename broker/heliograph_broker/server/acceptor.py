@@ -1,0 +1,147 @@
+"""Accepts the connections of one port, one by one, and refuses those that are over a limit before they cost anything.
+
+An event loop's own server accepts whatever waits and asks nobody; with no descriptor left it would do so without end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+
+import structlog
+
+from .connection_limits import ConnectionLimits
+
+log = structlog.get_logger(__name__)
+
+#: Makes the protocol of a connection; what it is given it calls once when the connection is lost.
+ProtocolFactory = Callable[[Callable[[], None]], asyncio.BaseProtocol]
+
+_BACKLOG = 512
+#: Connections accepted in one wake-up.
+_ACCEPTS_A_TURN = 64
+#: Accepting is tried again so long (s) after the system refused.
+_PAUSE_S = 1.0
+#: A refused client has so long (s) to read why; only so many at a time have.
+_LINGER_S = 1.0
+_LINGERING = 4
+#: The log names a refusal so often (s): the metrics count them all.
+_TOLD_EVERY_S = 10.0
+
+
+class Acceptor:
+    """The listening sockets of one port. ``refusal`` gives the bytes that tell a client of the protocol a reason."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: ConnectionLimits,
+        protocol: ProtocolFactory,
+        refusal: Callable[[str], bytes],
+    ) -> None:
+        self.port = 0
+        self._loop = loop
+        self._limits = limits
+        self._protocol = protocol
+        self._refusal = refusal
+        self._listening: list[socket.socket] = []
+        self._lingering: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._serving: set[asyncio.Task[None]] = set()
+        self._pause: asyncio.TimerHandle | None = None
+        self._told_again_at = 0.0
+
+    async def listen(self, host: str, port: int) -> None:
+        """Bind every address of ``host``; port 0 takes any free one. Raises :class:`OSError` if one is taken."""
+        found = await self._loop.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE, proto=socket.IPPROTO_TCP
+        )
+        try:
+            for family, _, _, _, address in dict.fromkeys(found):
+                listening = socket.create_server(address, family=family, backlog=_BACKLOG)
+                listening.setblocking(False)
+                self._listening.append(listening)
+        except BaseException:
+            self.stop()
+            raise
+        self.port = self._listening[0].getsockname()[1]
+        self._go_on()
+
+    def stop(self) -> None:
+        """Close the port; the connections there are stay."""
+        if self._pause is not None:
+            self._pause.cancel()
+        for listening in self._listening:
+            self._loop.remove_reader(listening)
+            listening.close()
+        self._listening.clear()
+        for timer in self._lingering.values():
+            timer.cancel()
+        for refused in list(self._lingering):
+            self._let_go(refused)
+
+    def _go_on(self) -> None:
+        self._pause = None
+        for listening in self._listening:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_ACCEPTS_A_TURN):
+            try:
+                connection, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # No descriptors or memory: what waits stays in the queue, which must not wake us all the time.
+                log.error("cannot accept connections", error=str(error), again_in_s=_PAUSE_S)
+                for each in self._listening:
+                    self._loop.remove_reader(each)
+                self._pause = self._loop.call_later(_PAUSE_S, self._go_on)
+                return
+            connection.setblocking(False)
+            reason = self._limits.refusal(address[0], connection.fileno())
+            if reason:
+                self._refuse(connection, reason)
+                continue
+            self._limits.opened(address[0])
+            task = self._loop.create_task(self._serve(connection, address[0]))
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, connection: socket.socket, address: str) -> None:
+        ended = False
+
+        def end() -> None:
+            nonlocal ended
+            if not ended:
+                ended = True
+                self._limits.closed(address)
+
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(lambda: self._protocol(end), connection)
+        except OSError as error:
+            # The client has gone in between.
+            log.info("connection was not made", client=address, error=str(error))
+            end()
+            connection.close()
+
+    def _refuse(self, connection: socket.socket, reason: str) -> None:
+        now = self._loop.time()
+        if now >= self._told_again_at:
+            self._told_again_at = now + _TOLD_EVERY_S
+            log.warning("connections are refused", port=self.port, reason=reason)
+        # A client that is gone already needs no answer.
+        with contextlib.suppress(OSError):
+            connection.send(self._refusal(reason))
+            connection.shutdown(socket.SHUT_WR)
+        if len(self._lingering) >= _LINGERING:
+            connection.close()
+        else:
+            # Closed at once, what the client has sent would make the end a reset, and that may overtake the answer.
+            self._lingering[connection] = self._loop.call_later(_LINGER_S, self._let_go, connection)
+
+    def _let_go(self, connection: socket.socket) -> None:
+        self._lingering.pop(connection, None)
+        connection.close()

@@ -1,0 +1,68 @@
+"""How many connections a port may have: in all, from one address, and so that descriptors are left for the store."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from heliograph_broker.config import BrokerConfig
+from heliograph_broker.messaging.figures import ConnectionFigures
+
+from .descriptors import descriptor_limit, reserve_of
+
+
+class ConnectionLimits:
+    """Counts the connections of one port. A maximum of 0 is none.
+
+    ``descriptors`` are those of the process, the last ``reserve`` of which no connection gets.
+    """
+
+    def __init__(
+        self, figures: ConnectionFigures, *, total: int, per_address: int, descriptors: int, reserve: int
+    ) -> None:
+        self._figures = figures
+        self._total = total
+        self._per_address = per_address
+        self._descriptors = descriptors
+        self._reserve = reserve
+        self._by_address: Counter[str] = Counter()
+
+    def refusal(self, address: str, descriptor: int) -> str:
+        """Return why a connection is refused, with the limit's name; empty if it is not."""
+        if descriptor >= self._descriptors - self._reserve:
+            self._figures.refused["descriptors"] += 1
+            return (
+                f"Reached the maximum number of connections: of {self._descriptors} file descriptors "
+                f"{self._reserve} are kept for the store (reserved_descriptors)"
+            )
+        if 0 < self._total <= self._figures.open:
+            self._figures.refused["total"] += 1
+            return f"Reached the maximum number of connections: {self._total} (max_connections)"
+        if 0 < self._per_address <= self._by_address[address]:
+            self._figures.refused["address"] += 1
+            return (
+                f"Reached the maximum number of connections on address {address}: {self._per_address} "
+                "(max_connections_per_address)"
+            )
+        return ""
+
+    def opened(self, address: str) -> None:
+        self._figures.open += 1
+        self._by_address[address] += 1
+
+    def closed(self, address: str) -> None:
+        self._figures.open -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+
+def limits_of(config: BrokerConfig, figures: ConnectionFigures, *, of_reserve: float = 1.0) -> ConnectionLimits:
+    """Return the limits of a port that leaves this part of the reserved descriptors to others."""
+    descriptors = descriptor_limit()
+    return ConnectionLimits(
+        figures,
+        total=config.max_connections,
+        per_address=config.max_connections_per_address,
+        descriptors=descriptors,
+        reserve=round(reserve_of(descriptors, config.reserved_descriptors) * of_reserve),
+    )
