@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from heliograph_broker.messaging.damaged import MOST_RANGES, skip_entry, skip_range
 from heliograph_broker.messaging.subscription import AckId, Subscription
 from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.storage.entry import EntryHeader
+from heliograph_broker.resources.policies import Policies, Retention
+from heliograph_broker.storage.damage import DamagedEntries
+from heliograph_broker.storage.entry import Entry, EntryHeader
 
 from tests.support.core import Core
 
@@ -37,7 +40,7 @@ def _lose_headers(core: Core, monkeypatch: pytest.MonkeyPatch, entries: set[int]
 
     def header(ledger_id: int, entry_id: int) -> EntryHeader | None:
         if entry_id in entries:
-            raise ValueError("damaged")
+            raise DamagedEntries(ledger_id, entry_id, entry_id, "damaged")
         return read(ledger_id, entry_id)
 
     monkeypatch.setattr(core.store, "header", header)
@@ -125,3 +128,136 @@ def test_the_list_is_bounded_and_the_count_is_not(core: Core) -> None:
     assert len(topic.damaged.ranges) == MOST_RANGES
     assert topic.damaged.entries == MOST_RANGES + 5
     assert len(topic.damaged.ranges[-1].reason) < 1000
+
+
+def _poison(core: Core, monkeypatch: pytest.MonkeyPatch, *entries: int) -> None:
+    """A bit of these entries' payload is flipped whenever they are read."""
+    read = core.store.read
+
+    def flipped(ledger_id: int, first: int, last: int, max_bytes: int, callback: Callable[[Any], None]) -> None:
+        def altered(result: list[Entry] | Exception) -> None:
+            if not isinstance(result, Exception):
+                for entry in result:
+                    if entry.entry_id in entries and entry.frame[-1] == ord("x"):
+                        entry.frame = entry.frame[:-1] + b"y"
+            callback(result)
+
+        read(ledger_id, first, last, max_bytes, altered)
+
+    monkeypatch.setattr(core.store, "read", flipped)
+
+
+def _lose(core: Core, monkeypatch: pytest.MonkeyPatch, lost: range) -> None:
+    """The store says of these entries of the first ledger that they are lost, whatever it is asked for."""
+    _lose_headers(core, monkeypatch, set(lost))
+
+    def around(name: str) -> None:
+        real = getattr(core.store, name)
+
+        def read(ledger_id: int, first: int, last: int, *rest: Any) -> None:
+            if first in lost:
+                rest[-1](DamagedEntries(ledger_id, first, min(last, lost[-1]), "bit rot"))
+            else:
+                real(ledger_id, first, min(last, lost[0] - 1) if first < lost[0] else last, *rest)
+
+        monkeypatch.setattr(core.store, name, read)
+
+    around("read")
+    around("read_headers")
+
+
+@pytest.mark.parametrize("dead_letter", [False, True])
+@pytest.mark.parametrize("harm", ["flipped", "lost"])
+def test_expiry_goes_around_a_poison_entry(
+    core: Core, monkeypatch: pytest.MonkeyPatch, harm: str, dead_letter: bool
+) -> None:
+    dead = core.topic("dead")
+    letters = dead.create_subscription("keep")
+    topic, subscription = _filled(core)
+    if harm == "flipped":
+        _poison(core, monkeypatch, 4)
+    else:
+        _lose(core, monkeypatch, range(4, 6))
+    target = str(dead.name) if dead_letter else None
+    policies = Policies(message_ttl_ms=1000, dead_letter_topic=target, retention=Retention(0, 0))
+    core.broker.set_topic_policies(topic.name, policies)
+    for _ in range(30):
+        core.advance(1000)
+    assert subscription.backlog_messages == 0
+    assert not subscription.expiry.running
+    assert core.broker.containment.idle
+    if harm == "lost":
+        assert subscription.skipped_entries == (2 if dead_letter else 0)
+    elif dead_letter:
+        assert (subscription.skipped_entries, subscription.skipped_messages) == (1, 5)
+        assert "CRC32-C" in topic.damaged.ranges[0].reason
+    if dead_letter:
+        # These batches cannot be opened, so each goes as a whole.
+        assert subscription.dead_lettered == letters.topic.end_offset == (9 if harm == "flipped" else 8)
+    assert topic.stored_messages == 0
+
+
+def test_expiry_of_a_spared_backlog_goes_around_lost_entries(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, subscription = _filled(core)
+    ledger_id = topic.position(0)[0]
+    subscription.acknowledge(None, [AckId(ledger_id, 8)], None)
+    _lose(core, monkeypatch, range(4, 6))
+    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=1000))
+    core.advance(2000)
+    core.advance(2000)
+    assert subscription.backlog_messages == 0
+    assert subscription.skipped_entries == 2
+    assert subscription.msg_expired == _messages(*range(10)) - _messages(8)
+
+
+@pytest.mark.parametrize("up_to", [5, 7])
+@pytest.mark.parametrize("before", [None, 2])
+def test_a_cumulative_ack_goes_over_lost_entries(
+    core: Core, monkeypatch: pytest.MonkeyPatch, up_to: int, before: int | None
+) -> None:
+    topic, subscription = _filled(core)
+    core.restart()
+    topic = core.topic()
+    subscription = topic.subscription("s")
+    ledger_id = topic.position(0)[0]
+    if before is not None:
+        subscription.acknowledge(None, [AckId(ledger_id, before)], None)
+    _lose(core, monkeypatch, range(4, 6))
+    done: list[object] = []
+    subscription.acknowledge_up_to(up_to, done.append)
+    core.commit()
+    assert done == [None]
+    assert subscription.backlog_messages == _messages(*range(up_to + 1, 10))
+    assert subscription.cursor.mark_delete == up_to
+
+
+@pytest.mark.parametrize("trimmed", [5, 6, 7])
+def test_a_topic_is_trimmed_in_and_behind_lost_entries(
+    core: Core, monkeypatch: pytest.MonkeyPatch, trimmed: int
+) -> None:
+    topic, subscription = _filled(core)
+    _lose(core, monkeypatch, range(4, 7))
+    subscription.acknowledge_up_to(trimmed - 1, None)
+    topic.trim(trimmed)
+    assert topic.first_offset == trimmed
+    subscription.acknowledge_up_to(8, None)
+    assert subscription.backlog_messages == _messages(9)
+    assert topic.trim(9) >= 2
+    assert topic.stored_messages == _messages(9)
+
+
+def test_the_oldest_message_is_the_first_that_can_be_read(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, subscription = _filled(core)
+    _lose(core, monkeypatch, range(3))
+    core.clock.advance_ms(5000)
+    assert subscription.oldest_unacked_age_ms() == 5000
+
+
+def test_a_seek_to_the_end_of_lost_entries_finds_its_place(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, subscription = _filled(core)
+    _lose(core, monkeypatch, range(4, 7))
+    done: list[object] = []
+    subscription.seek(7, None, done.append)
+    core.commit()
+    assert done == [None]
+    assert subscription.backlog_messages == _messages(7, 8, 9)

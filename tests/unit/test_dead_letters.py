@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from heliograph_broker.messaging.batches import build_batch, build_frame, open_batch
 from heliograph_broker.messaging.producer import Producer
-from heliograph_broker.messaging.subscription import EXCLUSIVE, SHARED
+from heliograph_broker.messaging.subscription import EXCLUSIVE, SHARED, AckId
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.protocol.frames import parse_entry
@@ -267,3 +267,54 @@ def test_a_broken_claim_about_earlier_deaths_is_not_believed(core: Core) -> None
     [(headers, _)] = _letters(dead)
     assert headers["x-death-count"] == "1"
     assert msgspec.json.decode(headers["x-death-topics"]) == [str(topic.name)]
+
+
+def test_letters_settle_one_by_one_into_a_full_topic_that_is_drained(core: Core) -> None:
+    """500 expired messages, a quota of 40 kB on the dead-letter topic, drained every second: each letter once."""
+    dead = core.topic("dead")
+    quota = BacklogQuota(40_000, "producer_exception")
+    core.broker.set_topic_policies(dead.name, Policies(backlog_quota_size=quota, retention=Retention(0, 0)))
+    drain = dead.create_subscription("drain")
+    client = Client()
+    consumer = core.consumer(drain, SHARED, client, permits=10_000)
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    producer = core.producer(topic)
+    for number in range(500):
+        core.publish(producer, b"%04d" % number + b"x" * 500, sequence_id=number)
+    core.commit()
+    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=1000, dead_letter_topic=str(dead.name)))
+    seen: list[bytes] = []
+    for _ in range(60):
+        core.advance(1000)
+        for _, entry, _, _ in client.take():
+            seen.append(entry.frame[parse_entry(entry.frame).payload_offset :][:4])
+            drain.acknowledge(consumer, [AckId(entry.ledger_id, entry.entry_id)], None)
+        core.commit()
+    assert subscription.backlog_messages == 0
+    assert seen == [b"%04d" % number for number in range(500)]
+    assert subscription.dead_lettered == 500
+    assert subscription.dead_letter_failures > 0
+
+
+def test_a_batch_of_which_some_letters_were_refused_sends_only_the_others_later(core: Core) -> None:
+    dead = core.topic("dead")
+    drain = dead.create_subscription("drain")
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    singles = [(wire.SingleMessageMetadata(payload_size=1000), b"%04d" % number * 250) for number in range(10)]
+    metadata, payload = build_batch(wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), singles)
+    topic.publish(core.producer(topic), 0, 0, 10, metadata, build_frame(metadata, payload))
+    core.commit()
+    limited = Policies(backlog_quota_size=BacklogQuota(5000, "producer_exception"))
+    core.broker.set_topic_policies(dead.name, limited)
+    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=1000, dead_letter_topic=str(dead.name)))
+    core.advance(2000)
+    stored = drain.backlog_messages
+    assert 0 < stored < 10
+    assert subscription.backlog_messages == 10 - stored
+    core.broker.set_topic_policies(dead.name, Policies(retention=Retention(-1, -1)))
+    for _ in range(5):
+        core.advance(1000)
+    assert subscription.backlog_messages == 0
+    assert [payload[:4] for _, payload in _letters(dead)] == [b"%04d" % number for number in range(10)]

@@ -13,7 +13,7 @@ from heliograph_broker.messaging.record_set import RecordWriter
 from heliograph_broker.messaging.subscription import SHARED, Subscription
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.resources.policies import BacklogQuota, Policies
+from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
 
 from tests.support.core import Client, Core
 
@@ -77,7 +77,7 @@ def test_a_duty_that_raises_for_one_topic_leaves_the_others_alone(
     core: Core, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     core.keep_nothing()
-    ttl = Policies(message_ttl_ms=5000)
+    ttl = Policies(message_ttl_ms=5000, retention=Retention(0, 0))
     bad, good = _filled(core, "bad", ttl), _filled(core, "good", ttl)
     with monkeypatch.context() as patch:
         _Broken(*BREAKS[what](bad)).install(patch)

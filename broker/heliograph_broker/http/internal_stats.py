@@ -8,6 +8,7 @@ from itertools import islice
 from pyroaring import BitMap64
 
 from heliograph_broker.messaging.broker import AnyTopic
+from heliograph_broker.messaging.damaged import totals_up_to
 from heliograph_broker.messaging.subscription import Subscription
 from heliograph_broker.messaging.topic import Topic
 
@@ -49,12 +50,7 @@ def _text(position: tuple[int, int]) -> str:
 
 def _total_bytes_before(topic: Topic, offset: int) -> int:
     """Return the topic's cumulative bytes before an offset that is kept, or the end (one point read)."""
-    if offset <= topic.first_offset:
-        return topic.trimmed_bytes
-    if offset >= topic.end_offset:
-        return topic.total_bytes
-    header = topic.header(offset - 1)
-    return header.total_bytes if header is not None else topic.total_bytes
+    return totals_up_to(topic, offset - 1)[1]
 
 
 def _ledgers(topic: Topic) -> list[LedgerStats]:

@@ -11,6 +11,7 @@ from heliograph_broker.protocol.wire_pb2 import CommandSubscribe
 
 from .consumer import Consumer
 from .cursor import Cursor
+from .damaged import lost_range
 from .deliveries import Deliveries, RedeliveryCounts
 from .errors import BrokerError, NotAllowed, PersistenceError, PreconditionFailed
 from .retention import first_received_after
@@ -78,6 +79,10 @@ class Acknowledgments:
     @property
     def consumers(self) -> list[Consumer]:
         """The consumers that are connected."""
+        raise NotImplementedError
+
+    def skip_damaged(self, first: int, last: int, reason: str) -> None:
+        """Pass over entries that cannot be read, see :func:`.damaged.skip_range`."""
         raise NotImplementedError
 
     def notify(self) -> None:
@@ -239,6 +244,15 @@ class Acknowledgments:
         begin = offset if contiguous else max(first, cursor.mark_delete + 1, self.topic.first_offset)
 
         def found(headers: list[tuple[int, int, int, int, int]] | Exception) -> None:
+            lost = lost_range(self.topic, begin, headers)
+            if lost is not None and generation == self.generation and not self.closed:
+                before = cursor.acked_messages
+                self.skip_damaged(begin, min(lost[0], offset), lost[1])
+                if counted is not None:
+                    counted(cursor.acked_messages - before)
+                # Where the last one is lost that was to be acknowledged, the others are not yet.
+                self._acknowledge_from(first if contiguous else lost[0] + 1, offset, done, counted)
+                return
             if isinstance(headers, Exception) or not headers:
                 if done is not None:
                     done(PersistenceError(f"cannot read entry headers: {headers or 'none is stored'}"))

@@ -23,6 +23,11 @@ from heliograph_broker.protocol.frames import MAGIC_CRC32C
 #: the maximum message size after compression, so this is well above that.
 MAX_UNCOMPRESSED_BYTES = 64 * 1024 * 1024
 
+#: A batch that says it has so many messages that each takes fewer bytes of the payload is opened and counted.
+_COUNTED_BELOW_BYTES = 8
+#: The least that a message of a batch takes, uncompressed: its metadata's size, and metadata with a payload_size.
+_SMALLEST_MESSAGE_BYTES = 6
+
 SingleMessage = tuple[wire.SingleMessageMetadata, bytes]
 
 _U32 = struct.Struct(">I")
@@ -169,6 +174,24 @@ def open_batch(
     if at != end:
         raise CorruptPayload(f"{end - at} bytes after the last message of the batch")
     return messages
+
+
+def check_count(metadata: wire.MessageMetadata, entry: bytes, payload_offset: int) -> None:
+    """Raise :class:`BatchError` if the batch in ``entry`` cannot hold as many messages as it says.
+
+    Each takes some bytes. Where it says that they are fewer than is usual, uncompressed or not, the batch is opened
+    and counted; one that only its consumers can open must at least say that it is large enough. Cheap for all others.
+    """
+    messages = metadata.num_messages_in_batch
+    payload_bytes = len(entry) - payload_offset
+    if messages * _COUNTED_BELOW_BYTES <= payload_bytes or not is_batch(metadata):
+        return
+    if not is_encrypted(metadata):
+        open_batch(metadata, entry[payload_offset:])
+        return
+    size = payload_bytes if metadata.compression == wire.NONE else metadata.uncompressed_size
+    if messages * _SMALLEST_MESSAGE_BYTES > min(size, MAX_UNCOMPRESSED_BYTES):
+        raise CorruptPayload(f"a batch of {messages} messages does not fit {size} bytes")
 
 
 def build_batch(

@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import structlog
 
+from heliograph_broker.storage.damage import DamagedEntries
+
 from . import records
 from .records import DAMAGED, DamagedRange, DamagedRecord
 
 if TYPE_CHECKING:
-    from .entry_log import EntryLog
+    from collections.abc import Sequence
+
+    from heliograph_broker.storage.entry import EntryHeader
+
     from .subscription import Subscription
     from .topic import Topic
 
@@ -34,9 +39,12 @@ class LostRun(NamedTuple):
     last: int
     messages: int
     size: int
+    #: The topic's cumulative counts up to and including the last one.
+    total_messages: int
+    total_bytes: int
 
 
-class DamagedEntries:
+class DamagedList:
     """The durable list of one topic's damaged entries."""
 
     __slots__ = ("_lost", "_record", "_topic")
@@ -94,19 +102,19 @@ class DamagedEntries:
         first = last = offset
         low = topic.trimmed_messages, topic.trimmed_bytes
         while first > topic.first_offset:
-            facts = header_facts(topic, first - 1)
-            if facts is not None:
-                low = facts[2], facts[3]
+            header = topic.header(first - 1)
+            if header is not None:
+                low = header.total_messages, header.total_bytes
                 break
             first -= 1
         high = topic.total_messages, topic.total_bytes
         while last + 1 < topic.end_offset:
-            facts = header_facts(topic, last + 1)
-            if facts is not None:
-                high = facts[2] - facts[0], facts[3] - facts[1]
+            header = topic.header(last + 1)
+            if header is not None:
+                high = header.total_messages - header.messages, header.total_bytes - header.size
                 break
             last += 1
-        run = self._lost = LostRun(first, last, max(0, high[0] - low[0]), max(0, high[1] - low[1]))
+        run = self._lost = LostRun(first, last, max(0, high[0] - low[0]), max(0, high[1] - low[1]), *high)
         return run
 
     @property
@@ -191,39 +199,74 @@ def _acknowledge(subscription: Subscription, first: int, last: int) -> int:
         if cursor.is_acked(offset):
             continue
         entries += 1
-        facts = header_facts(topic, offset)
-        if facts is None:
+        header = topic.header(offset)
+        if header is None:
             # The sum of a run of lost entries is all that is known: it counts as the first one's.
             lost = True
             run = topic.damaged.lost_run(offset)
             cursor.partial.pop(offset, None)
             subscription.acknowledge_entry(offset, *((run.messages, run.size) if offset == run.first else (0, 0)), None)
         else:
-            subscription.acknowledge_entry(offset, facts[0], facts[1], None)
+            subscription.acknowledge_entry(offset, header.messages, header.size, None)
     if lost and cursor.is_contiguous():
         # Exact again, whatever had been acknowledged one by one in the lost run.
-        totals = _totals_at(topic, cursor.mark_delete)
-        if totals is not None:
-            cursor.acked_messages, cursor.acked_bytes = totals
+        cursor.acked_messages, cursor.acked_bytes = totals_up_to(topic, cursor.mark_delete)
     return entries
 
 
-def header_facts(topic: EntryLog, offset: int) -> tuple[int, int, int, int] | None:
+def totals_up_to(topic: Topic, offset: int) -> tuple[int, int]:
+    """Return the topic's cumulative messages and bytes up to and including ``offset``, at least what was trimmed.
+
+    Where headers are lost, what the whole run held counts as its first entry's.
+    """
+    if offset < topic.first_offset:
+        return topic.trimmed_messages, topic.trimmed_bytes
+    if offset >= topic.end_offset - 1:
+        return topic.total_messages, topic.total_bytes
+    header = topic.header(offset)
+    if header is not None:
+        return header.total_messages, header.total_bytes
+    run = topic.damaged.lost_run(offset)
+    return run.total_messages, run.total_bytes
+
+
+def header_facts(topic: Topic, offset: int) -> tuple[int, int, int, int] | None:
     """Return messages, bytes and the cumulative counts of an entry; None if its header cannot be read."""
-    try:
-        header = topic.header(offset)
-    except Exception as error:  # whatever damage does to the store's reading: the entry counts as lost
-        log.debug("entry header is lost", topic=str(topic.name), offset=offset, error=str(error))
-        return None
+    header = topic.header(offset)
     return None if header is None else (header.messages, header.size, header.total_messages, header.total_bytes)
 
 
-def _totals_at(topic: EntryLog, offset: int) -> tuple[int, int] | None:
-    """Return the cumulative counts up to and including ``offset``; None if no header tells."""
-    if offset >= topic.end_offset - 1:
-        return topic.total_messages, topic.total_bytes
-    facts = header_facts(topic, offset)
-    if facts is not None:
-        return facts[2], facts[3]
-    after = header_facts(topic, offset + 1)
-    return None if after is None else (after[2] - after[0], after[3] - after[1])
+def next_readable(topic: Topic, offset: int) -> EntryHeader | None:
+    """Return the header of the entry at ``offset``, or of the first one behind it that is not lost."""
+    while offset < topic.end_offset:
+        header = topic.header(offset)
+        if header is not None:
+            return header
+        offset = topic.damaged.lost_run(offset).last + 1
+    return None
+
+
+def last_readable(topic: Topic, first: int, last: int) -> EntryHeader | None:
+    """Return the header of the last entry of ``first..last`` that is not lost, None if all are."""
+    if last < first:
+        return None
+    header = topic.header(last)
+    if header is None:
+        before = topic.damaged.lost_run(last).first - 1
+        header = topic.header(before) if before >= first else None
+    return header
+
+
+def lost_range(topic: Topic, first: int, result: Sequence[object] | Exception) -> tuple[int, str] | None:
+    """Return up to which offset the entries from ``first`` on are lost, and why, if a read's ``result`` says so.
+
+    None if it brought something, or failed in a way that may pass. Nothing at all from a place that is not trimmed
+    means that it is lost, too.
+    """
+    if isinstance(result, DamagedEntries):
+        return first + result.last_entry - result.first_entry, result.reason
+    if isinstance(result, Exception) or result or not topic.first_offset <= first < topic.end_offset:
+        return None
+    if topic.header(first) is not None:
+        return None
+    return topic.damaged.lost_run(first).last, "the entry is not in the store"

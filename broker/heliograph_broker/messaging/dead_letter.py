@@ -1,23 +1,26 @@
 """Expired messages on their way to the dead-letter topic, with headers that say what happened to them.
 
-A copy is durable before the original is acknowledged, so a crash can double a dead letter and never lose one. Every
-message of a batch is a letter of its own. A message that died in the target before is dropped: the loop ends there.
+A copy is durable before its original is acknowledged, one by one, so a crash can double a dead letter and never lose
+one, and a refusal doubles none. Every message of a batch is a letter of its own. A message that died in the target
+before is dropped: the loop ends there.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import structlog
 
 from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import parse_entry
+from heliograph_broker.protocol.frames import EntryError, parse_entry
 from heliograph_broker.resources.names import InvalidName, TopicName
 
 from .batches import BatchError, build_frame, is_batch, open_batch, single_entry
+from .containment import first_line
+from .damaged import skip_entry
 from .errors import BrokerError
 from .expiry import TTL_PROPERTY
 from .key_selector import sticky_hash
@@ -43,7 +46,20 @@ TOPICS = "x-death-topics"
 #: What the broker says of a message; what an earlier death said is replaced.
 HEADERS = (REASON, TOPIC, SUBSCRIPTION, TIME, COUNT, MESSAGE_ID, TOPICS, ORIGINAL_TTL, TTL_PROPERTY)
 
-Forwarded = Callable[[str | None], None]
+#: Told the entry and the messages of it (bits of batch indexes) that are done with.
+Settle = Callable[["Entry", int], None]
+#: Told, at the end, why the rest could not be stored.
+Ended = Callable[[str | None], None]
+
+
+class _Letter(NamedTuple):
+    """A message as it goes to the dead-letter topic, and what of which entry it stands for."""
+
+    entry: Entry
+    bits: int
+    metadata: wire.MessageMetadata
+    payload: bytes
+    message_id: str
 
 
 class DeadLetters:
@@ -53,7 +69,7 @@ class DeadLetters:
         self._broker = broker
         self._producers: dict[str, Producer] = {}
         #: by producer id: what waits for its receipt, in order
-        self._waiting: dict[int, deque[_Flight]] = {}
+        self._waiting: dict[int, deque[tuple[_Flight, _Letter]]] = {}
         self._name = f"{broker.config.cluster_name}-dead-letters-{broker.rng.getrandbits(32):08x}"
         self._sequence = 0
         self._publishing = False
@@ -64,54 +80,58 @@ class DeadLetters:
         subscription: Subscription,
         expiring: list[tuple[Entry, int]],
         now_ms: int,
-        forwarded: Forwarded,
+        settle: Settle,
+        ended: Ended,
     ) -> None:
-        """Publish the messages ``expiring`` names (entry, bits of batch indexes); call back when all are durable.
+        """Publish the messages ``expiring`` names (entry, bits of batch indexes), up to the first that is refused.
 
-        ``forwarded`` gets None, or why a letter could not be stored; some of the others may be by then.
+        ``settle`` is called for each one that is durable in ``target``, or must not go there again. ``ended`` follows
+        when nothing is under way any more, with the reason if the others could not be stored.
         """
-        letters: list[tuple[wire.MessageMetadata, bytes]] = []
+        flight = _Flight(subscription, settle, ended)
         for entry, bits in expiring:
-            letters += self._letters(target, subscription, entry, bits, now_ms)
-        if not letters:
-            forwarded(None)
-            return
-        flight = _Flight(len(letters), subscription, forwarded)
-        for metadata, payload in letters:
-            error = self._publish(target, metadata, payload, now_ms, flight)
-            if error is not None:
-                flight.failed(error)
+            try:
+                letters = self._letters(target, subscription, entry, bits, now_ms)
+            except EntryError as error:
+                skip_entry(subscription, entry.offset, str(error))
+                continue
+            for letter in letters:
+                self._send(target, flight, letter, now_ms)
+                if flight.error is not None:
+                    flight.published()
+                    return
+        flight.published()
 
-    def _letters(
-        self, target: str, subscription: Subscription, entry: Entry, bits: int, now_ms: int
-    ) -> list[tuple[wire.MessageMetadata, bytes]]:
+    def _send(self, target: str, flight: _Flight, letter: _Letter, now_ms: int) -> None:
+        if not _dies(letter.metadata, target, flight.subscription, letter.message_id, now_ms):
+            flight.subscription.dead_letter_loops += 1
+            flight.settle(letter.entry, letter.bits)
+            return
+        error = self._publish(target, letter, now_ms, flight)
+        if error is not None:
+            flight.refused(error)
+
+    def _letters(self, target: str, subscription: Subscription, entry: Entry, bits: int, now_ms: int) -> list[_Letter]:
+        """Return a letter for each message that ``bits`` names. Raises :class:`EntryError`."""
         parsed = parse_entry(entry.frame)
         metadata = parsed.metadata
         payload = entry.frame[parsed.payload_offset :]
         position = f"{entry.ledger_id}:{entry.entry_id}"
-        singles: list[tuple[wire.MessageMetadata, bytes, str]] = []
         if is_batch(metadata):
             try:
-                for index, single in enumerate(open_batch(metadata, payload)):
-                    if bits >> index & 1:
-                        singles.append((*single_entry(metadata, single), f"{position}:{index}"))
+                return [
+                    _Letter(entry, 1 << index, *single_entry(metadata, single), f"{position}:{index}")
+                    for index, single in enumerate(open_batch(metadata, payload))
+                    if bits >> index & 1
+                ]
             except BatchError as error:
                 # Encrypted: only its consumers can open it, so the batch goes as it came.
                 log.debug("batch is dead-lettered unopened", topic=str(subscription.topic.name), reason=str(error))
-                singles = [(metadata, payload, position)]
-        else:
-            singles = [(metadata, payload, position)]
-        letters = []
-        for single_metadata, single_payload, message_id in singles:
-            if _dies(single_metadata, target, subscription, message_id, now_ms):
-                letters.append((single_metadata, single_payload))
-            else:
-                subscription.dead_letter_loops += 1
-        return letters
+        return [_Letter(entry, bits, metadata, payload, position)]
 
-    def _publish(
-        self, target: str, metadata: wire.MessageMetadata, payload: bytes, now_ms: int, flight: _Flight
-    ) -> str | None:
+    def _publish(self, target: str, letter: _Letter, now_ms: int, flight: _Flight) -> str | None:
+        """Publish one letter; return why that was not even tried."""
+        metadata = letter.metadata
         try:
             name = TopicName.parse(target)
             partitions = self._broker.partitions_of(name)
@@ -132,25 +152,40 @@ class DeadLetters:
         metadata.producer_name = self._name
         metadata.publish_time = now_ms
         metadata.sequence_id = self._sequence
-        self._waiting[producer.producer_id].append(flight)
+        frame = build_frame(metadata, letter.payload)
+        waiting = self._waiting[producer.producer_id]
+        waiting.append((flight, letter))
+        flight.under_way += 1
         self._publishing = True
-        topic.publish(
-            producer, self._sequence, 0, metadata.num_messages_in_batch, metadata, build_frame(metadata, payload)
-        )
-        self._publishing = False
+        try:
+            topic.publish(producer, self._sequence, 0, metadata.num_messages_in_batch, metadata, frame)
+        except Exception:
+            # The topic has taken nothing: no receipt will come.
+            waiting.pop()
+            flight.under_way -= 1
+            raise
+        finally:
+            self._publishing = False
         return None
 
     # -- producer's sink -------------------------------------------------------------------------------------
 
     def send_receipts(self, producer: Producer, receipts: list[Receipt]) -> None:
         waiting = self._waiting[producer.producer_id]
+        flights: dict[_Flight, None] = {}
         for _ in receipts:
-            waiting.popleft().stored()
+            flight, letter = waiting.popleft()
+            flight.stored(letter)
+            flights[flight] = None
+        for flight in flights:
+            flight.settled()
 
     def send_publish_error(self, producer_id: int, sequence_id: int, server_error: int, message: str) -> None:
         waiting = self._waiting[producer_id]
-        flight = waiting.pop() if self._publishing else waiting.popleft()
-        flight.failed(f"the dead-letter topic refused it: {message}")
+        flight, _ = waiting.pop() if self._publishing else waiting.popleft()
+        flight.under_way -= 1
+        flight.refused(f"the dead-letter topic refused it: {message}")
+        flight.settled()
 
     def hold_publishing(self, reason: object, ms: int) -> None:
         """Letters count for a publish rate and are not held back by it: what expired must not wait."""
@@ -164,35 +199,52 @@ class DeadLetters:
     def send_close_producer(self, producer: Producer) -> None:
         """Over its backlog quota the dead-letter topic closes who publishes; what it took before is still receipted."""
         if self._publishing:
-            flight = self._waiting[producer.producer_id].pop()
-            flight.failed(f"the dead-letter topic {producer.topic.name} is over its backlog quota")
+            flight, _ = self._waiting[producer.producer_id].pop()
+            flight.under_way -= 1
+            flight.refused(f"the dead-letter topic {producer.topic.name} is over its backlog quota")
 
 
 class _Flight:
-    """Letters of one run that are not durable yet."""
+    """The letters of one run, some of them on their way to the disk."""
 
-    __slots__ = ("_error", "_forwarded", "_left", "_letters", "_subscription")
+    __slots__ = ("_ended", "_published", "error", "settle", "subscription", "under_way")
 
-    def __init__(self, letters: int, subscription: Subscription, forwarded: Forwarded) -> None:
-        self._left = letters
-        self._letters = letters
-        self._subscription = subscription
-        self._forwarded = forwarded
-        self._error: str | None = None
+    def __init__(self, subscription: Subscription, settle: Settle, ended: Ended) -> None:
+        self.subscription = subscription
+        self.settle = settle
+        self._ended = ended
+        #: Why the first letter that was refused was refused: nothing is published after it.
+        self.error: str | None = None
+        #: Letters whose receipts have not come yet, and whether there will be more.
+        self.under_way = 0
+        self._published = False
 
-    def stored(self) -> None:
-        self._subscription.dead_lettered += 1
-        self._settle()
+    def stored(self, letter: _Letter) -> None:
+        """A letter is durable: its original is settled. :meth:`settled` follows."""
+        self.under_way -= 1
+        self.subscription.dead_lettered += 1
+        try:
+            self.settle(letter.entry, letter.bits)
+        except Exception as error:
+            self.refused(first_line(error))
 
-    def failed(self, error: str) -> None:
-        self._subscription.dead_letter_failures += 1
-        self._error = error
-        self._settle()
+    def refused(self, error: str) -> None:
+        self.subscription.dead_letter_failures += 1
+        if self.error is None:
+            self.error = error
 
-    def _settle(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self._forwarded(self._error)
+    def published(self) -> None:
+        """No more letters come."""
+        self._published = True
+        self.settled()
+
+    def settled(self) -> None:
+        """Some letters came to their end: see whether all have."""
+        if self._published and not self.under_way:
+            self._published = False
+            self._ended(self.error)
+        elif not self.subscription.closed:
+            self.subscription.persist_cursor(None)
 
 
 def _dies(

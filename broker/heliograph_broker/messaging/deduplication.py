@@ -57,6 +57,7 @@ class Deduplication:
 
     __slots__ = (
         "_active_ms",
+        "_admitted",
         "_closed",
         "_covered",
         "_durable",
@@ -86,6 +87,8 @@ class Deduplication:
         #: Highest id submitted and not durable yet, by producer name; and the same by entry: offset, name, id.
         self._under_way: dict[str, int] = {}
         self._submitted: deque[tuple[int, str, int]] = deque()
+        #: The last sequence id of the entry admitted last, None if it is a chunk that completes no message.
+        self._admitted: int | None = None
         self._waiting: deque[_Duplicate] = deque()
         #: When a producer was last known to be there, monotonic.
         self._active_ms: dict[str, int] = {}
@@ -105,7 +108,7 @@ class Deduplication:
     def admits(
         self, producer: Producer, sequence_id: int, highest_sequence_id: int, metadata: wire.MessageMetadata
     ) -> bool:
-        """Whether an entry is to be stored; if not, it is answered here. The topic submits it next if so."""
+        """Whether an entry is to be stored; if not, it is answered here. If so, :meth:`submitted` follows."""
         self.recover()
         name = producer.name
         if metadata.producer_name != name:
@@ -117,9 +120,7 @@ class Deduplication:
         if known is None:
             known = self._durable.get(name, -1)
         if first > known:
-            if _completes_message(metadata):
-                self._under_way[name] = last
-                self._submitted.append((self._topic.next_offset, name, last))
+            self._admitted = last if _completes_message(metadata) else None
             return True
         if last > known:
             self._refuse(
@@ -136,6 +137,12 @@ class Deduplication:
         else:
             producer.sink.send_receipts(producer, [(sequence_id, highest_sequence_id, -1, -1)])
         return False
+
+    def submitted(self, name: str, offset: int) -> None:
+        """The store has taken the entry that was admitted last, from the producer of that name."""
+        if self._admitted is not None:
+            self._under_way[name] = self._admitted
+            self._submitted.append((offset, name, self._admitted))
 
     def _refuse(self, producer: Producer, sequence_id: int, reason: str) -> None:
         producer.sink.send_publish_error(

@@ -14,6 +14,7 @@ import structlog
 
 from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.resources.names import TopicName
+from heliograph_broker.storage.damage import DamagedEntries
 from heliograph_broker.storage.entry import Entry, EntryHeader
 
 from . import records
@@ -279,9 +280,12 @@ class EntryLog:
         self.figures.cache_misses += len(entries)
 
     def header(self, offset: int) -> EntryHeader | None:
-        """Return the header of a kept entry by a point read, None if there is none."""
+        """Return the header of a kept entry by a point read, None if there is none or if it is lost."""
         ledger_id, entry_id = self.position(offset)
-        return self.host.store.header(ledger_id, entry_id) if entry_id >= 0 else None
+        try:
+            return self.host.store.header(ledger_id, entry_id) if entry_id >= 0 else None
+        except DamagedEntries:
+            return None
 
     def read_headers(self, first: int, last: int, callback: Callable[[list[HeaderFacts] | Exception], None]) -> None:
         """Read the sizes of entries ``first..last``: of one ledger and a bounded number at a time, at least one."""
@@ -319,9 +323,16 @@ class EntryLog:
             return
 
         def found(result: list[HeaderFacts] | Exception) -> None:
-            callback(result if isinstance(result, Exception) else (result[-1][3], result[-1][4]))
+            if isinstance(result, DamagedEntries) or not result:
+                callback(self.lost_totals(offset - 1))
+            else:
+                callback(result if isinstance(result, Exception) else (result[-1][3], result[-1][4]))
 
         self.read_headers(offset - 1, offset - 1, found)
+
+    def lost_totals(self, offset: int) -> tuple[int, int]:
+        """Return the cumulative messages and bytes up to and including an entry that is lost."""
+        raise NotImplementedError
 
     def first_published_at_or_after(self, publish_ms: int) -> int:
         """Return the offset of the first entry whose publish time is not before ``publish_ms`` (binary search)."""

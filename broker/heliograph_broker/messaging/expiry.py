@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 import structlog
 from pyroaring import BitMap64
 
+from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import parse_entry
+from heliograph_broker.protocol.frames import EntryError, parse_entry
 
 from .batches import BatchError, is_batch, open_batch
+from .containment import first_line
+from .damaged import lost_range, next_readable, skip_entry, skip_range
 from .errors import NotAllowed
 from .retention import first_received_after
 
@@ -76,6 +79,21 @@ def ttls_in(metadata: wire.MessageMetadata, frame: bytes) -> list[int]:
     return [ttl_of(single.properties) for single, _ in opened]
 
 
+def _stored_ttls(metadata: wire.MessageMetadata, frame: bytes) -> list[int]:
+    """As :func:`ttls_in` for an entry that is stored, whatever was checked then: one that is invalid counts as none."""
+    try:
+        return ttls_in(metadata, frame)
+    except InvalidMessageTtl:
+        opened = open_batch(metadata, frame[parse_entry(frame).payload_offset :])
+    ttls = []
+    for single, _ in opened:
+        try:
+            ttls.append(ttl_of(single.properties))
+        except InvalidMessageTtl:
+            ttls.append(-1)
+    return ttls
+
+
 def base_ms(topic: Topic, entry: Entry | EntryHeader) -> int:
     """Return when the TTL of ``entry`` begins, wall-clock ms."""
     if topic.delayed_delivery and entry.deliver_at_ms > entry.receive_ms:
@@ -127,6 +145,7 @@ class Expiry:
         self._withheld = BitMap64()
         #: Whether a run is under way: entries are being read, or letters of theirs stored.
         self.running = False
+        #: Nothing is tried before then (monotonic ms).
         self._retry_ms = 0
         self.restart()
 
@@ -166,9 +185,13 @@ class Expiry:
         if has_zero_ttl(topic, entry) and self._is_first_chance(entry, now_ms):
             self.lent.add(entry.offset)
             return False
+        try:
+            expired, _ = _expired(topic, entry, now_ms)
+        except EntryError as error:
+            skip_entry(self.subscription, entry.offset, str(error))
+            return True
         self.returned.add(entry.offset)
         topic.host.look_at(topic)
-        expired, _ = _expired(topic, entry, now_ms)
         if self.subscription.unacked_bits(entry.offset, entry.messages) & ~expired:
             self.hidden[entry.offset] = self._unsent[entry.offset] = expired
             return False
@@ -201,12 +224,13 @@ class Expiry:
         first = max(subscription.cursor.first_unacked(), topic.first_offset)
         if first >= topic.end_offset or self.running:
             return None
-        if self._retry_ms > now_ms:
-            return self._retry_ms
+        wait_ms = self._retry_ms - monotonic_ms(topic.host.clock)
+        if wait_ms > 0:
+            return now_ms + wait_ms
         due: list[int] = []
         if topic.ttl_ms >= 0:
             regular = max(first, self._regular_from)
-            header = topic.header(regular) if regular < topic.end_offset else None
+            header = next_readable(topic, regular)
             if header is not None:
                 due.append(header.receive_ms + topic.ttl_ms)
             if topic.timed.delayed:
@@ -225,10 +249,25 @@ class Expiry:
         """Let everything expire that is due. What has to be read first, or dead-lettered, is done when it is."""
         subscription = self.subscription
         topic = subscription.topic
-        if self.running or self._retry_ms > now_ms or not subscription.durable:
+        if self.running or not subscription.durable:
             return
         if topic.ttl_ms < 0 and not topic.timed.own and not self.returned:
             return
+        if self._retry_ms > monotonic_ms(topic.host.clock):
+            return
+        returned = self.returned.copy()
+        try:
+            self._run(now_ms)
+        except Exception:
+            # What was due stays due.
+            self.returned |= returned
+            self.running = False
+            self.restart()
+            raise
+
+    def _run(self, now_ms: int) -> None:
+        subscription = self.subscription
+        topic = subscription.topic
         first = max(subscription.cursor.first_unacked(), topic.first_offset)
         due = self.returned
         self.returned = BitMap64()
@@ -297,7 +336,42 @@ class Expiry:
         count = 1
         while count < _READ_ENTRIES and first + count in due:
             count += 1
-        topic.read(first, count, _READ_BYTES, partial(self._read, due, now_ms, forced, done, generation))
+        topic.read(first, count, _READ_BYTES, partial(self._step, due, now_ms, forced, done, generation, first))
+
+    def _step(
+        self,
+        due: BitMap64,
+        now_ms: int,
+        forced: bool,
+        done: Done | None,
+        generation: int,
+        first: int,
+        result: list[Entry] | Exception,
+    ) -> None:
+        """Go on with what was read, begun at offset ``first``; what raises ends the run, not the expiry for good."""
+        try:
+            lost = lost_range(self.subscription.topic, first, result)
+            if lost is not None:
+                skip_range(self.subscription, first, *lost)
+                due.remove_range(0, lost[0] + 1)
+                self._next_chunk(due, now_ms, forced, done)
+            elif not result:
+                # Trimmed meanwhile.
+                self._next_chunk(due, now_ms, forced, done)
+            else:
+                self._read(due, now_ms, forced, done, generation, result)
+        except Exception as error:
+            self._abandon(due, error, done)
+
+    def _abandon(self, due: BitMap64, error: Exception, done: Done | None) -> None:
+        """A run raised: suspend the subscription's expiry, and have it try ``due`` again."""
+        subscription = self.subscription
+        topic = subscription.topic
+        self.running = False
+        self.returned |= due
+        topic.host.containment.failed(subscription, EXPIRE, error, partial(topic.host.look_at, topic))
+        if done is not None:
+            done(NotAllowed(f"messages could not expire: {first_line(error)}"))
 
     def _read(
         self,
@@ -310,49 +384,74 @@ class Expiry:
     ) -> None:
         subscription = self.subscription
         topic = subscription.topic
-        if isinstance(result, Exception) or not result:
-            self._give_up(due, now_ms, done, f"cannot read: {result}")
+        if isinstance(result, Exception):
+            self._give_up(due, done, f"cannot read: {first_line(result)}")
             return
         if generation != subscription.generation:
             # A seek came in between, which asked for its own run.
             self._finished(done)
             return
-        due.remove_range(0, result[-1].offset + 1)
         expiring: list[tuple[Entry, int]] = []
         for entry in result:
-            bits = subscription.unacked_bits(entry.offset, entry.messages)
-            if not forced and bits:
-                expired, later_ms = _expired(topic, entry, now_ms)
-                if later_ms is not None and bits & ~expired:
-                    topic.timed.add_own(entry.offset, later_ms)
-                bits &= expired
-                if bits and has_zero_ttl(topic, entry) and entry.offset in subscription.pending:
-                    # In flight: it was delivered in time, or a TTL of 0 came later. Given back, it will expire.
-                    bits &= ~_zero_bits(topic, entry) | self._unsent.get(entry.offset, 0)
-                    self.lent.add(entry.offset)
+            try:
+                bits = self._bits_to_expire(entry, now_ms, forced=forced)
+            except EntryError as error:
+                self._withheld.discard(entry.offset)
+                skip_entry(subscription, entry.offset, str(error))
+                continue
             if bits:
                 expiring.append((entry, bits))
             if entry.offset in self._withheld:
                 self._withheld.discard(entry.offset)
                 if not bits:
                     subscription.offer_again(BitMap64((entry.offset,)))
+        due.remove_range(0, result[-1].offset + 1)
         target = topic.dead_letter_topic
         if target is None or not expiring:
             self._expire(expiring)
             self._next_chunk(due, now_ms, forced, done)
             return
 
-        def forwarded(error: str | None) -> None:
-            if error is not None:
-                due.update(entry.offset for entry, _ in expiring)
-                self._give_up(due, now_ms, done, error)
-            elif generation == subscription.generation and not subscription.closed:
-                self._expire(expiring)
-                self._next_chunk(due, now_ms, forced, done)
-            else:
-                self._finished(done)
+        def current() -> bool:
+            return generation == subscription.generation and not subscription.closed
 
-        topic.host.dead_letters.forward(target, subscription, expiring, now_ms, forwarded)
+        def settle(entry: Entry, bits: int) -> None:
+            if current():
+                self._expire([(entry, bits)])
+
+        def ended(error: str | None) -> None:
+            try:
+                if not current():
+                    self._finished(done)
+                elif error is None:
+                    self._next_chunk(due, now_ms, forced, done)
+                else:
+                    due.update(
+                        entry.offset
+                        for entry, bits in expiring
+                        if subscription.unacked_bits(entry.offset, entry.messages) & bits
+                    )
+                    self._give_up(due, done, error)
+            except Exception as failure:
+                self._abandon(due, failure, done)
+
+        topic.host.dead_letters.forward(target, subscription, expiring, now_ms, settle, ended)
+
+    def _bits_to_expire(self, entry: Entry, now_ms: int, *, forced: bool) -> int:
+        """Return the messages of ``entry`` that expire now, a bit for each. Raises :class:`EntryError`."""
+        subscription = self.subscription
+        topic = subscription.topic
+        bits = subscription.unacked_bits(entry.offset, entry.messages)
+        if not forced and bits:
+            expired, later_ms = _expired(topic, entry, now_ms)
+            if later_ms is not None and bits & ~expired:
+                topic.timed.add_own(entry.offset, later_ms)
+            bits &= expired
+            if bits and has_zero_ttl(topic, entry) and entry.offset in subscription.pending:
+                # In flight: it was delivered in time, or a TTL of 0 came later. Given back, it will expire.
+                bits &= ~_zero_bits(topic, entry) | self._unsent.get(entry.offset, 0)
+                self.lent.add(entry.offset)
+        return bits
 
     def _finished(self, done: Done | None) -> None:
         self.running = False
@@ -360,14 +459,14 @@ class Expiry:
         self.subscription.acked(done)
         topic.quota.expired(self.subscription, topic.host.clock.now_ms())
 
-    def _give_up(self, due: BitMap64, now_ms: int, done: Done | None, error: str) -> None:
+    def _give_up(self, due: BitMap64, done: Done | None, error: str) -> None:
         """Leave ``due`` as it is (nobody gets it meanwhile) and try again later."""
         subscription = self.subscription
         log.error(
             "messages could not expire yet", topic=str(subscription.topic.name), sub=subscription.name, error=error
         )
         self.running = False
-        self._retry_ms = now_ms + RETRY_MS
+        self._retry_ms = monotonic_ms(subscription.topic.host.clock) + RETRY_MS
         self.returned |= due
         subscription.topic.host.look_at(subscription.topic)
         if done is not None:
@@ -381,7 +480,9 @@ class Expiry:
             subscription.acknowledge_entry(entry.offset, entry.messages, len(entry.frame), remaining or None)
             if not remaining:
                 self.lent.discard(entry.offset)
-            self._unsent.pop(entry.offset, None)
+            unsent = self._unsent.pop(entry.offset, 0) & ~bits
+            if unsent:
+                self._unsent[entry.offset] = unsent
         subscription.count_expired(subscription.cursor.acked_messages - before)
 
 
@@ -400,7 +501,7 @@ def _expired(topic: Topic, entry: Entry, now_ms: int) -> tuple[int, int | None]:
         return whole, None
     bits = 0
     later: list[int] = []
-    for index, ttl in enumerate(ttls_in(metadata, entry.frame)):
+    for index, ttl in enumerate(_stored_ttls(metadata, entry.frame)):
         if 0 <= ttl <= now_ms - base:
             bits |= 1 << index
         elif ttl >= 0:
@@ -414,4 +515,4 @@ def _zero_bits(topic: Topic, entry: Entry) -> int:
     metadata = parse_entry(entry.frame).metadata
     if topic.ttl_ms == 0 or not is_batch(metadata):
         return whole
-    return sum(1 << index for index, ttl in enumerate(ttls_in(metadata, entry.frame)) if ttl == 0)
+    return sum(1 << index for index, ttl in enumerate(_stored_ttls(metadata, entry.frame)) if ttl == 0)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from heliograph_broker.clock import monotonic_ms
 
+from .damaged import last_readable, next_readable, totals_up_to
+
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import EntryHeader
 
@@ -37,7 +39,9 @@ def _first_offset_where(topic: Topic, low: int, high: int, holds: Callable[[Entr
         end = min(high, ledger.base_offset + ledger.entries)
         if end <= low:
             at = middle + 1
-        elif ledger.base_offset >= high or ((header := topic.header(end - 1)) is not None and holds(header)):
+        elif ledger.base_offset >= high or (
+            (header := last_readable(topic, max(low, ledger.base_offset), end - 1)) is not None and holds(header)
+        ):
             beyond = middle
         else:
             at = middle + 1
@@ -96,7 +100,7 @@ def trim_point(topic: Topic, now_ms: int) -> int:
     point = _end_of_whole_ledgers(topic, limit) if retention.by_ledger else first
     if retention.size_bytes > 0 and topic.stored_bytes > retention.size_bytes:
         # The newest entries that fit the size stay: one stays while it fits with all acknowledged ones after it.
-        keep_from = topic.totals_at(limit)[1] - retention.size_bytes
+        keep_from = totals_up_to(topic, limit - 1)[1] - retention.size_bytes
         point = _first_offset_where(topic, point, limit, lambda header: header.total_bytes - header.size >= keep_from)
     if retention.time_ms > 0:
         cutoff = now_ms - retention.time_ms
@@ -111,7 +115,7 @@ def next_trim_ms(topic: Topic, now_ms: int) -> int | None:
     if retention is None or retention.keeps_nothing or releasable(topic) <= first:
         return None
     due: list[int] = []
-    if retention.time_ms > 0 and (header := topic.header(first)) is not None:
+    if retention.time_ms > 0 and (header := next_readable(topic, first)) is not None:
         due.append(header.receive_ms + retention.time_ms)
     # Closed ledgers went before this: what else they wait for is not time. The open one goes when it is old enough.
     if retention.by_ledger and releasable(topic) >= topic.next_offset:
@@ -125,5 +129,5 @@ def kept_by_ledgers(topic: Topic) -> tuple[int, int]:
     retention = topic.effective.retention
     if retention is None or not retention.by_ledger:
         return 0, 0
-    messages, size = topic.totals_at(releasable(topic))
+    messages, size = totals_up_to(topic, releasable(topic) - 1)
     return messages - topic.trimmed_messages, size - topic.trimmed_bytes

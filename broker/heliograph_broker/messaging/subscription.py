@@ -14,6 +14,7 @@ from .acknowledgment import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES,
 from .compacted_view import CompactedView
 from .consumer import Consumer
 from .cursor import Cursor
+from .damaged import next_readable, skip_range
 from .deliveries import Deliveries, RedeliveryCounts
 from .dispatch_key_shared import KeySharedDispatcher
 from .dispatch_shared import SharedDispatcher
@@ -193,7 +194,7 @@ class Subscription(Acknowledgments):
         if offset >= self.topic.end_offset:
             return -1
         if self._oldest[0] != offset:
-            header = self.topic.header(offset)
+            header = next_readable(self.topic, offset)
             if header is None:
                 return -1
             self._oldest = (offset, header.receive_ms)
@@ -268,6 +269,9 @@ class Subscription(Acknowledgments):
             self.expiry.give_back_all()
             if not self.durable and not returns:
                 self.topic.drop_subscription(self)
+
+    def skip_damaged(self, first: int, last: int, reason: str) -> None:
+        skip_range(self, first, last, reason)
 
     def persist_cursor(self, done: Done | None) -> None:
         self.topic.cursor_moved(self, done)

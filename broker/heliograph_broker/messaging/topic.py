@@ -24,11 +24,10 @@ from .batches import is_batch
 from .compacted_view import CompactedView
 from .compaction import TopicCompaction
 from .cursor import Cursor
-from .damaged import DamagedEntries
+from .damaged import DamagedList, totals_up_to
 from .errors import (
     BrokerError,
     Conflict,
-    PersistenceError,
     PreconditionFailed,
     SubscriptionNotFound,
     or_persistence_error,
@@ -117,7 +116,7 @@ class Topic(SubscribedLog):
         self.fresh_from = sys.maxsize
         self.quota = QuotaState(self)
         #: What of it could not be read, for inspection.
-        self.damaged = DamagedEntries(self)
+        self.damaged = DamagedList(self)
         #: What its policies ask of entries, producers and consumers; None where they ask nothing.
         self.entry_rules: EntryRules | None = None
         self.deduplication: Deduplication | None = None
@@ -194,18 +193,21 @@ class Topic(SubscribedLog):
         try:
             if metadata.properties:
                 ttl_ms = ttl_of(metadata.properties)
-            if self.effective.ttl_in_batches and is_batch(metadata):
-                ttl_ms = min((ttl for ttl in ttls_in(metadata, frame) if ttl >= 0), default=-1)
+            if (ttl_ms >= 0 or self.effective.ttl_in_batches) and is_batch(metadata):
+                # With a TTL of its own a batch is opened when that ends: what is invalid in it is refused now.
+                inner = [ttl for ttl in ttls_in(metadata, frame) if ttl >= 0]
+                if self.effective.ttl_in_batches:
+                    ttl_ms = min(inner, default=-1)
         except InvalidMessageTtl as error:
             self.refuse(producer, sequence_id, error.server_error, str(error))
             return
+        key_hash = sticky_hash(metadata)
         if self.quota.active and not self.quota.admits(producer, size, now):
             return
         if self.deduplication is not None and not self.deduplication.admits(
             producer, sequence_id, highest_sequence_id, metadata
         ):
             return
-        self.last_receive_ms = now
         deliver_at_ms = metadata.deliver_at_time if metadata.HasField("deliver_at_time") else 0
         if (ttl_ms >= 0 or deliver_at_ms > now) and not self.has_timed:
             self.has_timed = True
@@ -215,8 +217,6 @@ class Topic(SubscribedLog):
         if not ledgers or self.must_roll(ledgers[-1], round(taken_at * 1000)):
             self._roll_ledger(now)
         ledger = ledgers[-1]
-        self._next_messages += messages
-        self._next_bytes += size
         entry = Entry(
             ledger.ledger_id,
             ledger.entries,
@@ -225,18 +225,23 @@ class Topic(SubscribedLog):
             deliver_at_ms,
             ttl_ms,
             messages,
-            sticky_hash(metadata),
-            self._next_messages,
-            self._next_bytes,
+            key_hash,
+            self._next_messages + messages,
+            self._next_bytes + size,
             frame,
         )
         entry.offset = self._next_offset
         entry.taken_at = taken_at
+        # What is counted, and what is remembered of the producer, moves once the store has taken the entry.
+        self.host.store.append(self, entry)
+        if self.deduplication is not None:
+            self.deduplication.submitted(producer.name, entry.offset)
+        self._next_messages += messages
+        self._next_bytes += size
         self._next_offset += 1
         ledger.entries += 1
         self._in_flight.append((producer, sequence_id, highest_sequence_id))
-        self.last_publish_ms = now
-        self.host.store.append(self, entry)
+        self.last_receive_ms = self.last_publish_ms = now
         if self.publish_limit is not None:
             self.publish_limit.published(messages, size)
 
@@ -360,10 +365,7 @@ class Topic(SubscribedLog):
             return Cursor(offset - 1, self.total_messages, self.total_bytes)
         if offset == self.first_offset:
             return Cursor(offset - 1, self.trimmed_messages, self.trimmed_bytes)
-        header = self.header(offset - 1)
-        if header is None:
-            raise PersistenceError(f"the entry before offset {offset} of {self.name} cannot be read")
-        return Cursor(offset - 1, header.total_messages, header.total_bytes)
+        return Cursor(offset - 1, *totals_up_to(self, offset - 1))
 
     def restore_subscription(self, name: str, record: records.CursorRecord) -> None:
         """Put back a durable subscription at start-up."""
@@ -418,6 +420,9 @@ class Topic(SubscribedLog):
         else:
             self.records.commit(subscription, or_persistence_error(done))
 
+    def lost_totals(self, offset: int) -> tuple[int, int]:
+        return totals_up_to(self, offset)
+
     # -- trimming and persistence ----------------------------------------------------------------------------
 
     def trim(self, offset: int) -> int:
@@ -425,17 +430,13 @@ class Topic(SubscribedLog):
         offset = min(offset, self.end_offset)
         if offset <= self.first_offset:
             return 0
-        header = self.header(offset - 1)
-        if header is None:
-            log.error("trim point has no entry", topic=str(self.name), offset=offset - 1)
-            return 0
+        totals = totals_up_to(self, offset - 1)
         if self.deduplication is not None:
             self.deduplication.trimming(offset)
         freed = offset - self.first_offset
         dropped = [ledger for ledger in self.ledgers[:-1] if ledger.base_offset + ledger.entries <= offset]
         self.first_offset = offset
-        self.trimmed_messages = header.total_messages
-        self.trimmed_bytes = header.total_bytes
+        self.trimmed_messages, self.trimmed_bytes = totals
         if dropped:
             del self.ledgers[: len(dropped)]
             self._index_ledgers()
@@ -450,7 +451,7 @@ class Topic(SubscribedLog):
             cursor = subscription.cursor
             if cursor.mark_delete < offset - 1:
                 # Only a cursor that is not durable can be behind: what it had not read is gone for it.
-                subscription.acknowledge_trimmed(offset - 1, header.total_messages, header.total_bytes)
+                subscription.acknowledge_trimmed(offset - 1, *totals)
         first = self.ledgers[0]
         store = self.host.store
 

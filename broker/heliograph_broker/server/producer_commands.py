@@ -8,6 +8,7 @@ from heliograph_broker.messaging.admission import (
     check_schemaless_producer,
     may_auto_subscribe,
 )
+from heliograph_broker.messaging.batches import BatchError, check_count
 from heliograph_broker.messaging.errors import BrokerError, NotAllowed, TopicTerminated
 from heliograph_broker.messaging.producer import SHARED, Producer
 from heliograph_broker.messaging.schema_registry import encode_version
@@ -176,6 +177,11 @@ def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
         )
     elif metadata.HasField("txnid_most_bits"):
         refusal = "transactions are not supported by this broker"
+    else:
+        try:
+            check_count(metadata, entry, payload_offset)
+        except BatchError as error:
+            refusal = str(error)
     if refusal:
         _refuse(producer, sequence_id, wire.NotAllowedError, refusal)
         return

@@ -1,0 +1,169 @@
+"""What a client claims is checked before anything is counted: text, counts, TTLs. The real core, virtual time."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from heliograph_broker.messaging.batches import BatchError, build_batch, build_frame, check_count
+from heliograph_broker.messaging.subscription import SHARED
+from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.protocol.frames import EntryError, parse_entry
+from heliograph_broker.resources.policies import Policies
+
+from tests.support.core import Client, Core, make_frame
+
+NOT_TEXT = b"\xff\xfe"
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Core]:
+    opened = Core(tmp_path / "d")
+    yield opened
+    opened.close()
+
+
+def _field(number: int, value: bytes) -> bytes:
+    assert number < 16
+    return bytes([number << 3 | 2, len(value)]) + value
+
+
+def _entry(extra: bytes, payload: bytes = b"x") -> bytes:
+    metadata = wire.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1).SerializeToString() + extra
+    checked = struct.pack(">I", len(metadata)) + metadata + payload
+    return struct.pack(">HI", 0x0E01, crc32c(checked)) + checked
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        _field(1, NOT_TEXT),
+        _field(6, NOT_TEXT),
+        _field(4, _field(1, b"k") + _field(2, NOT_TEXT)),
+        _field(4, _field(1, NOT_TEXT) + _field(2, b"v")),
+    ],
+    ids=["producer_name", "partition_key", "property value", "property key"],
+)
+def test_text_that_is_not_utf8_is_no_metadata(extra: bytes) -> None:
+    with pytest.raises(EntryError, match="UTF-8"):
+        parse_entry(_entry(extra))
+
+
+def _batch(*payloads: bytes, claimed: int | None = None, **fields: Any) -> tuple[wire.MessageMetadata, bytes]:
+    metadata = wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **fields)
+    singles = [(wire.SingleMessageMetadata(payload_size=len(each)), each) for each in payloads]
+    metadata, payload = build_batch(metadata, singles, compress=True)
+    if claimed is not None:
+        metadata.num_messages_in_batch = claimed
+    return metadata, build_frame(metadata, payload)
+
+
+def _check(metadata: wire.MessageMetadata, frame: bytes) -> None:
+    check_count(metadata, frame, parse_entry(frame).payload_offset)
+
+
+@pytest.mark.parametrize("compression", ["NONE", "ZLIB", "ZSTD", "LZ4", "SNAPPY"])
+def test_a_batch_that_cannot_hold_what_it_claims_is_refused(compression: str) -> None:
+    codec = wire.CompressionType.Value(compression)
+    _check(*_batch(b"", b"", compression=codec))
+    _check(*_batch(*[b""] * 5000, compression=codec))
+    _check(*_batch(b"x" * 1000, b"y" * 1000, compression=codec))
+    for claimed in (1000, 1_000_000):
+        with pytest.raises(BatchError):
+            _check(*_batch(b"five!", compression=codec, claimed=claimed))
+    with pytest.raises(BatchError):
+        _check(*_batch(*[b""] * 5000, compression=codec, claimed=4999))
+
+
+def test_an_encrypted_batch_must_be_large_enough() -> None:
+    keys = [wire.EncryptionKeys(key="k", value=b"v")]
+    _check(*_batch(*[b"x"] * 10, encryption_keys=keys))
+    with pytest.raises(BatchError, match="does not fit"):
+        _check(*_batch(b"five!", encryption_keys=keys, claimed=1_000_000))
+    with pytest.raises(BatchError, match="does not fit"):
+        _check(*_batch(b"five!", encryption_keys=keys, claimed=1_000_000, compression=wire.ZLIB))
+
+
+def test_a_single_message_has_no_count_to_check() -> None:
+    _check(*make_frame(b""))
+
+
+def test_a_publish_that_raises_has_moved_nothing(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = core.topic()
+    core.broker.set_topic_policies(topic.name, Policies(deduplication=True))
+    subscription = topic.create_subscription("s")
+    client = Client()
+    producer = core.producer(topic, client)
+    core.publish(producer, sequence_id=1)
+    core.commit()
+
+    def refuse(*_: object) -> None:
+        raise ValueError("a field out of its stored range")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(core.store, "append", refuse)
+        with pytest.raises(ValueError, match="range"):
+            core.publish(producer, messages=1_000_000, sequence_id=2)
+    core.publish(producer, sequence_id=2)
+    core.commit()
+    assert subscription.backlog_messages == 2
+    assert subscription.backlog_bytes == topic.stored_bytes == sum(len(make_frame(sequence_id=n)[1]) for n in (1, 2))
+    assert len(client.receipts) == 2
+    assert not topic.has_in_flight
+    core.restart()
+    assert core.topic().subscription("s").backlog_messages == 2
+
+
+def _ttl_batch(batch_ttl: str | None, *inner: str | None) -> tuple[wire.MessageMetadata, bytes]:
+    metadata = wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    if batch_ttl is not None:
+        metadata.properties.add(key="x-message-ttl", value=batch_ttl)
+    singles = []
+    for ttl in inner:
+        single = wire.SingleMessageMetadata(payload_size=1)
+        if ttl is not None:
+            single.properties.add(key="x-message-ttl", value=ttl)
+        singles.append((single, b"x"))
+    metadata, payload = build_batch(metadata, singles)
+    return metadata, build_frame(metadata, payload)
+
+
+def test_an_invalid_ttl_inside_a_batch_with_a_ttl_is_refused(core: Core) -> None:
+    topic = core.topic()
+    client = Client()
+    producer = core.producer(topic, client)
+    metadata, frame = _ttl_batch("1000", None, "soon")
+    topic.publish(producer, 0, 0, 2, metadata, frame)
+    core.commit()
+    assert [error for _, error, _ in client.errors] == [wire.NotAllowedError]
+    assert topic.end_offset == 0
+
+
+def test_one_that_was_stored_before_counts_as_none_and_stops_nothing(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As a broker stored it that did not look into batches.
+    bad, good = core.topic("bad"), core.topic("good")
+    due = core.clock.now_ms() + 2000
+    clients = {}
+    for topic in (bad, good):
+        clients[topic] = Client()
+        core.consumer(topic.create_subscription("s"), SHARED, clients[topic], permits=10)
+    metadata, frame = _ttl_batch("1000", None, "soon")
+    metadata.deliver_at_time = due
+    frame = build_frame(metadata, frame[parse_entry(frame).payload_offset :])
+    with monkeypatch.context() as patch:
+        patch.setattr("heliograph_broker.messaging.topic.ttls_in", lambda *_: [])
+        bad.publish(core.producer(bad), 0, 0, 2, metadata, frame)
+    core.publish(core.producer(good), deliver_at=due)
+    core.commit()
+    for _ in range(100):
+        core.advance(100)
+    assert len(clients[good].messages) == 1
+    assert len(clients[bad].messages) == 1
+    assert core.broker.containment.idle
+    assert not bad.subscription("s").expiry.running
