@@ -104,6 +104,37 @@ def test_chunked_messages_of_two_producers_interwoven(client: pulsar.Client, top
     assert sorted(payloads(receive_many(consumer, 2))) == sorted(sent)
 
 
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared])
+def test_chunked_messages_come_whole_to_one_of_several_consumers(
+    broker: RunningBroker, client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
+) -> None:
+    sent = [random.Random(seed).randbytes(11 * MIB) for seed in range(3)]
+    others = [pulsar.Client(broker.service_url) for _ in range(2)]
+    try:
+        consumers = [each.subscribe(topic, "s", kind) for each in others]
+        producers = [client.create_producer(topic, chunking_enabled=True) for _ in sent]
+        for producer, payload in zip(producers, sent, strict=True):
+            producer.send_async(payload, ignore_receipt)
+        for producer in producers:
+            producer.flush()
+        received: list[bytes] = []
+
+        def whole() -> bool:
+            for consumer in consumers:
+                message = receive_or_none(consumer, 200)
+                if message is not None:
+                    received.append(message.data())
+                    consumer.acknowledge(message)
+            return len(received) >= len(sent)
+
+        eventually(whole, what="all messages to come whole")
+        assert sorted(received) == sorted(sent)
+        eventually(lambda: backlog(broker, topic, "s") == 0, what="every chunk acknowledged")
+    finally:
+        for each in others:
+            each.close()
+
+
 @pytest.fixture(scope="module")
 def key_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """An RSA key pair as PEM files: public, private."""

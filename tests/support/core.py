@@ -41,6 +41,7 @@ def make_frame(
         metadata.highest_sequence_id = highest_sequence_id
     if chunk is not None:
         metadata.chunk_id, metadata.num_chunks_from_msg = chunk
+        metadata.uuid = f"{producer}-{sequence_id}"
     if key is not None:
         metadata.partition_key = key
     if deliver_at is not None:

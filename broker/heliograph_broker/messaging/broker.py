@@ -382,7 +382,7 @@ class Broker:
         check_properties(properties)
         topic: AnyTopic
         if name.is_persistent:
-            record = records.TopicRecord(created_ms=self.clock.now_ms(), properties=properties)
+            record = records.TopicRecord(created_ms=self.clock.now_ms(), properties=properties, chunked=False)
             persistent = topic = Topic(self, name, record)
             persistent.records.commit(persistent)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .chunks import ChunkedMessages
 from .dispatcher import DelayingDispatcher
 from .key_selector import ConsistentHashSelector, StickyRangeSelector, spread
 from .replay import Replay
@@ -39,6 +40,7 @@ class KeySharedDispatcher(DelayingDispatcher):
 
     __slots__ = (
         "_assigned",
+        "_chunks",
         "_holders",
         "_selector",
         "_waiting",
@@ -62,6 +64,7 @@ class KeySharedDispatcher(DelayingDispatcher):
         #: consumer -> hashes (ordered) whose waiting entries it may get
         self._assigned: dict[Consumer, dict[int, None]] = {}
         self.waiting_entries = 0
+        self._chunks = ChunkedMessages()
 
     def add(self, consumer: Consumer) -> None:
         self._selector.add(consumer)
@@ -80,6 +83,9 @@ class KeySharedDispatcher(DelayingDispatcher):
         self.notify()
 
     def _take_back(self, consumer: Consumer, offsets: list[int] | None, *, count: bool) -> None:
+        if self._chunks:
+            together = self._chunks.release(consumer, consumer.held if offsets is None else offsets)
+            offsets = None if offsets is None else sorted(together)
         for offset, key_hash in self.subscription.take_back(consumer, offsets):
             self._release(key_hash)
             self._wait(offset, key_hash)
@@ -90,6 +96,7 @@ class KeySharedDispatcher(DelayingDispatcher):
         super().rewind()
         self._holders.clear()
         self._waiting.clear()
+        self._chunks.forget_all()
         self.waiting_entries = 0
         self._reassign()
 
@@ -98,6 +105,8 @@ class KeySharedDispatcher(DelayingDispatcher):
         return self._selector.ranges(consumer)
 
     def acked(self, offset: int, key_hash: int) -> None:
+        if self._chunks:
+            self._chunks.settled(offset)
         self._release(key_hash)
 
     def _release(self, key_hash: int) -> None:
@@ -123,12 +132,25 @@ class KeySharedDispatcher(DelayingDispatcher):
 
     def _assign(self, key_hash: int) -> None:
         """Give a waiting hash to its consumer, unless another one still holds it."""
-        target = self._selector.select(key_hash)
+        target = self._target(key_hash)
         if target is None:
             return
         holder = self._holders.get(key_hash)
-        if holder is None or holder.consumer is target or self.allow_out_of_order:
+        if holder is None or holder.consumer is target or self._may_pass:
             self._assigned[target][key_hash] = None
+
+    def _target(self, key_hash: int) -> Consumer | None:
+        """Return whose the hash is. It does not move on before its consumer has all chunks of a message it began."""
+        if self._chunks.unfinished and key_hash in self._chunks.unfinished:
+            holder = self._holders.get(key_hash)
+            if holder is not None:
+                return holder.consumer
+        return self._selector.select(key_hash)
+
+    @property
+    def _may_pass(self) -> bool:
+        """Whether a hash may move on while its consumer holds entries of it: never between chunks of a message."""
+        return self.allow_out_of_order and not self._chunks
 
     def _reassign(self) -> None:
         self._assigned = {consumer: {} for consumer in self.consumers}
@@ -140,6 +162,8 @@ class KeySharedDispatcher(DelayingDispatcher):
         if holder is None:
             holder = self._holders[entry.key_hash] = _Holder(consumer)
         holder.entries += 1
+        if entry.offset < self.subscription.topic.chunks_below:
+            self._chunks.assign(entry, consumer)
         super().deliver(consumer, entry, remaining)
 
     def _dispatch(self) -> None:
@@ -197,13 +221,13 @@ class KeySharedDispatcher(DelayingDispatcher):
         key_hash = entry.key_hash
         if not key_hash:
             key_hash = entry.key_hash = spread(entry.offset)
-        target = self._selector.select(key_hash)
+        target = self._target(key_hash)
         holder = self._holders.get(key_hash)
         if (
             target is None
             or key_hash in self._waiting
             or not target.ready
-            or (holder is not None and holder.consumer is not target and not self.allow_out_of_order)
+            or (holder is not None and holder.consumer is not target and not self._may_pass)
         ):
             self._wait(entry.offset, key_hash)
         else:

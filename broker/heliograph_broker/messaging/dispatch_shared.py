@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .dispatcher import DelayingDispatcher
+from .chunks import ChunkedMessages
+from .dispatcher import READ_ENTRIES, DelayingDispatcher
+from .replay import Replay
 
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry
@@ -19,12 +21,15 @@ TURN_ENTRIES = 20
 class SharedDispatcher(DelayingDispatcher):
     """Round robin over the consumers of the highest priority level that have permits; replays go first."""
 
-    __slots__ = ("_turn", "consumers")
+    __slots__ = ("_chunks", "_held", "_turn", "consumers")
 
     def __init__(self, subscription: Subscription) -> None:
         super().__init__(subscription)
         self.consumers: list[Consumer] = []
         self._turn = 0
+        self._chunks = ChunkedMessages()
+        #: Chunks whose message is at a consumer that can take no more now.
+        self._held: dict[Consumer, Replay] = {}
 
     def add(self, consumer: Consumer) -> None:
         self.consumers.append(consumer)
@@ -32,18 +37,42 @@ class SharedDispatcher(DelayingDispatcher):
 
     def remove(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
-        for offset, _ in self.subscription.take_back(consumer, None):
-            self.replay.add(offset)
+        self._take_back(consumer, None)
         self.notify()
 
     def redeliver(self, consumer: Consumer, offsets: list[int] | None) -> None:
-        for offset, _ in self.subscription.take_back(consumer, offsets):
-            self.replay.add(offset)
+        for offset in self._take_back(consumer, offsets):
             self.subscription.redelivery_counts.count(offset)
         self.notify()
 
+    def _take_back(self, consumer: Consumer, offsets: list[int] | None) -> list[int]:
+        """Have what ``consumer`` holds delivered again, chunked messages as a whole; return the offsets."""
+        if self._chunks:
+            held = self._held.pop(consumer, Replay())
+            together = self._chunks.release(consumer, [*consumer.held, *held] if offsets is None else offsets)
+            self.replay.update(held & Replay(together))
+            held.difference_update(Replay(together))
+            if held:
+                self._held[consumer] = held
+            offsets = None if offsets is None else sorted(together)
+        taken = [offset for offset, _ in self.subscription.take_back(consumer, offsets)]
+        self.replay.update(taken)
+        return taken
+
+    def acked(self, offset: int, key_hash: int) -> None:
+        if self._chunks:
+            self._chunks.settled(offset)
+
+    def rewind(self) -> None:
+        super().rewind()
+        self._chunks.forget_all()
+        self._held.clear()
+
     def _dispatch(self) -> None:
         self.release_due()
+        if self._held and not self._dispatch_held():
+            return
+        chunks_below = self.subscription.topic.chunks_below
         while True:
             consumer = self._next_consumer()
             if consumer is None:
@@ -52,9 +81,36 @@ class SharedDispatcher(DelayingDispatcher):
                 entry = self._next_entry()
                 if entry is None:
                     return
-                self.deliver(consumer, entry)
+                target = consumer
+                if entry.offset < chunks_below:
+                    target = self._chunks.assign(entry, consumer)
+                    if target is not consumer and not target.ready:
+                        self._held.setdefault(target, Replay()).add(entry.offset)
+                        continue
+                self.deliver(target, entry)
                 if not consumer.ready:
                     break
+
+    def _dispatch_held(self) -> bool:
+        """Deliver the chunks that waited for their message's consumer; return False if a read has begun."""
+        subscription = self.subscription
+        topic = subscription.topic
+        for consumer, held in list(self._held.items()):
+            while held and consumer.ready and subscription.may_deliver:
+                offset = held.min()
+                if offset < topic.first_offset or subscription.cursor.is_acked(offset):
+                    held.discard(offset)
+                    self._chunks.settled(offset)
+                    continue
+                entry = self.fetch(offset, held.run(offset, READ_ENTRIES))
+                if entry is None:
+                    return False
+                held.discard(offset)
+                if not (topic.may_expire and subscription.withholds(entry)):
+                    self.deliver(consumer, entry)
+            if not held:
+                del self._held[consumer]
+        return True
 
     def _next_consumer(self) -> Consumer | None:
         consumers = self.consumers

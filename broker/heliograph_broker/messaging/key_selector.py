@@ -17,7 +17,10 @@ SLOTS = 65536
 
 
 def sticky_hash(metadata: MessageMetadata) -> int:
-    """Return the slot 1..65535 of an entry: murmur3 of its ordering key, else of its key; 0 if it has neither."""
+    """Return the slot 1..65535 of an entry: murmur3 of its ordering key, else of its key; 0 if it has neither.
+
+    Without a key, the chunks of a message go by the message's name, so that they stay together.
+    """
     if metadata.HasField("ordering_key"):
         key = metadata.ordering_key
     elif metadata.HasField("partition_key"):
@@ -28,6 +31,8 @@ def sticky_hash(metadata: MessageMetadata) -> int:
                 key = metadata.partition_key.encode()
         else:
             key = metadata.partition_key.encode()
+    elif metadata.num_chunks_from_msg > 1:
+        key = metadata.uuid.encode()
     else:
         return 0
     return (mmh3.hash(key, 0, False) & 0x7FFFFFFF) % SLOTS or 1

@@ -90,6 +90,8 @@ class TopicRecord(msgspec.Struct):
     timed: bool = False
     terminated: bool = False
     compaction: CompactionRecord | None = None
+    #: Whether it may hold chunks of messages; unknown of topics of older releases.
+    chunked: bool = True
     #: Of the topic's set of records when this one was written, as in each of them; 0: before there were sets.
     version: int = 0
 

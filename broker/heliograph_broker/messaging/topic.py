@@ -59,6 +59,7 @@ class Topic(SubscribedLog):
         "_in_flight",
         "_refused",
         "bytes_in",
+        "chunks_below",
         "closed",
         "compaction",
         "created_ms",
@@ -134,6 +135,8 @@ class Topic(SubscribedLog):
         self.has_timed = record.timed
         self.compaction = TopicCompaction(self, record.compaction)
         super().__init__(name, record)
+        #: No entry from this offset on is a chunk of a message.
+        self.chunks_below = self.end_offset if record.chunked else 0
 
     # -- figures ---------------------------------------------------------------------------------------------
 
@@ -212,6 +215,8 @@ class Topic(SubscribedLog):
         if (ttl_ms >= 0 or deliver_at_ms > now) and not self.has_timed:
             self.has_timed = True
             self.records.commit(self)
+        if metadata.num_chunks_from_msg > 1:
+            self._chunk_comes()
         ledgers = self.ledgers
         taken_at = self.host.clock.monotonic()
         if not ledgers or self.must_roll(ledgers[-1], round(taken_at * 1000)):
@@ -244,6 +249,12 @@ class Topic(SubscribedLog):
         self.last_receive_ms = self.last_publish_ms = now
         if self.publish_limit is not None:
             self.publish_limit.published(messages, size)
+
+    def _chunk_comes(self) -> None:
+        known = self.chunks_below > self.first_offset
+        self.chunks_below = self._next_offset + 1
+        if not known:
+            self.records.commit(self)
 
     def refuse(self, producer: Producer, sequence_id: int, server_error: int, message: str) -> None:
         """Tell a producer that an entry is not stored, after the receipts of what came before it."""
@@ -487,6 +498,7 @@ class Topic(SubscribedLog):
             properties=self.properties,
             policies=self.policies,
             timed=self.has_timed,
+            chunked=self.chunks_below > self.first_offset,
             terminated=self.terminated,
             compaction=self.compaction.record,
             version=version,

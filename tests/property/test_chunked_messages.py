@@ -1,0 +1,169 @@
+"""Chunked messages among any history of consumers: each comes whole to one of them, and nothing is stuck."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from heliograph_broker.messaging.chunks import ChunkedMessages
+from heliograph_broker.messaging.consumer import Consumer
+from heliograph_broker.messaging.subscription import KEY_SHARED, SHARED, AckId
+from heliograph_broker.protocol.frames import peek_metadata
+from heliograph_broker.storage.entry import Entry
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from tests.support.core import Client, Core
+
+
+class Assembling(Client):
+    """A client that puts messages together as the official ones do: without the first chunk it drops the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.partial: dict[str, list[int]] = {}
+        #: Complete messages, not acknowledged: name -> offsets
+        self.complete: dict[str, list[int]] = {}
+        self.dropped: list[int] = []
+
+    def put_together(self, entry: Entry) -> None:
+        metadata = peek_metadata(memoryview(entry.frame))
+        name = metadata.uuid or f"whole-{entry.offset}"
+        if metadata.chunk_id == 0:
+            self.partial[name] = []
+        if name not in self.partial or len(self.partial[name]) != metadata.chunk_id:
+            self.dropped.append(entry.offset)
+            return
+        self.partial[name].append(entry.offset)
+        if metadata.chunk_id + 1 >= metadata.num_chunks_from_msg:
+            self.complete[name] = self.partial.pop(name)
+
+
+class ChunkMachine(RuleBasedStateMachine):
+    """Producers send messages of up to four chunks, interwoven; consumers come, go, take and give back."""
+
+    sub_type = SHARED
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._directory = tempfile.TemporaryDirectory()
+        self.core = Core(Path(self._directory.name) / "d", tail_cache_bytes=3_000)
+        self.topic = self.core.topic()
+        self.subscription = self.topic.create_subscription("s")
+        self.clients: dict[Consumer, Assembling] = {}
+        self.open: dict[str, tuple[int, int, int]] = {}
+        self.sent: set[str] = set()
+        self.done: set[str] = set()
+        self.serial = 0
+
+    @initialize()
+    def producers(self) -> None:
+        self.producer = {name: self.core.producer(self.topic, name=name) for name in ("p", "q")}
+
+    def _settle(self) -> None:
+        self.core.commit()
+        holders: dict[str, Consumer] = {}
+        for consumer, client in self.clients.items():
+            for _, entry, _, _ in client.take():
+                client.put_together(entry)
+            assert not client.dropped, f"chunks without those before them: {client.dropped}"
+            for offset in consumer.held:
+                cached = self.topic.tail.get(offset)
+                if cached is not None and (name := peek_metadata(memoryview(cached.frame)).uuid):
+                    assert holders.setdefault(name, consumer) is consumer, f"{name} is torn"
+
+    @rule(producer=st.sampled_from("pq"), chunks=st.integers(1, 4), key=st.sampled_from((None, "a", "b")))
+    def publish(self, producer: str, chunks: int, key: str | None) -> None:
+        """One more chunk of the producer's message, or the first one of a new one."""
+        sequence_id, chunk, total = self.open.get(producer, (0, 0, 0))
+        if not total:
+            self.serial += 1
+            sequence_id, chunk, total = self.serial, 0, chunks
+        options = {"chunk": (chunk, total)} if total > 1 else {"key": key}
+        self.core.publish(self.producer[producer], b"x" * 200, sequence_id=sequence_id, **options)
+        self.open.pop(producer, None)
+        if chunk + 1 < total:
+            self.open[producer] = sequence_id, chunk + 1, total
+        elif total > 1:
+            self.sent.add(f"{producer}-{sequence_id}")
+        self._settle()
+
+    @precondition(lambda self: len(self.clients) < 4)
+    @rule(permits=st.integers(0, 6))
+    def join(self, permits: int) -> None:
+        self.serial += 1
+        client = Assembling()
+        consumer = Consumer(self.subscription, client, self.serial, f"c{self.serial}")
+        self.clients[consumer] = client
+        self.subscription.add_consumer(consumer, self.sub_type)
+        if permits:
+            self.subscription.flow(consumer, permits)
+        self._settle()
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        consumer = data.draw(st.sampled_from(list(self.clients)))
+        del self.clients[consumer]
+        self.subscription.remove_consumer(consumer)
+        self._settle()
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data(), permits=st.integers(1, 6))
+    def flow(self, data: st.DataObject, permits: int) -> None:
+        self.subscription.flow(data.draw(st.sampled_from(list(self.clients))), permits)
+        self._settle()
+
+    @precondition(lambda self: any(client.complete for client in self.clients.values()))
+    @rule(data=st.data(), taken=st.booleans(), last_only=st.booleans())
+    def finish(self, data: st.DataObject, taken: bool, last_only: bool) -> None:
+        """Acknowledge a complete message, or give it back: by all of its ids or, as some clients do, by its last."""
+        whole = [(consumer, name) for consumer, client in self.clients.items() for name in client.complete]
+        consumer, name = data.draw(st.sampled_from(whole))
+        offsets = self.clients[consumer].complete.pop(name)
+        if taken:
+            self._acknowledge(consumer, name, offsets)
+        else:
+            positions = [self.topic.position(offset) for offset in (offsets[-1:] if last_only else offsets)]
+            self.subscription.redeliver(consumer, positions, None)
+        self._settle()
+
+    def _acknowledge(self, consumer: Consumer, name: str, offsets: list[int]) -> None:
+        self.done.add(name)
+        self.subscription.acknowledge(consumer, [AckId(*self.topic.position(offset)) for offset in offsets], None)
+
+    @precondition(lambda self: self.clients)
+    @rule()
+    def everything_comes_in_the_end(self) -> None:
+        for _ in range(100):
+            for consumer in list(self.clients):
+                self.subscription.flow(consumer, 100)
+            self._settle()
+            for consumer, client in self.clients.items():
+                for name in list(client.complete):
+                    self._acknowledge(consumer, name, client.complete.pop(name))
+            self._settle()
+            if self.sent <= self.done:
+                break
+        assert self.sent <= self.done, "messages are stuck"
+        unfinished = sum(chunk for _, chunk, _ in self.open.values())
+        assert self.subscription.backlog_messages == unfinished
+        chunks = getattr(self.subscription.dispatcher, "_chunks")  # noqa: B009
+        assert isinstance(chunks, ChunkedMessages)
+        assert len(chunks) == unfinished
+
+    def teardown(self) -> None:
+        self.core.close()
+        self._directory.cleanup()
+
+
+class KeySharedChunkMachine(ChunkMachine):
+    sub_type = KEY_SHARED
+
+
+_SETTINGS = settings(max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+TestShared = ChunkMachine.TestCase
+TestShared.settings = _SETTINGS
+TestKeyShared = KeySharedChunkMachine.TestCase
+TestKeyShared.settings = _SETTINGS
