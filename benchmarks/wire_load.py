@@ -287,7 +287,7 @@ async def run(job: WireJob) -> WireResult:
         initialPosition=wire.CommandSubscribe.Earliest,
     )
     _, consumer = await loop.create_connection(lambda: Consumer(job), address.hostname, address.port)
-    # A job that only publishes leaves a backlog: without a subscription nothing would be kept.
+    # A job that only publishes leaves a backlog: without a subscription its ledgers would go as they are closed.
     await consumer.opened(Type(type=Type.SUBSCRIBE, subscribe=subscribe))
     _, publisher = await loop.create_connection(lambda: Publisher(job), address.hostname, address.port)
     producer = wire.CommandProducer(topic=job.topic, producer_id=1, request_id=1)

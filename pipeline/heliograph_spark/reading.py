@@ -88,7 +88,7 @@ def _gap(start: Position, first: Position, *, guarded: bool) -> str:
         return ""
     if first.ledger > start.ledger and first.entry == 0 and (guarded or start.ledger == 0):
         return ""
-    return " (a retention, a TTL or a quota let them go; failOnDataLoss=false goes on without them)"
+    return " (a retention, their ledger's end, a TTL or a quota let them go; failOnDataLoss=false goes on without them)"
 
 
 def _lost(what: str, options: ReadOptions) -> None:

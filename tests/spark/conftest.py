@@ -33,9 +33,15 @@ class Elsewhere:
 
 
 def keep_everything(broker: RunningBroker) -> None:
-    """Let the broker keep what nobody is subscribed to, so that there is something to read."""
+    """Let the broker keep what nobody is subscribed to, also if the tests go on for longer than a ledger."""
     forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
     rest(broker, "POST", "namespaces/public/default/retention", forever)
+
+
+def keep_nothing(broker: RunningBroker, namespace: str) -> None:
+    """Let what every subscription has acknowledged go at once, and not with its ledger."""
+    nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    rest(broker, "POST", f"namespaces/{namespace}/retention", nothing)
 
 
 @pytest.fixture(scope="session")

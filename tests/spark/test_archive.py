@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from tests.integration.clients import backlog, create_partitions, eventually, ignore_receipt, rest
 from tests.support.broker_process import BrokerProcess
 
-from .conftest import COMMAND, publish
+from .conftest import COMMAND, keep_nothing, publish
 
 HELD = "heliograph-archive"
 
@@ -145,6 +145,7 @@ def test_what_is_not_archived_is_held_and_what_is_archived_is_let_go(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
     rest(broker, "PUT", f"namespaces/public/{topic}")
+    keep_nothing(broker, f"public/{topic}")
     name = f"public/{topic}/t"
     holder = client.subscribe(name, "holder")
     publish(client, name, [b"%d" % number for number in range(5)])
@@ -156,7 +157,7 @@ def test_what_is_not_archived_is_held_and_what_is_archived_is_let_go(
     def stored() -> int:
         return int(rest(broker, "GET", f"persistent/{name}/internalStats")["numberOfEntries"])
 
-    # Retention is 0: only the archive's subscription keeps the last four.
+    # Only the archive's subscription keeps the last four.
     eventually(lambda: stored() == 4, within_s=60, what="the archived messages being let go")
     assert run(spark, broker, tmp_path, topics=(name,)).rows == 4
     eventually(lambda: stored() == 0, within_s=60, what="all messages being let go")
@@ -168,6 +169,7 @@ def test_messages_that_are_gone_are_named_and_skipped_only_when_asked(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
     rest(broker, "PUT", f"namespaces/public/{topic}")
+    keep_nothing(broker, f"public/{topic}")
     name = f"persistent://public/{topic}/t"
     holder = client.subscribe(name, "holder")
     publish(client, name, [b"0", b"1"])

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.integration.clients import create_partitions, eventually, fresh_name, rest
 from tests.support.broker_process import BrokerProcess
 
-from .conftest import Elsewhere, publish
+from .conftest import Elsewhere, keep_nothing, publish
 
 
 class Reading(pulsar.schema.Record):  # type: ignore[misc]
@@ -155,12 +155,38 @@ def test_a_message_that_is_not_what_the_schema_says_is_named(
     assert f"public/default/{topic}" in str(refused.value)
 
 
+def test_a_topic_whose_retention_nobody_set_is_read_whole_though_all_is_acknowledged(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    rest(broker, "PUT", f"namespaces/public/{topic}")
+    sent = [b"%d" % number for number in range(6)]
+    unread, read_before = f"public/{topic}/unread", f"public/{topic}/read"
+    publish(client, unread, sent)
+    consumer = client.subscribe(read_before, "s")
+    ids = publish(client, read_before, sent)
+    consumer.acknowledge_cumulative(ids[-1])
+    consumer.close()
+    stats = f"persistent/{read_before}/stats"
+    eventually(lambda: rest(broker, "GET", stats)["subscriptions"]["s"]["msgBacklog"] == 0, what="the acknowledgment")
+    if not isinstance(broker, Elsewhere):
+        # When a topic that keeps nothing has let go what came later, twice, all were looked at.
+        rest(broker, "PUT", f"namespaces/public/{topic}-brief")
+        keep_nothing(broker, f"public/{topic}-brief")
+        brief = f"public/{topic}-brief/t"
+        for _ in range(2):
+            publish(client, brief, [b"x"])
+            eventually(lambda: rest(broker, "GET", f"persistent/{brief}/stats")["storageSize"] == 0, what="it is gone")
+    for name in (unread, read_before):
+        assert values(read(spark, broker, topic=name)) == sent
+
+
 def test_expired_offsets_are_named_and_skipped_only_when_asked(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     if isinstance(broker, Elsewhere):
         pytest.skip("Pulsar trims whole ledgers, and minutes later")
     rest(broker, "PUT", f"namespaces/public/{topic}")
+    keep_nothing(broker, f"public/{topic}")
     name = f"public/{topic}/t"
     holder = client.subscribe(name, "holder", initial_position=pulsar.InitialPosition.Earliest)
     ids = publish(client, name, [b"%d" % number for number in range(6)])
