@@ -203,3 +203,26 @@ def test_connections_leave_descriptors_for_the_store_and_for_who_looks_after_it(
 
             eventually(ready, what="an answer beside clients that use up their descriptors")
     assert "Too many open files" not in broker.log_path.read_text()
+
+
+def test_answers_that_nobody_reads_do_not_grow_memory(broker_factory: Callable[..., BrokerProcess]) -> None:
+    """1,500 requests for the list of 1,500 topics, which is 100 KB each; and again from five more connections."""
+    broker = broker_factory()
+    broker.start()
+    with WireClient(broker.service_url) as client:
+        for number in range(1500):
+            client.producer(f"one-topic-of-very-many-that-there-are-{number:04}")
+    request = encode(Type.GET_TOPICS_OF_NAMESPACE, namespace="public/default", request_id=1)
+    connect = encode(Type.CONNECT, client_version="flood", protocol_version=21)
+    before = most = anonymous_bytes(broker.pid)
+    with sockets(broker.service_url, 6, connect + request * 1500) as flood, WireClient(broker.service_url) as other:
+        for _ in range(20):
+            other.fence()
+            most = max(most, anonymous_bytes(broker.pid))
+        print(f"6 connections that read nothing: {(most - before) / MIB:.1f} MiB")
+        assert most - before < 6 * 5 * MIB
+        # Who reads in the end gets every answer, CONNECTED included.
+        with flood[0].makefile("rb") as answers:
+            for _ in range(1 + 1500):
+                (size,) = struct.unpack(">I", answers.read(4))
+                assert len(answers.read(size)) == size
