@@ -98,14 +98,18 @@ class LoadConsumer:
         cumulative: bool,
         kind: int | None = None,
         receipts: bool = True,
+        may_be_refused: bool = False,
     ) -> None:
         self.promises = promises
         self.acks_answered = 0
+        #: Acknowledgments that were refused, where they may be: they may have happened or not.
+        self.acks_refused = 0
         #: Entries whose acknowledgment, in part at least, was sent.
         self.acknowledged = 0
         self._rng = rng
         self._cumulative = cumulative
         self._receipts = receipts
+        self._may_be_refused = may_be_refused
         if kind is None:
             kind = wire.CommandSubscribe.Exclusive if cumulative else wire.CommandSubscribe.Shared
         self._kind = kind
@@ -142,6 +146,38 @@ class LoadConsumer:
                     raise AssertionError("the connection ended during the recount")
                 await asyncio.sleep(0.005)
         return list(self._received)
+
+    async def recount_owed(self) -> list[Delivered]:
+        """Read until all that is owed has come, acknowledging nothing; what came beside it is there, too."""
+        self.link.flow(self._consumer_id, 1 << 30)
+        async with asyncio.timeout(RECOUNT_WITHIN_S):
+            while not self.promises.owed.keys() <= {entry.position for entry in self._received}:
+                self.link.check()
+                if self.link.ended.is_set():
+                    raise AssertionError("the connection ended during the recount")
+                await asyncio.sleep(0.02)
+            # Whatever else there is follows what is owed; an answered ping says that it has come.
+            before = -1
+            while before != len(self._received):
+                before = len(self._received)
+                for _ in range(10):
+                    await self.link.ping()
+                    await asyncio.sleep(0.01)
+        return list(self._received)
+
+    async def acknowledge_share(self, share: float) -> None:
+        """Acknowledge the oldest ``share`` of what was delivered, and wait for the receipts."""
+        count = int(len(self._received) * share)
+        older, self._received = self._received[:count], self._received[count:]
+        for entry in older:
+            self.promises.ack_sent(entry.position, entry.published)
+        for first in range(0, count, 500):
+            part = older[first : first + 500]
+            self._ask([part[-1]] if self._cumulative else part, part)
+        async with asyncio.timeout(RECOUNT_WITHIN_S):
+            while self._asked:
+                self.link.check()
+                await self.link.ping()
 
     def join(self) -> None:
         """Be one more consumer, which takes its share of what comes from now on."""
@@ -240,6 +276,11 @@ class LoadConsumer:
             self._asked_in_part[request_id] = (entry.position, acknowledged)
 
     def _on_ack(self, answer: AckAnswer) -> None:
+        if answer.error and self._may_be_refused:
+            self.acks_refused += 1
+            self._asked.pop(answer.request_id, None)
+            self._asked_in_part.pop(answer.request_id, None)
+            return
         if answer.error:
             raise PromiseBroken(f"{self.promises.name}: an acknowledgment was refused: {answer.error}")
         self.acks_answered += 1

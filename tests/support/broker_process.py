@@ -23,7 +23,7 @@ class BrokerProcess:
 
     ``manifests`` are given with ``-f``; ``arguments`` are further options of ``heliograph standalone``.
     ``descriptors`` are the soft and the hard limit of its open files, this process's own where none are given.
-    Everything it logs goes to :attr:`log_path`, one file over all its lives.
+    Everything it logs goes to :attr:`log_path`, one file over all its lives: beside the data directory, or as given.
     """
 
     def __init__(
@@ -34,9 +34,10 @@ class BrokerProcess:
         arguments: Sequence[str] = (),
         environment: dict[str, str] | None = None,
         descriptors: tuple[int, int] | None = None,
+        log_path: Path | None = None,
     ) -> None:
         self.data_dir = data_dir
-        self.log_path = data_dir.with_name(data_dir.name + ".log")
+        self.log_path = log_path or data_dir.with_name(data_dir.name + ".log")
         self.service_url = ""
         self.http_url = ""
         self._manifests = list(manifests)
