@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from heliograph_broker.storage.damage import DamagedEntries
 from heliograph_broker.storage.entry import Entry
 
 if TYPE_CHECKING:
@@ -121,7 +122,10 @@ class CompactedLedger:
         """Return the topic's offset of the entry at ``index``; beyond the last it is the first behind the horizon."""
         if index >= self.entries:
             return self.horizon + 1
-        header = self._store.header(self.ledger_id, index)
+        try:
+            header = self._store.header(self.ledger_id, index)
+        except DamagedEntries as lost:
+            return self.offset_at(lost.last_entry + 1)
         return self.horizon + 1 if header is None else header.total_messages
 
     def read(

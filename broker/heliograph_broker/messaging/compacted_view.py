@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from heliograph_broker.storage.damage import DamagedEntries
+
 from .dispatcher import READ_ENTRIES
+from .errors import PersistenceError
 
 if TYPE_CHECKING:
     from .compacted_ledger import CompactedEntry, CompactedLedger
@@ -133,15 +136,30 @@ class CompactedView:
             return
         dispatcher.reading = False
         if ledger is self._ledger:
-            if isinstance(result, Exception) or not result:
-                # The next notice tries again; an empty answer is that of a ledger replaced meanwhile.
+            if isinstance(result, DamagedEntries):
+                self._skip_lost(result)
+            elif isinstance(result, Exception) or not result:
+                # An empty answer is that of a ledger replaced meanwhile, or one that may change.
                 if ledger is self._subscription.topic.compaction.ledger:
-                    log.error("read failed", topic=str(self._subscription.topic.name), error=str(result))
+                    error = result if isinstance(result, Exception) else PersistenceError("a read brought nothing")
+                    dispatcher.failed_to_read(error)
                     return
             else:
                 self._index += len(result)
                 self._ahead.extend(result)
         dispatcher.notify()
+
+    def _skip_lost(self, lost: DamagedEntries) -> None:
+        """Go on behind entries of the compacted ledger that cannot be read: they count as left out, and as skipped."""
+        subscription = self._subscription
+        self._index = lost.last_entry + 1
+        subscription.skipped_entries += lost.last_entry - lost.first_entry + 1
+        log.error(
+            "damaged compacted entries skipped",
+            topic=str(subscription.topic.name),
+            subscription=subscription.name,
+            reason=str(lost),
+        )
 
     def _deliver(self, dispatcher: Dispatcher, consumer: Consumer, item: CompactedEntry) -> None:
         subscription = self._subscription

@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-import structlog
 from pyroaring import BitMap64
 
+from .damaged import lost_range
 from .delayed_topics import release_due
+from .errors import PersistenceError
 from .offsets import run_end
 from .replay import Replay
 
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
     from .consumer import Consumer
     from .subscription import Subscription
 
-log = structlog.get_logger(__name__)
-
 #: What one read from the store may bring (bytes); a single larger entry comes whole.
 READ_BYTES = 1024 * 1024
 READ_ENTRIES = 1000
 #: The duty that :mod:`.containment` suspends when a dispatch raises.
 DISPATCH = "dispatch"
+#: The same for a read that brings nothing and may do so later.
+READ = "read"
 
 
 class Dispatcher:
@@ -34,7 +35,7 @@ class Dispatcher:
     become possible (new entries, permits, an ack, a writable connection) and is cheap when nothing did.
     """
 
-    __slots__ = ("_ahead", "_busy", "generation", "read_offset", "reading", "replay", "subscription")
+    __slots__ = ("_ahead", "_busy", "_once_more", "generation", "read_offset", "reading", "replay", "subscription")
 
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
@@ -45,6 +46,8 @@ class Dispatcher:
         #: Grows when the read position is moved by hand: a read begun before it is void.
         self.generation = 0
         self._busy = False
+        #: Whether a read that was done at once has changed what is next.
+        self._once_more = False
         #: What the last read brought, for the dispatch right after it only.
         self._ahead: dict[int, Entry] = {}
 
@@ -65,6 +68,9 @@ class Dispatcher:
         self._busy = True
         try:
             self._dispatch()
+            while self._once_more:
+                self._once_more = False
+                self._dispatch()
         except Exception as error:
             # Whoever's command or acknowledgment this came from has nothing to do with it.
             containment.failed(subscription, DISPATCH, error, subscription.notify)
@@ -72,7 +78,7 @@ class Dispatcher:
             if not containment.idle:
                 containment.succeeded(subscription, DISPATCH)
         finally:
-            self._busy = False
+            self._busy = self._once_more = False
             self._ahead.clear()
 
     def _dispatch(self) -> None:
@@ -89,20 +95,42 @@ class Dispatcher:
         if entry is not None:
             return entry
         self.reading = True
-        topic.read(offset, count, READ_BYTES, partial(self._read_done, self.generation))
+        topic.read(offset, count, READ_BYTES, partial(self._read_done, self.generation, offset))
         return self._ahead.get(offset)
 
-    def _read_done(self, generation: int, result: list[Entry] | Exception) -> None:
+    def _read_done(self, generation: int, offset: int, result: list[Entry] | Exception) -> None:
+        """Go on with what a read from ``offset`` on brought; what is lost is skipped, what failed is tried again."""
         if generation != self.generation:
             return
         self.reading = False
-        if isinstance(result, Exception):
-            # The next tick tries again.
-            log.error("read failed", topic=str(self.subscription.topic.name), error=str(result))
+        subscription = self.subscription
+        topic = subscription.topic
+        if isinstance(result, list) and result and result[0].offset == offset:
+            topic.remember(result)
+            self._ahead = {entry.offset: entry for entry in result}
+            containment = topic.host.containment
+            if not containment.idle:
+                containment.succeeded(subscription, READ)
+            self.notify()
             return
-        self.subscription.topic.remember(result)
-        self._ahead = {entry.offset: entry for entry in result}
-        if result:
+        lost = lost_range(topic, offset, result)
+        if lost is not None:
+            subscription.skip_damaged(offset, *lost)
+        if offset < topic.first_offset or subscription.cursor.is_acked(offset):
+            self._once_more = self._busy
+            self.notify()
+        else:
+            self.failed_to_read(result if isinstance(result, Exception) else PersistenceError("a read brought nothing"))
+
+    def failed_to_read(self, error: Exception) -> None:
+        """A read brought nothing and another one may: nothing is read before the next try, after a growing pause."""
+        self.reading = True
+        again = partial(self._read_again, self.generation)
+        self.subscription.topic.host.containment.failed(self.subscription, READ, error, again)
+
+    def _read_again(self, generation: int) -> None:
+        if generation == self.generation:
+            self.reading = False
             self.notify()
 
     def acked(self, offset: int, key_hash: int) -> None:
