@@ -168,6 +168,20 @@ def test_space_that_returns_is_noticed_without_traffic(tmp_path: Path, monkeypat
     store.close()
 
 
+def test_a_disk_that_others_fill_is_noticed_without_traffic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(tmp_path / "d", reserve=1 << 20)
+    store.maintain()
+    assert not store.disk_full
+    monkeypatch.setattr(DataDir, "free_bytes", lambda _: 1 << 10)
+    store.maintain()
+    assert store.disk_full
+    store.close()
+    # Before the first tick, too: a broker that starts here is not ready.
+    store = open_store(tmp_path / "d", reserve=1 << 20)
+    assert store.disk_full
+    store.close()
+
+
 def test_an_entry_that_cannot_be_packed_is_refused_and_the_group_goes_on(store: LedgerStore) -> None:
     sink = Sink()
     store.append(sink, entry(0))

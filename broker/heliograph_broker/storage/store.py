@@ -65,6 +65,7 @@ class LedgerStore(GroupCommit):
         limit = reserved + (1 << _EPOCH_SHIFT) - (reserved & ((1 << _EPOCH_SHIFT) - 1))
         taken = max((ledger for ledger in segments.ledgers() if ledger < limit), default=0)
         self._next_ledger = self._ledger_limit = max(reserved, taken)
+        self._watch_space()
 
     @classmethod
     def open(
@@ -339,11 +340,16 @@ class LedgerStore(GroupCommit):
 
     def maintain(self) -> None:
         """Begin to give back disk space where enough of it is dead. Call it now and then; cheap if nothing changed."""
-        if self.disk_full and not self._carried and self._data_dir.free_bytes() > self._reserve:
-            # Without traffic no append would find out, and the broker would stay not ready.
-            self.disk_full = False
+        self._watch_space()
         self._retry()
         self._segments.maintain(self._metadata_bytes, pressed=self.disk_full)
+
+    def _watch_space(self) -> None:
+        """Find out whether the disk is full: without traffic no append would, neither that it is nor that it was."""
+        if self._data_dir.free_bytes() <= self._reserve:
+            self.disk_full = True
+        elif not self._carried:
+            self.disk_full = False
 
     def _room(self) -> int:
         """Return the disk space a copy may take: what is above the reserve, of a fuller disk half of what is free."""
