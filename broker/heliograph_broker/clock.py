@@ -33,17 +33,79 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
-class VirtualClock:
-    """A clock that stands still until it is told to advance."""
+#: A difference (ms) up to which :class:`SteadyClock` follows the wall clock by going slower or faster; a larger one
+#: means that somebody has set it.
+STEP_MS = 10_000
+#: How long (s) a wall clock must have been set before the steady clock believes it.
+CONFIRM_S = 60.0
+_MOST_SLEW = 0.05
+#: A difference of so many ms is made up for in about a minute, a larger one at the most that is allowed.
+_SLEW_OVER_MS = 60_000
+#: Both clocks are read one after the other, in whole ms.
+_GRAIN_MS = 2.0
 
-    __slots__ = ("_ms", "_start")
+
+class SteadyClock:
+    """Wall-clock time by which ages can be measured: it goes on with monotonic time and follows the wall clock.
+
+    Small differences are made up for by going up to 5 % slower or faster. A wall clock that is set, forward or back,
+    changes nothing at first; once it has stayed so for :data:`CONFIRM_S`, :meth:`follow` moves this clock by the
+    whole difference and says so. Only then can it go back.
+    """
+
+    __slots__ = ("_at", "_clock", "_ms", "_rate", "_step_ms", "_stepped_at", "monotonic")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.monotonic = clock.monotonic
+        #: The time at the last change of the rate, monotonic (s) and wall-clock (ms), and the ms a second since.
+        self._at = clock.monotonic()
+        self._ms: float = clock.now_ms()
+        self._rate = 1000.0
+        #: Since when the wall clock has been away, and by how much.
+        self._stepped_at: float | None = None
+        self._step_ms = 0.0
+
+    def now_ms(self) -> int:
+        return round(self._ms + (self.monotonic() - self._at) * self._rate)
+
+    def follow(self) -> int:
+        """Look at the wall clock; call it often. Return by how many ms this clock was moved, mostly 0."""
+        now = self.monotonic()
+        line = self._ms + (now - self._at) * self._rate
+        ahead = self._clock.now_ms() - line
+        if abs(ahead) <= STEP_MS:
+            self._stepped_at = None
+            slew = 0.0 if abs(ahead) < _GRAIN_MS else max(-_MOST_SLEW, min(_MOST_SLEW, ahead / _SLEW_OVER_MS))
+            self._go_on(now, line, 1000.0 * (1 + slew))
+            return 0
+        self._go_on(now, line, 1000.0)
+        if self._stepped_at is None or abs(ahead - self._step_ms) > STEP_MS:
+            self._stepped_at, self._step_ms = now, ahead
+            return 0
+        if now - self._stepped_at < CONFIRM_S:
+            return 0
+        self._stepped_at = None
+        self._ms += round(ahead)
+        return round(ahead)
+
+    def _go_on(self, now: float, line: float, rate: float) -> None:
+        if rate != self._rate:
+            self._at, self._ms, self._rate = now, line, rate
+
+
+class VirtualClock:
+    """A clock that stands still until it is told to advance; its wall clock can be set beside that."""
+
+    __slots__ = ("_ms", "_set_by_ms", "_start")
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self._start = start_ms
         self._ms = start_ms
+        self._set_by_ms = 0
 
     def now_ms(self) -> int:
-        return self._ms
+        return self._ms + self._set_by_ms
 
     def monotonic(self) -> float:
         return (self._ms - self._start) / 1000
@@ -53,3 +115,7 @@ class VirtualClock:
         if ms < 0:
             raise ValueError(f"time cannot go back by {-ms} ms")
         self._ms += ms
+
+    def step_wall_ms(self, ms: int) -> None:
+        """Set the wall clock forward by ``ms``, or back; monotonic time does not notice."""
+        self._set_by_ms += ms

@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 import structlog
 
-from heliograph_broker.clock import Clock, monotonic_ms
+from heliograph_broker.clock import Clock, SteadyClock, monotonic_ms
 from heliograph_broker.config import BrokerConfig
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import DEFAULTS, MAX_PARTITIONS, Policies, resolve
@@ -63,7 +63,8 @@ class Broker:
 
     def __init__(self, store: LedgerStore, clock: Clock, config: BrokerConfig, rng: random.Random) -> None:
         self.store = store
-        self.clock = clock
+        clock = self._steady = SteadyClock(clock)
+        self.clock: Clock = clock
         self.config = config
         self.rng = rng
         self.tail_cache = TailCache(config.tail_cache_bytes)
@@ -186,8 +187,11 @@ class Broker:
 
         Returns whether more is due at once; traffic should have its turn before the next call.
         """
-        now = self.clock.now_ms()
         attempt = self.containment.attempt
+        moved_ms = self._steady.follow()
+        if moved_ms:
+            self._clock_moved(moved_ms)
+        now = self.clock.now_ms()
         attempt("records", "flush", self.record_writer.run)
         attempt("delayed delivery", "run", partial(self._delayed_topics.run, now))
         attempt("store", "maintain", self._maintain_when_due)
@@ -202,6 +206,14 @@ class Broker:
         self.ticked_at = self.clock.monotonic()
         self.figures.policy_checks.observe(self.ticked_at - began)
         return more
+
+    def _clock_moved(self, ms: int) -> None:
+        """The machine's clock was set, and has stayed so: what is stored keeps its age by the new time."""
+        log.warning("the clock was set", by_ms=ms)
+        topics = [topic for topic in self.topics.values() if isinstance(topic, Topic)]
+        for topic in topics:
+            self.containment.attempt(topic, "clock", partial(topic.clock_moved, ms))
+        self.housekeeping.clock_moved(topics)
 
     def _maintain_when_due(self) -> None:
         now_ms = monotonic_ms(self.clock)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from heliograph_broker.clock import monotonic_ms
+
 from .compacted_ledger import CompactedLedger
 from .compaction_run import Cancelled, CompactionRun
 from .errors import BrokerError, Conflict
@@ -64,6 +66,7 @@ class TopicCompaction:
     __slots__ = (
         "_error",
         "_outcome",
+        "_retry_at_ms",
         "_run",
         "_started_ms",
         "_topic",
@@ -88,6 +91,8 @@ class TopicCompaction:
         #: When the last success and the last failure came, and how long the last run took.
         self.succeeded_ms = 0
         self.failed_ms = 0
+        #: When the threshold may begin another one after a failure (monotonic).
+        self._retry_at_ms = 0
         self.duration_ms = 0
         #: Messages the last run left out.
         self.removed = 0
@@ -141,7 +146,7 @@ class TopicCompaction:
         backlog = self._keep_originals()
         if backlog < threshold or self._topic.end_offset - 1 <= self.horizon:
             return
-        if self.retry_ms(self._topic.host.clock.now_ms()) is not None:
+        if self.retry_ms(0) is not None:
             return
         self.start()
 
@@ -149,8 +154,8 @@ class TopicCompaction:
         """Return when :meth:`maybe_start` may begin again after a failure (wall-clock ms), None if it did not fail."""
         if self._outcome != "ERROR" or self._run is not None or not self._topic.effective.compaction_threshold:
             return None
-        due_ms = self.failed_ms + RETRY_MS
-        return due_ms if due_ms > now_ms else None
+        wait_ms = self._retry_at_ms - monotonic_ms(self._topic.host.clock)
+        return now_ms + wait_ms if wait_ms > 0 else None
 
     def _keep_originals(self) -> int:
         """Make sure that nothing is trimmed before it is compacted; return the bytes still to compact."""
@@ -197,6 +202,7 @@ class TopicCompaction:
         self.duration_ms = clock.now_ms() - self._started_ms
         self._outcome, self._error = "ERROR", str(error)
         self.failed_ms = clock.now_ms()
+        self._retry_at_ms = monotonic_ms(clock) + RETRY_MS
         if not isinstance(error, Cancelled):
             log.error("compaction failed", topic=str(self._topic.name), error=str(error))
 

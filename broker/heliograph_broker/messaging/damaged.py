@@ -236,12 +236,12 @@ def header_facts(topic: Topic, offset: int) -> tuple[int, int, int, int] | None:
     return None if header is None else (header.messages, header.size, header.total_messages, header.total_bytes)
 
 
-def next_readable(topic: Topic, offset: int) -> EntryHeader | None:
-    """Return the header of the entry at ``offset``, or of the first one behind it that is not lost."""
+def received_from(topic: Topic, offset: int) -> int | None:
+    """Return when the first entry from ``offset`` on that is not lost was received (wall-clock ms); None at the end."""
     while offset < topic.end_offset:
         header = topic.header(offset)
         if header is not None:
-            return header
+            return topic.received_ms(offset, header.receive_ms)
         offset = topic.damaged.lost_run(offset).last + 1
     return None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 
-from heliograph_broker.clock import monotonic_ms
+from heliograph_broker.clock import STEP_MS, monotonic_ms
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.storage.damage import DamagedEntries
 from heliograph_broker.storage.entry import Entry, EntryHeader
@@ -33,6 +33,7 @@ T = TypeVar("T")
 #: offset, messages, bytes, cumulative messages, cumulative bytes
 HeaderFacts = tuple[int, int, int, int, int]
 _HEADERS_AT_ONCE = 10_000
+_NO_LATEST_MS = 1 << 63
 
 
 class LogHost(Protocol):
@@ -52,10 +53,17 @@ class LedgerInfo:
     setting the machine's clock must not close it.
     """
 
-    __slots__ = ("base_bytes", "base_offset", "created_ms", "entries", "ledger_id", "opened_ms")
+    __slots__ = ("base_bytes", "base_offset", "created_ms", "entries", "ledger_id", "opened_ms", "shift_ms")
 
     def __init__(
-        self, ledger_id: int, base_offset: int, created_ms: int, opened_ms: int, entries: int = 0, base_bytes: int = 0
+        self,
+        ledger_id: int,
+        base_offset: int,
+        created_ms: int,
+        opened_ms: int,
+        entries: int = 0,
+        base_bytes: int = 0,
+        shift_ms: int = 0,
     ) -> None:
         self.ledger_id = ledger_id
         self.base_offset = base_offset
@@ -64,6 +72,8 @@ class LedgerInfo:
         #: Entries assigned, the ones not durable yet included.
         self.entries = entries
         self.base_bytes = base_bytes
+        #: What the clock was moved by since: to be added to ``created_ms`` and the receive times of its entries.
+        self.shift_ms = shift_ms
 
 
 class EntryLog:
@@ -72,6 +82,7 @@ class EntryLog:
     __slots__ = (
         "_bases",
         "_by_id",
+        "_latest_ms",
         "_next_bytes",
         "_next_messages",
         "_next_offset",
@@ -102,8 +113,12 @@ class EntryLog:
         base = record.base_offset
         clock = self.host.clock
         for ledger in record.ledgers:
-            opened_ms = monotonic_ms(clock) - max(0, clock.now_ms() - ledger.created_ms)
-            self.ledgers.append(LedgerInfo(ledger.ledger_id, base, ledger.created_ms, opened_ms, ledger.entries))
+            opened_ms = monotonic_ms(clock) - max(0, clock.now_ms() - ledger.created_ms - ledger.shift_ms)
+            self.ledgers.append(
+                LedgerInfo(
+                    ledger.ledger_id, base, ledger.created_ms, opened_ms, ledger.entries, shift_ms=ledger.shift_ms
+                )
+            )
             base += ledger.entries
         self._index_ledgers()
         self.total_messages = record.trimmed_messages
@@ -115,6 +130,11 @@ class EntryLog:
         self._next_offset = self.end_offset
         self._next_messages = self.total_messages
         self._next_bytes = self.total_bytes
+        now = clock.now_ms()
+        if self.last_receive_ms > now + STEP_MS:
+            # The clock was ahead, or is behind now. What comes next is behind all that in time, whatever its stamps.
+            self._roll_ledger(now)
+            self.last_receive_ms = now
 
     def ledgers_changed(self) -> None:
         """See that the list of ledgers is durable before what is published from now on."""
@@ -130,12 +150,13 @@ class EntryLog:
             bounds = store.bounds(ledger.ledger_id)
             if bounds is None or ledger.base_offset + bounds[1] < self.first_offset:
                 continue
-            header = store.header(ledger.ledger_id, bounds[1])
-            if header is not None:
-                self.end_offset = ledger.base_offset + bounds[1] + 1
-                self.total_messages = header.total_messages
-                self.total_bytes = header.total_bytes
-                self.last_receive_ms = header.receive_ms
+            self.end_offset = max(self.end_offset, ledger.base_offset + bounds[1] + 1)
+            found = self._last_header(ledger.ledger_id, *bounds)
+            if found is not None:
+                # Of entries behind it whose headers are lost nothing is known, so they count for nothing.
+                self.total_messages = found.total_messages
+                self.total_bytes = found.total_bytes
+                self.last_receive_ms = self.received_ms(self.end_offset - 1, found.receive_ms)
                 break
         counts = [ledger.entries for ledger in self.ledgers[:-1]]
         self._fit_ledgers_to(self.end_offset)
@@ -143,6 +164,17 @@ class EntryLog:
             # Durable before anything is published again: later ledgers would else be placed behind entries that
             # do not exist at the next start.
             self.ledgers_changed()
+
+    def _last_header(self, ledger_id: int, first: int, last: int) -> EntryHeader | None:
+        """Return the header of the last entry of ``first..last`` that is not lost."""
+        for entry_id in range(last, first - 1, -1):
+            try:
+                header = self.host.store.header(ledger_id, entry_id)
+            except DamagedEntries:
+                continue
+            if header is not None:
+                return header
+        return None
 
     def _fit_ledgers_to(self, end_offset: int) -> None:
         """Make the ledgers hold exactly the entries below ``end_offset``."""
@@ -158,6 +190,32 @@ class EntryLog:
     def _index_ledgers(self) -> None:
         self._bases = [ledger.base_offset for ledger in self.ledgers]
         self._by_id = {ledger.ledger_id: ledger for ledger in self.ledgers}
+        #: The latest that an entry of each ledger can have been received: before those of all later ledgers.
+        self._latest_ms: list[int] = []
+        latest = _NO_LATEST_MS
+        for ledger in reversed(self.ledgers):
+            self._latest_ms.append(latest)
+            latest = min(latest, ledger.created_ms + ledger.shift_ms)
+        self._latest_ms.reverse()
+
+    def received_ms(self, offset: int, stamp_ms: int) -> int:
+        """Return when the entry at ``offset``, whose header says ``stamp_ms``, was received by the clock as it is now.
+
+        These times never go back along the topic, whatever happened to the machine's clock and in whichever life of
+        the broker: expiry and retention search by them.
+        """
+        if len(self.ledgers) == 1:
+            return stamp_ms + self.ledgers[0].shift_ms
+        index = max(0, bisect_right(self._bases, offset) - 1)
+        return min(stamp_ms + self.ledgers[index].shift_ms, self._latest_ms[index])
+
+    def clock_moved(self, ms: int) -> None:
+        """The broker's clock was moved by ``ms``: what was received keeps its age."""
+        for ledger in self.ledgers:
+            ledger.shift_ms += ms
+        self.last_receive_ms += ms
+        self._index_ledgers()
+        self.ledgers_changed()
 
     @property
     def stored_messages(self) -> int:

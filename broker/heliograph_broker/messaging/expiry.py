@@ -21,7 +21,7 @@ from heliograph_broker.protocol.frames import EntryError, parse_entry
 
 from .batches import BatchError, is_batch, open_batch
 from .containment import first_line
-from .damaged import lost_range, next_readable, skip_entry, skip_range
+from .damaged import lost_range, received_from, skip_entry, skip_range
 from .errors import NotAllowed
 from .retention import first_received_after
 
@@ -94,19 +94,20 @@ def _stored_ttls(metadata: wire.MessageMetadata, frame: bytes) -> list[int]:
     return ttls
 
 
-def base_ms(topic: Topic, entry: Entry | EntryHeader) -> int:
+def base_ms(topic: Topic, entry: Entry | EntryHeader, offset: int) -> int:
     """Return when the TTL of ``entry`` begins, wall-clock ms."""
+    received = topic.received_ms(offset, entry.receive_ms)
     if topic.delayed_delivery and entry.deliver_at_ms > entry.receive_ms:
-        return entry.deliver_at_ms
-    return entry.receive_ms
+        return max(entry.deliver_at_ms, received)
+    return received
 
 
-def is_expired(topic: Topic, entry: Entry | EntryHeader, now_ms: int) -> bool:
+def is_expired(topic: Topic, entry: Entry, now_ms: int) -> bool:
     """Whether every message of ``entry`` has expired; for a batch with TTLs of its own whether any has."""
     ttl = topic.ttl_ms
     if entry.ttl_ms >= 0 and (ttl < 0 or entry.ttl_ms < ttl):
         ttl = entry.ttl_ms
-    return ttl >= 0 and base_ms(topic, entry) + ttl <= now_ms
+    return ttl >= 0 and base_ms(topic, entry, entry.offset) + ttl <= now_ms
 
 
 def has_zero_ttl(topic: Topic, entry: Entry) -> bool:
@@ -214,8 +215,12 @@ class Expiry:
         topic = self.subscription.topic
         if entry.offset >= topic.fresh_from:
             return True
-        begins = base_ms(topic, entry)
-        return begins > entry.receive_ms and now_ms - begins < _DELAY_GRAIN_MS and entry.offset not in self.returned
+        begins = base_ms(topic, entry, entry.offset)
+        return (
+            begins > topic.received_ms(entry.offset, entry.receive_ms)
+            and now_ms - begins < _DELAY_GRAIN_MS
+            and entry.offset not in self.returned
+        )
 
     def next_due_ms(self, now_ms: int) -> int | None:
         """Return when the next message may expire, wall-clock ms; None if none will as things are."""
@@ -230,9 +235,9 @@ class Expiry:
         due: list[int] = []
         if topic.ttl_ms >= 0:
             regular = max(first, self._regular_from)
-            header = next_readable(topic, regular)
-            if header is not None:
-                due.append(header.receive_ms + topic.ttl_ms)
+            received = received_from(topic, regular)
+            if received is not None:
+                due.append(received + topic.ttl_ms)
             if topic.timed.delayed:
                 delayed = topic.timed.by_delivery.next_after(max(self._delayed_until, 0))
                 if delayed is not None:
@@ -489,7 +494,7 @@ class Expiry:
 def _expired(topic: Topic, entry: Entry, now_ms: int) -> tuple[int, int | None]:
     """Return the messages of ``entry`` that have expired, a bit for each, and when the next with its own TTL will."""
     whole = (1 << entry.messages) - 1
-    base = base_ms(topic, entry)
+    base = base_ms(topic, entry, entry.offset)
     if 0 <= topic.ttl_ms <= now_ms - base:
         return whole, None
     if entry.ttl_ms < 0:

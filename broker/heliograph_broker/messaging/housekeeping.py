@@ -6,7 +6,7 @@ due; topics that are due together are taken a few at a time, so that traffic goe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from heapq import heapify, heappop, heappush
 
@@ -51,6 +51,14 @@ class Housekeeping:
         self._changed.pop(topic, None)
         self._due.pop(topic, None)
         self._looked.pop(topic, None)
+
+    def clock_moved(self, topics: Iterable[Topic]) -> None:
+        """The clock was moved: what was due by it is due at other times now. Look at all ``topics``."""
+        self._queue.clear()
+        self._due.clear()
+        self._looked.clear()
+        for topic in topics:
+            self.changed(topic)
 
     def run(self, now_ms: int) -> bool:
         """Look at some of the topics that are due; return whether more are."""

@@ -54,6 +54,8 @@ class LedgerRecord(msgspec.Struct, array_like=True):
     ledger_id: int
     created_ms: int
     entries: int = 0
+    #: What the clock was moved by since its entries were stamped (ms).
+    shift_ms: int = 0
 
 
 class CompactionRecord(msgspec.Struct):

@@ -1,7 +1,7 @@
 """What a topic may let go, to the entry: the retention table of Pulsar's cookbook, and whole ledgers without one.
 
-Entries are looked up by their cumulative counts and receive times, which only grow along a topic, so every answer is
-a binary search over entry headers.
+Entries are looked up by their cumulative counts and receive times (as :meth:`~.entry_log.EntryLog.received_ms` has
+them), which only grow along a topic, so every answer is a binary search over entry headers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from heliograph_broker.clock import monotonic_ms
 
-from .damaged import last_readable, next_readable, totals_up_to
+from .damaged import last_readable, received_from, totals_up_to
 
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import EntryHeader
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from .topic import Topic
 
 
-def _first_offset_where(topic: Topic, low: int, high: int, holds: Callable[[EntryHeader], bool]) -> int:
+#: A condition on an entry's header, and on an offset of its ledger.
+Holds = Callable[["EntryHeader", int], bool]
+
+
+def _first_offset_where(topic: Topic, low: int, high: int, holds: Holds) -> int:
     """Return the first offset of ``low..high`` whose header satisfies a condition that, once true, stays true.
 
     ``high`` if none below it does. The first entry is asked first: mostly nothing has become due since the last time.
@@ -28,7 +32,7 @@ def _first_offset_where(topic: Topic, low: int, high: int, holds: Callable[[Entr
     if low >= high:
         return low
     header = topic.header(low)
-    if header is not None and holds(header):
+    if header is not None and holds(header, low):
         return low
     low += 1
     ledgers = topic.ledgers
@@ -40,7 +44,8 @@ def _first_offset_where(topic: Topic, low: int, high: int, holds: Callable[[Entr
         if end <= low:
             at = middle + 1
         elif ledger.base_offset >= high or (
-            (header := last_readable(topic, max(low, ledger.base_offset), end - 1)) is not None and holds(header)
+            (header := last_readable(topic, max(low, ledger.base_offset), end - 1)) is not None
+            and holds(header, ledger.base_offset)
         ):
             beyond = middle
         else:
@@ -49,12 +54,22 @@ def _first_offset_where(topic: Topic, low: int, high: int, holds: Callable[[Entr
         return high
     base = ledgers[at].base_offset
     end = min(high, base + ledgers[at].entries)
-    return base + topic.host.store.first_entry_where(ledgers[at].ledger_id, max(low - base, 0), end - base, holds)
+
+    def holds_within(header: EntryHeader) -> bool:
+        return holds(header, base)
+
+    return base + topic.host.store.first_entry_where(
+        ledgers[at].ledger_id, max(low - base, 0), end - base, holds_within
+    )
 
 
 def first_received_after(topic: Topic, low: int, time_ms: int) -> int:
     """Return the first offset from ``low`` on that the broker received after a wall-clock time (ms)."""
-    return _first_offset_where(topic, low, topic.end_offset, lambda header: header.receive_ms > time_ms)
+    return _first_offset_where(topic, low, topic.end_offset, _received_after(topic, time_ms))
+
+
+def _received_after(topic: Topic, time_ms: int) -> Holds:
+    return lambda header, offset: topic.received_ms(offset, header.receive_ms) > time_ms
 
 
 def releasable(topic: Topic) -> int:
@@ -101,10 +116,12 @@ def trim_point(topic: Topic, now_ms: int) -> int:
     if retention.size_bytes > 0 and topic.stored_bytes > retention.size_bytes:
         # The newest entries that fit the size stay: one stays while it fits with all acknowledged ones after it.
         keep_from = totals_up_to(topic, limit - 1)[1] - retention.size_bytes
-        point = _first_offset_where(topic, point, limit, lambda header: header.total_bytes - header.size >= keep_from)
+        point = _first_offset_where(
+            topic, point, limit, lambda header, _: header.total_bytes - header.size >= keep_from
+        )
     if retention.time_ms > 0:
         cutoff = now_ms - retention.time_ms
-        point = _first_offset_where(topic, point, limit, lambda header: header.receive_ms > cutoff)
+        point = _first_offset_where(topic, point, limit, _received_after(topic, cutoff))
     return point
 
 
@@ -115,8 +132,8 @@ def next_trim_ms(topic: Topic, now_ms: int) -> int | None:
     if retention is None or retention.keeps_nothing or releasable(topic) <= first:
         return None
     due: list[int] = []
-    if retention.time_ms > 0 and (header := next_readable(topic, first)) is not None:
-        due.append(header.receive_ms + retention.time_ms)
+    if retention.time_ms > 0 and (received := received_from(topic, first)) is not None:
+        due.append(received + retention.time_ms)
     # Closed ledgers went before this: what else they wait for is not time. The open one goes when it is old enough.
     if retention.by_ledger and releasable(topic) >= topic.next_offset:
         age_ms = monotonic_ms(topic.host.clock) - topic.ledgers[-1].opened_ms

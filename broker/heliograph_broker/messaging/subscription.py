@@ -14,7 +14,7 @@ from .acknowledgment import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES,
 from .compacted_view import CompactedView
 from .consumer import Consumer
 from .cursor import Cursor
-from .damaged import next_readable, skip_range
+from .damaged import received_from, skip_range
 from .deliveries import Deliveries, RedeliveryCounts
 from .dispatch_key_shared import KeySharedDispatcher
 from .dispatch_shared import SharedDispatcher
@@ -194,11 +194,18 @@ class Subscription(Acknowledgments):
         if offset >= self.topic.end_offset:
             return -1
         if self._oldest[0] != offset:
-            header = next_readable(self.topic, offset)
-            if header is None:
+            received = received_from(self.topic, offset)
+            if received is None:
                 return -1
-            self._oldest = (offset, header.receive_ms)
+            self._oldest = (offset, received)
         return self._oldest[1]
+
+    def clock_moved(self, ms: int) -> None:
+        """The broker's clock was moved by ``ms``."""
+        self._oldest = (-1, -1)
+        self.expiry.restart()
+        if self.last_mark_delete_ms:
+            self.last_mark_delete_ms += ms
 
     def oldest_unacked_age_ms(self) -> int:
         """Age of the oldest unacknowledged entry by the broker's receive time, ms; -1 if there is none."""

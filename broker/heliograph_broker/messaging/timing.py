@@ -19,7 +19,7 @@ def note(topic: Topic, offset: int, entry: Entry | EntryHeader) -> None:
     if entry.deliver_at_ms > entry.receive_ms:
         note_delayed(topic, offset, entry.deliver_at_ms)
     if entry.ttl_ms >= 0:
-        topic.timed.add_own(offset, base_ms(topic, entry) + entry.ttl_ms)
+        topic.timed.add_own(offset, base_ms(topic, entry, offset) + entry.ttl_ms)
         topic.may_expire = True
 
 

@@ -172,6 +172,15 @@ class Topic(SubscribedLog):
         self.quota.configure(effective)
         self.host.look_at(self)
 
+    def clock_moved(self, ms: int) -> None:
+        super().clock_moved(ms)
+        for subscription in self.subscriptions.values():
+            subscription.clock_moved(ms)
+        self.quota.moved_back()
+        if self.timed or not self.timed_known:
+            timing.find(self)
+        self.host.look_at(self)
+
     # -- publishing ------------------------------------------------------------------------------------------
 
     def publish(
@@ -219,7 +228,8 @@ class Topic(SubscribedLog):
             self._chunk_comes()
         ledgers = self.ledgers
         taken_at = self.host.clock.monotonic()
-        if not ledgers or self.must_roll(ledgers[-1], round(taken_at * 1000)):
+        # One whose entries were stamped before the clock was moved gets no others.
+        if not ledgers or ledgers[-1].shift_ms or self.must_roll(ledgers[-1], round(taken_at * 1000)):
             self._roll_ledger(now)
         ledger = ledgers[-1]
         entry = Entry(
@@ -490,7 +500,10 @@ class Topic(SubscribedLog):
             base_offset=self.ledgers[0].base_offset if self.ledgers else self.end_offset,
             ledgers=[
                 records.LedgerRecord(
-                    ledger.ledger_id, ledger.created_ms, 0 if ledger is open_ledger else ledger.entries
+                    ledger.ledger_id,
+                    ledger.created_ms,
+                    0 if ledger is open_ledger else ledger.entries,
+                    ledger.shift_ms,
                 )
                 for ledger in self.ledgers
             ],

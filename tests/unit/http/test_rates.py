@@ -19,8 +19,12 @@ TOPIC = TopicName.parse("orders")
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    clock = VirtualClock()
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def broker(tmp_path: Path, clock: VirtualClock) -> Iterator[Broker]:
     store = LedgerStore.open(tmp_path / "data", clock, scheduler=InlineScheduler())
     broker = Broker(store, clock, BrokerConfig(), random.Random(1))
     broker.load()
@@ -29,10 +33,8 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     store.close()
 
 
-def test_a_rate_is_what_the_last_minute_brought(broker: Broker) -> None:
-    clock = broker.clock
-    assert isinstance(clock, VirtualClock)
-    sampler = RateSampler(broker, clock)
+def test_a_rate_is_what_the_last_minute_brought(broker: Broker, clock: VirtualClock) -> None:
+    sampler = RateSampler(broker, broker.clock)
     topic = broker.create_topic(TOPIC)
     assert sampler.rates(topic) == (0.0, 0.0)
     for _ in range(12):
@@ -47,10 +49,8 @@ def test_a_rate_is_what_the_last_minute_brought(broker: Broker) -> None:
     assert sampler.rates(topic) == (0.0, 0.0)
 
 
-def test_traffic_after_a_pause_counts_from_the_last_look(broker: Broker) -> None:
-    clock = broker.clock
-    assert isinstance(clock, VirtualClock)
-    sampler = RateSampler(broker, clock)
+def test_traffic_after_a_pause_counts_from_the_last_look(broker: Broker, clock: VirtualClock) -> None:
+    sampler = RateSampler(broker, broker.clock)
     topic = broker.create_topic(TOPIC)
     topic.msg_in = 50
     list(sampler.sweep())
@@ -62,10 +62,8 @@ def test_traffic_after_a_pause_counts_from_the_last_look(broker: Broker) -> None
     assert sampler.rates(topic)[0] == pytest.approx(10.0)
 
 
-def test_a_deleted_topic_is_forgotten(broker: Broker) -> None:
-    clock = broker.clock
-    assert isinstance(clock, VirtualClock)
-    sampler = RateSampler(broker, clock)
+def test_a_deleted_topic_is_forgotten(broker: Broker, clock: VirtualClock) -> None:
+    sampler = RateSampler(broker, broker.clock)
     topic = broker.create_topic(TOPIC)
     topic.msg_in = 5
     clock.advance_ms(10_000)

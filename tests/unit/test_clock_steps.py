@@ -1,0 +1,254 @@
+"""The wall clock is set: what is stored keeps its age, and nothing that comes later is poisoned. The real core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from heliograph_broker.clock import CONFIRM_S
+from heliograph_broker.messaging.subscription import SHARED, AckId, Subscription
+from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
+
+from tests.support.core import Client, Core
+
+SECOND = 1000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+YEAR = 365 * 24 * HOUR
+LONG = round(CONFIRM_S * 1000) + SECOND
+TTL = 10 * MINUTE
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Core]:
+    opened = Core(tmp_path / "d")
+    yield opened
+    opened.close()
+
+
+def _publish(core: Core, number: int = 1) -> None:
+    topic = core.topic()
+    producer = core.producer(topic, name=f"p{topic.end_offset}-{core.clock.monotonic()}")
+    for sequence_id in range(number):
+        core.publish(producer, b"x", sequence_id=sequence_id)
+    core.commit()
+
+
+def _pass(core: Core, ms: int) -> None:
+    """Let time pass in steps of a second, as ticks see it."""
+    for _ in range(ms // SECOND):
+        core.advance(SECOND)
+
+
+def _sub(core: Core) -> Subscription:
+    return core.topic().subscription("s")
+
+
+def _nothing(core: Core) -> None:
+    """The broker goes on."""
+
+
+def _restart(core: Core) -> None:
+    core.restart()
+
+
+def _crash(core: Core) -> None:
+    core.crash()
+
+
+Between = Callable[[Core], None]
+BETWEEN = pytest.mark.parametrize("between", [_nothing, _restart, _crash])
+STEPS = pytest.mark.parametrize("step", [-HOUR, YEAR, HOUR, -YEAR])
+
+
+def _with_ttl(core: Core) -> None:
+    topic = core.topic()
+    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=TTL))
+    topic.create_subscription("s")
+    core.commit()
+
+
+@STEPS
+def test_machinery_goes_on_while_the_clock_is_set(core: Core, step: int) -> None:
+    topic = core.topic()
+    core.broker.set_topic_policies(topic.name, Policies(retention=Retention(0, 0)))
+    subscription = topic.create_subscription("s")
+    _publish(core, 50)
+    core.clock.step_wall_ms(step)
+    for entry in range(50):
+        subscription.acknowledge(None, [AckId(*topic.position(entry))], None)
+    core.commit()
+    core.advance(500)
+    core.advance(500)
+    assert topic.stored_messages == 0
+    core.crash()
+    assert _sub(core).backlog_messages == 0
+
+
+@STEPS
+def test_one_message_published_meanwhile_is_like_the_others(core: Core, step: int) -> None:
+    _with_ttl(core)
+    _publish(core)
+    core.clock.step_wall_ms(step)
+    core.advance(50)
+    _publish(core)
+    core.clock.step_wall_ms(-step)
+    core.advance(50)
+    _publish(core, 99)
+    _pass(core, TTL - MINUTE)
+    assert _sub(core).backlog_messages == 101
+    _pass(core, 2 * MINUTE)
+    assert _sub(core).backlog_messages == 0
+
+
+@BETWEEN
+@STEPS
+def test_ttl_holds_when_the_clock_stays_set(core: Core, step: int, between: Between) -> None:
+    _with_ttl(core)
+    _publish(core)
+    _pass(core, 4 * MINUTE)
+    core.clock.step_wall_ms(step)
+    _pass(core, LONG)
+    between(core)
+    _publish(core)
+    assert _sub(core).backlog_messages == 2
+    _pass(core, 4 * MINUTE)
+    assert _sub(core).backlog_messages == 2
+    _pass(core, 2 * MINUTE)
+    assert _sub(core).backlog_messages == 1
+    between(core)
+    _pass(core, 5 * MINUTE)
+    assert _sub(core).backlog_messages == 0
+    # And set back again.
+    _publish(core)
+    core.clock.step_wall_ms(-step)
+    _pass(core, LONG)
+    between(core)
+    assert _sub(core).backlog_messages == 1
+    _pass(core, TTL)
+    assert _sub(core).backlog_messages == 0
+
+
+@pytest.mark.parametrize("step", [-HOUR, -YEAR])
+def test_ttl_holds_when_the_broker_starts_with_its_clock_set_back(core: Core, step: int) -> None:
+    """Nobody can tell by how much it was: what is stored may stay longer, by at most its age; never shorter."""
+    _with_ttl(core)
+    _publish(core)
+    _pass(core, 4 * MINUTE)
+    core.clock.step_wall_ms(step)
+    core.restart()
+    _publish(core, 5)
+    _pass(core, 5 * MINUTE)
+    assert _sub(core).backlog_messages == 6
+    core.restart()
+    _pass(core, 6 * MINUTE)
+    assert _sub(core).backlog_messages == 0
+    # It is put right while the broker runs, and the broker starts again.
+    _publish(core)
+    core.clock.step_wall_ms(-step)
+    _pass(core, LONG)
+    core.restart()
+    _publish(core)
+    _pass(core, TTL - 3 * MINUTE)
+    assert _sub(core).backlog_messages == 2
+    _pass(core, 4 * MINUTE)
+    assert _sub(core).backlog_messages == 0
+
+
+def test_a_topic_dated_a_year_ahead_is_healed_by_a_restart(core: Core) -> None:
+    _with_ttl(core)
+    _publish(core)
+    topic = core.topic()
+    # As a broker left it whose clock was a year ahead when it started.
+    topic.last_receive_ms = core.broker.clock.now_ms() + YEAR
+    _publish(core)
+    _publish(core, 99)
+    core.restart()
+    _publish(core)
+    assert _sub(core).oldest_unacked_age_ms() == 0
+    topic = core.topic()
+    header = topic.header(topic.end_offset - 1)
+    assert header is not None
+    assert header.receive_ms == core.clock.now_ms()
+    _pass(core, TTL - MINUTE)
+    assert _sub(core).backlog_messages == 102
+    core.crash()
+    _pass(core, 2 * MINUTE)
+    assert _sub(core).backlog_messages == 0
+
+
+@BETWEEN
+@STEPS
+def test_retention_by_time_holds(core: Core, step: int, between: Between) -> None:
+    topic = core.topic()
+    core.broker.set_topic_policies(topic.name, Policies(retention=Retention(TTL, -1)))
+    _publish(core)
+    _pass(core, 4 * MINUTE)
+    core.clock.step_wall_ms(step)
+    _pass(core, LONG)
+    between(core)
+    _publish(core)
+    _pass(core, 4 * MINUTE)
+    assert core.topic().stored_messages == 2
+    _pass(core, 2 * MINUTE)
+    assert core.topic().stored_messages == 1
+    between(core)
+    _pass(core, 5 * MINUTE)
+    assert core.topic().stored_messages == 0
+
+
+@BETWEEN
+@STEPS
+def test_a_quota_by_age_holds(core: Core, step: int, between: Between) -> None:
+    topic = core.topic()
+    quota = BacklogQuota(TTL, "consumer_backlog_eviction")
+    core.broker.set_topic_policies(topic.name, Policies(backlog_quota_age=quota))
+    topic.create_subscription("s")
+    _publish(core)
+    _pass(core, 4 * MINUTE)
+    core.clock.step_wall_ms(step)
+    _pass(core, LONG)
+    between(core)
+    _publish(core)
+    age = _sub(core).oldest_unacked_age_ms()
+    assert abs(age - 5 * MINUTE) <= 2 * SECOND
+    _pass(core, 4 * MINUTE)
+    assert _sub(core).backlog_messages == 2
+    _pass(core, 2 * MINUTE)
+    assert _sub(core).backlog_messages == 1
+    between(core)
+    _pass(core, 5 * MINUTE)
+    assert _sub(core).backlog_messages == 0
+
+
+@STEPS
+def test_delays_hold_while_the_clock_is_set_for_a_moment(core: Core, step: int) -> None:
+    topic: Topic = core.topic()
+    client = Client()
+    core.consumer(topic.create_subscription("s"), SHARED, client, permits=10)
+    core.publish(core.producer(topic), deliver_at=core.clock.now_ms() + MINUTE)
+    core.commit()
+    _pass(core, 30 * SECOND)
+    core.clock.step_wall_ms(step)
+    _pass(core, 10 * SECOND)
+    core.clock.step_wall_ms(-step)
+    _pass(core, 19 * SECOND)
+    assert client.messages == []
+    _pass(core, 2 * SECOND)
+    assert len(client.messages) == 1
+
+
+@STEPS
+def test_an_idle_topic_is_not_deleted_by_a_clock(core: Core, step: int) -> None:
+    topic = core.topic()
+    core.broker.set_topic_policies(topic.name, Policies(expires_ms=10 * MINUTE, subscription_expiration_ms=HOUR))
+    topic.create_subscription("s")
+    core.commit()
+    _pass(core, MINUTE)
+    core.clock.step_wall_ms(step)
+    _pass(core, 5 * MINUTE)
+    assert str(topic.name) in core.broker.topics
+    _pass(core, 5 * MINUTE)
+    assert str(topic.name) not in core.broker.topics
