@@ -83,6 +83,18 @@ def test_cookbook_retention(run: Run, namespace: str, flags: str, minutes: int, 
     assert run(f"namespaces get-retention {namespace}").json is None
 
 
+def test_a_retention_that_nobody_set_is_shown_as_none_and_not_as_one_of_nothing(run: Run, namespace: str) -> None:
+    topic = f"{namespace}/orders"
+    run(f"topics create {topic}")
+    applied = f"topics get-retention {topic} --applied"
+    assert run(f"topics get-retention {topic}").json is run(applied).json is None
+    run(f"namespaces set-retention {namespace} --size 0 --time 0")
+    assert run(f"topics get-retention {topic}").json is None
+    assert run(applied).json == {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    run(f"namespaces remove-retention {namespace}")
+    assert run(applied).json is None
+
+
 def test_cookbook_backlog_quotas(run: Run, namespace: str) -> None:
     run(f"namespaces set-backlog-quota {namespace} --limit 2G --policy producer_request_hold")
     size = {"limit": 2 << 30, "limitSize": 2 << 30, "limitTime": -1, "policy": "producer_request_hold"}

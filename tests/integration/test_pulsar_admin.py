@@ -104,8 +104,9 @@ def test_a_retention_with_one_zero_is_refused_and_changes_nothing(admin: PulsarA
 def test_retention_keeps_messages_and_lets_them_go_at_once_when_it_ends(
     admin: PulsarAdmin, broker: RunningBroker, client: pulsar.Client, namespace: str
 ) -> None:
-    admin(f"namespaces set-retention {namespace} --size -1 --time -1")
     publish(client, f"{namespace}/t", 10)
+    assert admin(f"topicPolicies get-retention {namespace}/t -ap").out == "null\n"
+    admin(f"namespaces set-retention {namespace} --size -1 --time -1")
     admin(f"topics create {namespace}/other")
     assert admin(f"topics stats-internal {namespace}/t").json["numberOfEntries"] == 10
     assert admin(f"topicPolicies get-retention {namespace}/t -ap").json["retentionSizeInMB"] == -1

@@ -128,14 +128,14 @@ def trim_point(topic: Topic, now_ms: int) -> int:
 def next_trim_ms(topic: Topic, now_ms: int) -> int | None:
     """Return when time alone lets the next entries go, wall-clock ms; None if it will not."""
     retention = topic.effective.retention
-    first = topic.first_offset
-    if retention is None or retention.keeps_nothing or releasable(topic) <= first:
+    first, limit = topic.first_offset, releasable(topic)
+    if retention is None or retention.keeps_nothing or limit <= first:
         return None
     due: list[int] = []
     if retention.time_ms > 0 and (received := received_from(topic, first)) is not None:
         due.append(received + retention.time_ms)
     # Closed ledgers went before this: what else they wait for is not time. The open one goes when it is old enough.
-    if retention.by_ledger and releasable(topic) >= topic.next_offset:
+    if retention.by_ledger and limit >= topic.next_offset:
         age_ms = monotonic_ms(topic.host.clock) - topic.ledgers[-1].opened_ms
         due.append(now_ms + max(0, topic.host.config.ledger_max_age_ms - age_ms))
     return min(due, default=None)

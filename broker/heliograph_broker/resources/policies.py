@@ -7,7 +7,7 @@ the outcome, the lowest figure winning (what RabbitMQ calls operator policies).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal, get_args
+from typing import ClassVar, Final, Literal, get_args
 
 import msgspec
 
@@ -37,21 +37,27 @@ InactiveTopicMode = Literal["delete_when_no_subscriptions", "delete_when_subscri
 INACTIVE_TOPIC_MODES: Final[tuple[str, ...]] = get_args(InactiveTopicMode)
 
 
-class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is kept of acknowledged data: ms and bytes, -1 without limit, both 0 nothing. Either limit ends it.
-
-    ``by_ledger``: no level sets a retention. Acknowledged data stays as long as its ledger, and the figures are those
-    of the limits that cap it. No level says so: it is only in what levels come to.
-    """
+class Retention(msgspec.Struct, frozen=True):
+    """What is kept of acknowledged data: ms and bytes, -1 without limit, both 0 nothing. Either limit ends it."""
 
     time_ms: int
     size_bytes: int
-    by_ledger: bool = False
+    #: Whether no level sets a retention; see :class:`RetentionByLedger`.
+    by_ledger: ClassVar[bool] = False
 
     @property
     def keeps_nothing(self) -> bool:
         """Whether acknowledged data goes at once."""
         return self.time_ms == 0 or self.size_bytes == 0
+
+
+class RetentionByLedger(Retention, frozen=True):
+    """What levels come to if none sets a retention: acknowledged data stays as long as its ledger.
+
+    The figures are those of the limits that cap it.
+    """
+
+    by_ledger: ClassVar[bool] = True
 
 
 class BacklogQuota(msgspec.Struct, frozen=True):
@@ -142,7 +148,7 @@ class Policies(msgspec.Struct, omit_defaults=True):
     schema_validation_enforced: bool | None = None
 
 
-NO_RETENTION_SET: Final = Retention(UNLIMITED, UNLIMITED, by_ledger=True)
+NO_RETENTION_SET: Final = RetentionByLedger(UNLIMITED, UNLIMITED)
 DEFAULTS: Final = Policies(retention=NO_RETENTION_SET, deduplication=False, delayed_delivery=True)
 """What holds where nobody says anything. Not to be changed in place."""
 
@@ -171,7 +177,7 @@ def resolve(
     """Return what holds for a topic. In the answer ``None`` means that there is no such policy or limit.
 
     So a message TTL, an expiry, a quota or a maximum in it is a figure to be enforced, never -1, and a maximum never
-    0. ``retention`` is the one whose -1 stays; :attr:`Retention.by_ledger` tells that no level sets it.
+    0. ``retention`` is the one whose -1 stays; it is a :class:`RetentionByLedger` if no level sets it.
     """
     resolved = Policies()
     for field in Policies.__struct_fields__:
@@ -215,10 +221,10 @@ def _drop_nones(policies: Policies) -> None:
 def _cap(policies: Policies, limit: Policies) -> None:
     """Lower ``policies`` to ``limit``; what ``limit`` does not name, or names as unlimited, stays."""
     if policies.retention is not None and limit.retention is not None:
-        policies.retention = Retention(
-            _lower(policies.retention.time_ms, limit.retention.time_ms),
-            _lower(policies.retention.size_bytes, limit.retention.size_bytes),
-            by_ledger=policies.retention.by_ledger,
+        policies.retention = msgspec.structs.replace(
+            policies.retention,
+            time_ms=_lower(policies.retention.time_ms, limit.retention.time_ms),
+            size_bytes=_lower(policies.retention.size_bytes, limit.retention.size_bytes),
         )
     for field in _QUOTAS:
         own, cap = getattr(policies, field), getattr(limit, field)

@@ -97,6 +97,19 @@ def test_nothing_differs_when_the_broker_is_as_the_resource_says() -> None:
     assert told(spec, "shop/payments", state(namespaces=known)) == []
 
 
+def test_a_retention_of_nothing_differs_from_none_that_is_set() -> None:
+    nothing = NamespaceState(4, Policies(retention=Retention(0, 0)))
+    unset = NamespaceState(4, Policies())
+    wanted = model(namespace(retention={"time": "0", "size": "0"}))
+    assert told(wanted, "shop/payments", state(namespaces={"shop/payments": nothing})) == []
+    assert told(wanted, "shop/payments", state(namespaces={"shop/payments": unset})) == [
+        "retention was not set, is {time: 0, size: 0}"
+    ]
+    assert told(model(namespace()), "shop/payments", state(namespaces={"shop/payments": nothing})) == [
+        "retention was {time: 0, size: 0}, is not set"
+    ]
+
+
 def test_a_tenants_lists_are_sets_and_its_clusters_the_brokers_unless_named() -> None:
     known = {"shop": TenantState(["b", "a"], ["standalone"], Policies(max_producers=5))}
     broker = state(tenants=known)

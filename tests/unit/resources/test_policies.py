@@ -12,6 +12,7 @@ from heliograph_broker.resources.policies import (
     BacklogQuota,
     Policies,
     Retention,
+    RetentionByLedger,
     contradictions,
     resolve,
 )
@@ -36,7 +37,7 @@ def test_levels_may_be_missing() -> None:
 
 def test_limits_cap_what_ledgers_keep_where_no_level_sets_a_retention() -> None:
     limits = [Policies(retention=Retention(-1, 5)), Policies(retention=Retention(7, 9))]
-    assert resolve(None, None, DEFAULTS, limits).retention == Retention(7, 5, by_ledger=True)
+    assert resolve(None, None, DEFAULTS, limits).retention == RetentionByLedger(7, 5)
     assert resolve(Policies(retention=Retention(8, 8)), None, DEFAULTS, limits).retention == Retention(7, 5)
 
 
