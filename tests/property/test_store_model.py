@@ -40,13 +40,14 @@ class _Sink:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Three ledgers, each with dense entry ids; the model is what should be readable."""
+    """Three ledgers, each with dense entry ids; the model is what should be readable. Ids are never used again."""
 
     def __init__(self) -> None:
         super().__init__()
         self._directory = tempfile.TemporaryDirectory()
         self.sink = _Sink()
         self.kept: dict[int, dict[int, bytes]] = {1: {}, 2: {}, 3: {}}
+        self.ids = {1: 1, 2: 2, 3: 3}
         self.next_entry = {1: 0, 2: 0, 3: 0}
         self.totals = {1: 0, 2: 0, 3: 0}
         self.metadata: dict[bytes, bytes] = {}
@@ -70,10 +71,10 @@ class StoreMachine(RuleBasedStateMachine):
             entry_id = self.next_entry[ledger]
             frame = bytes([entry_id % 251]) * size
             self.totals[ledger] += size
-            entry = Entry(ledger, entry_id, *_facts(entry_id), entry_id + 1, self.totals[ledger], frame)
+            entry = Entry(self.ids[ledger], entry_id, *_facts(entry_id), entry_id + 1, self.totals[ledger], frame)
             self.store.append(self.sink, entry)
             self.kept[ledger][entry_id] = frame
-            expected.append((ledger, entry_id))
+            expected.append((self.ids[ledger], entry_id))
             self.next_entry[ledger] += 1
         assert self.store.pending_bytes == sum(sizes)
         self.store.commit()
@@ -97,19 +98,23 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(ledger=st.integers(1, 3), share=st.floats(0, 1))
     def trim(self, ledger: int, share: float) -> None:
         below = int(self.next_entry[ledger] * share)
-        self.store.trim(ledger, below)
+        self.store.trim(self.ids[ledger], below)
         self.kept[ledger] = {entry: frame for entry, frame in self.kept[ledger].items() if entry >= below}
 
     @rule(ledger=st.integers(1, 3))
     def drop(self, ledger: int) -> None:
-        self.store.drop_ledger(ledger)
+        self.store.drop_ledger(self.ids[ledger])
+        self.store.commit()
         self.kept[ledger] = {}
+        self.ids[ledger] = max(self.ids.values()) + 1
+        self.next_entry[ledger] = self.totals[ledger] = 0
 
     @rule(times=st.integers(1, 3), seconds=st.integers(0, 20))
     def maintain(self, times: int, seconds: int) -> None:
         self.clock.advance_ms(seconds * 1000)
         for _ in range(times):
             self.store.maintain()
+            self.store.commit()
 
     @rule(ledger=st.integers(1, 3), share=st.floats(0, 1))
     def search(self, ledger: int, share: float) -> None:
@@ -117,7 +122,10 @@ class StoreMachine(RuleBasedStateMachine):
             low, high = min(entries), max(entries) + 1
             # The receive time is the entry id here.
             wanted = low + int((high - low) * share)
-            assert self.store.first_entry_where(ledger, low, high, lambda header: header.receive_ms >= wanted) == wanted
+            assert (
+                self.store.first_entry_where(self.ids[ledger], low, high, lambda header: header.receive_ms >= wanted)
+                == wanted
+            )
 
     @rule(groups=st.integers(2, 6), share=st.floats(0.3, 0.95))
     def churn(self, groups: int, share: float) -> None:
@@ -127,7 +135,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self.append(ledger, [12_000 + 500 * group] * 2)
         for ledger, entries in self.kept.items():
             below = min(entries) + int(len(entries) * share)
-            self.store.trim(ledger, below)
+            self.store.trim(self.ids[ledger], below)
             self.kept[ledger] = {entry: frame for entry, frame in entries.items() if entry >= below}
         self.maintain(3, 20)
 
@@ -143,7 +151,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.close()
         self.open()
         self.store.retain_ledgers(
-            {ledger: min(entries) if entries else self.next_entry[ledger] for ledger, entries in self.kept.items()}
+            {
+                self.ids[ledger]: min(entries) if entries else self.next_entry[ledger]
+                for ledger, entries in self.kept.items()
+            }
         )
 
     @rule(ledger=st.integers(1, 3), max_bytes=st.integers(1, 100_000))
@@ -153,7 +164,7 @@ class StoreMachine(RuleBasedStateMachine):
         at = min(wanted) if wanted else self.next_entry[ledger]
         while at < self.next_entry[ledger]:
             result: list[list[Entry] | Exception] = []
-            self.store.read(ledger, at, self.next_entry[ledger] - 1, max_bytes, result.append)
+            self.store.read(self.ids[ledger], at, self.next_entry[ledger] - 1, max_bytes, result.append)
             (entries,) = result
             assert isinstance(entries, list)
             assert entries
@@ -182,11 +193,11 @@ class StoreMachine(RuleBasedStateMachine):
         for ledger, entries in self.kept.items():
             if entries and hasattr(self, "store"):
                 last = max(entries)
-                header = self.store.header(ledger, last)
+                header = self.store.header(self.ids[ledger], last)
                 assert header is not None
                 assert header.size == len(entries[last])
                 assert header.total_bytes == self.totals[ledger]
-                bounds = self.store.bounds(ledger)
+                bounds = self.store.bounds(self.ids[ledger])
                 assert bounds is not None
                 assert bounds[0] <= min(entries)
                 assert bounds[1] == last

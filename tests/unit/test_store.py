@@ -107,6 +107,7 @@ def test_space_comes_back_after_trim(tmp_path: Path) -> None:
         found += [each.entry_id for each in part]
     assert found == list(range(7200, 8000))
     store.drop_ledger(1)
+    store.commit()
     for _ in range(5):
         store.maintain()
     assert store.live_bytes() == 0

@@ -350,6 +350,7 @@ def test_what_is_trimmed_or_dropped_during_a_copy_is_dead_in_the_copy(path: Path
         load.trim(0.1)
         if 10 in load.end:
             store.drop_ledger(10)
+            store.commit()
             del load.end[10], load.first[10]
         for done, result in results:
             done(result)

@@ -89,6 +89,16 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
         _histogram("heliograph_event_loop_lag_seconds", "How late timers fire.", lag.seconds),
         _gauge("heliograph_store_pending_bytes", "Bytes taken and not yet durable.", store.pending_bytes),
         _gauge("heliograph_store_live_bytes", "Bytes of messages that are still wanted.", store.live_bytes()),
+        _gauge(
+            "heliograph_quarantined_ledgers",
+            "Ledgers on the disk that nothing refers to; they are kept.",
+            len(store.quarantined),
+        ),
+        _gauge(
+            "heliograph_quarantined_bytes",
+            "Bytes of messages in ledgers that nothing refers to.",
+            sum(store.quarantined.values()),
+        ),
         _gauge("heliograph_store_disk_bytes", "Disk space the data directory takes.", disk.used),
         _gauge("heliograph_store_disk_free_bytes", "Disk space that is free where the data is.", disk.free),
         _gauge("heliograph_store_disk_full", "1 if new messages are refused.", int(store.disk_full)),

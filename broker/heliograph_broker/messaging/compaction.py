@@ -2,18 +2,20 @@
 
 A compaction covers a topic up to its *horizon*. What it keeps is found by :mod:`.latest_keys`, written by
 :mod:`.compaction_run` and read by :mod:`.compacted_view`. The durable subscription ``__compaction`` stands behind the
-horizon, so that nothing is trimmed before it was looked at. The topic's record says which ledger counts; any other is
-dropped at the next start.
+horizon, so that nothing is trimmed before it was looked at. The topic's record says which ledger counts; one that is
+being made is provisional until then, see :mod:`heliograph_broker.storage.tombstones`.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from heliograph_broker.clock import monotonic_ms
+from heliograph_broker.storage.tombstones import Tombstone
 
 from .compacted_ledger import CompactedLedger
 from .compaction_run import Cancelled, CompactionRun
@@ -177,10 +179,7 @@ class TopicCompaction:
         self.ledger = CompactedLedger(topic.host.store, result)
 
         def recorded(error: Exception | None) -> None:
-            # Until the record is durable a crash brings the ledger before back, and what it left out must be there.
             if error is None and not topic.closed:
-                if replaced is not None and replaced.ledger_id >= 0:
-                    topic.host.store.drop_ledger(replaced.ledger_id)
                 subscription = topic.subscriptions.get(COMPACTION)
                 if subscription is not None:
                     subscription.acknowledge_up_to(result.horizon, lambda refusal: self._conclude(run, refusal))
@@ -189,7 +188,19 @@ class TopicCompaction:
             self._conclude(run, error)
             topic.host.compactions.finished(run)
 
+        # Until the record is durable a crash brings the ledger before back, and what it left out must be there.
+        if result.ledger_id >= 0:
+            topic.records.remove(Tombstone(result.ledger_id))
+        if replaced is not None:
+            self._let_go(replaced)
         topic.records.commit(topic, recorded)
+
+    def _let_go(self, compacted: CompactedLedger) -> None:
+        """Give up a ledger together with the topic's record that does not name it any more."""
+        ledger_id = compacted.ledger_id
+        if ledger_id >= 0:
+            store = self._topic.host.store
+            self._topic.records.changed(Tombstone(ledger_id), partial(store.let_ledger_go, ledger_id))
 
     def _conclude(self, run: CompactionRun, error: Exception | BrokerError | None) -> None:
         if self._run is not run:
@@ -221,14 +232,8 @@ class TopicCompaction:
         dropped, self.ledger = self.ledger, None
         if dropped is None:
             return
+        self._let_go(dropped)
         topic.records.commit(topic)
-        store = topic.host.store
-
-        def let_go() -> None:
-            if dropped.ledger_id >= 0:
-                store.drop_ledger(dropped.ledger_id)
-
-        store.when_durable(let_go)
 
     def retained_ledgers(self) -> dict[int, int]:
         """Return ledger id -> first entry kept, for the store's clean-up at start."""

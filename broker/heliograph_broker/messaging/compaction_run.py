@@ -199,7 +199,7 @@ class CompactionRun:
         """Append what stays of the slice to the new ledger; :meth:`entries_durable` goes on from there."""
         kept, self._kept = self._kept, []
         if self._ledger_id < 0:
-            self._ledger_id = self._store.next_ledger_id()
+            self._ledger_id = self._store.begin_provisional_ledger()
         self._waiting = len(kept)
         for each in kept:
             original = each.entry

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -17,6 +18,7 @@ from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import DEFAULTS, Policies
 from heliograph_broker.storage.entry import Entry
+from heliograph_broker.storage.tombstones import Tombstone
 
 from . import invariants, records, timing
 from .backlog_quota import QuotaState
@@ -476,9 +478,10 @@ class Topic(SubscribedLog):
         first = self.ledgers[0]
         store = self.host.store
 
+        for ledger in dropped:
+            self.records.changed(Tombstone(ledger.ledger_id), partial(store.let_ledger_go, ledger.ledger_id))
+
         def let_go() -> None:
-            for ledger in dropped:
-                store.drop_ledger(ledger.ledger_id)
             if offset > first.base_offset:
                 store.trim(first.ledger_id, offset - first.base_offset)
 
@@ -580,11 +583,6 @@ class Topic(SubscribedLog):
             self.drop_subscription(subscription)
         self.compaction.forget()
         self.damaged.delete()
+        for ledger in self.ledgers:
+            self.records.changed(Tombstone(ledger.ledger_id), partial(store.let_ledger_go, ledger.ledger_id))
         self.records.close()
-        ledgers = [ledger.ledger_id for ledger in self.ledgers]
-
-        def let_go() -> None:
-            for ledger_id in ledgers:
-                store.drop_ledger(ledger_id)
-
-        store.when_durable(let_go)

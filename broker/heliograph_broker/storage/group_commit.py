@@ -179,6 +179,13 @@ class GroupCommit:
         """Whether no group is being written, so that a small one costs nobody a wait."""
         return self._writing is None
 
+    def ledgers_under_way(self) -> set[int]:
+        """Return the ledgers with entries that were submitted and are not finished."""
+        groups = [*self._full, self._filling]
+        if self._writing is not None:
+            groups.append(self._writing)
+        return {entry.ledger_id for group in groups for entry in group.entries}
+
     def _schedule_seal(self) -> None:
         if not self._seal_scheduled and self._writing is None:
             self._seal_scheduled = True

@@ -66,6 +66,8 @@ class SegmentSet:
         self._seal_at = self._retry_at = clock.monotonic()
         self._rewriting: Rewriting | None = None
         self._leaving_bytes = 0
+        #: Segments that nobody finds any more, until their names are durably gone.
+        self._leaving: dict[Segment, None] = {}
         self._closed = False
         self._load()
 
@@ -184,13 +186,16 @@ class SegmentSet:
 
     # -- space -----------------------------------------------------------------------------------------------
 
-    def retain(self, kept: Mapping[int, int]) -> None:
-        for ledger_id in list(self._by_ledger):
-            first = kept.get(ledger_id)
-            if first is None:
-                self.drop(ledger_id)
-            elif first > 0:
-                self.trim(ledger_id, first)
+    def bytes_by_ledger(self) -> dict[int, int]:
+        """Return the bytes that are still wanted of each ledger."""
+        return {
+            ledger_id: sum(run.total - run.dead_total for run in (each.runs[ledger_id] for each in holders))
+            for ledger_id, holders in self._by_ledger.items()
+        }
+
+    def holds(self, ledger_id: int) -> bool:
+        """Return whether any file has entries of a ledger, those included that are being unlinked."""
+        return ledger_id in self._by_ledger or any(ledger_id in segment.runs for segment in self._leaving)
 
     def trim(self, ledger_id: int, below: int) -> None:
         for segment in self._by_ledger.get(ledger_id, ()):
@@ -287,6 +292,7 @@ class SegmentSet:
     def _retire(self, segment: Segment) -> None:
         """Unlink a segment that nobody finds any more, when those who still read it are ready."""
         self._leaving_bytes += segment.file_bytes
+        self._leaving[segment] = None
 
         def remove() -> None:
             segment.close()
@@ -296,6 +302,8 @@ class SegmentSet:
             self._leaving_bytes -= segment.file_bytes
             if isinstance(result, Exception):
                 log.error("removing a segment failed", path=str(segment.path), error=str(result))
+                return
+            del self._leaving[segment]
 
         def unused() -> None:
             # Unmapping and unlinking take a while for a large file: not on the event loop.

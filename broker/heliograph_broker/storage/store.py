@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import lmdb
+import structlog
 
 from heliograph_broker.clock import Clock
 
@@ -21,12 +22,15 @@ from .group_commit import GroupCommit, open_metadata
 from .scheduler import InlineScheduler, LoopScheduler, Scheduler
 from .segment import Segment
 from .segment_set import SegmentSet
+from .tombstones import DyingLedgers, Tombstone
 
 __all__ = ["DataDirError", "InlineScheduler", "LedgerStore", "LoopScheduler", "StorageFull", "StoreFailed"]
 
 T = TypeVar("T")
+log = structlog.get_logger(__name__)
 
 _NEXT_LEDGER = b"next-ledger-id"
+_HAS_TOMBSTONES = b"store/has-tombstones"
 _LEDGER_BLOCK = 1000
 #: A ledger's id is the store's epoch and a number: ids of two stores can meet without clashing.
 _EPOCH_SHIFT = 40
@@ -59,6 +63,9 @@ class LedgerStore(GroupCommit):
         super().__init__(data_dir, metadata, segments, scheduler, disk_reserve_bytes)
         self._closed = False
         self._backup: Backup | None = None
+        self._dying = DyingLedgers(Tombstone.ledger_of(key) for key, _ in self.scan(Tombstone.PREFIX))
+        #: Ledgers that nothing refers to and no tombstone is for, and their bytes: kept for whoever knows them.
+        self.quarantined: Mapping[int, int] = {}
         stored = self.get(_NEXT_LEDGER)
         reserved = int(stored) if stored else new_epoch << _EPOCH_SHIFT
         # Metadata that is older than the segments, put there by hand, must not lead to ids that are taken.
@@ -326,22 +333,88 @@ class LedgerStore(GroupCommit):
         """The store's part of its ledger ids; 0 for a store of a version that had no epochs."""
         return self._next_ledger >> _EPOCH_SHIFT
 
+    def begin_provisional_ledger(self) -> int:
+        """Return the id of a ledger that a crash takes away again, until its :class:`Tombstone` is removed."""
+        ledger_id = self.next_ledger_id()
+        # In the same group as its first entries or before them, and metadata is written first.
+        self.put(Tombstone(ledger_id).record_key, b"1")
+        return ledger_id
+
     def retain_ledgers(self, kept: Mapping[int, int]) -> None:
-        """At start: keep of each ledger named the entries from its first one on, and nothing of any other."""
-        self._segments.retain(kept)
+        """At start: keep of each ledger named the entries from its first one on, and let go those with a tombstone.
+
+        Any other is kept in quarantine: somebody may know it. But versions without tombstones left ledgers like that
+        behind as a matter of course: at the first start after one of them, those whose ids it gave out go.
+        """
+        unknown: dict[int, int] = {}
+        stored = self.get(_NEXT_LEDGER)
+        garbage_to = int(stored) if stored and self.get(_HAS_TOMBSTONES) is None else 0
+        self.put(_HAS_TOMBSTONES, b"1")
+        for ledger_id, stored_bytes in self._segments.bytes_by_ledger().items():
+            first = kept.get(ledger_id)
+            if first is not None:
+                self._segments.trim(ledger_id, first)
+            elif ledger_id in self._dying:
+                self._segments.drop(ledger_id)
+            elif ledger_id <= garbage_to:
+                self.drop_ledger(ledger_id)
+            else:
+                unknown[ledger_id] = stored_bytes
+        for ledger_id in kept:
+            if ledger_id in self._dying:
+                log.error("a ledger in use had a tombstone; it is kept", ledger=ledger_id)
+                self._dying.discard(ledger_id)
+                self.delete(Tombstone(ledger_id).record_key)
+        self.quarantined = unknown
+        if unknown:
+            log.error(
+                "ledgers that nothing refers to are kept in quarantine; see 'heliograph store --help'",
+                ledgers=len(unknown),
+                bytes=sum(unknown.values()),
+                first=sorted(unknown)[:20],
+            )
 
     def trim(self, ledger_id: int, below_entry: int) -> None:
         """Let entries below ``below_entry`` go; their space comes back in the background."""
         self._segments.trim(ledger_id, below_entry)
 
     def drop_ledger(self, ledger_id: int) -> None:
-        """Let a whole ledger go."""
+        """Let a whole ledger go once its tombstone, which joins the next group, is durable.
+
+        Where a record stops naming the ledger, commit a :class:`Tombstone` with that record instead, and call
+        :meth:`let_ledger_go` when both are durable.
+        """
+        self.put(Tombstone(ledger_id).record_key, b"1")
+        self.when_durable(lambda: self.let_ledger_go(ledger_id))
+
+    def let_ledger_go(self, ledger_id: int) -> None:
+        """Let a ledger go whose tombstone is durable."""
+        self._dying.add(ledger_id)
         self._segments.drop(ledger_id)
+
+    def _bury(self) -> None:
+        """Delete the tombstones of ledgers of which nothing is left."""
+        gone = []
+        for ledger_id in self._dying.some():
+            if self._segments.holds(ledger_id):
+                # Entries that were on their way when it was let go.
+                self._segments.drop(ledger_id)
+            else:
+                gone.append(ledger_id)
+        if not gone:
+            return
+        coming = self.ledgers_under_way()
+        for ledger_id in gone:
+            if ledger_id not in coming:
+                self._dying.discard(ledger_id)
+                self.delete(Tombstone(ledger_id).record_key)
 
     def maintain(self) -> None:
         """Begin to give back disk space where enough of it is dead. Call it now and then; cheap if nothing changed."""
         self._watch_space()
         self._retry()
+        if self._dying and self.failure is None:
+            self._bury()
         self._segments.maintain(self._metadata_bytes, pressed=self.disk_full)
 
     def _watch_space(self) -> None:
