@@ -21,7 +21,7 @@ from heliograph_broker.protocol import wire_pb2 as wire
 
 from tests.integration.wire.client import WireError, make_entry
 from tests.support.broker_process import BrokerProcess
-from tests.support.wire_link import Type, WireLink
+from tests.support.wire_link import Type, WireLink, closing_links
 
 from .kill_load import LoadConsumer, check_backlog
 from .promises import Delivered, Promises, Published, SubscriptionPromises
@@ -207,7 +207,7 @@ def explained(broker: BrokerProcess, run: Callable[[], object]) -> None:
 
 
 def test_a_disk_full_of_messages_refuses_more_and_serves_the_rest(broker: BrokerProcess, small_disk: Path) -> None:
-    explained(broker, lambda: asyncio.run(_full_of_messages(broker)))
+    explained(broker, lambda: asyncio.run(closing_links(_full_of_messages(broker))))
 
 
 async def _full_of_messages(broker: BrokerProcess) -> None:
@@ -236,7 +236,7 @@ async def _full_of_messages(broker: BrokerProcess) -> None:
 
 
 def test_a_disk_taken_by_others_while_ledgers_roll_loses_nothing(broker: BrokerProcess, small_disk: Path) -> None:
-    explained(broker, lambda: asyncio.run(_taken_by_others(broker, Neighbour(small_disk))))
+    explained(broker, lambda: asyncio.run(closing_links(_taken_by_others(broker, Neighbour(small_disk)))))
 
 
 async def _taken_by_others(broker: BrokerProcess, neighbour: Neighbour) -> None:

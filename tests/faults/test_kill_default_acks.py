@@ -15,15 +15,15 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import psutil
 import pytest
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.protocol.frames import parse_entry
 
 from tests.integration.wire.client import ConnectionEndedError, WireError, make_entry
 from tests.support.broker_process import BrokerProcess
-from tests.support.wire_link import Type, WireLink
+from tests.support.wire_link import Type, WireLink, closing_links
 
+from .idle import check_idle
 from .kill_load import LoadConsumer, LoadProducer, check_backlog
 from .promises import PromiseBroken, Promises, SubscriptionPromises
 from .resending import Audit, Resender
@@ -39,9 +39,6 @@ SETTINGS = {
 }
 #: The chance of a second kill while the broker starts: a quarter of all kills are then of that kind.
 KILLED_AGAIN = 1 / 3
-#: Processor time an idle broker may take: a loop that never ends takes all of one processor.
-IDLE_WINDOW_S = 1.0
-IDLE_CPU_S = 0.5
 DRAINED_WITHIN_S = 60.0
 #: What may stay of all segments when nothing is stored any more.
 EMPTY_SEGMENTS_BYTES = 4 * 1024 * 1024
@@ -200,7 +197,7 @@ class DefaultAckRounds:
         for topic in self.topics:
             await topic.recount(self.broker, f"sentinel-{number}")
         if number % 10 == 9:
-            await self.check_idle()
+            await asyncio.to_thread(check_idle, self.broker)
         for topic in self.topics:
             await topic.load(self.broker)
         await self.audit.connect(self.broker.service_url)
@@ -227,16 +224,6 @@ class DefaultAckRounds:
             self.kills_at_start += 1
         await asyncio.to_thread(self.broker.start)
 
-    async def check_idle(self) -> None:
-        """Nobody asks for anything: the broker must not be busy. Processor time, so other processes do not matter."""
-        process = psutil.Process(self.broker.pid)
-        # What the last clients left behind is dealt with first.
-        await asyncio.sleep(0.3)
-        before = sum(process.cpu_times()[:2])
-        await asyncio.sleep(IDLE_WINDOW_S)
-        taken = sum(process.cpu_times()[:2]) - before
-        assert taken < IDLE_CPU_S, f"an idle broker took {taken:.2f} s of processor time in {IDLE_WINDOW_S} s"
-
     async def drain(self) -> None:
         """Acknowledge or skip everything: nothing may stay behind, neither now nor after a start in good order."""
         await self._finish_once()
@@ -251,7 +238,7 @@ class DefaultAckRounds:
                     consumer.acknowledge_everything()
                 await consumer.link.ping()
         await self._wait_until_empty()
-        await self.check_idle()
+        await asyncio.to_thread(check_idle, self.broker)
         await asyncio.to_thread(self.broker.restart)
         await self._wait_until_empty()
         for topic in self.topics:
@@ -262,12 +249,7 @@ class DefaultAckRounds:
                 delivered = await consumer.recount("afterwards")
                 if len(delivered) != 1:
                     raise PromiseBroken(f"{consumer.promises.name}: {delivered[:5]} came back after a clean start")
-        await self.check_idle()
-        for topic in self.topics:
-            for consumer in topic.consumers.values():
-                consumer.link.close()
-        self.audit.link.close()
-        self.expiring.reader.close()
+        await asyncio.to_thread(check_idle, self.broker)
 
     async def _finish_once(self) -> None:
         await self.audit.connect(self.broker.service_url)
@@ -337,7 +319,7 @@ def test_acknowledgments_without_receipts_survive_kill_nine(tmp_path: Path, roun
     broker.start()
     began = time.monotonic()
     try:
-        run = asyncio.run(default_ack_rounds(broker, rounds, random.Random(seed)))
+        run = asyncio.run(closing_links(default_ack_rounds(broker, rounds, random.Random(seed))))
     finally:
         if broker.running:
             broker.kill9()

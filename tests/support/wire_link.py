@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
-from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 from heliograph_broker.protocol import wire_pb2 as wire
@@ -29,6 +30,22 @@ class AckAnswer(NamedTuple):
 
     request_id: int
     error: str
+
+
+#: Those that somebody still holds.
+_links: weakref.WeakSet[WireLink] = weakref.WeakSet()
+T = TypeVar("T")
+
+
+async def closing_links(work: Awaitable[T]) -> T:
+    """Await ``work`` and close every connection that it left open."""
+    try:
+        return await work
+    finally:
+        for link in list(_links):
+            link.close()
+        # A transport that is aborted is closed by the next turn of the loop.
+        await asyncio.sleep(0)
 
 
 class WireLink(asyncio.Protocol):
@@ -53,6 +70,7 @@ class WireLink(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self.ended = asyncio.Event()
+        _links.add(self)
 
     @classmethod
     async def connect(cls, service_url: str) -> WireLink:
