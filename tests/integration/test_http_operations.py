@@ -332,7 +332,7 @@ _EXPIRE = "/subscription/s/expireMessages"
         ("POST", "/subscription/missing/resetcursor", position(0, 0), 404, "Subscription missing not found"),
         ("POST", f"{_EXPIRE}/-1", None, 400, "age in seconds"),
         ("POST", f"{_EXPIRE}/1.5", None, 400, "age in seconds"),
-        ("POST", _EXPIRE, position(2**40, 0), 409, "not the id of a message"),
+        ("POST", _EXPIRE, position(2**62, 0), 409, "not the id of a message"),
         ("POST", "/all_subscription/expireMessages/x", None, 400, "age in seconds"),
         ("GET", "/subscription/s/position/0", None, 400, "from 1 on"),
         ("GET", "/subscription/s/position/11", None, 404, "Message not found"),
