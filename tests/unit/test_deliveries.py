@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from heliograph_broker.messaging.consumer import Consumer
 from heliograph_broker.messaging.deliveries import Deliveries
 from heliograph_broker.messaging.offsets import run_end
 from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, SHARED, AckId
@@ -144,3 +145,15 @@ def test_a_long_run_of_acknowledged_entries_is_passed_at_once(core: Core) -> Non
         core.consumer(subscription, EXCLUSIVE, client, permits=10)
     assert [entry.offset for _, entry, _, _ in client.take()] == [0, 1999]
     assert steps.call_count == 1
+
+
+def test_who_has_nothing_to_deliver_asks_no_consumer(core: Core) -> None:
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    for number in range(50):
+        core.consumer(subscription, SHARED, Client(), permits=10, name=f"c{number}", consumer_id=number)
+    publish(core, topic, 100)
+    with patch.object(Consumer, "ready", property(lambda consumer: pytest.fail("nothing is to be delivered"))):
+        subscription.flow(subscription.consumers[3], 5)
+        subscription.acknowledge(None, [AckId(*topic.position(7))], None)
+    assert subscription.unacked_messages == sum(consumer.unacked for consumer in subscription.consumers) == 99

@@ -355,3 +355,11 @@ def test_looking_after_unused_topics_costs_nothing_between_the_times_they_may_be
     for _ in range(10 * PERIOD_MS // 1000):
         core.advance(1000)
     assert looks <= 11 * 50
+
+
+def test_changes_of_policies_leave_nothing_behind(core: Core) -> None:
+    core.topic()
+    for number in range(2_000):
+        policy(core, expires_ms=10_000 + number)
+    assert len(core.broker.inactivity._queue) == 1
+    assert len(core.broker.inactivity._queue._heap) < 100

@@ -51,6 +51,7 @@ class Acknowledgments:
         "last_mark_delete_ms",
         "messages_acked",
         "msg_expired",
+        "unacked_messages",
     )
 
     topic: Topic
@@ -66,6 +67,8 @@ class Acknowledgments:
     def __init__(self, cursor: Cursor) -> None:
         self.cursor = cursor
         self.messages_acked = 0
+        #: Messages delivered to connected consumers and not acknowledged.
+        self.unacked_messages = 0
         self.msg_expired = 0
         self.last_acked_ms = 0
         self.last_expire_ms = 0
@@ -170,6 +173,7 @@ class Acknowledgments:
         if delivery is not None:
             consumer = delivery[0]
             consumer.unacked -= newly
+            self.unacked_messages -= newly
             consumer.messages_acked += newly
             if whole:
                 self.pending.settle(offset)
@@ -302,6 +306,7 @@ class Acknowledgments:
         for offset, delivery in self.pending.take_up_to(up_to, self.consumers):
             messages = self._unacked_in(offset, delivery[1])
             delivery[0].unacked -= messages
+            self.unacked_messages -= messages
             delivery[0].messages_acked += messages
             if self.dispatcher is not None:
                 self.dispatcher.acked(offset, delivery[5])

@@ -284,6 +284,7 @@ class CompactedView:
             consumer = delivery[0]
             newly = (bits & ~left).bit_count()
             consumer.unacked -= newly
+            subscription.unacked_messages -= newly
             consumer.messages_acked += newly
             subscription.messages_acked += newly
             if left:

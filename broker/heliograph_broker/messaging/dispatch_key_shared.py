@@ -170,6 +170,8 @@ class KeySharedDispatcher(DelayingDispatcher):
         if not self.subscription.may_deliver:
             return
         self.release_due()
+        if self.caught_up and not self._waiting:
+            return
         if self.replay and not self._dispatch_replayed():
             return
         for consumer in self.consumers:

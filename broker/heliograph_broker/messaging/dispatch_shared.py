@@ -72,6 +72,8 @@ class SharedDispatcher(DelayingDispatcher):
         self.release_due()
         if self._held and not self._dispatch_held():
             return
+        if self.caught_up:
+            return
         chunks_below = self.subscription.topic.chunks_below
         while True:
             consumer = self._next_consumer()
@@ -121,7 +123,7 @@ class SharedDispatcher(DelayingDispatcher):
         for step in range(1, count + 1):
             at = (self._turn + step) % count
             candidate = consumers[at]
-            if candidate.ready and (best is None or candidate.priority < best.priority):
+            if candidate.permits > 0 and candidate.ready and (best is None or candidate.priority < best.priority):
                 best = candidate
                 turn = at
                 if candidate.priority == consumers[0].priority:

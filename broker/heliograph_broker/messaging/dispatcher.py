@@ -158,6 +158,14 @@ class Dispatcher:
                 return entry
         return None
 
+    @property
+    def caught_up(self) -> bool:
+        """Whether there is nothing to deliver, whoever could take it."""
+        subscription = self.subscription
+        topic = subscription.topic
+        offset = max(self.read_offset, subscription.cursor.mark_delete + 1)
+        return offset >= topic.end_offset and not self.replay
+
     def next_new(self) -> Entry | None:
         """Return the next entry never offered so far; None if there is none, or a read has begun.
 
@@ -232,6 +240,7 @@ class Dispatcher:
         )
         consumer.permits -= messages
         consumer.unacked += unacked
+        subscription.unacked_messages += unacked
         consumer.msg_out += messages
         consumer.entries_out += 1
         consumer.bytes_out += size

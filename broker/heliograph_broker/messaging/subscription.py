@@ -166,11 +166,6 @@ class Subscription(Acknowledgments):
         """Bytes of the entries not acknowledged in full."""
         return self.topic.total_bytes - self.cursor.acked_bytes
 
-    @property
-    def unacked_messages(self) -> int:
-        """Messages delivered to connected consumers and not acknowledged."""
-        return sum(consumer.unacked for consumer in self.consumers)
-
     def limit_unacked(self, per_consumer: int, per_subscription: int) -> None:
         """Set how many messages may be unacknowledged (0: any number): with Shared and Key_Shared, as in Pulsar.
 
@@ -253,6 +248,7 @@ class Subscription(Acknowledgments):
 
     def _make_dispatcher(self, sub_type: int, sticky: bool, allow_out_of_order: bool) -> Dispatcher:
         self.pending.forget_all()
+        self.unacked_messages = 0
         if sub_type == SHARED:
             return SharedDispatcher(self)
         if sub_type == KEY_SHARED:
@@ -273,6 +269,7 @@ class Subscription(Acknowledgments):
             self.dispatcher = None
             self.sub_type = None
             self.pending.forget_all()
+            self.unacked_messages = 0
             self.expiry.give_back_all()
             if not self.durable and not returns:
                 self.topic.drop_subscription(self)
@@ -342,7 +339,9 @@ class Subscription(Acknowledgments):
             delivery = pending.get(offset)
             if delivery is not None and delivery[0] is consumer:
                 pending.settle(offset)
-                consumer.unacked -= self._unacked_in(offset, delivery[1])
+                messages = self._unacked_in(offset, delivery[1])
+                consumer.unacked -= messages
+                self.unacked_messages -= messages
                 taken.append((offset, delivery[5]))
                 self.expiry.give_back(offset)
         return taken
@@ -352,6 +351,7 @@ class Subscription(Acknowledgments):
         self.pending.forget_all()
         self.expiry.give_back_all()
         consumer.unacked = 0
+        self.unacked_messages = 0
 
     def redeliver(self, consumer: Consumer, positions: Iterable[tuple[int, int]] | None, epoch: int | None) -> None:
         """REDELIVER_UNACKNOWLEDGED_MESSAGES: all of ``consumer``'s, or the given (ledger id, entry id)s."""
@@ -410,6 +410,7 @@ class Subscription(Acknowledgments):
                 topic.quota.moved_back()
                 self.redelivery_counts.forget_all()
                 self.pending.forget_all()
+                self.unacked_messages = 0
                 if self.dispatcher is not None:
                     self.dispatcher.rewind()
             if remaining is not None:
