@@ -415,7 +415,7 @@ class EntryLog:
     def scan_headers(self, callback: Callable[[list[tuple[int, EntryHeader]] | None], None]) -> None:
         """Call back with the offsets and headers of all entries kept now, some at a time, and with None at the end.
 
-        What cannot be read is logged and left out, and the scan ends there.
+        What is damaged is left out; at any other error, which is logged, the scan ends.
         """
         end = self.end_offset
 
@@ -428,12 +428,16 @@ class EntryLog:
             last = min(offset - base + _HEADERS_AT_ONCE, ledger.entries, end - base) - 1
 
             def found(result: list[EntryHeader] | Exception) -> None:
+                if isinstance(result, DamagedEntries):
+                    step(base + result.last_entry + 1)
+                    return
                 if isinstance(result, Exception):
                     log.error("entry headers were not read", topic=str(self.name), error=str(result))
                     callback(None)
                     return
                 callback([(base + header.entry_id, header) for header in result])
-                step(base + last + 1)
+                # A read ends with its segment, and the ledger may go on in the next one.
+                step(base + (result[-1].entry_id if result else last) + 1)
 
             self.host.store.read_headers(ledger.ledger_id, offset - base, last, found)
 

@@ -1,0 +1,68 @@
+"""The search for timed entries at a start sees every entry, wherever it lies."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from crc32c import crc32c
+from heliograph_broker.messaging.producer import Producer
+from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.storage.damage import DamagedEntries
+
+from tests.support.core import Core
+
+_MIB = 1024 * 1024
+
+
+def _publish(core: Core, producer: Producer, payload: bytes, ttl_ms: int | None = None) -> None:
+    metadata = wire.MessageMetadata(producer_name=producer.name, sequence_id=0, publish_time=1)
+    if ttl_ms is not None:
+        metadata.properties.add(key="x-message-ttl", value=str(ttl_ms))
+    encoded = metadata.SerializeToString()
+    checked = struct.pack(">I", len(encoded)) + encoded + payload
+    frame = struct.pack(">HI", 0x0E01, crc32c(checked)) + checked
+    producer.topic.publish(producer, 0, 0, 1, metadata, frame)
+    core.commit()
+
+
+def _timed_in_the_second_segment(directory: Path) -> Core:
+    """Return a core with one ledger in two segments, of which the second has an entry with a TTL of its own."""
+    core = Core(directory, segment_bytes=_MIB)
+    topic = core.topic()
+    topic.create_subscription("s")
+    producer = core.producer(topic)
+    _publish(core, producer, bytes(_MIB))
+    _publish(core, producer, bytes(_MIB))
+    _publish(core, producer, b"x", ttl_ms=200)
+    assert len(topic.ledgers) == 1
+    return core
+
+
+def test_a_message_with_a_ttl_expires_after_a_restart_wherever_its_segment(tmp_path: Path) -> None:
+    core = _timed_in_the_second_segment(tmp_path)
+    core.restart()
+    subscription = core.topic().subscription("s")
+    assert subscription.backlog_messages == 3
+    core.advance(1000)
+    core.advance(1000)
+    assert subscription.backlog_messages == 2
+    core.close()
+
+
+def test_the_search_goes_on_behind_entries_that_are_damaged(tmp_path: Path) -> None:
+    core = _timed_in_the_second_segment(tmp_path)
+    topic = core.topic()
+    read = core.store.read_headers
+
+    def damaged(ledger_id, first, last, callback):  # type: ignore[no-untyped-def]
+        if first == 0:
+            callback(DamagedEntries(ledger_id, 0, 0, "a test"))
+        else:
+            read(ledger_id, first, last, callback)
+
+    core.store.read_headers = damaged  # type: ignore[method-assign]
+    found: list[int] = []
+    topic.scan_headers(lambda headers: found.extend(offset for offset, _ in headers or ()))
+    assert found == [1, 2]
+    core.close()
