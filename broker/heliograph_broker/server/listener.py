@@ -13,9 +13,10 @@ from heliograph_broker.protocol.frames import encode_command
 
 from . import connection_commands, consumer_commands, lookup_commands, producer_commands, schema_commands
 from .acceptor import Acceptor
+from .connection import Connection, Handler
 from .connection_limits import limits_of
 from .receive_buffer import SharedBuffer
-from .session import Handler, Session
+from .session import Session
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.producer import Producer
@@ -79,7 +80,7 @@ class Listener:
         self.receive_buffer = SharedBuffer(broker.config.receive_buffer_bytes)
         self.message_command = _Type(type=_Type.MESSAGE)
         self.receipt_command = _Type(type=_Type.SEND_RECEIPT)
-        self._paused: set[Session] = set()
+        self._paused: set[Connection] = set()
         self._acceptor: Acceptor | None = None
         self._all_lost = asyncio.Event()
         self._keep_alive: asyncio.TimerHandle | None = None
@@ -135,7 +136,7 @@ class Listener:
     def producer_ready(self, session: Session, producer: Producer) -> None:
         producer_commands.producer_ready(session, producer)
 
-    def check_pressure(self, session: Session) -> None:
+    def check_pressure(self, session: Connection) -> None:
         """Hold back ``session`` while too much waits for the store."""
         if self.broker.store.pending_bytes <= self.broker.config.max_pending_publish_bytes or session in self._paused:
             return

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 _EMPTY = b""
 #: The buffer of a large frame grows to so many times what it holds.
-_GROWTH = 8
+_GROWTH = 16
 
 
 class SharedBuffer:

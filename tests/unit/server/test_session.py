@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from heliograph_broker.messaging.consumer import Consumer
+from heliograph_broker.messaging.producer import Producer, ProducerRegistry
+from heliograph_broker.messaging.subscription import Subscription
 from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.server.session import HANDSHAKE_FRAME_BYTES
+from heliograph_broker.server.connection import HANDSHAKE_FRAME_BYTES
 
 from tests.integration.wire.client import Type, encode, make_entry
 from tests.support.core import Core
@@ -229,6 +232,37 @@ def test_closing_gives_up_everything_at_once_and_ends_though_nobody_reads(server
     server.advance(5000)
     assert stuck.lost
     assert server.listener.sessions == {next_one.session}
+
+
+def test_a_mistake_in_one_topic_does_not_keep_what_the_client_has_in_others(
+    server: VirtualServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = server.connect()
+    for number, topic in enumerate(("a", "b", "c")):
+        subscribe(client, number, topic=topic)
+        client.request(Type.PRODUCER, topic=topic, producer_id=number)
+    topics = [server.core.topic(name) for name in ("a", "b", "c")]
+    remove_consumer = Subscription.remove_consumer
+
+    def remove(self: Subscription, consumer: Consumer, **options: bool) -> None:
+        if self.topic is topics[1]:
+            raise RuntimeError("a mistake")
+        remove_consumer(self, consumer, **options)
+
+    monkeypatch.setattr(Subscription, "remove_consumer", remove)
+    remove_producer = ProducerRegistry.remove
+
+    def forget(self: ProducerRegistry, producer: Producer) -> Producer | None:
+        if producer.topic is topics[2]:
+            raise RuntimeError("another one")
+        return remove_producer(self, producer)
+
+    monkeypatch.setattr(ProducerRegistry, "remove", forget)
+    client.session.close("test")
+    server.loop.run()
+    assert [len(topic.subscriptions["s"].consumers) for topic in topics] == [0, 1, 0]
+    assert [len(topic.producers) for topic in topics] == [0, 0, 1]
+    assert not server.listener.sessions
 
 
 def test_an_end_that_is_read_is_not_cut(server: VirtualServer) -> None:
