@@ -80,10 +80,14 @@ def heal_totals(topic: Topic) -> None:
     """Make what a topic says it has trimmed agree with the first entry it keeps."""
     if topic.first_offset >= topic.end_offset:
         return
-    first = header_facts(topic, topic.first_offset)
-    if first is None:
-        return
-    trimmed = first[2] - first[0], first[3] - first[1]
+    if topic.first_offset == 0:
+        # The common case costs a start no read.
+        trimmed = 0, 0
+    else:
+        first = header_facts(topic, topic.first_offset)
+        if first is None:
+            return
+        trimmed = first[2] - first[0], first[3] - first[1]
     if trimmed != (topic.trimmed_messages, topic.trimmed_bytes):
         _healed(topic, TOTALS, was=(topic.trimmed_messages, topic.trimmed_bytes), now=trimmed)
         topic.trimmed_messages, topic.trimmed_bytes = trimmed
