@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .cli_figures import new_table
 from .cli_support import (
     DEFAULT_HTTP_URL,
     CliError,
@@ -14,6 +16,8 @@ from .cli_support import (
     Target,
     TopicArgument,
     call_broker,
+    console,
+    format_count,
     namespace_target,
     parse_topic,
     print_json,
@@ -33,6 +37,7 @@ def add_topic_operations(app: typer.Typer) -> None:
     app.command("get-partitioned-topic-metadata")(partitioned_metadata)
     app.command("stats-internal")(stats_internal)
     app.command("partitioned-stats")(partitioned_stats)
+    app.command("damaged")(damaged)
     app.command("lookup")(lookup)
     app.command("last-message-id")(last_message_id)
     app.command("unload")(unload)
@@ -103,6 +108,33 @@ def partitioned_stats(
     """
     params = {"perPartition": str(per_partition).lower(), "getEarliestTimeInBacklog": "true"}
     print_json(_asked(topic, "partitioned-stats", http_url, params=params))
+
+
+def damaged(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+    """List the entries of a topic, or of one partition, that could not be read, and why.
+
+    Subscriptions pass over them; what is still stored of one can be looked at with `heliograph topics peek`.
+
+    \b
+    Examples:
+      heliograph topics damaged orders
+      heliograph topics damaged orders-partition-0
+    """
+    answer = _asked(topic, "damaged", http_url)
+    if not answer["entries"]:
+        print("no damaged entries were found")
+        return
+    table = new_table("FIRST", "LAST", ">ENTRIES", "FOUND", "REASON")
+    for each in answer["ranges"]:
+        table.add_row(
+            f"{each['ledgerId']}:{each['entryId']}",
+            f"{each['lastLedgerId']}:{each['lastEntryId']}",
+            format_count(each["entries"]),
+            datetime.fromtimestamp(each["foundTimestamp"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+            each["reason"],
+        )
+    console().print(table)
+    print(f"{format_count(answer['entries'])} damaged entries in all")
 
 
 def lookup(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:

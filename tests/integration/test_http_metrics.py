@@ -172,6 +172,7 @@ async def _compact(api: HttpApi) -> None:
 async def test_the_documents_list_what_there_is_and_nothing_else(api: HttpApi) -> None:
     await _with_quotas(api)
     await _compact(api)
+    api.broker.containment.failed("part", "duty", ValueError("boom"))
     text = await api.get("/metrics")
     documented = _documented()
     families = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}

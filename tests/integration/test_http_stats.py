@@ -29,7 +29,7 @@ _TOPIC_FIELDS = _fields(
     subscriptions replication deduplicationStatus nonContiguousDeletedMessagesRanges
     nonContiguousDeletedMessagesRangesSerializedSize delayedMessageIndexSizeInBytes compaction ownerBroker
     topicCreationTimeStamp lastPublishTimeStamp oldestBacklogMessageSubscriptionName"""
-) | {"keptByLedgerMessages", "keptByLedgerSize"}
+) | {"keptByLedgerMessages", "keptByLedgerSize", "damagedEntries", "suspended"}
 _SUBSCRIPTION_FIELDS = _fields(
     """msgRateOut msgThroughputOut bytesOutCounter msgOutCounter msgRateRedeliver messageAckRate chunkedMessageRate
     msgBacklog backlogSize earliestMsgPublishTimeInBacklog msgBacklogNoDelayed blockedSubscriptionOnUnackedMsgs
@@ -42,7 +42,7 @@ _SUBSCRIPTION_FIELDS = _fields(
     filterRejectedMsgCount filterRescheduledMsgCount dispatchThrottledMsgEventsBySubscriptionLimit
     dispatchThrottledBytesEventsBySubscriptionLimit dispatchThrottledMsgEventsByTopicLimit
     dispatchThrottledBytesEventsByTopicLimit dispatchThrottledMsgEventsByBrokerLimit
-    dispatchThrottledBytesEventsByBrokerLimit durable replicated"""
+    dispatchThrottledBytesEventsByBrokerLimit durable replicated skippedEntries skippedMessages"""
 )
 _CONSUMER_FIELDS = _fields(
     """msgRateOut msgThroughputOut bytesOutCounter msgOutCounter msgRateRedeliver messageAckRate chunkedMessageRate

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=f"pulsar-admin is 
 
 #: What Pulsar's brokers answer and its client's classes have no place for.
 _DROPPED = {
+    "damagedEntries",
     "firstConsumedFlowTimestamp",
     "firstMessagesSentTimestamp",
     "keptByLedgerMessages",
@@ -26,6 +27,9 @@ _DROPPED = {
     "lastPublishTimeStamp",
     "msgExpired",
     "properties",
+    "skippedEntries",
+    "skippedMessages",
+    "suspended",
     "topicCreationTimeStamp",
 }
 

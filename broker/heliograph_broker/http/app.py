@@ -37,6 +37,7 @@ from . import (
     schemas,
     status,
     subscription_rates,
+    trouble,
     unsupported_policies,
 )
 from .context import BROKER, CONFIG, ENDPOINTS, RATES, Endpoints
@@ -80,6 +81,7 @@ def create_app(broker: Broker, config: BrokerConfig, endpoints: Endpoints) -> we
         admin_backlog,
         admin_stats,
         internal_info,
+        trouble,
         lookup,
         apply,
         status,

@@ -14,6 +14,8 @@ from .errors import ApiError
 from .operations import Refusal, operation
 
 WRITER_TIMEOUT_S = 5.0
+#: Ticks are due 20 times a second. After so long (s) without one, nothing is flushed, delayed or expired on time.
+TICK_TIMEOUT_S = 10.0
 #: Deleting what never exists sends a commit through the writer thread that leaves nothing to sync.
 _PROBE_KEY = b"probe/ready"
 
@@ -35,14 +37,34 @@ async def check_ready(broker: Broker) -> None:
     """Raises :class:`ApiError` 503 naming what is wrong."""
     if broker.store.failure is not None:
         raise ApiError(503, f"the store has failed and the broker ends: {broker.store.failure}")
+    since_tick = broker.clock.monotonic() - broker.ticked_at
+    if since_tick > TICK_TIMEOUT_S:
+        raise ApiError(
+            503, f"the last tick ended {since_tick:.0f} s ago: nothing is flushed, delivered or expired in time"
+        )
     if broker.store.disk_full:
         raise ApiError(503, "the disk is full: new messages are refused until space is freed")
     broker.store.delete(_PROBE_KEY)
     try:
         async with asyncio.timeout(WRITER_TIMEOUT_S):
             await committed(broker)
+            segment = await _probe_segment(broker)
     except TimeoutError as error:
         raise ApiError(503, f"the store has not committed anything for {WRITER_TIMEOUT_S:g} s") from error
+    if segment is not None:
+        raise ApiError(503, f"the open segment cannot be written: {segment}")
+
+
+async def _probe_segment(broker: Broker) -> Exception | None:
+    """Return why the writer could not begin to write entries, None if it could."""
+    probed: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+    def done(error: Exception | None) -> None:
+        if not probed.done():
+            probed.set_result(error)
+
+    broker.store.probe_segment(done)
+    return await probed
 
 
 @operation("Whether the process answers.", answers={200: Live})

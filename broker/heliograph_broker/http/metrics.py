@@ -23,6 +23,7 @@ from .loop_lag import LoopLag
 from .operations import Media, operation
 from .process_metrics import disk_usage, process_metrics
 from .scrape import Scrape, Table
+from .trouble import trouble_blocks
 
 LAG: web.AppKey[LoopLag] = web.AppKey("loop_lag", LoopLag)
 
@@ -162,7 +163,8 @@ async def metrics(request: web.Request) -> web.StreamResponse:
         for first in range(0, len(topics), _LOOKS_AT_ONCE):
             scrape.look(topics[first : first + _LOOKS_AT_ONCE])
             await turns.give()
-        for block in (*broker_blocks(broker, scrape.broker()), *namespace_blocks(scrape)):
+        blocks = (*broker_blocks(broker, scrape.broker()), *trouble_blocks(broker), *namespace_blocks(scrape))
+        for block in blocks:
             await output.write(write_block(block, openmetrics))
         for table in (scrape.topics, scrape.subscriptions):
             for text in _families(table, openmetrics):

@@ -120,6 +120,7 @@ def partitioned_stats(partitions: dict[str, TopicStats], per_partition: bool) ->
         name: _subscription([part.subscriptions[name] for part in parts if name in part.subscriptions])
         for name in names
     }
+    figures["suspended"] = tuple(each for part in parts for each in part.suspended)
     figures["compaction"] = CompactionStats(**_sums([part.compaction for part in parts], CompactionStats))
     return PartitionedStats(
         **figures, metadata=PartitionsInfo(len(parts)), partitions=partitions if per_partition else {}

@@ -89,6 +89,7 @@ def _counter(name: str, read: Callable[[Subscription], int]) -> SubscriptionColu
 
 
 POLICY_SUBSCRIPTION_COLUMNS: tuple[SubscriptionColumn, ...] = (
+    _counter("heliograph_skipped_entries_total", lambda sub: sub.skipped_entries),
     _counter("heliograph_expired_messages_total", lambda sub: sub.msg_expired),
     _counter("heliograph_dead_lettered_messages_total", lambda sub: sub.dead_lettered),
     _counter("heliograph_dead_letter_loops_total", lambda sub: sub.dead_letter_loops),

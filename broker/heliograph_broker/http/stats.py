@@ -19,7 +19,14 @@ from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol import wire_pb2 as wire
 
 from .rates import AnySubscription, RateSampler
-from .stats_documents import CompactionStats, ConsumerStats, PublisherStats, SubscriptionStats, TopicStats
+from .stats_documents import (
+    CompactionStats,
+    ConsumerStats,
+    PublisherStats,
+    SubscriptionStats,
+    SuspendedDuty,
+    TopicStats,
+)
 
 #: What a delayed entry takes in memory: its time and offset in the topic's index, and its place in two bitmaps.
 DELAYED_ENTRY_BYTES = 24
@@ -180,6 +187,8 @@ def _subscription_stats(subscription: AnySubscription, rates: RateSampler, optio
         dispatch_throttled_bytes_events_by_topic_limit=(
             kept.dispatch_throttled_bytes_by_topic if kept is not None else 0
         ),
+        skipped_entries=kept.skipped_entries if kept is not None else 0,
+        skipped_messages=kept.skipped_messages if kept is not None else 0,
         durable=subscription.durable,
     )
 
@@ -210,6 +219,18 @@ def _compaction(topic: AnyTopic) -> CompactionStats:
         last_compaction_succeed_timestamp=compaction.succeeded_ms,
         last_compaction_failed_timestamp=compaction.failed_ms,
         last_compaction_duration_time_in_mills=compaction.duration_ms,
+    )
+
+
+def suspended_of(topic: AnyTopic) -> tuple[SuspendedDuty, ...]:
+    """Return what is suspended of a topic and its subscriptions."""
+    containment = topic.host.containment
+    if containment.idle:
+        return ()
+    return tuple(
+        SuspendedDuty(each.names[1], each.duty, each.reason, each.since_ms, each.last_ms, each.failures)
+        for owner in (topic, *topic.subscriptions.values())
+        for each in containment.of(owner)
     )
 
 
@@ -244,6 +265,8 @@ def topic_stats(
         storage_size=topic.stored_bytes,
         kept_by_ledger_messages=by_ledger[0],
         kept_by_ledger_size=by_ledger[1],
+        damaged_entries=topic.damaged.entries if isinstance(topic, Topic) else 0,
+        suspended=suspended_of(topic),
         backlog_size=topic.backlog_size(),
         backlog_quota_limit_size=limit_size,
         backlog_quota_limit_time=limit_time,

@@ -89,7 +89,8 @@ class Ranges(msgspec.Struct, rename="camel", kw_only=True):
 class SubscriptionFigures(Ranges, rename="camel", kw_only=True):
     """What a subscription was given and has not acknowledged. The backlog counts messages, also of batches.
 
-    ``backlogSize`` is -1 if it was not asked for, ``earliestMsgPublishTimeInBacklog`` 0.
+    ``backlogSize`` is -1 if it was not asked for, ``earliestMsgPublishTimeInBacklog`` 0. ``skippedEntries`` and
+    ``skippedMessages``, which Pulsar's have not, were damaged, and acknowledged without a delivery.
     """
 
     msg_rate_out: float
@@ -138,6 +139,8 @@ class SubscriptionFigures(Ranges, rename="camel", kw_only=True):
     dispatch_throttled_bytes_events_by_topic_limit: int
     dispatch_throttled_msg_events_by_broker_limit: int = 0
     dispatch_throttled_bytes_events_by_broker_limit: int = 0
+    skipped_entries: int = 0
+    skipped_messages: int = 0
     durable: bool
     replicated: bool = False
 
@@ -161,11 +164,23 @@ class ReplicatorStats(msgspec.Struct, rename="camel"):
     """Of another cluster; there is none."""
 
 
+class SuspendedDuty(msgspec.Struct, rename="camel"):
+    """Something the broker does by itself that raised and is tried again later; the topic's own without a name."""
+
+    subscription: str
+    duty: str
+    reason: str
+    since_timestamp: int
+    last_failure_timestamp: int
+    failures: int
+
+
 class TopicFigures(Ranges, rename="camel", kw_only=True):
     """What came in, what went out and what is kept.
 
     ``keptByLedgerMessages`` and ``keptByLedgerSize``, which Pulsar's have not, are what of it stays only as long as its
-    ledger: no subscription has it in its backlog, and no retention is set.
+    ledger: no subscription has it in its backlog, and no retention is set. Nor have Pulsar's ``damagedEntries``, what
+    could not be read or understood, and ``suspended``, what raised.
     """
 
     msg_rate_in: float
@@ -183,6 +198,8 @@ class TopicFigures(Ranges, rename="camel", kw_only=True):
     storage_size: int
     kept_by_ledger_messages: int
     kept_by_ledger_size: int
+    damaged_entries: int = 0
+    suspended: tuple[SuspendedDuty, ...] = ()
     backlog_size: int
     backlog_quota_limit_size: int
     backlog_quota_limit_time: int

@@ -81,6 +81,7 @@ TOPIC_COLUMNS: tuple[Column, ...] = (
     Column("pulsar_msg_backlog", lambda look: sum(each.subscription.backlog_messages for each in look.backlogged)),
     Column("pulsar_storage_size", lambda look: look.topic.stored_bytes),
     Column("pulsar_storage_logical_size", lambda look: look.topic.stored_bytes),
+    Column("heliograph_damaged_entries", lambda look: look.kept.damaged.entries if look.kept is not None else 0),
     Column("heliograph_kept_by_ledger_messages", lambda look: look.by_ledger[0]),
     Column("heliograph_kept_by_ledger_bytes", lambda look: look.by_ledger[1]),
     Column("pulsar_storage_backlog_size", lambda look: look.topic.backlog_size()),

@@ -214,6 +214,11 @@ class Segment:
         """Return a read transaction, or None if nothing was ever written here; between acquire and release."""
         return None if self._env is None else self._env.begin()
 
+    def probe(self) -> None:
+        """Begin to write, if anything ever was, and write nothing. Raises what the environment says."""
+        if self._env is not None:
+            self._env.begin(write=True).abort()
+
     def release(self) -> None:
         self._readers -= 1
         if self._readers == 0 and self._retired is not None:

@@ -114,6 +114,11 @@ class SegmentSet:
         self._segments.append(Segment(self._disk, self._directory, (order, order), 1, self._map_size, writable=True))
         self._seal_wanted = False
 
+    @property
+    def open_segment(self) -> Segment:
+        """The segment that entries go to now."""
+        return self._segments[-1]
+
     # -- writing ---------------------------------------------------------------------------------------------
 
     def begin_write(self) -> Segment:

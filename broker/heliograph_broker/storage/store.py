@@ -128,6 +128,11 @@ class LedgerStore(GroupCommit):
     def closed(self) -> bool:
         return self._closed
 
+    def probe_segment(self, done: Callable[[Exception | None], None]) -> None:
+        """Have the writer begin to write to the open segment, and end there; ``done`` gets what prevents that."""
+        segment = self._segments.open_segment
+        self._scheduler.write(segment.probe, done)
+
     # -- reading ---------------------------------------------------------------------------------------------
 
     def read(
