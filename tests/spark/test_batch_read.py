@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pulsar
@@ -100,6 +101,9 @@ def test_a_time_says_where_to_begin_and_where_to_end(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     publish(client, topic, [b"1"])
+    published = time.time_ns() // 1_000_000
+    # In the same millisecond the first two could not be told apart by time.
+    eventually(lambda: time.time_ns() // 1_000_000 > published, what="the next millisecond")
     publish(client, topic, [b"2", b"3"])
     times = [row[0] for row in read(spark, broker, topic=topic).selectExpr("unix_millis(__publishTime)").collect()]
     times.sort()
