@@ -36,8 +36,10 @@ _SIZES = struct.Struct(">II")
 _SEND = wire.BaseCommand.SEND
 #: The largest frame (bytes) before CONNECT was answered, CONNECT itself included: credentials are of a few KiB.
 HANDSHAKE_FRAME_BYTES = 8 * 1024
-#: After so long (s) of handling one connection's requests the others get their turn; frequent commands are not timed.
+#: After so long (s) of handling what one connection has sent the others get their turn.
 _TURN_S = 0.01
+#: Of frequent commands, which are cheap, only each so manyth looks at the clock (a power of two).
+_LOOKS_EVERY = 256
 #: Why a connection is not read from: it does not read, or it had its turn.
 _UNREAD = "answers wait unread"
 _TURN = "others have their turn"
@@ -213,7 +215,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def held(self) -> bool:
         """Whether the client is kept waiting on purpose."""
-        return bool(self._holds)
+        return bool(self._holds) and list(self._holds) != [_TURN]
 
     def hold(self, reason: object, ms: int | None = None) -> None:
         """Take nothing more from the client until :meth:`release` of the same ``reason``, or for ``ms``."""
@@ -276,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
         parse = wire.BaseCommand.FromString
         limit = self._frame_limit
         start, end = 0, len(view)
-        announced = 0
+        announced = frames = 0
         turn_ends = self.heard_at + _TURN_S
         while end - start >= 8:
             total, command_size = _SIZES.unpack_from(view, start)
@@ -298,18 +300,19 @@ class Connection(asyncio.BufferedProtocol):
             kind = command.type
             if not self.connected and kind != wire.BaseCommand.CONNECT:
                 raise FrameError("the first command must be CONNECT")
-            timed = False
+            frames += 1
+            looks = not frames % _LOOKS_EVERY
             if kind != _SEND:
                 if not command.IsInitialized():
                     raise FrameError(f"{wire.BaseCommand.Type.Name(kind)} lacks a required field")
                 if kind not in _WITHOUT_TEXT:
-                    timed = True
+                    looks = True
                     check_text(command)
             handler = handlers.get(kind)
             if handler is None:
                 raise FrameError(f"a client may not send {wire.BaseCommand.Type.Name(kind)}")
             handler(self, command, entry)
-            if timed and self.broker.clock.monotonic() >= turn_ends:
+            if looks and self.broker.clock.monotonic() >= turn_ends:
                 self.hold(_TURN, 0)
             if self._stopped:
                 if not self._closing:

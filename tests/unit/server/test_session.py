@@ -147,6 +147,24 @@ def test_a_turn_ends_after_a_while_so_that_others_get_theirs(server: VirtualServ
     assert slow.reading
 
 
+def test_a_flood_of_cheap_commands_has_its_turns_too(server: VirtualServer) -> None:
+    handled: list[FarSide] = []
+    flood, other = server.connect(), server.connect()
+
+    def take_a_while(session: object, command: wire.BaseCommand, entry: bytes) -> None:
+        handled.append(flood if session is flood.session else other)
+        server.core.clock.advance_ms(1)
+
+    server.listener.handlers = server.listener.handlers | {Type.PING: take_a_while}
+    flood.send_raw(encode(Type.PING) * 2000)
+    assert not flood.session.held
+    other.send(Type.PING)
+    server.loop.run()
+    assert handled.index(other) == 256
+    assert len(handled) == 2001
+    assert flood.reading
+
+
 # Silent, half-open, stuck
 
 
