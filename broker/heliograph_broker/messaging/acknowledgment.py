@@ -131,12 +131,13 @@ class Acknowledgments:
                 self.acknowledge_entry(offset, entry.messages, len(entry.frame), remaining)
             elif not self.cursor.is_acked(offset):
                 unknown.append((offset, remaining))
+        now_ms = topic.host.clock.now_ms()
         if consumer is not None:
-            consumer.last_acked_ms = self.last_acked_ms = topic.host.clock.now_ms()
+            consumer.last_acked_ms = self.last_acked_ms = now_ms
         if unknown:
             self._ack_unknown(unknown, done)
         else:
-            self.acked(done)
+            self.acked(done, now_ms)
 
     def _ack_unknown(self, unknown: list[tuple[int, int | None]], done: Done | None) -> None:
         """Acknowledge entries whose size is known only to the store: one header look-up after the other."""
@@ -176,7 +177,9 @@ class Acknowledgments:
             self.unacked_messages -= newly
             consumer.messages_acked += newly
             if whole:
-                self.pending.settle(offset)
+                # As Deliveries.settle, without the call.
+                del self.pending[offset]
+                consumer.held.discard(offset)
                 if self.dispatcher is not None:
                     self.dispatcher.acked(offset, delivery[5])
         if whole and self.redelivery_counts:
@@ -311,7 +314,7 @@ class Acknowledgments:
             if self.dispatcher is not None:
                 self.dispatcher.acked(offset, delivery[5])
 
-    def acked(self, done: Done | None) -> None:
+    def acked(self, done: Done | None, now_ms: int | None = None) -> None:
         """After any change of the cursor: persist it, let trimming know, and dispatch what the ack freed."""
         if not self.closed:
             if self.topic.terminated:
@@ -320,7 +323,7 @@ class Acknowledgments:
                 self._marked = self.cursor.mark_delete
                 if self.redelivery_counts:
                     self.redelivery_counts.forget_up_to(self._marked)
-                self.last_mark_delete_ms = self.topic.host.clock.now_ms()
+                self.last_mark_delete_ms = self.topic.host.clock.now_ms() if now_ms is None else now_ms
             self.persist_cursor(done)
             self.notify()
         elif done is not None:

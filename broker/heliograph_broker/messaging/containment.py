@@ -103,11 +103,12 @@ class Suspension:
 class Containment:
     """The suspended duties of one broker."""
 
-    __slots__ = ("_clock", "_queue", "_serial", "_suspended", "failures")
+    __slots__ = ("_clock", "_queue", "_serial", "failures", "suspended")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._suspended: dict[Owner, dict[str, Suspension]] = {}
+        #: What is suspended now, by owner and duty. Empty nearly always, which is what hot paths look at.
+        self.suspended: dict[Owner, dict[str, Suspension]] = {}
         self._queue: list[tuple[int, int, Suspension]] = []
         self._serial = 0
         #: Failures since the start, by duty.
@@ -116,13 +117,13 @@ class Containment:
     @property
     def idle(self) -> bool:
         """Whether nothing is suspended."""
-        return not self._suspended
+        return not self.suspended
 
     def holds(self, owner: Owner, duty: str) -> bool:
         """Whether ``duty`` is in a pause and must not be tried now. Cheap while nothing is suspended."""
-        if not self._suspended:
+        if not self.suspended:
             return False
-        found = self._suspended.get(owner, {}).get(duty)
+        found = self.suspended.get(owner, {}).get(duty)
         return found is not None and found.due_ms > monotonic_ms(self._clock)
 
     def attempt(
@@ -134,7 +135,7 @@ class Containment:
         anyway.
         """
         before = 0
-        if self._suspended:
+        if self.suspended:
             if self.holds(owner, duty):
                 return None
             before = self._failures_of(owner, duty)
@@ -144,17 +145,17 @@ class Containment:
             self.failed(owner, duty, error, again)
             return None
         # A part of it, attempted by itself, may have failed in the meantime.
-        if self._suspended and self._failures_of(owner, duty) == before:
+        if self.suspended and self._failures_of(owner, duty) == before:
             self.succeeded(owner, duty)
         return result
 
     def _failures_of(self, owner: Owner, duty: str) -> int:
-        found = self._suspended.get(owner, {}).get(duty)
+        found = self.suspended.get(owner, {}).get(duty)
         return 0 if found is None else found.failures
 
     def failed(self, owner: Owner, duty: str, error: Exception, again: Callable[[], None] | None = None) -> None:
         """Suspend a duty that raised ``error``. See :meth:`attempt`."""
-        duties = self._suspended.setdefault(owner, {})
+        duties = self.suspended.setdefault(owner, {})
         suspension = duties.get(duty)
         if suspension is None:
             suspension = duties[duty] = Suspension(owner, duty, self._clock.now_ms())
@@ -183,12 +184,12 @@ class Containment:
 
     def succeeded(self, owner: Owner, duty: str) -> None:
         """A duty was done: it is not suspended any more."""
-        duties = self._suspended.get(owner)
+        duties = self.suspended.get(owner)
         suspension = duties.pop(duty, None) if duties is not None else None
         if suspension is None:
             return
         if not duties:
-            del self._suspended[owner]
+            del self.suspended[owner]
         topic, subscription = suspension.names
         log.info("resumed", duty=duty, topic=topic, subscription=subscription, failures=suspension.failures)
 
@@ -200,11 +201,11 @@ class Containment:
         now_ms = monotonic_ms(self._clock)
         while queue and queue[0][0] <= now_ms:
             due_ms, _, suspension = heappop(queue)
-            duties = self._suspended.get(suspension.owner)
+            duties = self.suspended.get(suspension.owner)
             if duties is None or duties.get(suspension.duty) is not suspension or suspension.due_ms != due_ms:
                 continue
             if not isinstance(suspension.owner, str) and suspension.owner.closed:
-                del self._suspended[suspension.owner]
+                del self.suspended[suspension.owner]
                 continue
             try:
                 suspension.try_again()
@@ -213,10 +214,10 @@ class Containment:
 
     def of(self, owner: Owner) -> list[Suspension]:
         """Return what is suspended of a topic or subscription."""
-        return list(self._suspended.get(owner, {}).values())
+        return list(self.suspended.get(owner, {}).values())
 
     def all(self) -> list[Suspension]:
         """Return everything that is suspended now, the oldest first."""
         return sorted(
-            (each for duties in self._suspended.values() for each in duties.values()), key=lambda each: each.since_ms
+            (each for duties in self.suspended.values() for each in duties.values()), key=lambda each: each.since_ms
         )

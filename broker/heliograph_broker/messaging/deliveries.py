@@ -16,15 +16,10 @@ Pending = tuple["Consumer", int, int, int, int, int]
 class Deliveries(dict[int, Pending]):
     """Deliveries by offset. Each consumer has the offsets of its own in ``held``, in order, whatever others hold.
 
-    Only the methods here add and remove; the value of an offset may be replaced.
+    Whoever adds or removes one changes both; the value of an offset may be replaced.
     """
 
     __slots__ = ()
-
-    def add(self, offset: int, delivery: Pending) -> None:
-        """Note that the entry at ``offset`` was sent."""
-        self[offset] = delivery
-        delivery[0].held.add(offset)
 
     def settle(self, offset: int) -> None:
         """The delivery at ``offset`` has ended: it is acknowledged or taken back."""

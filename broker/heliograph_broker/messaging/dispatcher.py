@@ -35,7 +35,17 @@ class Dispatcher:
     become possible (new entries, permits, an ack, a writable connection) and is cheap when nothing did.
     """
 
-    __slots__ = ("_ahead", "_busy", "_once_more", "generation", "read_offset", "reading", "replay", "subscription")
+    __slots__ = (
+        "_ahead",
+        "_busy",
+        "_now_ms",
+        "_once_more",
+        "generation",
+        "read_offset",
+        "reading",
+        "replay",
+        "subscription",
+    )
 
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
@@ -48,6 +58,8 @@ class Dispatcher:
         self._busy = False
         #: Whether a read that was done at once has changed what is next.
         self._once_more = False
+        #: When the dispatch under way began to deliver, wall-clock ms, 0 before.
+        self._now_ms = 0
         #: What the last read brought, for the dispatch right after it only.
         self._ahead: dict[int, Entry] = {}
 
@@ -63,7 +75,7 @@ class Dispatcher:
             return
         subscription = self.subscription
         containment = subscription.topic.host.containment
-        if not containment.idle and containment.holds(subscription, DISPATCH):
+        if containment.suspended and containment.holds(subscription, DISPATCH):
             return
         self._busy = True
         try:
@@ -75,11 +87,13 @@ class Dispatcher:
             # Whoever's command or acknowledgment this came from has nothing to do with it.
             containment.failed(subscription, DISPATCH, error, subscription.notify)
         else:
-            if not containment.idle:
+            if containment.suspended:
                 containment.succeeded(subscription, DISPATCH)
         finally:
             self._busy = self._once_more = False
-            self._ahead.clear()
+            self._now_ms = 0
+            if self._ahead:
+                self._ahead.clear()
 
     def _dispatch(self) -> None:
         raise NotImplementedError
@@ -109,7 +123,7 @@ class Dispatcher:
             topic.remember(result)
             self._ahead = {entry.offset: entry for entry in result}
             containment = topic.host.containment
-            if not containment.idle:
+            if containment.suspended:
                 containment.succeeded(subscription, READ)
             self.notify()
             return
@@ -234,10 +248,15 @@ class Dispatcher:
             remaining = subscription.expiry.visible(offset, entry.messages, remaining)
             messages = entry.messages if remaining is None else remaining.bit_count()
         size = len(entry.frame)
-        subscription.pending.add(
-            offset,
-            (consumer, entry.messages, size, entry.total_messages, entry.total_bytes, entry.key_hash),
+        subscription.pending[offset] = (
+            consumer,
+            entry.messages,
+            size,
+            entry.total_messages,
+            entry.total_bytes,
+            entry.key_hash,
         )
+        consumer.held.add(offset)
         consumer.permits -= messages
         consumer.unacked += unacked
         subscription.unacked_messages += unacked
@@ -253,7 +272,9 @@ class Dispatcher:
             if count:
                 subscription.msg_redelivered += messages
                 consumer.msg_redelivered += messages
-        consumer.last_consumed_ms = subscription.last_consumed_ms = subscription.topic.host.clock.now_ms()
+        if not self._now_ms:
+            self._now_ms = subscription.topic.host.clock.now_ms()
+        consumer.last_consumed_ms = subscription.last_consumed_ms = self._now_ms
         if subscription.dispatch_gate is not None:
             subscription.dispatch_gate.dispatched(messages, size)
         if not consumer.first_sent_ms:
