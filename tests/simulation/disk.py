@@ -337,6 +337,9 @@ class SimulatedDisk:
         node = self._node(path)
         return 0 if node is None or isinstance(node, Directory) else _bytes_of(node)
 
+    def file_length(self, path: Path) -> int:
+        return max(_bytes_of(self._file(path)), 2 * PAGE)
+
     def read(self, path: Path) -> bytes:
         self._step("read", path)
         file = self._file(path)

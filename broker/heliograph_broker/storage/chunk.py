@@ -3,12 +3,16 @@
 An entry by itself costs a node and, from 2 KiB on, whole pages of its own; together they fill their pages. A value is
 one of
 
-    count (u32) · count rows: entry header, end of its frame (u32, counted from the first frame on) · the frames
-    count (u32) with the highest bit set · base · count narrow rows, the last field of which is that end · the frames
+    count (u32) · sums · count rows: entry header, end of its frame (u32, counted from the first frame on) · the frames
+    count (u32) with the highest bit set · sums · base · count narrow rows, the last field of which is that end · frames
 
 so that any row is found by arithmetic, and a header is read without touching a frame. Narrow rows hold differences to
 the base; they are for entries without delay and TTL. Groups are written with whole headers, which costs the writer
 less; rewriting narrows them where frames are so small that it matters.
+
+The sums are two CRC32-C: of the frames, and of everything else with the key, so that headers are verified without
+touching a frame. They are there if the second highest bit of the count is set. Chunks of older versions have none;
+rewriting gives them theirs.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from itertools import accumulate
+
+from crc32c import crc32c
 
 from .entry import HEADER, Entry, EntryHeader
 
@@ -37,10 +43,15 @@ _BASE = struct.Struct(">QQQQ")
 #: Differences of receive_ms, publish_ms and total_messages; messages, key_hash, end. total_bytes follows from the end.
 _NARROW_ROW = struct.Struct(">iiIIHI")
 _NARROW = _I31 = 1 << 31
-_NARROW_HEAD = _COUNT.size + _BASE.size
+_SUMMED = 1 << 30
+_FLAGS = _NARROW | _SUMMED
+#: Of the rows and all else but the frames, of the frames.
+_SUMS = struct.Struct(">II")
+_HEAD = _COUNT.size + _SUMS.size
+_NARROW_HEAD = _HEAD + _BASE.size
 #: What an entry costs beside its frame in a chunk that was written anew (bytes).
 ROW_BYTES = _NARROW_ROW.size
-_ONE = struct.Struct(">I" + HEADER.format.removeprefix(">") + "I")
+_SUMMED_ONE = _COUNT.pack(_SUMMED | 1)
 
 Item = tuple[bytes, bytes]
 
@@ -60,12 +71,12 @@ def pack(entries: Sequence[Entry]) -> list[Item]:
         room -= size + _ROW.size
         if room < 0 or e.entry_id != expected:
             if rows:
-                items.append((KEY.pack(e.ledger_id, first), _join(rows, frames)))
+                items.append(_join(e.ledger_id, first, rows, frames))
             rows = []
             frames = []
             first = e.entry_id
             end = 0
-            room = CHUNK_BYTES - _COUNT.size - size - _ROW.size
+            room = CHUNK_BYTES - _HEAD - size - _ROW.size
         expected = e.entry_id + 1
         end += size
         rows.append(
@@ -83,15 +94,15 @@ def pack(entries: Sequence[Entry]) -> list[Item]:
         )
         frames.append(frame)
     if rows:
-        items.append((KEY.pack(entries[-1].ledger_id, first), _join(rows, frames)))
+        items.append(_join(entries[-1].ledger_id, first, rows, frames))
     return items
 
 
 def _single(e: Entry) -> Item:
     """Return a chunk of one: with many topics, most of a group."""
     frame = e.frame
-    return KEY.pack(e.ledger_id, e.entry_id), _ONE.pack(
-        1,
+    key = KEY.pack(e.ledger_id, e.entry_id)
+    row = _ROW.pack(
         e.receive_ms,
         e.publish_ms,
         e.deliver_at_ms,
@@ -101,16 +112,65 @@ def _single(e: Entry) -> Item:
         e.messages,
         e.key_hash,
         len(frame),
-    ) + frame
+    )
+    sums = _SUMS.pack(crc32c(key + _SUMMED_ONE + row), crc32c(frame))
+    return key, b"".join((_SUMMED_ONE, sums, row, frame))
 
 
-def _join(rows: list[bytes], frames: list[bytes]) -> bytes:
-    return b"".join((_COUNT.pack(len(rows)), *rows, *frames))
+def _join(ledger_id: int, first: int, rows: list[bytes], frames: list[bytes]) -> Item:
+    return _summed(KEY.pack(ledger_id, first), _COUNT.pack(_SUMMED | len(rows)), b"".join(rows), b"".join(frames))
+
+
+def _summed(key: bytes, count: bytes, rows: bytes, frames: bytes) -> Item:
+    sums = _SUMS.pack(crc32c(key + count + rows), crc32c(frames))
+    return key, b"".join((count, sums, rows, frames))
 
 
 def count(value: memoryview) -> int:
     """Return how many entries a chunk has."""
-    return int(_COUNT.unpack_from(value)[0]) & ~_NARROW
+    return int(_COUNT.unpack_from(value)[0]) & ~_FLAGS
+
+
+def likely_count(value: memoryview) -> int:
+    """Return how many entries a chunk has that may be damaged: what it says if its size agrees, or else 1."""
+    return count(value) if _fits(value) else 1
+
+
+def _fits(value: memoryview) -> bool:
+    size = len(value)
+    if size < _COUNT.size:
+        return False
+    entries = count(value)
+    frames = _frames_at(value)
+    return entries > 0 and frames <= size and frames + _END.unpack_from(value, frames - _END.size)[0] == size
+
+
+def rows_are_sound(key: memoryview, value: memoryview) -> bool:
+    """Return whether the headers of a chunk are what was written, as far as its checksum or its sizes say."""
+    if not _fits(value):
+        return False
+    if not is_summed(value):
+        return True
+    found = crc32c(value[_HEAD : _frames_at(value)], crc32c(value[: _COUNT.size], crc32c(key)))
+    return bool(found == _SUMS.unpack_from(value, _COUNT.size)[0])
+
+
+def is_sound(key: memoryview, value: memoryview) -> bool:
+    """As :func:`rows_are_sound`, of the frames as well."""
+    if not rows_are_sound(key, value):
+        return False
+    if not is_summed(value):
+        return True
+    return bool(crc32c(value[_frames_at(value) :]) == _SUMS.unpack_from(value, _COUNT.size)[1])
+
+
+def is_summed(value: memoryview) -> bool:
+    """Return whether a chunk has checksums; one that an older version wrote has none."""
+    return bool(_COUNT.unpack_from(value)[0] & _SUMMED)
+
+
+def _rows_at(word: int) -> int:
+    return _COUNT.size + (_SUMS.size if word & _SUMMED else 0) + (_BASE.size if word & _NARROW else 0)
 
 
 #: receive_ms, publish_ms, deliver_at_ms, ttl_ms, total_messages, total_bytes, messages, key_hash, frame's start and end
@@ -118,9 +178,11 @@ _Row = tuple[int, int, int, int, int, int, int, int, int, int]
 
 
 def _row(value: memoryview, index: int) -> _Row:
-    if _COUNT.unpack_from(value)[0] & _NARROW:
-        receive, publish, messages_total, bytes_before = _BASE.unpack_from(value, _COUNT.size)
-        at = _NARROW_HEAD + index * _NARROW_ROW.size
+    word = _COUNT.unpack_from(value)[0]
+    at = _rows_at(word)
+    if word & _NARROW:
+        receive, publish, messages_total, bytes_before = _BASE.unpack_from(value, at - _BASE.size)
+        at += index * _NARROW_ROW.size
         start = _END.unpack_from(value, at - _END.size)[0] if index else 0
         since_receive, since_publish, since_messages, messages, key_hash, end = _NARROW_ROW.unpack_from(value, at)
         return (
@@ -135,7 +197,7 @@ def _row(value: memoryview, index: int) -> _Row:
             start,
             end,
         )
-    at = _COUNT.size + index * _ROW.size
+    at += index * _ROW.size
     start = _END.unpack_from(value, at - _END.size)[0] if index else 0
     receive, publish, deliver_at, ttl, messages_total, bytes_total, messages, key_hash, end = _ROW.unpack_from(
         value, at
@@ -145,9 +207,7 @@ def _row(value: memoryview, index: int) -> _Row:
 
 def _frames_at(value: memoryview) -> int:
     word = int(_COUNT.unpack_from(value)[0])
-    if word & _NARROW:
-        return _NARROW_HEAD + (word & ~_NARROW) * _NARROW_ROW.size
-    return _COUNT.size + word * _ROW.size
+    return _rows_at(word) + (word & ~_FLAGS) * (_NARROW_ROW.size if word & _NARROW else _ROW.size)
 
 
 def header_at(value: memoryview, first: int, index: int) -> EntryHeader:
@@ -210,7 +270,8 @@ class Repacker:
     def add(self, ledger_id: int, first: int, value: memoryview, low: int, high: int) -> int:
         """Take the entries ``low..high`` (indexes) of a chunk; return their bytes."""
         frames = _frames_at(value)
-        if low == 0 and high == count(value) - 1 and len(value) > CHUNK_BYTES * 3 // 4 and frames < _LEAN * len(value):
+        whole = low == 0 and high == count(value) - 1 and is_summed(value)
+        if whole and len(value) > CHUNK_BYTES * 3 // 4 and frames < _LEAN * len(value):
             self.flush()
             self.items.append((KEY.pack(ledger_id, first), bytes(value)))
             return len(value)
@@ -236,9 +297,7 @@ class Repacker:
             at = 0
             for entries in _fitting([len(frame) + ROW_BYTES for frame in self._frames]):
                 frames = self._frames[at : at + entries]
-                self.items.append(
-                    (KEY.pack(self._ledger, self._first + at), _encode(self._rows[at : at + entries], frames))
-                )
+                self.items.append(_encode(self._ledger, self._first + at, self._rows[at : at + entries], frames))
                 at += entries
             self._rows = []
             self._frames = []
@@ -246,7 +305,7 @@ class Repacker:
         self._expected = -1
 
 
-def _encode(rows: list[_Row], frames: list[bytes]) -> bytes:
+def _encode(ledger_id: int, first: int, rows: list[_Row], frames: list[bytes]) -> Item:
     ends = list(accumulate(map(len, frames)))
     receive, publish, _, _, messages_total, bytes_total, *_ = rows[0]
     bytes_before = bytes_total - ends[0]
@@ -263,9 +322,10 @@ def _encode(rows: list[_Row], frames: list[bytes]) -> bytes:
             _NARROW_ROW.pack(row[0] - receive, row[1] - publish, row[4] - messages_total, row[6], row[7], end)
             for row, end in zip(rows, ends, strict=True)
         ]
-        head = _COUNT.pack(_NARROW | len(rows)) + _BASE.pack(receive, publish, messages_total, bytes_before)
-        return b"".join((head, *packed, *frames))
-    return _join([_ROW.pack(*row[:8], end) for row, end in zip(rows, ends, strict=True)], frames)
+        base = _BASE.pack(receive, publish, messages_total, bytes_before)
+        narrow = b"".join((base, *packed))
+        return _summed(KEY.pack(ledger_id, first), _COUNT.pack(_FLAGS | len(rows)), narrow, b"".join(frames))
+    return _join(ledger_id, first, [_ROW.pack(*row[:8], end) for row, end in zip(rows, ends, strict=True)], frames)
 
 
 def _fitting(sizes: list[int]) -> list[int]:

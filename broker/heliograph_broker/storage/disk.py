@@ -53,6 +53,9 @@ class Disk(Protocol):
     def file_bytes(self, path: Path) -> int:
         """Return the disk space a file takes, 0 if there is none."""
 
+    def file_length(self, path: Path) -> int:
+        """Return how long a file is, holes included (bytes)."""
+
     def read(self, path: Path) -> bytes:
         """Return a small file's content."""
 
@@ -123,6 +126,9 @@ class RealDisk:
             return path.stat().st_blocks * 512
         except FileNotFoundError:
             return 0
+
+    def file_length(self, path: Path) -> int:
+        return path.stat().st_size
 
     def read(self, path: Path) -> bytes:
         return path.read_bytes()

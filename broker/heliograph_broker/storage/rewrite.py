@@ -10,11 +10,12 @@ It goes in small steps with pauses, so that neither the interpreter nor the disk
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import lmdb
 
 from .chunk import Repacker
+from .damage import DamagedEntries
 from .segment import Segment
 
 #: Copied without a pause (bytes): some 0.3 ms of the interpreter.
@@ -36,13 +37,15 @@ class Abandoned(Exception):
 class Rewriting:
     """One copy under way. :meth:`run` is called in the background, everything else on the event loop."""
 
-    __slots__ = ("_due", "_pause", "_since_pause", "sources", "successor", "wanted")
+    __slots__ = ("_due", "_pause", "_since_pause", "damaged", "sources", "successor", "wanted")
 
     def __init__(self, sources: Sequence[Segment], successor: Segment, pause: Pause) -> None:
         self.sources = sources
         self.successor = successor
         #: By source, ledger id -> first and last entry to copy.
         self.wanted: list[Wanted] = [source.wanted() for source in sources]
+        #: What could not be copied, by the source that has it.
+        self.damaged: dict[Segment, list[DamagedEntries]] = {}
         self._pause = pause
         self._since_pause = 0
         self._due = 0.0
@@ -79,7 +82,7 @@ class Rewriting:
             for source, wanted in zip(self.sources, self.wanted, strict=True):
                 if ledger_id not in wanted:
                     continue
-                for value, first, low, high in source.chunks(ledger_id, *wanted[ledger_id]):
+                for value, first, low, high in self._readable(source, ledger_id, *wanted[ledger_id]):
                     size = packer.add(ledger_id, first, value, low, high)
                     taken += size
                     if taken >= _SLICE_BYTES:
@@ -88,6 +91,19 @@ class Rewriting:
                     self._breathe(size)
         packer.flush()
         self._put(target, packer)
+
+    def _readable(
+        self, source: Segment, ledger_id: int, first: int, last: int
+    ) -> Iterator[tuple[memoryview, int, int, int]]:
+        """Yield the chunks of a source, verified, and go around what is damaged."""
+        while first <= last:
+            try:
+                yield from source.chunks(ledger_id, first, last)
+            except DamagedEntries as error:
+                self.damaged.setdefault(source, []).append(error)
+                first = error.last_entry + 1
+            else:
+                return
 
     @staticmethod
     def _put(target: lmdb.Environment, packer: Repacker) -> None:

@@ -7,6 +7,7 @@ several neighbours stands for all their numbers. A file takes the place of every
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -21,16 +22,23 @@ from .entry import Entry, EntryHeader
 from .environment import open_writable
 
 T = TypeVar("T")
+#: Says of a chunk's key and value whether they are what was written.
+Sound = Callable[[memoryview, memoryview], bool]
 
 _SUFFIX = ".lmdb"
 #: Of a file that is being removed.
 _LEAVING_SUFFIX = ".leaving"
+#: Of a damaged file that is kept aside.
+DAMAGED_SUFFIX = ".damaged"
+#: What LMDB and the chunks raise when a file is damaged for good.
+DAMAGE = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.VersionMismatchError, struct.error)
 #: What LMDB needs of a file beside the values, in its pages and for each file (share, bytes).
 _PAGE_OVERHEAD = 1.03
 _FILE_OVERHEAD = 16 * 1024
 #: What LMDB raises when the pages it came to make no sense.
 _UNSOUND = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)
 _MISSING = "no segment has them"
+_UNSUMMED = "their checksum does not agree"
 
 
 class Run:
@@ -63,6 +71,7 @@ class Segment:
         "_retired",
         "_writable",
         "busy",
+        "damage",
         "disk",
         "file_bytes",
         "first_order",
@@ -91,6 +100,8 @@ class Segment:
         self.file_bytes = 0
         #: Whether a successor is being made of it.
         self.busy = False
+        #: What could not be read of it when it was rewritten: then its file is kept aside, not unlinked.
+        self.damage: list[DamagedEntries] = []
         self._map_size = map_size
         self._writable = writable
         self._env: lmdb.Environment | None = None
@@ -123,23 +134,37 @@ class Segment:
         return self.disk.open_environment(path, self._map_size, lock=False, sync=False)
 
     def load_runs(self) -> None:
-        """Find every ledger's first and last entry: two seeks a ledger."""
-        with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
+        """Find every ledger's first and last entry: two seeks a ledger.
+
+        Where those are damaged, what is left of their ledger says what it can. Raises :class:`lmdb.Error`.
+        """
+        environment = self.environment()
+        pages = environment.info()["last_pgno"] + 1
+        if self.disk.file_length(self.path) < pages * environment.stat()["psize"]:
+            # To read a page that is not there would end the process.
+            raise lmdb.CorruptedError(f"the file is shorter than its {pages} pages")
+        with environment.begin(buffers=True) as txn, txn.cursor() as cursor:
             found = cursor.first()
             while found:
                 ledger_id, first = KEY.unpack(cursor.key())
-                opening = chunk.header_at(cursor.value(), first, 0)
+                opening = _first_sound(cursor, ledger_id, cursor.next)
                 if not cursor.set_range(KEY.pack(ledger_id + 1, 0)):
                     cursor.last()
                 else:
                     cursor.prev()
                 at = KEY.unpack(cursor.key())[1]
-                closing = chunk.header_at(cursor.value(), at, chunk.count(cursor.value()) - 1)
-                run = Run(first, closing.entry_id, opening.total_bytes - opening.size, closing.total_bytes)
-                self.runs[ledger_id] = run
+                end = at + chunk.likely_count(cursor.value()) - 1
+                closing = _first_sound(cursor, ledger_id, cursor.prev)
+                if opening is None or closing is None:
+                    self.runs[ledger_id] = Run(first, end, 0, 0)
+                else:
+                    last = closing.entry_id if closing.entry_id >= at else end
+                    before = opening.total_bytes - opening.size
+                    self.runs[ledger_id] = Run(first, last, before, closing.total_bytes)
+                run = self.runs[ledger_id]
                 self.written_bytes += run.total - run.dead_total
                 self.written_entries += run.last - first + 1
-                found = cursor.next()
+                found = cursor.set_range(KEY.pack(ledger_id + 1, 0))
         self.live_bytes = self.written_bytes
         self.live_entries = self.written_entries
         self.file_bytes = self.disk.file_bytes(self.path)
@@ -236,11 +261,13 @@ class Segment:
             self._env.close()
             self._env = None
 
-    def chunks(self, ledger_id: int, first: int, last: int) -> Iterator[tuple[memoryview, int, int, int]]:
+    def chunks(
+        self, ledger_id: int, first: int, last: int, sound: Sound = chunk.is_sound
+    ) -> Iterator[tuple[memoryview, int, int, int]]:
         """Yield chunks with any of the entries ``first..last``: value, its first entry id, indexes from and to.
 
         A value is valid until the next one is asked for. ``first`` is not below the ledger's first entry here. Raises
-        :class:`DamagedEntries` at the first entry that is stored no more.
+        :class:`DamagedEntries` at the first entry that is stored no more, or whose chunk is not ``sound``.
         """
         last = min(last, self.runs[ledger_id].last)
         with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
@@ -252,6 +279,8 @@ class Segment:
                         until = last if ledger != ledger_id else min(last, at - 1)
                         raise DamagedEntries(ledger_id, first, until, _MISSING)
                     value = cursor.value()
+                    if not sound(cursor.key(), value):
+                        raise DamagedEntries(ledger_id, first, _until_next(cursor, ledger_id, last), _UNSUMMED)
                     low, high = first - at, min(chunk.count(value), last - at + 1) - 1
                     if low <= high:
                         yield value, at, low, high
@@ -315,7 +344,7 @@ class Segment:
         """Return the headers of entries ``first..last``. Raises :class:`DamagedEntries`."""
         found: list[EntryHeader] = []
         try:
-            for value, at, low, high in self.chunks(ledger_id, first, last):
+            for value, at, low, high in self.chunks(ledger_id, first, last, chunk.rows_are_sound):
                 found += [chunk.header_at(value, at, index) for index in range(low, high + 1)]
         except DamagedEntries:
             if not found:
@@ -328,7 +357,7 @@ class Segment:
         """Return (entry id, ``function`` of the frame) of entries ``first..last``. Raises :class:`DamagedEntries`."""
         found: list[tuple[int, T]] = []
         try:
-            for value, at, low, high in self.chunks(ledger_id, first, last):
+            for value, at, low, high in self.chunks(ledger_id, first, last, chunk.rows_are_sound):
                 for index in range(low, high + 1):
                     start, end = chunk.frame_bounds(value, index)
                     found.append((at + index, function(value[start:end])))
@@ -370,6 +399,12 @@ class Segment:
                     low = middle + 1
         return low
 
+    def keep_aside(self) -> None:
+        """Take the segment's file out of use under another name, for inspection. Raises :class:`OSError`."""
+        self.disk.remove(self.path.with_name(self.path.name + "-lock"))
+        self.disk.rename(self.path, self.path.with_name(self.path.name + DAMAGED_SUFFIX))
+        self.disk.sync_directory(self.path.parent)
+
     def remove_files(self, cut_bytes: int, pause: Callable[[], bool]) -> None:
         """Take away the segment's files, ``cut_bytes`` at a time with a ``pause`` between; call it off the event loop.
 
@@ -391,7 +426,7 @@ class Segment:
         disk.remove(leaving)
 
 
-def _header_at_or_before(cursor: lmdb.Cursor, ledger_id: int, entry_id: int) -> EntryHeader | None:
+def _header_at_or_before(cursor: lmdb.Cursor[memoryview], ledger_id: int, entry_id: int) -> EntryHeader | None:
     """Return the header of an entry or, if no chunk has it, of the last one before it in the segment."""
     key = KEY.pack(ledger_id, entry_id)
     if cursor.set_range(key):
@@ -402,11 +437,36 @@ def _header_at_or_before(cursor: lmdb.Cursor, ledger_id: int, entry_id: int) -> 
     ledger, first = KEY.unpack(cursor.key())
     if ledger != ledger_id:
         return None
-    value = memoryview(cursor.value())
+    value = cursor.value()
+    if not chunk.rows_are_sound(cursor.key(), value):
+        raise lmdb.CorruptedError(_UNSUMMED)
     return chunk.header_at(value, first, min(entry_id - first, chunk.count(value) - 1))
 
 
-def _readable(cursor: lmdb.Cursor, ledger_id: int, entry_id: int, low: int) -> EntryHeader | None:
+def _first_sound(cursor: lmdb.Cursor[memoryview], ledger_id: int, step: Callable[[], bool]) -> EntryHeader | None:
+    """Return the header next to the outer end of the first chunk of a ledger, ``step`` by ``step``, that is sound."""
+    more = True
+    while more:
+        ledger, first = KEY.unpack(cursor.key())
+        if ledger != ledger_id:
+            return None
+        value = cursor.value()
+        if chunk.rows_are_sound(cursor.key(), value):
+            return chunk.header_at(value, first, chunk.count(value) - 1 if step == cursor.prev else 0)
+        more = step()
+    return None
+
+
+def _until_next(cursor: lmdb.Cursor[memoryview], ledger_id: int, last: int) -> int:
+    """Return the last entry that the chunk at the cursor can have, at most ``last``."""
+    if cursor.next():
+        ledger, first = KEY.unpack(cursor.key())
+        if ledger == ledger_id:
+            return min(last, int(first) - 1)
+    return last
+
+
+def _readable(cursor: lmdb.Cursor[memoryview], ledger_id: int, entry_id: int, low: int) -> EntryHeader | None:
     """Return the header of an entry, or of the last readable one before it that is not below ``low``."""
     if entry_id < low:
         return None
@@ -438,7 +498,7 @@ def _readable(cursor: lmdb.Cursor, ledger_id: int, entry_id: int, low: int) -> E
     return found if found.entry_id >= low else None
 
 
-def _seek(cursor: lmdb.Cursor, ledger_id: int, entry_id: int) -> bool:
+def _seek(cursor: lmdb.Cursor[memoryview], ledger_id: int, entry_id: int) -> bool:
     """Go to the chunk that holds an entry, or else to the first one after it; return whether there is one."""
     key = KEY.pack(ledger_id, entry_id)
     if cursor.set_range(key):
@@ -450,7 +510,9 @@ def _seek(cursor: lmdb.Cursor, ledger_id: int, entry_id: int) -> bool:
     if not before:
         return bool(cursor.first())
     ledger, first = KEY.unpack(cursor.key())
-    if ledger == ledger_id and entry_id < first + chunk.count(memoryview(cursor.value())):
+    if ledger == ledger_id and (
+        entry_id < first + chunk.count(cursor.value()) or not chunk.rows_are_sound(cursor.key(), cursor.value())
+    ):
         return True
     return bool(cursor.next())
 

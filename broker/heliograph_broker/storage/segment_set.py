@@ -15,7 +15,7 @@ from .disk import Disk
 from .entry import Entry
 from .rewrite import Abandoned, Rewriting
 from .scheduler import Scheduler
-from .segment import Segment, parse_name
+from .segment import DAMAGE, DAMAGED_SUFFIX, Segment, parse_name
 
 log = structlog.get_logger(__name__)
 
@@ -69,12 +69,19 @@ class SegmentSet:
         #: Segments that nobody finds any more, until their names are durably gone.
         self._leaving: dict[Segment, None] = {}
         self._closed = False
+        #: The first entry of a ledger that was not trimmed, where that is not 0.
+        self._floors: dict[int, int] = {}
+        #: Files that are damaged and kept aside, in this directory.
+        self.damaged_files: list[Path] = []
+        self._last_order = 0
         self._load()
 
     def _load(self) -> None:
         found: list[tuple[int, int, int, Path]] = []
         for path in self._disk.files(self._directory):
-            if path.suffix == ".lmdb":
+            if path.suffix == DAMAGED_SUFFIX:
+                self.damaged_files.append(path)
+            elif path.suffix == ".lmdb":
                 first, last, generation = parse_name(path)
                 # The widest first, of the equally wide the latest.
                 found.append((first, -last, -generation, path))
@@ -82,7 +89,10 @@ class SegmentSet:
                 path.with_name(path.name.removesuffix("-lock"))
             ):
                 self._disk.remove(path)
-        covered = 0
+        used = covered = 0
+        for path in self.damaged_files:
+            # What is written from now on must not be taken for it.
+            used = max(used, parse_name(path.with_suffix(""))[1])
         kept: list[tuple[tuple[int, int], int]] = []
         for first, minus_last, minus_generation, path in sorted(found):
             if -minus_last <= covered:
@@ -101,16 +111,37 @@ class SegmentSet:
                 self._map_size,
                 writable=orders[1] == covered and generation == 1,
             )
-            segment.load_runs()
+            try:
+                segment.load_runs()
+            except DAMAGE as error:
+                segment.close()
+                self._set_aside(segment, str(error))
+                continue
             self._segments.append(segment)
             for ledger_id in segment.runs:
                 self._by_ledger.setdefault(ledger_id, []).append(segment)
+        self._last_order = max(used, covered)
         newest = self._segments[-1] if self._segments else None
-        if newest is None or newest.generation > 1 or newest.file_bytes >= self._segment_bytes:
+        if (
+            newest is None
+            or newest.last_order != self._last_order
+            or newest.generation > 1
+            or newest.file_bytes >= self._segment_bytes
+        ):
             self._open_next()
 
+    def _set_aside(self, segment: Segment, reason: str) -> None:
+        """Keep a damaged file under another name, where nothing removes it."""
+        log.error(
+            "a segment is damaged; it is set aside and what is only there is lost",
+            path=str(segment.path),
+            error=reason,
+        )
+        segment.keep_aside()
+        self.damaged_files.append(segment.path.with_name(segment.path.name + DAMAGED_SUFFIX))
+
     def _open_next(self) -> None:
-        order = self._segments[-1].last_order + 1 if self._segments else 1
+        order = self._last_order = self._last_order + 1
         self._segments.append(Segment(self._disk, self._directory, (order, order), 1, self._map_size, writable=True))
         self._seal_wanted = False
 
@@ -167,16 +198,14 @@ class SegmentSet:
 
         Raises :class:`DamagedEntries` if the entry was neither trimmed nor is stored, but a later one is.
         """
-        trimmed = True
         for segment in self._by_ledger.get(ledger_id, ()):
             run = segment.runs[ledger_id]
             if run.last >= entry_id:
                 if run.first <= entry_id:
                     return segment, entry_id
-                if trimmed:
+                if entry_id < run.first <= self._floors.get(ledger_id, 0):
                     return segment, run.first
                 raise DamagedEntries(ledger_id, entry_id, run.first - 1, "no segment has them")
-            trimmed = trimmed and run.live_from > run.last
         return None
 
     def holders(self, ledger_id: int) -> Sequence[Segment]:
@@ -203,6 +232,8 @@ class SegmentSet:
         return ledger_id in self._by_ledger or any(ledger_id in segment.runs for segment in self._leaving)
 
     def trim(self, ledger_id: int, below: int) -> None:
+        if below > self._floors.get(ledger_id, 0):
+            self._floors[ledger_id] = below
         for segment in self._by_ledger.get(ledger_id, ()):
             if segment.runs[ledger_id].first >= below:
                 break
@@ -210,6 +241,7 @@ class SegmentSet:
                 self._dirty = True
 
     def drop(self, ledger_id: int) -> None:
+        self._floors.pop(ledger_id, None)
         for segment in self._by_ledger.get(ledger_id, ()):
             if segment.trim(ledger_id, segment.runs[ledger_id].last + 1):
                 self._dirty = True
@@ -301,6 +333,9 @@ class SegmentSet:
 
         def remove() -> None:
             segment.close()
+            if segment.damage:
+                self._set_aside(segment, str(segment.damage[0]))
+                return
             segment.remove_files(_CUT_BYTES, lambda: self._scheduler.pause(_CUT_PAUSE_S))
 
         def removed(result: object) -> None:
@@ -345,6 +380,8 @@ class SegmentSet:
                 self._retry_at = self._clock.monotonic() + _RETRY_S
                 log.error("writing segments anew failed; they stay", path=str(sources[0].path), error=str(result))
                 return
+            for source, errors in rewriting.damaged.items():
+                source.damage = errors
             self._switch(sources, result)
             self._scheduler.soon(self._reclaim)
 

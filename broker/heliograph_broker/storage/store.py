@@ -438,6 +438,10 @@ class LedgerStore(GroupCommit):
         """Return the exact bytes of frames that are still wanted. Cheap: kept as entries come and go."""
         return self._segments.live_bytes()
 
+    def damaged_segments(self) -> int:
+        """Return how many damaged files are kept aside."""
+        return len(self._segments.damaged_files)
+
     def disk_bytes(self) -> int:
         """Return the disk space of segments and metadata as of their last commits. Cheap: reads no directory."""
         return self._segments.disk_bytes() + self._metadata_bytes
