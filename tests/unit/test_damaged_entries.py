@@ -14,7 +14,7 @@ from heliograph_broker.resources.policies import Policies, Retention
 from heliograph_broker.storage.damage import DamagedEntries
 from heliograph_broker.storage.entry import Entry, EntryHeader
 
-from tests.support.core import Core
+from tests.support.core import Client, Core
 
 
 @pytest.fixture
@@ -261,3 +261,52 @@ def test_a_seek_to_the_end_of_lost_entries_finds_its_place(core: Core, monkeypat
     core.commit()
     assert done == [None]
     assert subscription.backlog_messages == _messages(7, 8, 9)
+
+
+def test_compaction_goes_around_lost_entries(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = core.topic()
+    core.broker.set_topic_policies(topic.name, Policies(retention=Retention(-1, -1)))
+    producer = core.producer(topic)
+    for number in range(10):
+        core.publish(producer, b"x", key=f"k{number % 5}", sequence_id=number)
+    core.commit()
+    _lose(core, monkeypatch, range(7, 9))
+    topic.compaction.start()
+    for _ in range(20):
+        core.commit()
+    assert topic.compaction.status() == ("SUCCESS", "")
+    ledger = topic.compaction.ledger
+    assert ledger is not None
+    # The lost ones were the last of two keys: what came before them of these is the last that is left.
+    assert ledger.entries == 5
+    assert topic.damaged.entries == 2
+
+
+def test_a_producer_comes_back_to_a_topic_with_unreadable_entries(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = core.topic()
+    core.broker.set_topic_policies(topic.name, Policies(deduplication=True, retention=Retention(-1, -1)))
+    core.commit()
+    producer = core.producer(topic)
+    for number in range(10):
+        core.publish(producer, b"x", sequence_id=number)
+    core.commit()
+    core.crash()
+    mapped = core.store.map_frames
+
+    def damaged(ledger_id: int, first: int, last: int, function: Callable[[memoryview], Any]) -> Iterator[Any]:
+        if first <= 4:
+            yield from mapped(ledger_id, first, 2, function)
+            # Of one the metadata was stored although it does not decode, of the next two nothing is left.
+            yield function(memoryview(b"\x0e\x01\x00\x00\x00\x00\x00\x00\x00\x02\xff\xff"))
+            raise DamagedEntries(ledger_id, 4, 5, "bit rot")
+        yield from mapped(ledger_id, first, last, function)
+
+    monkeypatch.setattr(core.store, "map_frames", damaged)
+    topic = core.topic()
+    client = Client()
+    producer = core.producer(topic, client)
+    core.publish(producer, b"x", sequence_id=9)
+    core.publish(producer, b"x", sequence_id=10)
+    core.commit()
+    assert [receipt[0] for receipt in client.receipts] == [9, 10]
+    assert topic.end_offset == 11

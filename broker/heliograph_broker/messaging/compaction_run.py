@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from heliograph_broker.storage.damage import DamagedEntries
 from heliograph_broker.storage.entry import Entry
 
 from .compacted_ledger import CompactedEntry, CompactedLedger, pack
+from .damaged import lost_range
 from .latest_keys import LatestKeys
 from .records import CompactionRecord
 
@@ -150,6 +152,9 @@ class CompactionRun:
 
     def _take(self, result: list[CompactedEntry] | Exception) -> None:
         """A slice is read."""
+        if self._goes_around(result):
+            self._step()
+            return
         if isinstance(result, Exception) or not result:
             self._finish(OSError(f"cannot read the topic: {result or 'an entry is missing'}"))
             return
@@ -161,6 +166,22 @@ class CompactionRun:
         self.read_bytes += sum(len(source.entry.frame) for source in result)
         self._slice.extend(result)
         self._step()
+
+    def _goes_around(self, result: Sequence[object] | Exception) -> bool:
+        """Go on behind entries that are damaged, in both passes alike: what they held is of no key any more."""
+        if self._previous is not None and self._index < self._previous.entries:
+            if not isinstance(result, DamagedEntries):
+                return False
+            log.error("compacted entries are lost", topic=str(self._topic.name), reason=str(result))
+            self._index = result.last_entry + 1
+            return True
+        lost = lost_range(self._topic, self._offset, result)
+        if lost is None:
+            return False
+        last, reason = min(lost[0], self._horizon), lost[1]
+        self._topic.damaged.add(self._offset, last, reason)
+        self._offset = last + 1
+        return True
 
     def _look(self) -> None:
         """Look at some of the slice in the background."""

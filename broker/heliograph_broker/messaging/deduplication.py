@@ -11,11 +11,13 @@ snapshot that covers it is durable. So the ids and the entries cannot part, when
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
+from google.protobuf.message import DecodeError
 
 from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.protocol import wire_pb2 as wire
@@ -240,9 +242,10 @@ class Deduplication:
         self._stored = None
         topic = self._topic
         durable = self._durable = record.sequence_ids
-        for metadata in topic.metadata_from(self._covered, peek_metadata):
+        for metadata in topic.metadata_from(self._covered, _metadata_of):
             self._since_snapshot += 1
-            if _completes_message(metadata):
+            # Whose an unreadable entry was, and its sequence id, nobody knows: sent again it is stored again.
+            if metadata is not None and _completes_message(metadata):
                 last = _sequence_ids(metadata)[1]
                 durable[metadata.producer_name] = max(last, durable.get(metadata.producer_name, -1))
         self._durable_end = topic.end_offset
@@ -270,6 +273,14 @@ class Deduplication:
         self._topic.records.remove(self)
         if self._waiting:
             self._topic.host.store.after_commit(lambda error: self._answer_waiting())
+
+
+def _metadata_of(entry: memoryview) -> wire.MessageMetadata | None:
+    """Return the metadata of a stored entry, None if it does not decode."""
+    try:
+        return peek_metadata(entry)
+    except (DecodeError, IndexError, struct.error):
+        return None
 
 
 def _sequence_ids(metadata: wire.MessageMetadata) -> tuple[int, int]:

@@ -405,12 +405,21 @@ class EntryLog:
         return low
 
     def metadata_from(self, offset: int, function: Callable[[memoryview], T]) -> Iterator[T]:
-        """Yield ``function`` of the frame of every kept entry from ``offset`` on, read in the calling thread."""
+        """Yield ``function`` of the frame of every kept entry from ``offset`` on, read in the calling thread.
+
+        What is damaged is logged and left out.
+        """
         for ledger in self.ledgers:
             first = max(offset, self.first_offset) - ledger.base_offset
             last = min(ledger.entries, self.end_offset - ledger.base_offset) - 1
-            if first <= last:
-                yield from self.host.store.map_frames(ledger.ledger_id, max(first, 0), last, function)
+            first = max(first, 0)
+            while first <= last:
+                try:
+                    yield from self.host.store.map_frames(ledger.ledger_id, first, last, function)
+                    break
+                except DamagedEntries as error:
+                    log.error("entries are lost", topic=str(self.name), reason=str(error))
+                    first = error.last_entry + 1
 
     def scan_headers(self, callback: Callable[[list[tuple[int, EntryHeader]] | None], None]) -> None:
         """Call back with the offsets and headers of all entries kept now, some at a time, and with None at the end.
