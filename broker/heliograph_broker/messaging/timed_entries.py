@@ -116,7 +116,8 @@ class TimedEntries:
         if offset not in self.delayed:
             self.delayed.add(offset)
             self.by_delivery.add(deliver_at_ms, offset)
-        if waits:
+        if waits or offset in self.waiting:
+            # Also if it has waited since before this index: what was released by then was not known yet.
             self.waiting.add(offset)
             self.next_due_ms = min(self.next_due_ms, deliver_at_ms)
             self._released_ms = min(self._released_ms, deliver_at_ms - 1)
