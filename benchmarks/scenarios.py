@@ -74,9 +74,13 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
-def run(scenario: Scenario, directory: Path) -> Figures:
-    """Measure one run on a broker of its own. Raises if anything was lost or refused."""
-    with BrokerProcess(directory / "data") as broker:
+def run(scenario: Scenario, directory: Path, checkout: Path | None = None) -> Figures:
+    """Measure one run on a broker of its own, of another ``checkout`` if one is given.
+
+    Raises if anything was lost or refused.
+    """
+    environment = {} if checkout is None else {"PYTHONPATH": str(checkout.resolve() / "broker")}
+    with BrokerProcess(directory / "data", environment=environment) as broker:
         if scenario.kind == "official":
             return _run_official(scenario, broker)
         job = WireJob(
