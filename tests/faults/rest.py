@@ -11,7 +11,16 @@ WITHIN_S = 20.0
 
 def call(url: str, method: str = "GET", body: object = None) -> Any:
     """Return the decoded answer, None if it has no body. Raises :class:`OSError`; an HTTPError is one."""
-    data = None if body is None else json.dumps(body).encode()
+    return _send(url, method, None if body is None else json.dumps(body).encode())
+
+
+def apply(http_url: str, *resources: dict[str, Any]) -> None:
+    """Apply resources, given without ``apiVersion``, as manifests are. Raises as :func:`call`."""
+    documents = "\n---\n".join(json.dumps({"apiVersion": "heliograph.dev/v1alpha1", **each}) for each in resources)
+    _send(f"{http_url}/heliograph/v1/apply", "POST", documents.encode())
+
+
+def _send(url: str, method: str, data: bytes | None) -> Any:
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
     with urllib.request.urlopen(request, timeout=WITHIN_S) as answer:
         text = answer.read()
