@@ -153,6 +153,16 @@ def test_who_comes_later_does_not_wait_for_the_pause(core: Core, store: Store) -
     assert offsets(client) == list(range(10))
 
 
+def test_a_read_that_nobody_wants_any_more_is_not_suspended_for_good(core: Core, store: Store) -> None:
+    _, subscription = stored(core)
+    store.failure = OSError("disk")
+    consumer = core.consumer(subscription, SHARED, Client(), permits=10)
+    subscription.remove_consumer(consumer)
+    assert len(core.broker.containment.of(subscription)) == 1
+    core.advance(FIRST_PAUSE_MS)
+    assert core.broker.containment.idle
+
+
 def test_a_missing_ledger_is_passed(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     topic, subscription = stored(core, 30)
     monkeypatch.setattr(core.store, "read", lambda ledger, first, last, size, callback: callback([]))

@@ -146,6 +146,9 @@ class Dispatcher:
         if generation == self.generation:
             self.reading = False
             self.notify()
+        else:
+            # Moved, or without consumers: what could not be read is not wanted any more.
+            self.subscription.topic.host.containment.succeeded(self.subscription, READ)
 
     def acked(self, offset: int, key_hash: int) -> None:
         """An entry that was delivered is acknowledged in full."""
