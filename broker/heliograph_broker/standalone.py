@@ -75,6 +75,7 @@ class Standalone:
             disk_reserve_bytes=self.config.disk_reserve_bytes,
             disk=self._disk,
             new_epoch=self._rng.randrange(1, MAX_EPOCH),
+            new_store_id=f"{self._rng.getrandbits(128):032x}",
         )
         try:
             self.broker = Broker(self._store, self._clock, self.config, self._rng)

@@ -65,7 +65,9 @@ def test_second_opening_is_refused_and_names_the_holder(tmp_path: Path, store: L
 def test_unknown_format_is_refused_by_name(tmp_path: Path) -> None:
     open_store(tmp_path / "d").close()
     (tmp_path / "d" / "FORMAT").write_text("heliograph 99\n")
-    with pytest.raises(DataDirError, match="format 'heliograph 99'; this version knows 'heliograph 2'"):
+    with pytest.raises(
+        DataDirError, match="format 'heliograph 99'; this version knows 'heliograph 2' and 'heliograph 3'"
+    ):
         open_store(tmp_path / "d")
 
 

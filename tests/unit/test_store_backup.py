@@ -229,7 +229,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(archive: Path, tmp_path: Path) ->
         data = bytearray(archive.read_bytes())
         data[offset + size // 2] ^= 4
         (tmp_path / "bad.tar").write_bytes(data)
-        refused(tmp_path / "bad.tar", tmp_path / "r", "has format" if name == "FORMAT" else "is damaged")
+        refused(tmp_path / "bad.tar", tmp_path / "r", "has format|is damaged" if name == "FORMAT" else "is damaged")
 
 
 def test_a_missing_segment_is_named(archive: Path, tmp_path: Path) -> None:
@@ -246,7 +246,11 @@ def test_another_format_is_refused_by_its_name(archive: Path, tmp_path: Path) ->
     (tmp_path / "b.tar").write_bytes(
         repacked(archive, lambda name, data: (name, b"heliograph 9\n" if name == "FORMAT" else data))
     )
-    refused(tmp_path / "b.tar", tmp_path / "r", "has format 'heliograph 9'; this version knows 'heliograph 2'")
+    refused(
+        tmp_path / "b.tar",
+        tmp_path / "r",
+        "has format 'heliograph 9'; this version knows 'heliograph 2' and 'heliograph 3'",
+    )
 
 
 @pytest.mark.parametrize("name", ["../evil.lmdb", "segments/../../evil.lmdb", "/evil.lmdb", "LOCK"])

@@ -6,11 +6,10 @@ import os
 from pathlib import Path
 
 from .disk import Disk, Locked
+from .identity import FORMAT_VERSION, KNOWN_VERSIONS, Format, format_text, parse_format
 
-#: What this version writes and the only one it reads.
-FORMAT_VERSION = 2
-#: What the file FORMAT says.
-FORMAT_LINE = f"heliograph {FORMAT_VERSION}"
+#: What may be done about a directory that no broker starts on.
+WAY_ON = "restore a backup with 'heliograph restore', or rescue what is there with 'heliograph store salvage'"
 
 
 class DataDirError(Exception):
@@ -24,6 +23,8 @@ class DataDir:
         """Raises :class:`DataDirError`: not a directory, no permission, in use, or an unknown format version."""
         self.path = path
         self.disk = disk
+        #: What FORMAT says, None in a directory that is new.
+        self.format: Format | None = None
         try:
             created = not disk.exists(path)
             disk.make_directory(path)
@@ -52,18 +53,36 @@ class DataDir:
             raise DataDirError(f"cannot use data directory {path}: {error.strerror}") from error
 
     def _check_format(self) -> None:
-        marker = self.path / "FORMAT"
         disk = self.disk
-        if not disk.exists(marker):
-            if disk.exists(self.metadata):
-                raise DataDirError(f"data directory {self.path} has data but no FORMAT file; it is damaged")
-            temporary = marker.with_suffix(".tmp")
-            disk.write(temporary, f"{FORMAT_LINE}\n".encode())
-            disk.rename(temporary, marker)
+        segments = disk.exists(self.segments) and any(path.suffix == ".lmdb" for path in disk.files(self.segments))
+        if not disk.exists(self._marker):
+            # Metadata alone: a first start that did not come to its end.
+            if segments:
+                raise DataDirError(f"data directory {self.path} has segments but no FORMAT file; {WAY_ON}")
             return
-        found = disk.read(marker).decode(errors="replace").strip()
-        if found != FORMAT_LINE:
-            raise DataDirError(f"data directory {self.path} has format '{found}'; this version knows '{FORMAT_LINE}'")
+        content = disk.read(self._marker).decode(errors="replace")
+        self.format = parse_format(content)
+        if self.format is None:
+            known = " and ".join(f"'heliograph {version}'" for version in KNOWN_VERSIONS)
+            raise DataDirError(
+                f"data directory {self.path} has format '{content.strip()[:80]}'; this version knows {known}"
+            )
+        if not disk.exists(self.metadata) and (segments or self.format.version >= FORMAT_VERSION):
+            raise DataDirError(f"data directory {self.path} has lost its metadata.lmdb; {WAY_ON}")
+
+    def become(self, store_id: str) -> None:
+        """Make FORMAT say that all of the directory belongs to a store. Raises :class:`OSError`."""
+        if self.format is not None and self.format.store_id == store_id:
+            return
+        temporary = self._marker.with_suffix(".tmp")
+        self.disk.write(temporary, format_text(store_id).encode())
+        self.disk.rename(temporary, self._marker)
+        self.disk.sync_directory(self.path)
+        self.format = Format(FORMAT_VERSION, store_id)
+
+    @property
+    def _marker(self) -> Path:
+        return self.path / "FORMAT"
 
     @property
     def metadata(self) -> Path:

@@ -24,8 +24,8 @@ from .backup import (
     BackupError,
     Manifest,
 )
-from .data_dir import FORMAT_LINE
 from .disk import RealDisk
+from .identity import KNOWN_VERSIONS, parse_format
 
 _DISK = RealDisk()
 _COPY_BYTES = 1024 * 1024
@@ -78,8 +78,8 @@ def restore(archive: Path, data_dir: Path) -> Manifest:
 
 
 def _move_into(temporary: Path, data_dir: Path) -> None:
-    """Move the files; whatever ends this early leaves metadata without FORMAT, which no broker starts on."""
-    for name in (METADATA_NAME, SEGMENTS_PREFIX, FORMAT_NAME):
+    """Move the files; whatever ends this early leaves segments without FORMAT, which no broker starts on."""
+    for name in (SEGMENTS_PREFIX, METADATA_NAME, FORMAT_NAME):
         (temporary / name).rename(data_dir / name)
         _DISK.sync_directory(data_dir)
 
@@ -133,8 +133,9 @@ def _format(content: IO[bytes], target: Path | None, archive: Path) -> BackedUpF
     """Take in FORMAT, the first file: what it says decides whether the others can be read."""
     line = content.read(_COPY_BYTES)
     found = line.decode(errors="replace").strip()
-    if found != FORMAT_LINE:
-        raise BackupError(f"{archive} has format '{found[:80]}'; this version knows '{FORMAT_LINE}'")
+    if parse_format(found) is None:
+        known = " and ".join(f"'heliograph {version}'" for version in KNOWN_VERSIONS)
+        raise BackupError(f"{archive} has format '{found[:80]}'; this version knows {known}")
     return _file(io.BytesIO(line), None if target is None else target / FORMAT_NAME)
 
 

@@ -20,6 +20,7 @@ from .damage import DamagedEntries
 from .disk import Disk
 from .entry import Entry, EntryHeader
 from .environment import open_writable
+from .identity import SEGMENT_KEY
 
 T = TypeVar("T")
 #: Says of a chunk's key and value whether they are what was written.
@@ -75,18 +76,28 @@ class Segment:
         "disk",
         "file_bytes",
         "first_order",
+        "found_store_id",
         "generation",
         "last_order",
         "live_bytes",
         "live_entries",
         "path",
         "runs",
+        "store_id",
         "written_bytes",
         "written_entries",
     )
 
     def __init__(
-        self, disk: Disk, directory: Path, orders: tuple[int, int], generation: int, map_size: int, *, writable: bool
+        self,
+        disk: Disk,
+        directory: Path,
+        orders: tuple[int, int],
+        generation: int,
+        map_size: int,
+        store_id: str,
+        *,
+        writable: bool,
     ) -> None:
         self.disk = disk
         self.first_order, self.last_order = orders
@@ -102,6 +113,9 @@ class Segment:
         self.busy = False
         #: What could not be read of it when it was rewritten: then its file is kept aside, not unlinked.
         self.damage: list[DamagedEntries] = []
+        #: Of the store it is written for, and of the one that the file says, None if it says nothing.
+        self.store_id = store_id
+        self.found_store_id: str | None = None
         self._map_size = map_size
         self._writable = writable
         self._env: lmdb.Environment | None = None
@@ -130,8 +144,23 @@ class Segment:
         return self._env
 
     def create(self, path: Path) -> lmdb.Environment:
-        """Return an empty environment to fill this segment under another name; syncing it is the caller's."""
-        return self.disk.open_environment(path, self._map_size, lock=False, sync=False)
+        """Return a new environment to fill this segment under another name; syncing it is the caller's."""
+        environment = self.disk.open_environment(path, self._map_size, lock=False, sync=False)
+        if self.store_id:
+            with environment.begin(write=True) as txn:
+                txn.put(SEGMENT_KEY, self.store_id.encode())
+        return environment
+
+    def adopt(self) -> None:
+        """Make a file that says no store's id one of this store's; nobody uses it yet. Raises :class:`lmdb.Error`."""
+        self.close()
+        environment = self.disk.open_environment(self.path, self._map_size, lock=False)
+        try:
+            with environment.begin(write=True) as txn:
+                txn.put(SEGMENT_KEY, self.store_id.encode())
+        finally:
+            environment.close()
+        self.found_store_id = self.store_id
 
     def load_runs(self) -> None:
         """Find every ledger's first and last entry: two seeks a ledger.
@@ -145,6 +174,9 @@ class Segment:
             raise lmdb.CorruptedError(f"the file is shorter than its {pages} pages")
         with environment.begin(buffers=True) as txn, txn.cursor() as cursor:
             found = cursor.first()
+            if found and cursor.key() == SEGMENT_KEY:
+                self.found_store_id = bytes(cursor.value()).decode(errors="replace")
+                found = cursor.next()
             while found:
                 ledger_id, first = KEY.unpack(cursor.key())
                 opening = _first_sound(cursor, ledger_id, cursor.next)
@@ -178,8 +210,11 @@ class Segment:
         """
         items = [item for ledger_id in sorted(ledgers) for item in chunk.pack(ledgers[ledger_id])]
         with self.environment().begin(write=True) as txn, txn.cursor() as cursor:
+            empty = not cursor.last()
+            if empty and self.store_id:
+                cursor.put(SEGMENT_KEY, self.store_id.encode())
             # Appending fills pages which inserting would split in two halves.
-            append = not cursor.last() or bytes(cursor.key()) < items[0][0]
+            append = empty or bytes(cursor.key()) < items[0][0]
             cursor.putmulti(items, append=append)
         return self.disk.file_bytes(self.path)
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import lmdb
 import structlog
 
 from heliograph_broker.clock import Clock
 
 from . import reclaim
 from .damage import DamagedEntries
+from .data_dir import DataDirError
 from .disk import Disk
 from .entry import Entry
+from .failure import lacks_space
 from .rewrite import Abandoned, Rewriting
 from .scheduler import Scheduler
 from .segment import DAMAGE, DAMAGED_SUFFIX, Segment, parse_name
@@ -45,8 +48,14 @@ class SegmentSet:
         scheduler: Scheduler,
         clock: Clock,
         room: Callable[[], int],
+        store_id: str,
+        *,
+        adopt: bool,
     ) -> None:
-        """``room`` returns how many bytes a copy may take now. Raises :class:`OSError` or ``lmdb.Error``."""
+        """``room`` returns how many bytes a copy may take now. ``adopt``: files that say no store's id are this one's.
+
+        Raises :class:`OSError`, ``lmdb.Error`` or, for files of another store, :class:`DataDirError`.
+        """
         self._disk = disk
         self._directory = directory
         self._segment_bytes = segment_bytes
@@ -55,6 +64,10 @@ class SegmentSet:
         self._scheduler = scheduler
         self._clock = clock
         self._room = room
+        self._store_id = store_id
+        self._adopt = adopt
+        #: Whether every file says this store's id, but for want of space.
+        self.all_adopted = True
         self._segments: list[Segment] = []
         self._by_ledger: dict[int, list[Segment]] = {}
         self._dirty = True
@@ -109,10 +122,12 @@ class SegmentSet:
                 orders,
                 generation,
                 self._map_size,
+                self._store_id,
                 writable=orders[1] == covered and generation == 1,
             )
             try:
                 segment.load_runs()
+                self._check_identity(segment)
             except DAMAGE as error:
                 segment.close()
                 self._set_aside(segment, str(error))
@@ -130,6 +145,25 @@ class SegmentSet:
         ):
             self._open_next()
 
+    def _check_identity(self, segment: Segment) -> None:
+        found = segment.found_store_id
+        if found == self._store_id or not self._store_id or not (found or segment.runs):
+            return
+        if found is None and self._adopt:
+            try:
+                segment.adopt()
+            except (lmdb.Error, OSError) as error:
+                if not lacks_space(error):
+                    raise
+                self.all_adopted = False
+            return
+        for each in [*self._segments, segment]:
+            each.close()
+        raise DataDirError(
+            f"{segment.path} belongs to {f'the store {found}' if found else 'no store'}, the directory to the store "
+            f"{self._store_id}; move the file away, or rescue what is in both with 'heliograph store salvage'"
+        )
+
     def _set_aside(self, segment: Segment, reason: str) -> None:
         """Keep a damaged file under another name, where nothing removes it."""
         log.error(
@@ -142,7 +176,9 @@ class SegmentSet:
 
     def _open_next(self) -> None:
         order = self._last_order = self._last_order + 1
-        self._segments.append(Segment(self._disk, self._directory, (order, order), 1, self._map_size, writable=True))
+        self._segments.append(
+            Segment(self._disk, self._directory, (order, order), 1, self._map_size, self._store_id, writable=True)
+        )
         self._seal_wanted = False
 
     @property
@@ -361,6 +397,7 @@ class SegmentSet:
             (sources[0].first_order, sources[-1].last_order),
             max(source.generation for source in sources) + 1,
             self._map_size,
+            self._store_id,
             writable=False,
         )
         rewriting = self._rewriting = Rewriting(sources, successor, self._scheduler.pause)

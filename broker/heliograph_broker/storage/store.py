@@ -14,13 +14,14 @@ from heliograph_broker.clock import Clock
 
 from .backup import METADATA_NAME, SEGMENTS_PREFIX, Backup, BackupError, Source
 from .damage import DamagedEntries
-from .data_dir import FORMAT_LINE, DataDir, DataDirError
+from .data_dir import WAY_ON, DataDir, DataDirError
 from .disk import Disk, RealDisk
 from .entry import Entry, EntryHeader
-from .failure import StorageFull, StoreFailed
+from .failure import StorageFull, StoreFailed, lacks_space
 from .group_commit import GroupCommit, open_metadata
+from .identity import Identity, format_text, of_metadata, stamp
 from .scheduler import InlineScheduler, LoopScheduler, Scheduler
-from .segment import Segment
+from .segment import DAMAGE, Segment
 from .segment_set import SegmentSet
 from .tombstones import DyingLedgers, Tombstone
 
@@ -57,9 +58,30 @@ class LedgerStore(GroupCommit):
         segment_bytes: int,
         disk_reserve_bytes: int,
         new_epoch: int,
+        new_identity: Identity,
     ) -> None:
-        metadata = open_metadata(data_dir.disk, data_dir.metadata, _METADATA_MAP_BYTES)
-        segments = SegmentSet(data_dir.disk, data_dir.segments, segment_bytes, scheduler, clock, self._room)
+        try:
+            metadata = open_metadata(data_dir.disk, data_dir.metadata, _METADATA_MAP_BYTES)
+        except DAMAGE as error:
+            raise DataDirError(f"{data_dir.metadata} is damaged: {error}; {WAY_ON}") from error
+        try:
+            self.identity = _identify(data_dir, metadata, new_identity)
+            segments = SegmentSet(
+                data_dir.disk,
+                data_dir.segments,
+                segment_bytes,
+                scheduler,
+                clock,
+                self._room,
+                self.identity.store_id,
+                adopt=data_dir.format is None or not data_dir.format.store_id,
+            )
+            # Last: a start that did not come to this begins the upgrade again.
+            if segments.all_adopted:
+                data_dir.become(self.identity.store_id)
+        except BaseException:
+            metadata.close()
+            raise
         super().__init__(data_dir, metadata, segments, scheduler, disk_reserve_bytes)
         self._closed = False
         self._backup: Backup | None = None
@@ -85,11 +107,13 @@ class LedgerStore(GroupCommit):
         disk_reserve_bytes: int = 64 * 1024 * 1024,
         disk: Disk | None = None,
         new_epoch: int = 0,
+        new_store_id: str = "0" * 32,
     ) -> LedgerStore:
         """Open or create the store in ``data_dir``; the store ends ``scheduler`` from here on.
 
         ``new_epoch`` (0 to :data:`MAX_EPOCH` - 1) is part of every ledger id of a store that has none yet: drawn by
-        chance, ids of different stores differ. Raises :class:`DataDirError`.
+        chance, ids of different stores differ. ``new_store_id`` (128 bits in hexadecimal) is the store's if it has none
+        yet. Raises :class:`DataDirError`.
         """
         if not 0 <= new_epoch < MAX_EPOCH:
             raise ValueError(f"an epoch of {new_epoch}; valid: 0 to {MAX_EPOCH - 1}")
@@ -100,7 +124,12 @@ class LedgerStore(GroupCommit):
             scheduler.close()
             raise
         try:
-            return cls(directory, clock, scheduler, segment_bytes, disk_reserve_bytes, new_epoch)
+            new_identity = Identity(new_store_id, clock.now_ms())
+            return cls(directory, clock, scheduler, segment_bytes, disk_reserve_bytes, new_epoch, new_identity)
+        except DataDirError:
+            directory.close()
+            scheduler.close()
+            raise
         except (lmdb.Error, OSError, ValueError) as error:
             directory.close()
             scheduler.close()
@@ -316,7 +345,7 @@ class LedgerStore(GroupCommit):
             for segment in pinned:
                 segment.release()
 
-        self._backup = Backup(sources, FORMAT_LINE, version, begun_ms, closed)
+        self._backup = Backup(sources, format_text(self.identity.store_id).strip(), version, begun_ms, closed)
         return self._backup
 
     # -- ledgers and space -----------------------------------------------------------------------------------
@@ -449,3 +478,25 @@ class LedgerStore(GroupCommit):
     def free_bytes(self) -> int:
         """Return the disk space an ordinary user may still write where the data directory is."""
         return self._data_dir.free_bytes()
+
+
+def _identify(data_dir: DataDir, metadata: lmdb.Environment, new: Identity) -> Identity:
+    """Return the store's identity, written into the metadata if the directory is new or of a format without one.
+
+    Raises :class:`DataDirError` if the metadata is not that of the directory.
+    """
+    found = of_metadata(metadata)
+    said = "" if data_dir.format is None else data_dir.format.store_id
+    if said and (found is None or found.store_id != said):
+        whose = "no store" if found is None else f"the store {found.store_id}"
+        raise DataDirError(f"{data_dir.metadata} belongs to {whose}, the directory to the store {said}; {WAY_ON}")
+    if found is not None:
+        return found
+    try:
+        stamp(metadata, new)
+    except (lmdb.Error, OSError) as error:
+        if data_dir.format is None or not lacks_space(error):
+            raise
+        log.warning("the disk is full: the directory keeps its older format until a start finds room")
+        return Identity("", 0)
+    return new

@@ -1,0 +1,79 @@
+"""Which store a file belongs to: FORMAT, the metadata and every segment carry the id of their store.
+
+Files are copied, restored and mounted by hand, and a store that is put together from parts of two, or without one of
+its parts, would take what the others have for garbage or hand out the same ledger ids again. So a start compares the
+ids and refuses by name. A copy of a whole store has its id: it is the same store at another place.
+
+All functions here only look, but for :func:`stamp`.
+"""
+
+from __future__ import annotations
+
+import lmdb
+import msgspec
+
+#: What this version writes.
+FORMAT_VERSION = 3
+#: What it reads: a directory of version 2 becomes one of 3 when it is opened.
+KNOWN_VERSIONS = (2, 3)
+_NAME = "heliograph"
+_STORE = "store"
+_METADATA_KEY = b"store/identity"
+#: In a segment: before every ledger, as none has the id 0.
+SEGMENT_KEY = bytes(16)
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """A store's id (128 random bits in hexadecimal) and when it was created (wall-clock ms)."""
+
+    store_id: str
+    created_ms: int
+
+
+class Format(msgspec.Struct, frozen=True):
+    """What the file FORMAT says; ``store_id`` is empty in version 2."""
+
+    version: int
+    store_id: str
+
+    def __str__(self) -> str:
+        return f"{_NAME} {self.version}"
+
+
+def parse_format(content: str) -> Format | None:
+    """Return what FORMAT says, None if it is of no version that is known."""
+    lines = content.strip().splitlines()
+    for version in KNOWN_VERSIONS:
+        if lines[:1] == [f"{_NAME} {version}"]:
+            if version == 2 and len(lines) == 1:
+                return Format(version, "")
+            if version > 2 and len(lines) == 2 and lines[1].startswith(f"{_STORE} "):
+                return Format(version, lines[1].removeprefix(f"{_STORE} "))
+    return None
+
+
+def format_text(store_id: str) -> str:
+    """Return FORMAT's content for a store; without an id that of version 2."""
+    if not store_id:
+        return f"{_NAME} 2\n"
+    return f"{_NAME} {FORMAT_VERSION}\n{_STORE} {store_id}\n"
+
+
+def of_metadata(environment: lmdb.Environment) -> Identity | None:
+    """Return the identity in a store's metadata, None if it has none. Raises :class:`lmdb.Error`."""
+    with environment.begin() as transaction:
+        value = transaction.get(_METADATA_KEY)
+    return None if value is None else msgspec.json.decode(value, type=Identity)
+
+
+def of_segment(environment: lmdb.Environment) -> str | None:
+    """Return the id of the store a segment belongs to, None if it does not say. Raises :class:`lmdb.Error`."""
+    with environment.begin() as transaction:
+        value = transaction.get(SEGMENT_KEY)
+    return None if value is None else bytes(value).decode(errors="replace")
+
+
+def stamp(environment: lmdb.Environment, identity: Identity) -> None:
+    """Write the identity into a store's metadata; it is durable on return. Raises :class:`lmdb.Error`."""
+    with environment.begin(write=True) as transaction:
+        transaction.put(_METADATA_KEY, msgspec.json.encode(identity))
