@@ -240,6 +240,7 @@ def test_topics_and_partitions(run: Run, namespace: str, broker: BrokerProcess) 
     assert len(stats["partitions"]) == 3
     assert run(f"topics partitioned-stats {parts}").json["partitions"] == {}
     assert run(f"topics stats-internal {plain}").json["numberOfEntries"] == 0
+    assert run(f"topics damaged {plain}").out == "no damaged entries were found\n"
     assert run(f"topics lookup {plain}").out == f"{broker.service_url}\n"
     run(f"topics unload {plain}")
     run(f"namespaces unload {namespace}")

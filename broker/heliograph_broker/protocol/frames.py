@@ -11,8 +11,6 @@ import struct
 from typing import NamedTuple
 
 from crc32c import crc32c
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
 
 from .wire_pb2 import BaseCommand, MessageMetadata
 
@@ -57,17 +55,6 @@ def encode_command_with_entry(command: BaseCommand, entry_size: int) -> bytes:
     body = command.SerializeToString()
     size = len(body)
     return _TWO_U32.pack(size + 4 + entry_size, size) + body
-
-
-def check_text(message: Message) -> None:
-    """Raise :class:`FrameError` if a text field, however deep, is not UTF-8: such a field reads as bytes, not str."""
-    for field, value in message.ListFields():
-        if field.type == FieldDescriptor.TYPE_STRING:
-            if any(isinstance(text, bytes) for text in (value if field.is_repeated else (value,))):
-                raise FrameError(f"{field.full_name} is not UTF-8")
-        elif field.type == FieldDescriptor.TYPE_MESSAGE:
-            for part in value if field.is_repeated else (value,):
-                check_text(part)
 
 
 def peek_metadata(entry: memoryview) -> MessageMetadata:
