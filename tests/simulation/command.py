@@ -1,0 +1,71 @@
+"""``scripts/simulate``: any number of seeds in any number of processes, and one failing history, made small."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from multiprocessing import Pool
+
+from .history import TROUBLES, generate
+from .run import LENGTH, Result, quiet, run, shrink
+
+#: Damage of what is stored is asked for by name, see docs/simulation.md.
+DAMAGE = ("damage", "metadata")
+
+
+def _one(task: tuple[int, int, tuple[str, ...]]) -> tuple[int, str | None, float]:
+    seed, length, troubles = task
+    began = time.monotonic()
+    with quiet():
+        violation = run(seed, generate(seed, length, troubles)).violation
+    return seed, None if violation is None else str(violation), time.monotonic() - began
+
+
+def main() -> int:
+    """Return 1 if a promise was broken."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/simulate", description="Simulate brokers, their clients and trouble."
+    )
+    parser.add_argument("--seeds", type=int, default=200, help="how many histories (%(default)s)")
+    parser.add_argument("--start", type=int, default=0, help="the first seed (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (%(default)s)")
+    parser.add_argument("--seed", type=int, help="run this one only and, if it fails, show it made small")
+    parser.add_argument("--length", type=int, default=LENGTH, help="operations of a history (%(default)s)")
+    parser.add_argument("--damage", action="store_true", help="flip stored bits and lose files, too")
+    given = parser.parse_args()
+    troubles = TROUBLES + (DAMAGE if given.damage else ())
+    if given.seed is not None:
+        return _show(given.seed, given.length, troubles)
+    failed: list[int] = []
+    began = time.monotonic()
+    tasks = [(seed, given.length, troubles) for seed in range(given.start, given.start + given.seeds)]
+    with Pool(given.jobs) as pool:
+        for done, (seed, violation, _) in enumerate(pool.imap_unordered(_one, tasks), 1):
+            if violation is not None:
+                failed.append(seed)
+                print(f"seed {seed}: {violation}", flush=True)
+            if done % 50 == 0 or done == given.seeds:
+                print(f"{done} of {given.seeds} histories, {len(failed)} failed, {time.monotonic() - began:.0f} s")
+    if failed:
+        return _show(min(failed), given.length, troubles)
+    return 0
+
+
+def _show(seed: int, length: int, troubles: tuple[str, ...]) -> int:
+    with quiet():
+        result: Result = run(seed, generate(seed, length, troubles))
+        if result.violation is None:
+            print(f"seed {seed}: everything held; {result.messages} entries, {result.crashes} crashes")
+            return 0
+        print(f"seed {seed}: {result.violation}")
+        print("making the history small", file=sys.stderr)
+        operations = shrink(seed, result.operations, result.violation.kind)
+        small = run(seed, operations, lines=True)
+    print(f"{len(operations)} of {len(result.operations)} operations are enough: {small.violation}")
+    print(*small.lines, sep="\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""What happens in one run: a list of operations made from a seed, each of which means something by itself.
+
+An operation names its actors by small numbers and has a seed of its own for what it draws, so that a history from which
+others were taken away can still be run: that is how one that fails is made small.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+CLIENTS = 5
+TOPICS = 4
+
+
+class Operation(NamedTuple):
+    """``then_ms`` passes afterwards; if it is negative, only so many callbacks and jobs run."""
+
+    kind: str
+    client: int
+    topic: int
+    seed: int
+    then_ms: int
+
+    def __str__(self) -> str:
+        then = f"{self.then_ms} ms" if self.then_ms >= 0 else f"{-self.then_ms} steps"
+        return f"{self.kind}(client={self.client}, topic={self.topic}, seed={self.seed}) then {then}"
+
+
+#: Kinds of operations and how often they are drawn: what clients do.
+_TRAFFIC = {
+    "produce": 30,
+    "subscribe": 12,
+    "flow": 14,
+    "acknowledge": 26,
+    "negative_acknowledge": 4,
+    "close_consumer": 2,
+    "cut": 3,
+    "read": 2,
+    "seek": 1.5,
+    "settle": 6,
+}
+#: What operators do.
+_ADMINISTRATION = {
+    "set_policies": 7,
+    "skip": 1,
+    "clear": 1,
+    "expire": 1,
+    "unsubscribe": 1,
+    "delete_topic": 0.7,
+    "unload": 1,
+    "compact": 0.7,
+    "create_namespace": 1,
+}
+#: What goes wrong; a run has some of these.
+_TROUBLES: dict[str, dict[str, float]] = {
+    "crash": {"crash": 4, "power_cut": 4, "restart": 2},
+    "disk": {"disk_full": 3, "write_errors": 2, "stall": 3},
+    "reads": {"read_errors": 3},
+    "clocks": {"wall_clock": 4},
+    "slow": {"stop_reading": 4, "read_on": 4, "go_silent": 1, "stranger": 2},
+    "hostile": {"hostile_send": 5, "hostile_acknowledge": 3, "poison": 4, "oversized_names": 3},
+    "damage": {"flip_bit": 2, "lose_segment": 1, "restart": 2},
+    "metadata": {"lose_metadata": 1.5, "restart": 1},
+}
+
+
+#: What every run may meet; the others are asked for by name.
+TROUBLES = ("crash", "disk", "reads", "clocks", "slow", "hostile")
+
+
+def generate(seed: int, length: int, troubles: tuple[str, ...] = TROUBLES) -> list[Operation]:
+    """Return the history of a seed; ``troubles`` name what may go wrong in it."""
+    rng = random.Random(f"history {seed}")
+    weights: dict[str, float] = dict(_TRAFFIC)
+    weights.update(_ADMINISTRATION)
+    for trouble, added in _TROUBLES.items():
+        if trouble not in troubles:
+            continue
+        if rng.random() < (0.7 if trouble == "crash" else 0.33):
+            for kind, weight in added.items():
+                weights[kind] = weights.get(kind, 0.0) + weight
+    kinds, likely = list(weights), list(weights.values())
+    clients, topics = rng.randint(1, CLIENTS), rng.randint(1, TOPICS)
+    operations = []
+    for kind in rng.choices(kinds, likely, k=length):
+        then = rng.choice([0, 1, 5, 20, 60, 110, 250, 1200]) if rng.random() < 0.5 else -rng.randrange(25)
+        operations.append(Operation(kind, rng.randrange(clients), rng.randrange(topics), rng.getrandbits(32), then))
+    return operations

@@ -1,0 +1,47 @@
+"""Whole brokers under everything that may happen to them keep their promises; see docs/simulation.md."""
+
+from __future__ import annotations
+
+import pytest
+
+from .history import generate
+from .model import Violation
+from .run import LENGTH, quiet, run, shrink
+from .world import World
+
+#: Always the same seeds, so that a failure is one of the change that is tested. ``scripts/simulate`` runs others.
+SEEDS = 120
+_A_TEST = 10
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, _A_TEST))
+def test_every_promise_holds(first: int) -> None:
+    with quiet():
+        for seed in range(first, first + _A_TEST):
+            violation = run(seed).violation
+            assert violation is None, f"scripts/simulate --seed {seed}: {violation}"
+
+
+def test_a_seed_replays_one_run_exactly() -> None:
+    with quiet():
+        for seed in (3, 7, 12):
+            first, second = run(seed), run(seed)
+            assert first.digest == second.digest
+            assert first.digest != run(seed + 100).digest
+
+
+def test_histories_meet_every_kind_of_trouble() -> None:
+    kinds = {operation.kind for seed in range(SEEDS) for operation in generate(seed, LENGTH)}
+    does = {name.removeprefix("do_") for name in dir(World) if name.startswith("do_")}
+    assert kinds == does - {"flip_bit", "lose_segment", "lose_metadata"}
+
+
+def test_a_failing_history_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    def clear(self: World, *_: object) -> None:
+        raise Violation("a test", "clear is not allowed here")
+
+    monkeypatch.setattr(World, "do_clear", clear)
+    seed = next(seed for seed in range(SEEDS) if any(one.kind == "clear" for one in generate(seed, LENGTH)))
+    with quiet():
+        operations = shrink(seed, run(seed).operations, "a test")
+    assert [operation.kind for operation in operations] == ["clear"]
