@@ -52,16 +52,19 @@ class RedeliveryCounts(dict[int, int]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._offsets = BitMap64()
+        #: None while nothing is counted: an empty bitmap takes more memory than the rest.
+        self._offsets: BitMap64 | None = None
 
     def count(self, offset: int) -> None:
         """The entry is to be delivered once more."""
         self[offset] = self.get(offset, 0) + 1
+        if self._offsets is None:
+            self._offsets = BitMap64()
         self._offsets.add(offset)
 
     def forget(self, offset: int) -> None:
         """The entry is acknowledged."""
-        if self.pop(offset, None) is not None:
+        if self._offsets is not None and self.pop(offset, None) is not None:
             self._offsets.discard(offset)
 
     def forget_up_to(self, offset: int) -> None:
@@ -74,4 +77,4 @@ class RedeliveryCounts(dict[int, int]):
     def forget_all(self) -> None:
         """The cursor was moved by hand: everything may come for the first time again."""
         self.clear()
-        self._offsets.clear()
+        self._offsets = None

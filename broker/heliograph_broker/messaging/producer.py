@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from heliograph_broker.protocol import wire_pb2 as wire
@@ -110,7 +109,7 @@ class ProducerRegistry:
     def __init__(self, topic_epoch: int = -1) -> None:
         self.connected: dict[str, Producer] = {}
         self.exclusive: Producer | None = None
-        self.waiting: deque[Producer] = deque()
+        self.waiting: list[Producer] = []
         self.topic_epoch = topic_epoch
 
     def add(self, producer: Producer, client_topic_epoch: int | None) -> bool:
@@ -185,7 +184,7 @@ class ProducerRegistry:
         if self.exclusive is producer:
             self.exclusive = None
         if self.waiting and not self.connected:
-            successor = self.waiting.popleft()
+            successor = self.waiting.pop(0)
             self._grant(successor, None)
             return successor
         return None
