@@ -143,3 +143,56 @@ def test_entries_that_were_trimmed_are_not_reported_lost(tmp_path: Path) -> None
     assert not isinstance(result, Exception)
     assert result[0].entry_id <= 1700
     store.close()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_a_start_names_what_is_lost_with_a_segment(tmp_path: Path, which: int, damaged: bool) -> None:
+    store = open_store(tmp_path / "d")
+    fill(store)
+    store._segments._open_next()
+    store.commit()
+    closed = [segment for segment in store._segments._segments if segment.runs]
+    run, path = closed[which].runs[1], closed[which].path
+    store.close()
+    if damaged:
+        path.write_bytes(b"\x55" * path.stat().st_size)
+    else:
+        path.unlink()
+    for _ in range(2):
+        store = open_store(tmp_path / "d")
+        assert store.bounds(1) == (0, ENTRIES - 1)
+        store.retain_ledgers({1: 0})
+        store.commit()
+        (lost,) = store.lost(1)
+        assert (lost.first, lost.last) == (run.first, run.last)
+        assert path.name in lost.reason
+        assert store.lost_entries() == run.last - run.first + 1
+        assert read_around(store) == ([*range(run.first), *range(run.last + 1, ENTRIES)], [(run.first, run.last)])
+        store.close()
+    # When it is wanted no more, nothing is said of it.
+    store = open_store(tmp_path / "d")
+    store.retain_ledgers({1: run.last + 1})
+    store.commit()
+    assert store.lost(1) == []
+    store.close()
+    store = open_store(tmp_path / "d")
+    assert store.lost(1) == []
+    store.close()
+
+
+def test_segments_that_left_are_not_missed_whenever_the_process_dies(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "d")
+    fill(store)
+    # Without a commit: the records of what left are as before.
+    store.trim(1, 1700)
+    for _ in range(30):
+        store.maintain()
+    store.close(drain=False)
+    store = open_store(tmp_path / "d")
+    store.retain_ledgers({1: 1700})
+    assert store.lost(1) == []
+    assert store.lost_entries() == 0
+    found = result_of(lambda done: store.read(1, 1700, ENTRIES, 1 << 30, done))
+    assert not isinstance(found, Exception)
+    store.close()

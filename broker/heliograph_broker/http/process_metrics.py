@@ -102,6 +102,11 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
         _gauge(
             "heliograph_damaged_segments", "Damaged files of messages that are kept aside.", store.damaged_segments()
         ),
+        _gauge(
+            "heliograph_lost_entries",
+            "Entries that were in segments that are missing or damaged.",
+            store.lost_entries(),
+        ),
         _gauge("heliograph_store_disk_bytes", "Disk space the data directory takes.", disk.used),
         _gauge("heliograph_store_disk_free_bytes", "Disk space that is free where the data is.", disk.free),
         _gauge("heliograph_store_disk_full", "1 if new messages are refused.", int(store.disk_full)),

@@ -10,7 +10,7 @@ import structlog
 
 from heliograph_broker.clock import Clock
 
-from . import reclaim
+from . import reclaim, segment_records
 from .damage import DamagedEntries
 from .data_dir import DataDirError
 from .disk import Disk
@@ -19,6 +19,7 @@ from .failure import lacks_space
 from .rewrite import Abandoned, Rewriting
 from .scheduler import Scheduler
 from .segment import DAMAGE, DAMAGED_SUFFIX, Segment, parse_name
+from .segment_records import MissingSegments
 
 log = structlog.get_logger(__name__)
 
@@ -49,11 +50,14 @@ class SegmentSet:
         clock: Clock,
         room: Callable[[], int],
         store_id: str,
+        records: Iterable[tuple[bytes, bytes]],
+        write_record: Callable[[bytes, bytes | None], None],
         *,
         adopt: bool,
     ) -> None:
         """``room`` returns how many bytes a copy may take now. ``adopt``: files that say no store's id are this one's.
 
+        ``records`` are those of :mod:`.segment_records`, ``write_record`` writes or deletes (None) one of them.
         Raises :class:`OSError`, ``lmdb.Error`` or, for files of another store, :class:`DataDirError`.
         """
         self._disk = disk
@@ -86,10 +90,20 @@ class SegmentSet:
         self._floors: dict[int, int] = {}
         #: Files that are damaged and kept aside, in this directory.
         self.damaged_files: list[Path] = []
-        self._last_order = 0
+        self._write_record = write_record
+        known = dict(records)
+        # A number that was used is not used again, whatever became of its file.
+        self._last_order = max((segment_records.orders(key)[1] for key in known), default=0)
         self._load()
+        present = {segment_records.key(segment.path.name): segment for segment in self._segments[:-1] if segment.runs}
+        self.missing = MissingSegments(known.items(), [each.path for each in self._segments if each.runs])
+        for key in known.keys() - present.keys() - self.missing.keys():
+            write_record(key, None)
+        for key in present.keys() - known.keys():
+            write_record(key, segment_records.encode(present[key]))
 
     def _load(self) -> None:
+        self.damaged_files.clear()
         found: list[tuple[int, int, int, Path]] = []
         for path in self._disk.files(self._directory):
             if path.suffix == DAMAGED_SUFFIX:
@@ -102,15 +116,16 @@ class SegmentSet:
                 path.with_name(path.name.removesuffix("-lock"))
             ):
                 self._disk.remove(path)
-        used = covered = 0
+        used = self._last_order
+        covered = 0
         for path in self.damaged_files:
             # What is written from now on must not be taken for it.
             used = max(used, parse_name(path.with_suffix(""))[1])
         kept: list[tuple[tuple[int, int], int]] = []
+        replaced: list[Path] = []
         for first, minus_last, minus_generation, path in sorted(found):
             if -minus_last <= covered:
-                self._disk.remove(path)
-                self._disk.remove(path.with_name(path.name + "-lock"))
+                replaced.append(path)
                 continue
             covered = -minus_last
             kept.append(((first, covered), -minus_generation))
@@ -129,12 +144,20 @@ class SegmentSet:
                 segment.load_runs()
                 self._check_identity(segment)
             except DAMAGE as error:
-                segment.close()
+                for each in [*self._segments, segment]:
+                    each.close()
                 self._set_aside(segment, str(error))
-                continue
+                self._segments.clear()
+                self._by_ledger.clear()
+                # Those in whose place it was may still be there.
+                self._load()
+                return
             self._segments.append(segment)
             for ledger_id in segment.runs:
                 self._by_ledger.setdefault(ledger_id, []).append(segment)
+        for path in replaced:
+            self._disk.remove(path)
+            self._disk.remove(path.with_name(path.name + "-lock"))
         self._last_order = max(used, covered)
         newest = self._segments[-1] if self._segments else None
         if (
@@ -175,6 +198,9 @@ class SegmentSet:
         self.damaged_files.append(segment.path.with_name(segment.path.name + DAMAGED_SUFFIX))
 
     def _open_next(self) -> None:
+        if self._segments and self._segments[-1].runs:
+            closed = self._segments[-1]
+            self._write_record(segment_records.key(closed.path.name), segment_records.encode(closed))
         order = self._last_order = self._last_order + 1
         self._segments.append(
             Segment(self._disk, self._directory, (order, order), 1, self._map_size, self._store_id, writable=True)
@@ -220,10 +246,12 @@ class SegmentSet:
         return self._leaving_bytes + sum(segment.file_bytes for segment in self._segments)
 
     def bounds(self, ledger_id: int) -> tuple[int, int] | None:
-        holders = self._by_ledger.get(ledger_id)
-        if not holders:
+        found = [(run.first, run.last) for run in (each.runs[ledger_id] for each in self.holders(ledger_id))]
+        if self.missing:
+            found += [(lost.first, lost.last) for lost in self.missing.ranges(ledger_id)]
+        if not found:
             return None
-        return holders[0].runs[ledger_id].first, holders[-1].runs[ledger_id].last
+        return min(first for first, _ in found), max(last for _, last in found)
 
     def ledgers(self) -> Iterable[int]:
         """Return the ids of all ledgers that have entries here."""
@@ -242,6 +270,9 @@ class SegmentSet:
                 if entry_id < run.first <= self._floors.get(ledger_id, 0):
                     return segment, run.first
                 raise DamagedEntries(ledger_id, entry_id, run.first - 1, "no segment has them")
+        lost = self.missing.covering(ledger_id, entry_id)
+        if lost is not None:
+            raise DamagedEntries(ledger_id, entry_id, lost.last, lost.reason)
         return None
 
     def holders(self, ledger_id: int) -> Sequence[Segment]:
@@ -364,6 +395,8 @@ class SegmentSet:
 
     def _retire(self, segment: Segment) -> None:
         """Unlink a segment that nobody finds any more, when those who still read it are ready."""
+        if segment.runs:
+            self._write_record(segment_records.key(segment.path.name), None)
         self._leaving_bytes += segment.file_bytes
         self._leaving[segment] = None
 
@@ -428,6 +461,7 @@ class SegmentSet:
         """Put ``successor`` where ``sources`` were; what was trimmed while it was made is dead in it too."""
         at = self._segments.index(sources[0])
         self._segments[at : at + len(sources)] = [successor]
+        self._write_record(segment_records.key(successor.path.name), segment_records.encode(successor))
         for source in sources:
             for ledger_id, run in source.runs.items():
                 # Only a run that was trimmed says where: an untouched one says nothing of those before it.

@@ -12,8 +12,9 @@ import structlog
 
 from heliograph_broker.clock import Clock
 
+from . import segment_records
 from .backup import METADATA_NAME, SEGMENTS_PREFIX, Backup, BackupError, Source
-from .damage import DamagedEntries
+from .damage import DamagedEntries, LostRange
 from .data_dir import WAY_ON, DataDir, DataDirError
 from .disk import Disk, RealDisk
 from .entry import Entry, EntryHeader
@@ -60,6 +61,8 @@ class LedgerStore(GroupCommit):
         new_epoch: int,
         new_identity: Identity,
     ) -> None:
+        # What is written before there is a group to write it with.
+        self._early_records: dict[bytes, bytes | None] | None = {}
         try:
             metadata = open_metadata(data_dir.disk, data_dir.metadata, _METADATA_MAP_BYTES)
         except DAMAGE as error:
@@ -74,6 +77,8 @@ class LedgerStore(GroupCommit):
                 clock,
                 self._room,
                 self.identity.store_id,
+                _records(metadata, segment_records.PREFIX),
+                self._write_record,
                 adopt=data_dir.format is None or not data_dir.format.store_id,
             )
             # Last: a start that did not come to this begins the upgrade again.
@@ -83,6 +88,9 @@ class LedgerStore(GroupCommit):
             metadata.close()
             raise
         super().__init__(data_dir, metadata, segments, scheduler, disk_reserve_bytes)
+        early, self._early_records = self._early_records, None
+        for key, value in early.items():
+            self._write_record(key, value)
         self._closed = False
         self._backup: Backup | None = None
         self._dying = DyingLedgers(Tombstone.ledger_of(key) for key, _ in self.scan(Tombstone.PREFIX))
@@ -314,13 +322,16 @@ class LedgerStore(GroupCommit):
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the committed metadata records whose key begins with ``prefix``, in order. For start-up."""
-        with self._metadata.begin() as txn, txn.cursor() as cursor:
-            more = cursor.set_range(prefix)
-            records = []
-            while more and cursor.key().startswith(prefix):
-                records.append((bytes(cursor.key()), bytes(cursor.value())))
-                more = cursor.next()
-        yield from records
+        yield from _records(self._metadata, prefix)
+
+    def lost(self, ledger_id: int) -> list[LostRange]:
+        """Return what a ledger has lost with segments that are missing or cannot be opened."""
+        return self._segments.missing.ranges(ledger_id)
+
+    def lost_entries(self) -> int:
+        """Return how many entries that are still wanted were in segments that are missing or cannot be opened."""
+        missing = self._segments.missing
+        return sum(lost.last - lost.first + 1 for ledger in missing.ledgers() for lost in missing.ranges(ledger))
 
     # -- copying ---------------------------------------------------------------------------------------------
 
@@ -400,6 +411,16 @@ class LedgerStore(GroupCommit):
                 self._dying.discard(ledger_id)
                 self.delete(Tombstone(ledger_id).record_key)
         self.quarantined = unknown
+        missing = self._segments.missing
+        for name in missing.keep(kept):
+            self._write_record(segment_records.key(name), None)
+        if missing:
+            log.error(
+                "segments are missing or damaged; what was only there is lost, the rest is served",
+                segments=sorted(missing.runs)[:20],
+                ledgers=len(list(missing.ledgers())),
+                entries=self.lost_entries(),
+            )
         if unknown:
             log.error(
                 "ledgers that nothing refers to are kept in quarantine; see 'heliograph store --help'",
@@ -407,6 +428,14 @@ class LedgerStore(GroupCommit):
                 bytes=sum(unknown.values()),
                 first=sorted(unknown)[:20],
             )
+
+    def _write_record(self, key: bytes, value: bytes | None) -> None:
+        if self._early_records is not None:
+            self._early_records[key] = value
+        elif value is None:
+            self.delete(key)
+        else:
+            self.put(key, value)
 
     def trim(self, ledger_id: int, below_entry: int) -> None:
         """Let entries below ``below_entry`` go; their space comes back in the background."""
@@ -500,3 +529,13 @@ def _identify(data_dir: DataDir, metadata: lmdb.Environment, new: Identity) -> I
         log.warning("the disk is full: the directory keeps its older format until a start finds room")
         return Identity("", 0)
     return new
+
+
+def _records(metadata: lmdb.Environment, prefix: bytes) -> list[tuple[bytes, bytes]]:
+    records = []
+    with metadata.begin() as txn, txn.cursor() as cursor:
+        more = cursor.set_range(prefix)
+        while more and cursor.key().startswith(prefix):
+            records.append((bytes(cursor.key()), bytes(cursor.value())))
+            more = cursor.next()
+    return records
