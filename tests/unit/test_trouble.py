@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,10 @@ def core(tmp_path: Path) -> Iterator[Core]:
 
 def _boom(*args: Any, **kwargs: Any) -> Any:
     raise RuntimeError("boom")
+
+
+def _no_space(*args: Any) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _filled(core: Core, name: str, policies: Policies | None = None, entries: int = 3) -> Subscription:
@@ -146,6 +152,25 @@ def test_a_receipt_that_cannot_be_sent_keeps_no_other_client_waiting(
     core.publish(good, sequence_id=1)
     core.commit()
     assert len(fine.receipts) == 2
+
+
+def test_an_error_that_cannot_be_sent_leaves_no_gap(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    broken, fine, reader = Client(), Client(), Client()
+    core.consumer(subscription, SHARED, reader, permits=10)
+    monkeypatch.setattr(broken, "send_publish_error", _boom)
+    bad, good = core.producer(topic, broken, "bad"), core.producer(topic, fine, "good")
+    with monkeypatch.context() as full:
+        full.setattr(core.store, "_write_entries", _no_space)
+        core.publish(bad, sequence_id=1)
+        core.publish(good, sequence_id=2)
+        core.commit()
+    assert [error[0] for error in fine.errors] == [2]
+    core.publish(good, sequence_id=3)
+    core.commit()
+    assert [receipt[0] for receipt in fine.receipts] == [3]
+    assert [(entry.offset, entry.entry_id) for _, entry, _, _ in reader.messages] == [(0, 0)]
 
 
 def test_delayed_messages_of_other_topics_come_in_time(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:

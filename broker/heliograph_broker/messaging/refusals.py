@@ -6,6 +6,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from heliograph_broker.storage.entry import Entry
 
     from .producer import Producer
@@ -34,10 +36,10 @@ class Refusals:
         first = self._waiting[0][0]
         return [entry for entry in entries if entry.offset < first]
 
-    def tell(self, offset: int) -> None:
-        """Send the refusals that were waiting for the entries before ``offset``."""
+    def tell(self, offset: int, send: Callable[[Producer, int, int, str], None]) -> None:
+        """Have the refusals sent that were waiting for the entries before ``offset``."""
         while self._waiting and self._waiting[0][0] <= offset:
             _, producer, sequence_id, server_error, message = self._waiting.popleft()
             if not self._waiting:
                 self._waiting = None
-            producer.sink.send_publish_error(producer.producer_id, sequence_id, server_error, message)
+            send(producer, sequence_id, server_error, message)

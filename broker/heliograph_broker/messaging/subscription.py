@@ -74,6 +74,7 @@ class Subscription(Acknowledgments):
         "properties",
         "rate_limited",
         "record_key",
+        "recorded_mark",
         "redelivery_counts",
         "skipped_entries",
         "skipped_messages",
@@ -99,6 +100,8 @@ class Subscription(Acknowledgments):
         self.name = name
         self.record_key = records.cursor_key(str(topic.name), name)
         self.durable = durable
+        #: The mark-delete position in the record taken last: no trim point may be durable ahead of it.
+        self.recorded_mark = cursor.mark_delete
         self.properties = properties or {}
         self.created_ms = created_ms
         self.dispatcher: Dispatcher | None = None
@@ -404,8 +407,11 @@ class Subscription(Acknowledgments):
                 finished(PersistenceError(f"cannot read entry header: {result}"))
                 return
             if generation == self.generation and not self.closed:
-                total_messages, total_bytes = result
-                self.cursor.reset(offset - 1, total_messages, total_bytes)
+                if offset < topic.first_offset:
+                    # Trimmed meanwhile: behind the trim point a cursor would never move on.
+                    self.cursor.reset(topic.first_offset - 1, topic.trimmed_messages, topic.trimmed_bytes)
+                else:
+                    self.cursor.reset(offset - 1, *result)
                 self.expiry.restart()
                 topic.quota.moved_back()
                 self.redelivery_counts.forget_all()
@@ -438,6 +444,7 @@ class Subscription(Acknowledgments):
     def encode_record(self, version: int) -> bytes:
         """Return what is kept of a durable subscription."""
         record = self.cursor.to_record(self.properties, self.created_ms)
+        self.recorded_mark = self.cursor.mark_delete
         if self.view is not None:
             record.owed_from = self.view.owed_from
         record.version = version

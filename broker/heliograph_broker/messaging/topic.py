@@ -272,7 +272,7 @@ class Topic(SubscribedLog):
         """Tell a producer that an entry is not stored, after the receipts of what came before it."""
         self._refused.add(self._next_offset, producer, sequence_id, server_error, message)
         if not self._in_flight:
-            self._refused.tell(self._next_offset)
+            self._refused.tell(self._next_offset, self._send_error)
 
     def entries_durable(self, entries: list[Entry]) -> None:
         """A group is synced: send the receipts, then offer the entries to every subscription."""
@@ -314,7 +314,7 @@ class Topic(SubscribedLog):
                 producer.sink.send_receipts(producer, of_producer)
             except Exception as error:
                 host.containment.noted(self, "send receipts", error)
-        self._refused.tell(last.offset + 1)
+        self._refused.tell(last.offset + 1, self._send_error)
         if self.closed:
             return
         self.host.look_at(self)
@@ -326,20 +326,28 @@ class Topic(SubscribedLog):
 
     def entries_failed(self, entries: list[Entry], error: Exception) -> None:
         """The store could not keep ``entries``; everything submitted after them fails too, so no gap arises."""
-        for _ in entries:
-            producer, sequence_id, _ = self._in_flight.popleft()
-            producer.sink.send_publish_error(
-                producer.producer_id, sequence_id, wire.PersistenceError, f"the entry could not be stored: {error}"
-            )
-        self._refused.tell(entries[-1].offset + 1)
-        if not self._in_flight:
+        in_flight = self._in_flight
+        failed = [in_flight.popleft() for _ in entries]
+        # The topic's own state first, as when they are durable.
+        if not in_flight:
             self._next_offset = self.end_offset
             self._next_messages = self.total_messages
             self._next_bytes = self.total_bytes
             self._fit_ledgers_to(self.end_offset)
             self.ledgers_changed()
-            if self.deduplication is not None:
-                self.deduplication.entries_failed()
+        reason = f"the entry could not be stored: {error}"
+        for producer, sequence_id, _ in failed:
+            self._send_error(producer, sequence_id, wire.PersistenceError, reason)
+        self._refused.tell(entries[-1].offset + 1, self._send_error)
+        if not in_flight and self.deduplication is not None:
+            self.deduplication.entries_failed()
+
+    def _send_error(self, producer: Producer, sequence_id: int, server_error: int, message: str) -> None:
+        """Tell a producer that an entry is not stored; whatever raises there, the others are told, too."""
+        try:
+            producer.sink.send_publish_error(producer.producer_id, sequence_id, server_error, message)
+        except Exception as error:
+            self.host.containment.noted(self, "send errors", error)
 
     # -- subscriptions ---------------------------------------------------------------------------------------
 
@@ -475,6 +483,9 @@ class Topic(SubscribedLog):
             if cursor.mark_delete < offset - 1:
                 # Only a cursor that is not durable can be behind: what it had not read is gone for it.
                 subscription.acknowledge_trimmed(offset - 1, *totals)
+            if subscription.durable and subscription.recorded_mark < offset - 1:
+                # What it acknowledged may be written only later, when all of an acknowledgment is looked up.
+                self.records.changed(subscription)
         first = self.ledgers[0]
         store = self.host.store
 

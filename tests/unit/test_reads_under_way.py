@@ -1,0 +1,94 @@
+"""What comes between a step and the read it waits for: a trim, a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from heliograph_broker.messaging.errors import BrokerError
+from heliograph_broker.messaging.housekeeping import LOOK_INTERVAL_MS
+from heliograph_broker.messaging.subscription import AckId, Subscription
+from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.resources.policies import Policies, Retention
+
+from tests.support.core import Client, Core
+
+
+class HeldReads:
+    """Keeps the reads of a core back until they are let go."""
+
+    def __init__(self, core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.held: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        self._scheduler = core.store._scheduler
+        monkeypatch.setattr(self._scheduler, "read", lambda job, done: self.held.append((job, done)))
+
+    def let_go(self) -> None:
+        while self.held:
+            job, done = self.held.pop(0)
+            done(job())
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Core]:
+    opened = Core(tmp_path / "d", ledger_max_entries=10)
+    yield opened
+    opened.close()
+
+
+def keep(core: Core, retention: Retention) -> None:
+    core.broker.set_namespace_policies("public/default", Policies(retention=retention))
+    core.commit()
+
+
+def filled(core: Core, entries: int) -> tuple[Topic, Subscription]:
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    producer = core.producer(topic, Client())
+    for sequence_id in range(entries):
+        core.publish(producer, sequence_id=sequence_id)
+    core.commit()
+    return topic, subscription
+
+
+def test_a_seek_back_goes_no_further_than_what_is_kept_when_it_ends(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(core, Retention(60_000, -1))
+    topic, subscription = filled(core, 6)
+    subscription.clear_backlog(lambda error: None)
+    core.advance(1000)
+    assert topic.first_offset == 0
+    errors: list[BrokerError | None] = []
+    reads = HeldReads(core, monkeypatch)
+    subscription.seek(2, None, errors.append)
+    core.advance(60_000)
+    assert topic.first_offset == 6
+    reads.let_go()
+    core.commit()
+    assert errors == [None]
+    assert (subscription.cursor.mark_delete, subscription.backlog_messages, subscription.backlog_bytes) == (5, 0, 0)
+    core.restart()
+    assert core.broker.figures.healed_invariants == {}
+
+
+def test_what_is_acknowledged_before_a_look_up_is_durable_with_the_trim_it_allows(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(core, Retention(0, 0))
+    topic, subscription = filled(core, 6)
+    core.broker.flush_records()
+    core.commit()
+    # Of the last one only the store knows the size.
+    del topic.tail[5]
+    reads = HeldReads(core, monkeypatch)
+    subscription.acknowledge(None, [AckId(*topic.position(offset)) for offset in (0, 1, 2, 5)], None)
+    assert len(reads.held) == 1
+    # As any publish does.
+    topic.host.look_at(topic)
+    core.advance(LOOK_INTERVAL_MS)
+    core.advance(LOOK_INTERVAL_MS)
+    assert topic.first_offset == 3
+    core.crash()
+    assert core.broker.figures.healed_invariants == {}
