@@ -31,6 +31,7 @@ RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
     "max_connections_per_address": (0, None),
     "max_handles_per_connection": (0, None),
     "reserved_descriptors": (0, None),
+    "scrub_bytes_per_s": (0, None),
     # The beginning of a frame is kept beside it, so it must take many.
     "receive_buffer_bytes": (16 * _KIB, None),
     "max_pending_publish_bytes": (1, None),
@@ -80,6 +81,10 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     """Payload of recent entries kept in memory for consumers that keep up, all topics together."""
     segment_bytes: int = 128 * _MIB
     """A payload file is closed and a new one begun at about this size."""
+    scrub_bytes_per_s: int = 4 * _MIB
+    """What is stored is read and verified again and again, so much a second, a quarter beside traffic; 0: never."""
+    scrub_interval_s: float = 7 * 86_400.0
+    """Verifying everything begins again after so long, at the earliest."""
     disk_reserve_bytes: int = 64 * _MIB
     """New messages are refused when less than this would stay free on the disk; acknowledgements still go on."""
     ledger_max_entries: int = 50_000
@@ -128,7 +133,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         if self.metrics_level not in METRICS_LEVELS:
             levels = ", ".join(METRICS_LEVELS)
             raise ValueError(f"metrics_level: '{self.metrics_level}' is out of range; valid: {levels}")
-        for name in ("keep_alive_interval_s", "handshake_timeout_s", "close_timeout_s"):
+        for name in ("keep_alive_interval_s", "handshake_timeout_s", "close_timeout_s", "scrub_interval_s"):
             value = getattr(self, name)
             if not value > 0:
                 raise ValueError(f"{name}: {value} is out of range; valid: above 0")

@@ -76,6 +76,8 @@ class Standalone:
             disk=self._disk,
             new_epoch=self._rng.randrange(1, MAX_EPOCH),
             new_store_id=f"{self._rng.getrandbits(128):032x}",
+            scrub_bytes_per_s=self.config.scrub_bytes_per_s,
+            scrub_interval_s=self.config.scrub_interval_s,
         )
         try:
             self.broker = Broker(self._store, self._clock, self.config, self._rng)

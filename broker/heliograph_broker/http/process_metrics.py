@@ -79,7 +79,7 @@ def _connection_blocks(binary: ConnectionFigures, http: ConnectionFigures) -> li
 def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]:
     """Return the families without labels."""
     store, cache = broker.store, broker.tail_cache
-    stats = store.stats
+    stats, scrub = store.stats, store.scrub
     build = f'{{version="{__version__}",python="{platform.python_version()}"}}'
     blocks = [
         Block("heliograph_build_info", "gauge", [("", build, 1)], "The broker's version and the Python it runs on."),
@@ -107,6 +107,14 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
             "Entries that were in segments that are missing or damaged.",
             store.lost_entries(),
         ),
+        _gauge(
+            "heliograph_scrub_progress",
+            "Share of the data the scrub under way has read; 1 between two.",
+            scrub.progress,
+        ),
+        _gauge("heliograph_scrub_damaged_ranges", "Runs of damaged entries found by the scrub.", len(scrub.damaged)),
+        Block("heliograph_scrub_bytes_total", "counter", [("", "", scrub.bytes_read)], "Bytes the scrub has verified."),
+        Block("heliograph_scrub_passes_total", "counter", [("", "", scrub.passes)], "Scrubs that came to their end."),
         _gauge("heliograph_store_disk_bytes", "Disk space the data directory takes.", disk.used),
         _gauge("heliograph_store_disk_free_bytes", "Disk space that is free where the data is.", disk.free),
         _gauge("heliograph_store_disk_full", "1 if new messages are refused.", int(store.disk_full)),

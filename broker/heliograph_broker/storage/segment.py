@@ -16,7 +16,7 @@ import lmdb
 
 from . import chunk
 from .chunk import KEY
-from .damage import DamagedEntries
+from .damage import DamagedEntries, LostRange
 from .disk import Disk
 from .entry import Entry, EntryHeader
 from .environment import open_writable
@@ -433,6 +433,33 @@ class Segment:
                 else:
                     low = middle + 1
         return low
+
+    def scrub(self, at: bytes | None, max_bytes: int) -> tuple[bytes | None, int, list[LostRange]]:
+        """Verify chunks from the key ``at`` on (None: all) until ``max_bytes`` were read.
+
+        Return the key to go on from (None: that was all), the bytes that were read and what is damaged. Raises
+        :class:`lmdb.Error` that says nothing of the entries.
+        """
+        damaged: list[LostRange] = []
+        size = 0
+        with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
+            ledger_id, first = KEY.unpack(at or SEGMENT_KEY)
+            try:
+                more = cursor.first() if at is None else cursor.set_range(at)
+                while more and size < max_bytes:
+                    if cursor.key() != SEGMENT_KEY:
+                        ledger_id, first = KEY.unpack(cursor.key())
+                        size += len(cursor.value())
+                        if not chunk.is_sound(cursor.key(), cursor.value()):
+                            until = first + chunk.likely_count(cursor.value()) - 1
+                            damaged.append(LostRange(ledger_id, first, until, _UNSUMMED))
+                    more = cursor.next()
+                return (bytes(cursor.key()) if more else None), size, damaged
+            except _UNSOUND as error:
+                # There is no way to the chunks behind that.
+                run = self.runs.get(ledger_id)
+                last = first if run is None else run.last
+                return None, size, [*damaged, LostRange(ledger_id, first, last, f"pages are damaged: {error}")]
 
     def keep_aside(self) -> None:
         """Take the segment's file out of use under another name, for inspection. Raises :class:`OSError`."""

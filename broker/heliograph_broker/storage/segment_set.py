@@ -285,6 +285,15 @@ class SegmentSet:
             segment.acquire()
         return list(self._segments)
 
+    def closed(self) -> Sequence[Segment]:
+        """Return the segments that are written no more, in the order of their numbers."""
+        return self._segments[:-1]
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no entries were written between the last two calls of :meth:`maintain`."""
+        return self._quiet
+
     # -- space -----------------------------------------------------------------------------------------------
 
     def bytes_by_ledger(self) -> dict[int, int]:

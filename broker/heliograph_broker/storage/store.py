@@ -22,6 +22,7 @@ from .failure import StorageFull, StoreFailed, lacks_space
 from .group_commit import GroupCommit, open_metadata
 from .identity import Identity, format_text, of_metadata, stamp
 from .scheduler import InlineScheduler, LoopScheduler, Scheduler
+from .scrub import Scrub
 from .segment import DAMAGE, Segment
 from .segment_set import SegmentSet
 from .tombstones import DyingLedgers, Tombstone
@@ -50,6 +51,8 @@ class LedgerStore(GroupCommit):
     Of one ledger, entries are appended in the order of their ids, and ``total_bytes`` grows from one to the next by
     exactly the size of its frame: live bytes are counted from it.
     """
+
+    scrub: Scrub
 
     def __init__(
         self,
@@ -116,12 +119,14 @@ class LedgerStore(GroupCommit):
         disk: Disk | None = None,
         new_epoch: int = 0,
         new_store_id: str = "0" * 32,
+        scrub_bytes_per_s: int = 0,
+        scrub_interval_s: float = 7 * 86400.0,
     ) -> LedgerStore:
         """Open or create the store in ``data_dir``; the store ends ``scheduler`` from here on.
 
         ``new_epoch`` (0 to :data:`MAX_EPOCH` - 1) is part of every ledger id of a store that has none yet: drawn by
         chance, ids of different stores differ. ``new_store_id`` (128 bits in hexadecimal) is the store's if it has none
-        yet. Raises :class:`DataDirError`.
+        yet. For the scrub's rate and interval see :mod:`.scrub`. Raises :class:`DataDirError`.
         """
         if not 0 <= new_epoch < MAX_EPOCH:
             raise ValueError(f"an epoch of {new_epoch}; valid: 0 to {MAX_EPOCH - 1}")
@@ -133,7 +138,9 @@ class LedgerStore(GroupCommit):
             raise
         try:
             new_identity = Identity(new_store_id, clock.now_ms())
-            return cls(directory, clock, scheduler, segment_bytes, disk_reserve_bytes, new_epoch, new_identity)
+            store = cls(directory, clock, scheduler, segment_bytes, disk_reserve_bytes, new_epoch, new_identity)
+            store.scrub = Scrub(clock, scheduler, scrub_bytes_per_s, scrub_interval_s)
+            return store
         except DataDirError:
             directory.close()
             scheduler.close()
@@ -479,6 +486,7 @@ class LedgerStore(GroupCommit):
         if self._dying and self.failure is None:
             self._bury()
         self._segments.maintain(self._metadata_bytes, pressed=self.disk_full)
+        self.scrub.look(self._segments.closed(), traffic=not self._segments.quiet)
 
     def _watch_space(self) -> None:
         """Find out whether the disk is full: without traffic no append would, neither that it is nor that it was."""
