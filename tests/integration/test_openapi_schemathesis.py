@@ -258,7 +258,8 @@ def _plain_cases(operation: Any, world: World) -> Iterator[Any]:
 def _places(operation: Any, world: World) -> list[dict[str, Any]]:
     """Return where a good request may go: PUT creates in some places, and changes what there is in others."""
     names = {parameter.name for parameter in operation.path_parameters}
-    topic = "parts" if operation.path.endswith("/partitions") else "orders"
+    last = operation.path.rpartition("/")[2]
+    topic = "parts" if last == "partitions" or last.startswith("partitioned-") else "orders"
     there = {name: value for name, value in world.path_parameters("persistent", topic).items() if name in names}
     return [there, there | _new(there)] if operation.method == "put" else [there]
 
