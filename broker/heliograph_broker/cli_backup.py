@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import zlib
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -55,6 +56,7 @@ def backup(
     finally:
         partial.unlink(missing_ok=True)
     print(f"{output}: {_summary(manifest)}")
+    _warn(manifest)
 
 
 def restore(
@@ -80,6 +82,7 @@ def restore(
     except BackupError as error:
         raise CliError(str(error)) from error
     print(f"{data_dir}: {_summary(manifest)}")
+    _warn(manifest)
 
 
 async def _fetch(client: AdminClient, path: Path, *, compress: bool) -> None:
@@ -98,6 +101,11 @@ def _sync(directory: Path) -> None:
     from .storage.disk import RealDisk
 
     RealDisk().sync_directory(directory)
+
+
+def _warn(manifest: Manifest) -> None:
+    for line in manifest.damaged:
+        print(f"heliograph: damaged in the store when this backup was made: {line}", file=sys.stderr)
 
 
 def _summary(manifest: Manifest) -> str:

@@ -10,6 +10,7 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import lmdb
 import msgspec
 import pytest
 from heliograph_broker.storage.backup import Backup, BackupError
@@ -273,3 +274,23 @@ def test_a_file_that_is_no_backup_or_not_there_is_refused(tmp_path: Path) -> Non
     (tmp_path / "b.tar").write_text("hello")
     refused(tmp_path / "b.tar", tmp_path / "r", "damaged or cut short")
     refused(tmp_path / "none.tar", tmp_path / "r", "No such file")
+
+
+def test_damaged_entries_are_named_and_the_backup_is_made(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "d")
+    Load(store).fill(2, 100_000)
+    store.close()
+    (damaged,) = (tmp_path / "d" / "segments").glob("*.lmdb")
+    with (
+        lmdb.open(str(damaged), subdir=False, map_size=1 << 30) as environment,
+        environment.begin(write=True) as txn,
+        txn.cursor() as cursor,
+    ):
+        assert cursor.last()
+        key, value = cursor.item()
+        assert txn.put(key, value[:-1] + bytes([value[-1] ^ 1]))
+    store = open_store(tmp_path / "d")
+    finish(begin(store), tmp_path / "b.tar")
+    store.close()
+    (line,) = check(tmp_path / "b.tar").damaged
+    assert line.startswith(f"segments/{damaged.name}: entries of ledger 2 from ")

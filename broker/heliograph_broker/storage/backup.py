@@ -6,8 +6,9 @@ in them; entries that were committed in between are ahead of the metadata, as af
 traffic goes on is what these transactions see.
 
 The copy is a tar: ``FORMAT``, ``metadata.lmdb``, ``segments/*.lmdb``, and last ``MANIFEST.json`` with the size and the
-SHA-256 of each. LMDB writes an environment into a pipe page by page, so neither disk nor memory is needed for it; how
-long it will be, which a tar says before each file, follows from the pages in use.
+SHA-256 of each. Every chunk is verified on the way; what is damaged is named there. LMDB writes an environment into a
+pipe page by page, so neither disk nor memory is needed for it; how long it will be, which a tar says before each file,
+follows from the pages in use.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ from typing import NamedTuple
 
 import lmdb
 import msgspec
+import structlog
+
+from . import chunk
+from .identity import SEGMENT_KEY
+
+log = structlog.get_logger(__name__)
 
 FORMAT_NAME = "FORMAT"
 METADATA_NAME = "metadata.lmdb"
@@ -54,6 +61,8 @@ class Manifest(msgspec.Struct):
     begun_ms: int
     """Wall-clock time (ms since 1970): everything with a receipt from before is in it."""
     files: dict[str, BackedUpFile]
+    damaged: list[str] = []
+    """What was damaged already in the store, a line each: it is in the backup as it was."""
 
 
 class Source(NamedTuple):
@@ -119,7 +128,20 @@ class Backup:
         yield _padding(len(content))
         self._manifest.files[name] = BackedUpFile(len(content), hashlib.sha256(content).hexdigest())
 
+    def _verify(self, source: Source) -> None:
+        """Note what of a segment is damaged."""
+        with source.transaction.cursor() as cursor:
+            for key, value in cursor.iternext():
+                if key == SEGMENT_KEY or chunk.is_sound(memoryview(key), memoryview(value)):
+                    continue
+                ledger_id, first = chunk.KEY.unpack(key)
+                line = f"{source.name}: entries of ledger {ledger_id} from {first} on do not have their checksum"
+                log.error("a backup has damaged entries", segment=source.name, ledger=ledger_id, first=first)
+                self._manifest.damaged.append(line)
+
     def _environment(self, source: Source) -> Iterator[bytes]:
+        if source.name.startswith(SEGMENTS_PREFIX):
+            self._verify(source)
         stat = source.transaction.stat(source.environment.open_db())
         pages = _META_PAGES + stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
         expected = pages * stat["psize"]

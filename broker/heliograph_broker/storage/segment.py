@@ -272,7 +272,7 @@ class Segment:
 
     def begin(self) -> lmdb.Transaction | None:
         """Return a read transaction, or None if nothing was ever written here; between acquire and release."""
-        return None if self._env is None else self._env.begin()
+        return None if self._env is None else self._env.begin(buffers=True)
 
     def probe(self) -> None:
         """Begin to write, if anything ever was, and write nothing. Raises what the environment says."""
