@@ -133,6 +133,25 @@ def test_a_segment_that_says_no_store_is_adopted_only_from_an_older_format(tmp_p
         open_store(tmp_path / "d")
 
 
+def test_a_segment_whose_id_is_damaged_is_served(tmp_path: Path) -> None:
+    fill(tmp_path / "d")
+    for file in segments(tmp_path / "d"):
+        with lmdb.open(str(file), subdir=False, map_size=1 << 30) as environment, environment.begin(write=True) as txn:
+            value = txn.get(identity.SEGMENT_KEY)
+            assert value is not None
+            assert txn.put(identity.SEGMENT_KEY, b"c" + value[1:])
+    assert entries_of(tmp_path / "d") == list(range(600))
+
+
+def test_a_damaged_record_of_a_segment_stops_nobody(tmp_path: Path) -> None:
+    fill(tmp_path / "d")
+    for key, value in ((b"store/segment/x", b"\x90"), (b"store/segment/00000001-00000001-0001.lmdb", b"\xc1")):
+        store = open_store(tmp_path / "d")
+        store.put(key, value)
+        store.close()
+    assert entries_of(tmp_path / "d") == list(range(600))
+
+
 def test_segments_without_format_are_refused(tmp_path: Path) -> None:
     fill(tmp_path / "d")
     (tmp_path / "d" / "FORMAT").unlink()

@@ -9,8 +9,11 @@ All functions here only look, but for :func:`stamp`.
 
 from __future__ import annotations
 
+import struct
+
 import lmdb
 import msgspec
+from crc32c import crc32c
 
 #: What this version writes.
 FORMAT_VERSION = 3
@@ -21,6 +24,9 @@ _STORE = "store"
 _METADATA_KEY = b"store/identity"
 #: In a segment: before every ledger, as none has the id 0.
 SEGMENT_KEY = bytes(16)
+#: In place of an id that was damaged: the entries behind it may well be whole.
+UNREADABLE = "unreadable"
+_SUM = struct.Struct(">I")
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -67,10 +73,27 @@ def of_metadata(environment: lmdb.Environment) -> Identity | None:
 
 
 def of_segment(environment: lmdb.Environment) -> str | None:
-    """Return the id of the store a segment belongs to, None if it does not say. Raises :class:`lmdb.Error`."""
+    """Return the id of the store a segment belongs to, :data:`UNREADABLE` or None if it does not say.
+
+    Raises :class:`lmdb.Error`.
+    """
     with environment.begin() as transaction:
         value = transaction.get(SEGMENT_KEY)
-    return None if value is None else bytes(value).decode(errors="replace")
+    return None if value is None else parse_segment_value(value)
+
+
+def segment_value(store_id: str) -> bytes:
+    """Return what a segment says of its store: the id and its CRC32-C."""
+    encoded = store_id.encode()
+    return encoded + _SUM.pack(crc32c(encoded))
+
+
+def parse_segment_value(value: bytes | memoryview) -> str:
+    """Return the id that a segment says, :data:`UNREADABLE` if it is damaged."""
+    encoded = bytes(value[: -_SUM.size])
+    if bytes(value[-_SUM.size :]) != _SUM.pack(crc32c(encoded)):
+        return UNREADABLE
+    return encoded.decode()
 
 
 def stamp(environment: lmdb.Environment, identity: Identity) -> None:

@@ -20,7 +20,7 @@ from .damage import DamagedEntries, LostRange
 from .disk import Disk
 from .entry import Entry, EntryHeader
 from .environment import open_writable
-from .identity import SEGMENT_KEY
+from .identity import SEGMENT_KEY, parse_segment_value, segment_value
 
 T = TypeVar("T")
 #: Says of a chunk's key and value whether they are what was written.
@@ -148,7 +148,7 @@ class Segment:
         environment = self.disk.open_environment(path, self._map_size, lock=False, sync=False)
         if self.store_id:
             with environment.begin(write=True) as txn:
-                txn.put(SEGMENT_KEY, self.store_id.encode())
+                txn.put(SEGMENT_KEY, segment_value(self.store_id))
         return environment
 
     def adopt(self) -> None:
@@ -157,7 +157,7 @@ class Segment:
         environment = self.disk.open_environment(self.path, self._map_size, lock=False)
         try:
             with environment.begin(write=True) as txn:
-                txn.put(SEGMENT_KEY, self.store_id.encode())
+                txn.put(SEGMENT_KEY, segment_value(self.store_id))
         finally:
             environment.close()
         self.found_store_id = self.store_id
@@ -175,7 +175,7 @@ class Segment:
         with environment.begin(buffers=True) as txn, txn.cursor() as cursor:
             found = cursor.first()
             if found and cursor.key() == SEGMENT_KEY:
-                self.found_store_id = bytes(cursor.value()).decode(errors="replace")
+                self.found_store_id = parse_segment_value(cursor.value())
                 found = cursor.next()
             while found:
                 ledger_id, first = KEY.unpack(cursor.key())
@@ -212,7 +212,7 @@ class Segment:
         with self.environment().begin(write=True) as txn, txn.cursor() as cursor:
             empty = not cursor.last()
             if empty and self.store_id:
-                cursor.put(SEGMENT_KEY, self.store_id.encode())
+                cursor.put(SEGMENT_KEY, segment_value(self.store_id))
             # Appending fills pages which inserting would split in two halves.
             append = empty or bytes(cursor.key()) < items[0][0]
             cursor.putmulti(items, append=append)

@@ -11,9 +11,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from .damage import LostRange
 from .segment import Segment, parse_name
+
+log = structlog.get_logger(__name__)
 
 PREFIX = b"store/segment/"
 #: Ledger, first and last entry.
@@ -29,6 +32,20 @@ def orders(record_key: bytes) -> tuple[int, int]:
     """Return the first and last number of the segment that a record is of. Raises :class:`ValueError`."""
     first, last, _ = parse_name(Path(record_key.removeprefix(PREFIX).decode()))
     return first, last
+
+
+def sound(records: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return the records that make sense; the others are logged."""
+    found: dict[bytes, bytes] = {}
+    for record_key, value in records:
+        try:
+            orders(record_key)
+            msgspec.msgpack.decode(value, type=_Runs)
+        except ValueError as error:
+            log.error("the record of a segment is damaged", key=str(record_key), error=str(error))
+        else:
+            found[record_key] = value
+    return found
 
 
 def encode(segment: Segment) -> bytes:

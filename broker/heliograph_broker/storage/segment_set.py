@@ -16,6 +16,7 @@ from .data_dir import DataDirError
 from .disk import Disk
 from .entry import Entry
 from .failure import lacks_space
+from .identity import UNREADABLE
 from .rewrite import Abandoned, Rewriting
 from .scheduler import Scheduler
 from .segment import DAMAGE, DAMAGED_SUFFIX, Segment, parse_name
@@ -91,7 +92,7 @@ class SegmentSet:
         #: Files that are damaged and kept aside, in this directory.
         self.damaged_files: list[Path] = []
         self._write_record = write_record
-        known = dict(records)
+        known = segment_records.sound(records)
         # A number that was used is not used again, whatever became of its file.
         self._last_order = max((segment_records.orders(key)[1] for key in known), default=0)
         self._load()
@@ -171,6 +172,9 @@ class SegmentSet:
     def _check_identity(self, segment: Segment) -> None:
         found = segment.found_store_id
         if found == self._store_id or not self._store_id or not (found or segment.runs):
+            return
+        if found == UNREADABLE:
+            log.error("a segment's id is damaged; the file is taken for one of this store", path=str(segment.path))
             return
         if found is None and self._adopt:
             try:
