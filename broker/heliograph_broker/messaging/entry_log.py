@@ -53,7 +53,7 @@ class LedgerInfo:
     setting the machine's clock must not close it.
     """
 
-    __slots__ = ("base_bytes", "base_offset", "created_ms", "entries", "ledger_id", "opened_ms", "shift_ms")
+    __slots__ = ("base_bytes", "base_offset", "closed", "created_ms", "entries", "ledger_id", "opened_ms", "shift_ms")
 
     def __init__(
         self,
@@ -64,7 +64,11 @@ class LedgerInfo:
         entries: int = 0,
         base_bytes: int = 0,
         shift_ms: int = 0,
+        *,
+        closed: bool = False,
     ) -> None:
+        #: Whether the next entry begins another ledger, however little is in this one.
+        self.closed = closed
         self.ledger_id = ledger_id
         self.base_offset = base_offset
         self.created_ms = created_ms
@@ -115,8 +119,16 @@ class EntryLog:
         for ledger in record.ledgers:
             opened_ms = monotonic_ms(clock) - max(0, clock.now_ms() - ledger.created_ms - ledger.shift_ms)
             self.ledgers.append(
+                # Nothing is appended to it any more, as in Pulsar: if its last entries were lost with a file, ids that
+                # clients hold would be given again.
                 LedgerInfo(
-                    ledger.ledger_id, base, ledger.created_ms, opened_ms, ledger.entries, shift_ms=ledger.shift_ms
+                    ledger.ledger_id,
+                    base,
+                    ledger.created_ms,
+                    opened_ms,
+                    ledger.entries,
+                    shift_ms=ledger.shift_ms,
+                    closed=True,
                 )
             )
             base += ledger.entries
@@ -213,6 +225,8 @@ class EntryLog:
         """The broker's clock was moved by ``ms``: what was received keeps its age."""
         for ledger in self.ledgers:
             ledger.shift_ms += ms
+            # Its entries were stamped before the clock was moved: it gets no others.
+            ledger.closed = True
         self.last_receive_ms += ms
         self._index_ledgers()
         self.ledgers_changed()

@@ -230,8 +230,7 @@ class Topic(SubscribedLog):
             self._chunk_comes()
         ledgers = self.ledgers
         taken_at = self.host.clock.monotonic()
-        # One whose entries were stamped before the clock was moved gets no others.
-        if not ledgers or ledgers[-1].shift_ms or self.must_roll(ledgers[-1], round(taken_at * 1000)):
+        if not ledgers or ledgers[-1].closed or self.must_roll(ledgers[-1], round(taken_at * 1000)):
             self._roll_ledger(now)
         ledger = ledgers[-1]
         entry = Entry(
