@@ -13,6 +13,7 @@ from .cli_brokers import brokers_app, clusters_app
 from .cli_messages import consume, produce
 from .cli_namespaces import namespaces_app
 from .cli_standalone import standalone
+from .cli_store import store_app
 from .cli_support import CliError, list_whole_sentences
 from .cli_tenants import tenants_app
 from .cli_topics import topics_app
@@ -34,6 +35,7 @@ for name, group in (
     ("topics", topics_app),
     ("brokers", brokers_app),
     ("clusters", clusters_app),
+    ("store", store_app),
 ):
     list_whole_sentences(group)
     app.add_typer(group, name=name)

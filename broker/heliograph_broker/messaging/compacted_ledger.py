@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from heliograph_broker.storage.damage import DamagedEntries
-from heliograph_broker.storage.entry import Entry
+from heliograph_broker.storage.entry import Entry, EntryHeader
 
 if TYPE_CHECKING:
     from heliograph_broker.storage.store import LedgerStore
@@ -55,6 +55,23 @@ def pack(source: CompactedEntry, ledger_id: int, entry_id: int, total_bytes: int
         entry.offset,
         total_bytes + len(frame),
         frame,
+    )
+
+
+def is_compacted(header: EntryHeader, opening: bytes) -> bool:
+    """Return whether an entry, whose frame begins with ``opening``, is one of a compacted ledger, by how it looks.
+
+    What was published begins with a magic number or the size of its metadata; here that comes behind the totals that
+    the entry had in its topic.
+    """
+    if len(opening) < _PREFIX.size:
+        return False
+    messages, total_bytes, size, bitmap = _PREFIX.unpack_from(opening)
+    return bool(
+        header.messages <= messages < 1 << 48
+        and size <= total_bytes < 1 << 56
+        and bitmap <= (header.messages + 7) // 8
+        and header.size <= size + _PREFIX.size + bitmap
     )
 
 

@@ -1,0 +1,387 @@
+"""``heliograph store``: a data directory that no broker uses, looked into, verified and rescued."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from .cli_figures import new_table, readable_size
+from .cli_support import CliError, console, format_count, usage_error
+
+if TYPE_CHECKING:
+    from .messaging.claims import Claims
+    from .storage.inspection import Contents
+    from .storage.salvage import Salvage
+
+store_app = typer.Typer(
+    help="Look into, verify and rescue a data directory that no broker uses.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A broker's --data-dir; stop that broker first.")]
+Ledgers = Annotated[list[int], typer.Argument(metavar="LEDGER...", help="Ids, as 'heliograph store check' shows.")]
+
+
+@store_app.command()
+def check(directory: Directory) -> None:
+    """Show what a data directory holds and what is wrong with it. Nothing in it is changed.
+
+    It compares FORMAT, metadata and segments with each other: whose they are, whether every ledger that a topic names
+    is there, and whether there are any that no topic names. Messages themselves are verified by 'store scrub'.
+
+    Exit code: 0 nothing is wrong, 1 something is (one line each: what, what it means, what to do), 2 the directory
+    cannot be read.
+
+    \b
+    Examples:
+      heliograph store check heliograph-data
+    """
+    from .messaging.offline_check import check as check_contents
+
+    with _inspected(directory) as (contents, claims):
+        findings = check_contents(contents, claims)
+        _print_summary(contents, claims)
+    for finding in findings:
+        print(f"- {finding}")
+    print(f"{directory}: {len(findings)} found" if findings else f"{directory}: nothing is wrong")
+    if findings:
+        raise typer.Exit(1)
+
+
+@store_app.command()
+def scrub(
+    directory: Directory,
+    rate: Annotated[
+        str | None, typer.Option("--rate", metavar="SIZE", help="Read at most so much a second, as in 50M.")
+    ] = None,
+) -> None:
+    """Read every stored message and compare it with its checksum. Nothing is changed.
+
+    Each range of entries that is damaged is named with its segment, ledger and topic. Chunks that a version before
+    checksums wrote are only checked for their sizes; a running broker gives them checksums as it rewrites them.
+
+    Exit code: 0 everything is as it was written, 1 something is damaged, 2 the directory cannot be read.
+
+    \b
+    Examples:
+      heliograph store scrub heliograph-data
+      heliograph store scrub heliograph-data --rate 50M
+    """
+    from .resources.sizes import parse_size
+    from .storage.damage import LostRange
+
+    try:
+        a_second = parse_size(rate) if rate is not None else 0
+    except ValueError as error:
+        usage_error(f"--rate {rate!r}: {error}")
+    if rate is not None and a_second <= 0:
+        usage_error(f"--rate {rate!r} should be more than 0, as in 50M")
+    damaged = verified = 0
+    with _inspected(directory) as (contents, claims):
+        with _progress("verifying", sum(file.size for file in contents.segments)) as advance:
+            due = time.monotonic()
+            for file in contents.segments:
+                name = file.path.relative_to(directory)
+                if file.problem:
+                    damaged += 1
+                    print(f"- {name}: {file.problem}; 'heliograph store salvage' looks for what is left in it")
+                    advance(file.size)
+                    continue
+                done = 0
+                for found in file.verify():
+                    if isinstance(found, LostRange):
+                        damaged += 1
+                        whose = _whose(claims, found.ledger_id, found.last)
+                        entries = f"entries {found.first} to {found.last} of ledger {found.ledger_id}"
+                        print(f"- {name}: {entries} ({whose}): {found.reason}")
+                        continue
+                    done += found
+                    advance(found)
+                    if a_second:
+                        due = max(due, time.monotonic() - 1) + found / a_second
+                        time.sleep(max(0.0, due - time.monotonic()))
+                verified += done
+                advance(file.size - done)
+        if contents.metadata_problem:
+            damaged += 1
+            print(f"- metadata.lmdb: {contents.metadata_problem}; see 'heliograph store check {directory}'")
+    files = f"{readable_size(verified)} in {len(contents.segments)} segments verified"
+    print(f"{directory}: {files}, {f'{damaged} damaged' if damaged else 'nothing is damaged'}")
+    if damaged:
+        raise typer.Exit(1)
+
+
+@store_app.command()
+def salvage(
+    directory: Directory,
+    to: Annotated[Path, typer.Option("--to", metavar="NEWDIR", help="Where to; empty, or not there yet.")],
+    adopt_all: Annotated[
+        bool, typer.Option("--adopt", help="Make ledgers that no topic names topics, too, instead of keeping them.")
+    ] = False,
+) -> None:
+    """Copy everything that can be read into a new data directory, on which a broker starts. DIR is never changed.
+
+    Every message is verified by its checksum. What cannot be read is named. Segments that a broker set aside are
+    searched, too, and pages behind damaged ones. If metadata.lmdb is lost, nobody knows topics and subscriptions any
+    more: each ledger becomes a topic persistent://public/salvaged/ledger-<id>, for any client to read, which keeps
+    everything. If a part of it is lost, the topics that are still known keep everything, too, until you set their
+    retention again.
+
+    Exit code: 0 everything was readable, 1 something is missing in NEWDIR or nothing could be written, 2 DIR cannot be
+    read.
+
+    \b
+    Examples:
+      heliograph store salvage heliograph-data --to rescued
+      heliograph standalone --data-dir rescued
+    """
+    from .storage.salvage import Salvage, SalvageError
+
+    inside, outside = to.resolve(), directory.resolve()
+    if inside == outside or outside in inside.parents:
+        usage_error(f"--to {to} lies in {directory}, which is not to be changed; name a place beside it")
+    with _inspected(directory) as (contents, claims):
+        if contents.format is None and (contents.format_text or "").startswith("heliograph "):
+            _unreadable(f"{directory} has format '{contents.format_text}'; use the version of Heliograph that wrote it")
+        own = [file for file in [*contents.segments, *contents.spare] if not contents.is_foreign(file)]
+        others = [file for file in contents.segments if contents.is_foreign(file)]
+        try:
+            salvaging = Salvage(own, others)
+            try:
+                complete = _salvage(salvaging, contents, claims, to, adopt_all=adopt_all)
+            finally:
+                salvaging.close()
+        except (SalvageError, OSError) as error:
+            raise CliError(str(error)) from error
+    if not complete:
+        raise typer.Exit(1)
+
+
+@store_app.command()
+def adopt(directory: Directory, ledgers: Ledgers) -> None:
+    """Make topics of ledgers that no topic names: persistent://public/salvaged/ledger-<id>, which keep everything.
+
+    \b
+    Examples:
+      heliograph store check heliograph-data
+      heliograph store adopt heliograph-data 4711
+    """
+    from .clock import SystemClock
+    from .messaging.claims import adoption, topic_of
+    from .storage.damage import DamagedEntries
+
+    with _inspected(directory) as (contents, claims):
+        _require_quarantined(contents, claims, ledgers)
+        added: dict[bytes, bytes] = {}
+        for ledger_id in ledgers:
+            try:
+                header, frame = contents.beginning(ledger_id)
+            except DamagedEntries as error:
+                raise CliError(f"{error}; use 'heliograph store salvage --adopt'") from error
+            records = adoption(ledger_id, header, frame, contents.records | added, SystemClock().now_ms())
+            if records is None:
+                raise CliError(
+                    f"ledger {ledger_id} is what a compaction left: its entries are not messages by themselves"
+                )
+            added |= records
+        _put(contents, added)
+    for ledger_id in ledgers:
+        print(topic_of(ledger_id))
+
+
+@store_app.command()
+def drop(directory: Directory, ledgers: Ledgers) -> None:
+    """Let ledgers go that no topic names. Their messages are gone for good when the broker has started.
+
+    \b
+    Examples:
+      heliograph store check heliograph-data
+      heliograph store drop heliograph-data 4711
+    """
+    from .storage.tombstones import Tombstone
+
+    with _inspected(directory) as (contents, claims):
+        _require_quarantined(contents, claims, ledgers)
+        tombstones = [Tombstone(ledger_id) for ledger_id in ledgers]
+        _put(contents, {tombstone.record_key: tombstone.encode_record(0) for tombstone in tombstones})
+    print(f"{directory}: {len(set(ledgers))} of its ledgers go when the broker starts")
+
+
+def _salvage(salvaging: Salvage, contents: Contents, claims: Claims, to: Path, *, adopt_all: bool) -> bool:
+    """Salvage, and say what was and what was not; return whether everything was readable."""
+    from .clock import SystemClock
+    from .messaging.claims import Claims, adoption, keep_everything, topic_of
+    from .messaging.offline_check import gaps, lost
+    from .storage.identity import Identity
+
+    with _progress("searching", salvaging.total_bytes) as advance:
+        found = salvaging.search(advance)
+    problems: list[str] = []
+    records, why = _records(contents)
+    if why:
+        problems.append(f"metadata.lmdb: {why}")
+        records = keep_everything(records)
+        claims = Claims(records)
+    now_ms = SystemClock().now_ms()
+    adopted: list[int] = []
+    for ledger_id, ledger in found.items():
+        if ledger_id in claims.ledgers or ledger_id in claims.tombstones or not (why or adopt_all):
+            continue
+        added = adoption(ledger_id, ledger.first, ledger.opening, records, now_ms)
+        if added is not None:
+            adopted.append(ledger_id)
+            records |= added
+    kept = [ledger_id for ledger_id in found if ledger_id not in claims.tombstones or ledger_id in claims.ledgers]
+    size = sum(found[ledger_id].size for ledger_id in kept)
+    ranges = {ledger_id: found[ledger_id].ranges for ledger_id in kept}
+    expected = contents.expected()
+    unreadable: list[tuple[int, int, int]] = []
+    for ledger_id, there in ranges.items():
+        last = max(end for _, end in [*expected.get(ledger_id, ()), *there])
+        unreadable += [(ledger_id, *gap) for gap in gaps(there, there[0][0], last)]
+    wanted = [(ledger_id, first, last, claim.topic) for ledger_id, claim, first, last in lost(ranges, expected, claims)]
+    unreadable += [(ledger_id, first, last) for ledger_id, first, last, _ in wanted if ledger_id not in ranges]
+    with _progress("writing", size) as advance:
+        salvaging.write(to, kept, records, unreadable, Identity(secrets.token_hex(16), now_ms), advance)
+    for ledger_id, first, last, topic in wanted:
+        problems.append(f"entries {first} to {last} of ledger {ledger_id} ({topic}) cannot be read")
+    for ledger_id, first, last in unreadable:
+        if ledger_id not in claims.ledgers:
+            problems.append(f"entries {first} to {last} of ledger {ledger_id} cannot be read")
+    for path, pieces in salvaging.unsound.items():
+        problems.append(f"{path.relative_to(contents.path)}: {pieces} damaged pieces were left out")
+    for ledger_id in sorted(salvaging.clashing):
+        problems.append(f"ledger {ledger_id} is in a segment of another store, too; that one was left out")
+    for problem in problems:
+        print(f"- {problem}")
+    for ledger_id in adopted:
+        print(
+            f"+ ledger {ledger_id} is the topic {topic_of(ledger_id)}: {format_count(found[ledger_id].entries)} entries"
+        )
+    unknown = [ledger_id for ledger_id in kept if ledger_id not in claims.ledgers and ledger_id not in adopted]
+    if unknown:
+        shown = ", ".join(map(str, unknown[:10]))
+        print(
+            f"{len(unknown)} ledgers that no topic names are kept in quarantine ({shown}); see 'heliograph store adopt'"
+        )
+    entries = sum(found[ledger_id].entries for ledger_id in kept)
+    print(
+        f"{to}: {format_count(entries)} entries, {readable_size(size)}, {len(kept)} ledgers, "
+        f"{len(claims.topics) + len(adopted)} topics; start a broker on it with "
+        f"'heliograph standalone --data-dir {to}'"
+    )
+    return not problems
+
+
+def _records(contents: Contents) -> tuple[dict[bytes, bytes], str]:
+    """Return the records to take over, and why those are not all, if so."""
+    said = "" if contents.format is None else contents.format.store_id
+    found = "" if contents.identity is None else contents.identity.store_id
+    if said and found and said != found and any(file.store_id == said for file in contents.segments):
+        return {}, f"it belongs to the store {found}, the segments to the store {said}; none of it was taken"
+    if said and not found and not contents.metadata_problem:
+        return dict(contents.records), "it belongs to no store; what it says may be of another time"
+    return dict(contents.records), contents.metadata_problem
+
+
+def _require_quarantined(contents: Contents, claims: Claims, ledgers: list[int]) -> None:
+    """Raises :class:`CliError` unless no topic names any of the ledgers, and they are there."""
+    from .messaging.offline_check import quarantined
+
+    if not contents.has_metadata:
+        raise CliError(f"metadata.lmdb: {contents.metadata_problem}; use 'heliograph store salvage'")
+    there = {found.ledger_id for found in quarantined(contents, claims)}
+    for ledger_id in ledgers:
+        if ledger_id in claims.ledgers:
+            raise CliError(f"ledger {ledger_id} belongs to {claims.ledgers[ledger_id].topic}")
+        if ledger_id not in there:
+            known = ", ".join(map(str, sorted(there)[:10])) or "none"
+            raise CliError(f"no ledger {ledger_id} is in quarantine; there: {known}")
+
+
+def _put(contents: Contents, records: dict[bytes, bytes]) -> None:
+    import lmdb
+
+    from .storage.inspection import put_records
+
+    try:
+        put_records(contents, records)
+    except (lmdb.Error, OSError) as error:
+        raise CliError(f"cannot write to {contents.metadata_path}: {error}") from error
+
+
+def _print_summary(contents: Contents, claims: Claims) -> None:
+    from .messaging.offline_check import quarantined
+
+    identity = contents.identity
+    said = "missing" if contents.format_text is None else f"'{contents.format_text.splitlines()[0][:40]}'"
+    print(f"FORMAT      {said}, store {contents.store_id or 'without an id'}")
+    whose = "" if identity is None or identity.store_id == contents.store_id else f", store {identity.store_id}"
+    records = f"{format_count(len(claims.topics))} topics, {format_count(len(claims.cursors))} subscriptions"
+    print(f"metadata    {readable_size(contents.metadata_bytes)}, {records}{whose}")
+    stored = contents.stored()
+    unknown = quarantined(contents, claims)
+    named = sum(ledger_id in claims.ledgers for ledger_id in stored)
+    dying = sum(ledger_id in claims.tombstones for ledger_id in stored)
+    print(
+        f"ledgers     {format_count(len(stored))} stored: {named} of topics, {dying} being deleted, "
+        f"{len(unknown)} in quarantine; {len(claims.ledgers)} named by topics"
+    )
+    table = new_table("SEGMENT", ">SIZE", ">LEDGERS", ">ENTRIES", "STATE")
+    for file in [*contents.segments, *contents.spare]:
+        entries = sum(run.last - run.first + 1 for run in file.runs.values())
+        state = "foreign" if contents.is_foreign(file) else "damaged" if file.problem else "ok"
+        if file in contents.spare:
+            state = "set aside" if file.problem else "replaced by another one"
+        table.add_row(file.path.name, readable_size(file.size), str(len(file.runs)), format_count(entries), state)
+    if table.row_count:
+        console().print(table)
+
+
+def _whose(claims: Claims, ledger_id: int, last: int) -> str:
+    claim = claims.ledgers.get(ledger_id)
+    if claim is None:
+        return "being deleted" if ledger_id in claims.tombstones else "of no topic"
+    if last < claim.first:
+        return f"{claim.topic}, which needs them no more"
+    return f"compacted, of {claim.topic}" if claim.compacted else claim.topic
+
+
+@contextmanager
+def _inspected(directory: Path) -> Iterator[tuple[Contents, Claims]]:
+    """Give what a directory holds, while no broker can use it; end with exit code 2 if it cannot be read."""
+    from .messaging.claims import Claims
+    from .storage.inspection import InspectionError, inspect, unused
+
+    try:
+        with unused(directory):
+            contents = inspect(directory)
+            yield contents, Claims(contents.records)
+    except InspectionError as error:
+        _unreadable(str(error))
+
+
+def _unreadable(message: str) -> NoReturn:
+    print(f"heliograph: {message}", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar on a terminal, nothing elsewhere; the function given is called with how many bytes more are done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda more: progress.advance(task, more)
