@@ -9,6 +9,7 @@ from crc32c import crc32c
 from heliograph_broker.messaging.producer import Producer
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.storage.damage import DamagedEntries
+from heliograph_broker.storage.entry import EntryHeader
 
 from tests.support.core import Core
 
@@ -63,6 +64,11 @@ def test_the_search_goes_on_behind_entries_that_are_damaged(tmp_path: Path) -> N
 
     core.store.read_headers = damaged  # type: ignore[method-assign]
     found: list[int] = []
-    topic.scan_headers(lambda headers: found.extend(offset for offset, _ in headers or ()))
+
+    def keep(headers: list[tuple[int, EntryHeader]] | Exception | None) -> None:
+        assert not isinstance(headers, Exception)
+        found.extend(offset for offset, _ in headers or ())
+
+    topic.scan_headers(keep)
     assert found == [1, 2]
     core.close()

@@ -227,16 +227,28 @@ class Acknowledgments:
         return None
 
     def acknowledge_up_to(
-        self, offset: int, done: Done | None, *, counted: Callable[[int], None] | None = None
+        self,
+        offset: int,
+        done: Done | None,
+        *,
+        counted: Callable[[int], None] | None = None,
+        failed: Callable[[BrokerError], None] | None = None,
     ) -> None:
         """Acknowledge every entry up to and including ``offset`` (cumulative ack, expiry, eviction, clear).
 
-        ``counted`` is told, perhaps in several steps, how many messages that newly acknowledges.
+        ``counted`` is told, perhaps in several steps, how many messages that newly acknowledges. ``failed`` is told
+        why the rest is not acknowledged, as ``done`` is, of whom others wait for the disk.
         """
-        self._acknowledge_from(self.cursor.mark_delete + 1, min(offset, self.topic.end_offset - 1), done, counted)
+        last = min(offset, self.topic.end_offset - 1)
+        self._acknowledge_from(self.cursor.mark_delete + 1, last, done, counted, failed or done)
 
     def _acknowledge_from(
-        self, first: int, offset: int, done: Done | None, counted: Callable[[int], None] | None
+        self,
+        first: int,
+        offset: int,
+        done: Done | None,
+        counted: Callable[[int], None] | None,
+        failed: Callable[[BrokerError], None] | None,
     ) -> None:
         """Acknowledge the entries ``first..offset``: everything before ``first`` has been seen to.
 
@@ -258,11 +270,11 @@ class Acknowledgments:
                 if counted is not None:
                     counted(cursor.acked_messages - before)
                 # Where the last one is lost that was to be acknowledged, the others are not yet.
-                self._acknowledge_from(first if contiguous else lost[0] + 1, offset, done, counted)
+                self._acknowledge_from(first if contiguous else lost[0] + 1, offset, done, counted, failed)
                 return
             if isinstance(headers, Exception) or not headers:
-                if done is not None:
-                    done(PersistenceError(f"cannot read entry headers: {headers or 'none is stored'}"))
+                if failed is not None:
+                    failed(PersistenceError(f"cannot read entry headers: {headers or 'none is stored'}"))
                 return
             if generation != self.generation or self.closed:
                 self.acked(done)
@@ -277,14 +289,14 @@ class Acknowledgments:
             else:
                 if contiguous:
                     # An ack came in between: now entry by entry.
-                    self._acknowledge_from(first, offset, done, counted)
+                    self._acknowledge_from(first, offset, done, counted, failed)
                     return
                 for at, messages, size, _, _ in headers:
                     self.acknowledge_entry(at, messages, size, None)
             if counted is not None:
                 counted(cursor.acked_messages - before)
             if headers[-1][0] < offset:
-                self._acknowledge_from(headers[-1][0] + 1, offset, done, counted)
+                self._acknowledge_from(headers[-1][0] + 1, offset, done, counted, failed)
             else:
                 self.acked(done)
 

@@ -238,16 +238,19 @@ class Deduplication:
         """Take over the stored snapshot and read the metadata of the entries behind it, if that is still to be done."""
         if self._stored is None:
             return
-        record = msgspec.msgpack.decode(self._stored, type=records.DeduplicationRecord)
-        self._stored = None
+        durable = msgspec.msgpack.decode(self._stored, type=records.DeduplicationRecord).sequence_ids
         topic = self._topic
-        durable = self._durable = record.sequence_ids
+        entries = 0
         for metadata in topic.metadata_from(self._covered, _metadata_of):
-            self._since_snapshot += 1
+            entries += 1
             # Whose an unreadable entry was, and its sequence id, nobody knows: sent again it is stored again.
             if metadata is not None and _completes_message(metadata):
                 last = _sequence_ids(metadata)[1]
                 durable[metadata.producer_name] = max(last, durable.get(metadata.producer_name, -1))
+        # A read that failed raised above, and is tried again: with some of the ids duplicates would be stored.
+        self._stored = None
+        self._durable = durable
+        self._since_snapshot += entries
         self._durable_end = topic.end_offset
         now = monotonic_ms(topic.host.clock)
         self._active_ms = dict.fromkeys(durable, now)

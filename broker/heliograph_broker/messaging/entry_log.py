@@ -435,10 +435,11 @@ class EntryLog:
                     log.error("entries are lost", topic=str(self.name), reason=str(error))
                     first = error.last_entry + 1
 
-    def scan_headers(self, callback: Callable[[list[tuple[int, EntryHeader]] | None], None]) -> None:
+    def scan_headers(self, callback: Callable[[list[tuple[int, EntryHeader]] | Exception | None], None]) -> None:
         """Call back with the offsets and headers of all entries kept now, some at a time, and with None at the end.
 
-        What is damaged is left out; at any other error, which is logged, the scan ends.
+        What is damaged is left out. Any other error, after which another scan may succeed, is given to ``callback``
+        and ends this one.
         """
         end = self.end_offset
 
@@ -455,8 +456,7 @@ class EntryLog:
                     step(base + result.last_entry + 1)
                     return
                 if isinstance(result, Exception):
-                    log.error("entry headers were not read", topic=str(self.name), error=str(result))
-                    callback(None)
+                    callback(result)
                     return
                 callback([(base + header.entry_id, header) for header in result])
                 # A read ends with its segment, and the ledger may go on in the next one.

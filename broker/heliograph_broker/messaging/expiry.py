@@ -22,7 +22,7 @@ from heliograph_broker.protocol.frames import EntryError, parse_entry
 from .batches import BatchError, is_batch, open_batch
 from .containment import first_line
 from .damaged import lost_range, received_from, skip_entry, skip_range
-from .errors import NotAllowed
+from .errors import BrokerError, NotAllowed
 from .retention import first_received_after
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ class Expiry:
             bool(pending) and (topic.ttl_ms == 0 or any(offset in topic.timed.own for offset in pending))
         )
         if point > first and not waiting and not spared and topic.dead_letter_topic is None:
-            subscription.acknowledge_up_to(point - 1, None, counted=subscription.count_expired)
+            subscription.acknowledge_up_to(point - 1, None, counted=subscription.count_expired, failed=self._not_read)
             if due and due.max() < point:
                 return
         elif point > first:
@@ -476,6 +476,14 @@ class Expiry:
         subscription.topic.host.look_at(subscription.topic)
         if done is not None:
             done(NotAllowed(f"messages could not expire: {error}"))
+
+    def _not_read(self, error: BrokerError) -> None:
+        """Of what expired as a whole nothing, or not all, could be acknowledged: see to it again later."""
+        topic = self.subscription.topic
+        log.error("messages could not expire yet", topic=str(topic.name), sub=self.subscription.name, error=str(error))
+        self._regular_from = 0
+        self._retry_ms = monotonic_ms(topic.host.clock) + RETRY_MS
+        topic.host.look_at(topic)
 
     def _expire(self, expiring: list[tuple[Entry, int]]) -> None:
         subscription = self.subscription

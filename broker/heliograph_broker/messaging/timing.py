@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from .topic import Topic
 
 
+#: The duty that :mod:`.containment` suspends when the search fails.
+FIND = "find timed entries"
+
+
 def note(topic: Topic, offset: int, entry: Entry | EntryHeader) -> None:
     """An entry that is delayed, or has a TTL of its own, is durable."""
     if entry.deliver_at_ms > entry.receive_ms:
@@ -38,11 +42,19 @@ def find(topic: Topic) -> None:
     topic.timed_known = False
     topic.may_expire = True
 
-    def found(headers: list[tuple[int, EntryHeader]] | None) -> None:
+    def again() -> None:
+        if timed is topic.timed:
+            find(topic)
+
+    def found(headers: list[tuple[int, EntryHeader]] | Exception | None) -> None:
         if timed is not topic.timed:
+            return
+        if isinstance(headers, Exception):
+            topic.host.containment.failed(topic, FIND, headers, again)
             return
         if headers is None:
             topic.timed_known = True
+            topic.host.containment.succeeded(topic, FIND)
             # What waited and could not be found waits no longer: whoever reads it will see what is wrong.
             hand_over(topic, timed.take_unknown())
             topic.host.wake_delayed(topic, topic.host.clock.now_ms())
