@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from heliograph_broker.messaging.containment import FIRST_PAUSE_MS
+from heliograph_broker.messaging.damaged import DamagedList
+from heliograph_broker.messaging.errors import BrokerError, PersistenceError
 from heliograph_broker.messaging.expiry import RETRY_MS, TTL_PROPERTY
+from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Done, Subscription
+from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.policies import Policies
+from heliograph_broker.storage.damage import DamagedEntries
 from heliograph_broker.storage.entry import EntryHeader
 from heliograph_broker.storage.store import LedgerStore
 
@@ -106,3 +112,96 @@ def test_what_has_expired_goes_though_its_sizes_could_not_be_read(core: Core, mo
     assert failed
     core.advance(RETRY_MS)
     assert core.topic().subscription("s").backlog_messages == 0
+
+
+# -- in the middle of finding out what is lost --------------------------------------------------------------------
+
+
+class ReadsApart:
+    """Reads that are done when :meth:`run` is called, as on a reader's thread: nobody waits for them to return."""
+
+    def __init__(self, core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self._asked: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
+        monkeypatch.setattr(core.store._scheduler, "read", lambda job, done: self._asked.append((job, done)))
+
+    def fail_one(self, result: object) -> None:
+        """Answer the next read by ``result``, while no header can be read that would explain it."""
+        _, done = self._asked.popleft()
+        with self._monkeypatch.context() as short:
+            short.setattr(LedgerStore, "header", _shortage)
+            done(result)
+
+    def run(self, core: Core) -> None:
+        while self._asked:
+            job, done = self._asked.popleft()
+            done(job())
+            core.commit()
+
+
+UNEXPLAINED: dict[str, object] = {"empty": [], "damaged": DamagedEntries(1, 0, 2, "a test")}
+STEPS: dict[str, Callable[[Subscription, Done], None]] = {
+    "acknowledge": lambda subscription, done: subscription.acknowledge_up_to(12, done),
+    "clear": lambda subscription, done: subscription.clear_backlog(done),
+    "seek": lambda subscription, done: subscription.seek(5, None, done),
+}
+
+
+def filled(core: Core, name: str = "t") -> Topic:
+    topic = core.topic(name)
+    topic.create_subscription("s")
+    producer = core.producer(topic)
+    for sequence_id in range(25):
+        core.publish(producer, key="k", sequence_id=sequence_id)
+    core.commit()
+    return topic
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED])
+@pytest.mark.parametrize("result", UNEXPLAINED)
+def test_a_read_that_nothing_explains_is_tried_again(
+    core: Core, monkeypatch: pytest.MonkeyPatch, result: str, kind: int
+) -> None:
+    filled(core)
+    core.restart()
+    subscription = core.topic().subscription("s")
+    reads = ReadsApart(core, monkeypatch)
+    client = Client()
+    core.consumer(subscription, kind, client, permits=100)
+    reads.fail_one(UNEXPLAINED[result])
+    core.advance(FIRST_PAUSE_MS)
+    reads.run(core)
+    assert len(client.messages) == 25
+    assert subscription.skipped_entries == 0
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("result", UNEXPLAINED)
+def test_who_waits_for_such_a_read_is_told(core: Core, monkeypatch: pytest.MonkeyPatch, result: str, step: str) -> None:
+    filled(core)
+    core.restart()
+    subscription = core.topic().subscription("s")
+    reads = ReadsApart(core, monkeypatch)
+    outcome: list[BrokerError | None] = []
+    STEPS[step](subscription, outcome.append)
+    reads.fail_one(UNEXPLAINED[result])
+    assert [type(error) for error in outcome] == [PersistenceError]
+    STEPS[step](subscription, outcome.append)
+    reads.run(core)
+    assert outcome[1:] == [None]
+
+
+@pytest.mark.parametrize("result", UNEXPLAINED)
+def test_a_compaction_that_meets_such_a_read_fails_and_lets_the_next_one_begin(
+    core: Core, monkeypatch: pytest.MonkeyPatch, result: str
+) -> None:
+    topic, other = filled(core), filled(core, "other")
+    reads = ReadsApart(core, monkeypatch)
+    topic.compaction.start()
+    with monkeypatch.context() as broken:
+        broken.setattr(DamagedList, "add", _shortage)
+        reads.fail_one(UNEXPLAINED[result])
+    assert topic.compaction.status()[0] == "ERROR"
+    other.compaction.start()
+    reads.run(core)
+    assert other.compaction.status()[0] == "SUCCESS"

@@ -266,7 +266,12 @@ class Acknowledgments:
             lost = lost_range(self.topic, begin, headers)
             if lost is not None and generation == self.generation and not self.closed:
                 before = cursor.acked_messages
-                self.skip_damaged(begin, min(lost[0], offset), lost[1])
+                try:
+                    self.skip_damaged(begin, min(lost[0], offset), lost[1])
+                except Exception as error:
+                    if failed is not None:
+                        failed(PersistenceError(f"cannot skip damaged entries: {error}"))
+                    return
                 if counted is not None:
                     counted(cursor.acked_messages - before)
                 # Where the last one is lost that was to be acknowledged, the others are not yet.

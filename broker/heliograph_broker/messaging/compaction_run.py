@@ -152,7 +152,12 @@ class CompactionRun:
 
     def _take(self, result: list[CompactedEntry] | Exception) -> None:
         """A slice is read."""
-        if self._goes_around(result):
+        try:
+            around = self._goes_around(result)
+        except Exception as error:
+            self._finish(error)
+            return
+        if around:
             self._step()
             return
         if isinstance(result, Exception) or not result:

@@ -267,6 +267,11 @@ def lost_range(topic: Topic, first: int, result: Sequence[object] | Exception) -
         return first + result.last_entry - result.first_entry, result.reason
     if isinstance(result, Exception) or result or not topic.first_offset <= first < topic.end_offset:
         return None
-    if topic.header(first) is not None:
+    try:
+        if topic.header(first) is not None:
+            return None
+        return topic.damaged.lost_run(first).last, "the entry is not in the store"
+    except Exception as error:
+        # Whoever reads tries again, as after any other read that failed.
+        log.warning("an empty read was not explained", topic=str(topic.name), error=str(error))
         return None
-    return topic.damaged.lost_run(first).last, "the entry is not in the store"

@@ -129,7 +129,11 @@ class Dispatcher:
             return
         lost = lost_range(topic, offset, result)
         if lost is not None:
-            subscription.skip_damaged(offset, *lost)
+            try:
+                subscription.skip_damaged(offset, *lost)
+            except Exception as error:
+                self.failed_to_read(error)
+                return
         if offset < topic.first_offset or subscription.cursor.is_acked(offset):
             self._once_more = self._busy
             self.notify()

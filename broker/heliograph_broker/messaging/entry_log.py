@@ -396,7 +396,12 @@ class EntryLog:
 
         def found(result: list[HeaderFacts] | Exception) -> None:
             if isinstance(result, DamagedEntries) or not result:
-                callback(self.lost_totals(offset - 1))
+                try:
+                    totals = self.lost_totals(offset - 1)
+                except Exception as error:  # of the disk, and may pass
+                    callback(error)
+                    return
+                callback(totals)
             else:
                 callback(result if isinstance(result, Exception) else (result[-1][3], result[-1][4]))
 
