@@ -12,6 +12,8 @@ from heliograph_broker.storage.damage import DamagedEntries
 from heliograph_broker.storage.entry import Entry
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
 
+from tests.support.core import Client, Core
+
 ENTRIES = 3000
 SIZE = 1024
 
@@ -196,3 +198,29 @@ def test_segments_that_left_are_not_missed_whenever_the_process_dies(tmp_path: P
     found = result_of(lambda done: store.read(1, 1700, ENTRIES, 1 << 30, done))
     assert not isinstance(found, Exception)
     store.close()
+
+
+def test_ids_of_entries_that_are_lost_without_a_trace_are_not_given_again(tmp_path: Path) -> None:
+    core = Core(tmp_path / "d")
+    topic = core.topic()
+    topic.create_subscription("s", "earliest")
+    client = Client()
+    producer = core.producer(topic, client)
+    for number in range(3):
+        core.publish(producer, sequence_id=number)
+    core.commit()
+    core.close()
+    (path,) = (tmp_path / "d" / "segments").glob("*.lmdb")
+    path.unlink()
+    core = Core(tmp_path / "d")
+    topic = core.topic()
+    again = Client()
+    core.publish(core.producer(topic, again))
+    core.commit()
+    places = {(ledger_id, entry_id) for _, ledger_id, entry_id in client.receipts}
+    assert len(places) == 3
+    assert not places & {(ledger_id, entry_id) for _, ledger_id, entry_id in again.receipts}
+    ledgers = len(topic.ledgers)
+    core.restart()
+    assert len(core.topic().ledgers) == ledgers
+    core.close()

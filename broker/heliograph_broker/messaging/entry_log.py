@@ -147,6 +147,9 @@ class EntryLog:
             # The clock was ahead, or is behind now. What comes next is behind all that in time, whatever its stamps.
             self._roll_ledger(now)
             self.last_receive_ms = now
+        elif self.host.store.lost_ends:
+            # Ids of entries that are lost were given to clients, and must not mean others.
+            self.begin_ledger()
 
     def ledgers_changed(self) -> None:
         """See that the list of ledgers is durable before what is published from now on."""

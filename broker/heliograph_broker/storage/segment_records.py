@@ -1,8 +1,9 @@
 """What every closed segment holds, in the metadata: a start notices that one is missing, and names what is lost.
 
-A segment's record is written when it is closed or has taken the place of others, and deleted when it leaves. The file
-and the record do not change in one step, which does no harm: what a record lists counts as lost only if no other file
-covers the segment's numbers, no other segment has the entries, and they are still wanted.
+A segment's record is written when it gets its first entries (then it is empty), when it is closed or has taken the
+place of others, and deleted when it leaves. The file and the record do not change in one step, which does no harm: what
+a record lists counts as lost only if no other file covers the segment's numbers, no other segment has the entries, and
+they are still wanted.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ _Runs = list[tuple[int, int, int]]
 def key(name: str) -> bytes:
     """Return the key of the record of the segment in the file ``name``."""
     return PREFIX + name.encode()
+
+
+#: Of the segment that is written: it must be there, and what it holds is not known.
+OPEN: bytes = msgspec.msgpack.encode([])
 
 
 def orders(record_key: bytes) -> tuple[int, int]:
@@ -78,6 +83,11 @@ class MissingSegments:
     def keys(self) -> set[bytes]:
         """Return the keys of the missing segments' records."""
         return {key(name) for name in self.runs}
+
+    @property
+    def open_segment(self) -> bool:
+        """Whether the segment that was written last is among them: the end of any ledger may have been in it."""
+        return [] in self.runs.values()
 
     def ledgers(self) -> Iterable[int]:
         """Return the ledgers of which something is missing."""

@@ -96,12 +96,14 @@ class SegmentSet:
         # A number that was used is not used again, whatever became of its file.
         self._last_order = max((segment_records.orders(key)[1] for key in known), default=0)
         self._load()
-        present = {segment_records.key(segment.path.name): segment for segment in self._segments[:-1] if segment.runs}
-        self.missing = MissingSegments(known.items(), [each.path for each in self._segments if each.runs])
+        present = {segment_records.key(each.path.name): each for each in self._segments if each.runs}
+        self.missing = MissingSegments(known.items(), [each.path for each in present.values()])
         for key in known.keys() - present.keys() - self.missing.keys():
             write_record(key, None)
-        for key in present.keys() - known.keys():
-            write_record(key, segment_records.encode(present[key]))
+        for key, segment in present.items():
+            is_open = segment is self._segments[-1]
+            if key not in known or (known[key] == segment_records.OPEN and not is_open):
+                write_record(key, segment_records.OPEN if is_open else segment_records.encode(segment))
 
     def _load(self) -> None:
         self.damaged_files.clear()
@@ -229,6 +231,8 @@ class SegmentSet:
         segment = self._segments[-1]
         if ledgers is not None:
             self._dirty = self._wrote = True
+            if not segment.runs:
+                self._write_record(segment_records.key(segment.path.name), segment_records.OPEN)
             segment.added(ledgers, disk_bytes)
             for ledger_id in ledgers:
                 holders = self._by_ledger.get(ledger_id)

@@ -335,6 +335,11 @@ class LedgerStore(GroupCommit):
         """Return what a ledger has lost with segments that are missing or cannot be opened."""
         return self._segments.missing.ranges(ledger_id)
 
+    @property
+    def lost_ends(self) -> bool:
+        """Whether a start found that the end of any ledger may be lost without a trace; ask before it retains."""
+        return self._segments.missing.open_segment
+
     def lost_entries(self) -> int:
         """Return how many entries that are still wanted were in segments that are missing or cannot be opened."""
         missing = self._segments.missing
@@ -419,6 +424,8 @@ class LedgerStore(GroupCommit):
                 self.delete(Tombstone(ledger_id).record_key)
         self.quarantined = unknown
         missing = self._segments.missing
+        if missing.open_segment:
+            log.error("the segment that was written last is missing or damaged; what was only there is lost")
         for name in missing.keep(kept):
             self._write_record(segment_records.key(name), None)
         if missing:
