@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.messaging.admission import check_consumer, check_new_subscription, may_auto_subscribe
 from heliograph_broker.messaging.broker import AnyTopic
@@ -38,7 +40,8 @@ def subscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None
     request = command.subscribe
     broker = session.broker
     if request.consumer_id in session.consumers:
-        session.succeed(request.request_id)
+        # Said again, perhaps before the first answer: the same holds for both.
+        broker.store.after_commit(partial(_confirm, session, request.request_id))
         return
     try:
         if request.consumer_id not in session.sought_readers:
@@ -64,12 +67,24 @@ def subscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None
     session.sought_readers.pop(request.consumer_id, None)
 
     def committed(error: Exception | None) -> None:
-        if error is not None:
-            session.send_error(request.request_id, wire.PersistenceError, f"not stored: {error}")
-        else:
-            session.succeed(request.request_id)
+        if error is not None and session.consumers.get(request.consumer_id) is consumer:
+            # Whoever asks again must not find the place taken by what was refused.
+            del session.consumers[request.consumer_id]
+            subscription = consumer.subscription
+            subscription.remove_consumer(consumer)
+            there = not topic.closed and topic.subscriptions.get(subscription.name) is subscription
+            if existing is None and there and not subscription.consumers:
+                topic.delete_subscription(subscription.name)
+        _confirm(session, request.request_id, error)
 
     broker.store.after_commit(committed)
+
+
+def _confirm(session: Session, request_id: int, error: Exception | None) -> None:
+    if error is not None:
+        session.send_error(request_id, wire.PersistenceError, f"not stored: {error}")
+    else:
+        session.succeed(request_id)
 
 
 def _attach(

@@ -30,7 +30,16 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
     broker = session.broker
     existing = session.producers.get(request.producer_id)
     if existing is not None:
-        _answer(session, existing, request.request_id, None, ready=existing in existing.topic.producers.values())
+
+        def still_durable(error: Exception | None) -> None:
+            if error is not None:
+                session.send_error(request.request_id, wire.PersistenceError, f"not stored: {error}")
+            else:
+                ready = existing in existing.topic.producers.values()
+                _answer(session, existing, request.request_id, None, ready=ready)
+
+        # Said again, perhaps before the first answer: the same holds for both.
+        broker.store.after_commit(still_durable)
         return
     session.stop_holding(request.producer_id)
     try:
@@ -89,6 +98,9 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
 
     def committed(error: Exception | None) -> None:
         if error is not None:
+            if session.producers.get(request.producer_id) is producer:
+                # Whoever asks again must not find the name taken by what was refused.
+                session.forget_producer(producer)
             session.send_error(request.request_id, wire.PersistenceError, f"not stored: {error}")
         else:
             _answer(session, producer, request.request_id, version_bytes, ready=ready)
