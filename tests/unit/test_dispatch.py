@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from heliograph_broker.http.stats import blocked
 from heliograph_broker.messaging.consumer import Consumer, KeyRange
 from heliograph_broker.messaging.errors import ConsumerAssignError, ConsumerBusy, PreconditionFailed
 from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, AckId
@@ -76,7 +77,7 @@ def test_exclusive_refuses_a_second_consumer(core: Core) -> None:
     core.consumer(subscription, EXCLUSIVE, Client())
     with pytest.raises(ConsumerBusy, match="Exclusive consumer is already connected"):
         core.consumer(subscription, EXCLUSIVE, Client(), consumer_id=2)
-    with pytest.raises(ConsumerBusy, match="is of type Exclusive"):
+    with pytest.raises(ConsumerBusy, match=r"type of 'Exclusive' is different than .* type 'Shared'"):
         core.consumer(subscription, SHARED, Client(), consumer_id=2)
 
 
@@ -162,6 +163,20 @@ def test_unacked_limit_blocks_until_an_ack(tmp_path: Path) -> None:
     assert consumer.blocked_on_unacked
     subscription.acknowledge(consumer, [AckId(*topic.position(0))], None)
     assert offsets(client) == [3]
+    core.close()
+
+
+@pytest.mark.parametrize("sub_type", [EXCLUSIVE, FAILOVER])
+def test_no_unacked_limit_blocks_where_one_consumer_is_active(tmp_path: Path, sub_type: int) -> None:
+    core = Core(tmp_path / "limited", max_unacked_per_consumer=3, max_unacked_per_subscription=3)
+    topic = core.topic()
+    client = Client()
+    subscription = topic.create_subscription("s")
+    consumer = core.consumer(subscription, sub_type, client, permits=100)
+    publish(core, topic, 6)
+    assert len(offsets(client)) == 6
+    assert not consumer.blocked_on_unacked
+    assert not blocked(subscription)
     core.close()
 
 

@@ -10,7 +10,7 @@ from heliograph_broker.messaging import inactivity
 from heliograph_broker.messaging.apply import apply_resources
 from heliograph_broker.messaging.broker import AnyTopic, Broker
 from heliograph_broker.messaging.errors import Conflict
-from heliograph_broker.messaging.subscription import SHARED
+from heliograph_broker.messaging.subscription import EXCLUSIVE, SHARED
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.manifests import parse
 from heliograph_broker.resources.names import TopicName
@@ -363,3 +363,30 @@ def test_changes_of_policies_leave_nothing_behind(core: Core) -> None:
         policy(core, expires_ms=10_000 + number)
     assert len(core.broker.inactivity._queue) == 1
     assert len(core.broker.inactivity._queue._heap) < 100
+
+
+# -- readers that do not return ------------------------------------------------------------------------------
+
+
+def test_a_reader_that_does_not_return_after_a_seek_leaves_nothing(core: Core) -> None:
+    topic = core.topic()
+    reader = topic.create_subscription("r", durable=False)
+    core.consumer(reader, EXCLUSIVE, Client())
+    reader.seek(0, None, lambda error: None)
+    core.advance(inactivity.RETURN_WITHIN_MS - 1)
+    assert set(topic.subscriptions) == {"r"}
+    core.advance(1)
+    assert not topic.subscriptions
+
+
+def test_a_reader_that_returns_after_a_seek_stays_until_it_leaves(core: Core) -> None:
+    topic = core.topic()
+    reader = topic.create_subscription("r", durable=False)
+    core.consumer(reader, EXCLUSIVE, Client())
+    reader.seek(0, None, lambda error: None)
+    core.advance(inactivity.RETURN_WITHIN_MS // 2)
+    again = core.consumer(reader, EXCLUSIVE, Client())
+    core.advance(2 * inactivity.RETURN_WITHIN_MS)
+    assert set(topic.subscriptions) == {"r"}
+    reader.remove_consumer(again)
+    assert not topic.subscriptions

@@ -8,6 +8,8 @@ Each has a period (ms) in which nothing may have happened:
   retention's time is over for what the topic may hold; what stays only as long as its ledger keeps no topic.
 - ``subscription_expiration_ms`` (Pulsar's): a durable subscription that has no consumers and is not sought.
 
+A reader that was moved by hand and does not return within :data:`RETURN_WITHIN_MS` goes without any policy.
+
 A partitioned topic goes as a whole, once all its partitions may. Periods begin anew when the broker starts, and go by
 monotonic time: setting the machine's clock must not delete anything. Nothing is polled: each topic is looked at when
 it may be due, and what happened since tells when to look again.
@@ -35,6 +37,8 @@ log = structlog.get_logger(__name__)
 #: Returns when a topic may go if nothing happens from now on (monotonic ms), None if it does not.
 Due = Callable[["AnyTopic", int], int | None]
 CAUGHT_UP = "delete_when_subscriptions_caught_up"
+#: How long a reader may take to connect again after a seek, ms. Official clients wait at most a minute between tries.
+RETURN_WITHIN_MS = 120_000
 
 
 def in_use(topic: AnyTopic) -> bool:
@@ -81,8 +85,10 @@ def inactivity_ms(topic: AnyTopic, now_ms: int) -> int | None:
 
 def subscription_expiry_ms(subscription: Subscription, now_ms: int) -> int | None:
     """Return when a subscription may go if nothing happens from now on, None if it never does."""
+    if not subscription.durable:
+        return None if subscription.consumers else subscription.last_used_ms + RETURN_WITHIN_MS
     period = subscription.topic.effective.subscription_expiration_ms
-    if period is None or not subscription.durable or not subscription.takes_part:
+    if period is None or not subscription.takes_part:
         return None
     if subscription.consumers:
         return now_ms + period
@@ -93,9 +99,10 @@ def next_due_ms(broker: Broker, topic: AnyTopic, now_ms: int) -> int | None:
     """Return when :func:`apply` may have something to do with the topic next; None if no policy says so."""
     dues = [_whole_due(broker, topic, due_of, now_ms) for due_of in (expiry_ms, inactivity_ms)]
     period = topic.effective.subscription_expiration_ms
-    if period is not None and isinstance(topic, Topic):
-        # One that is created later is due later than this.
-        dues.append(now_ms + period)
+    if isinstance(topic, Topic):
+        if period is not None:
+            # One that is created later is due later than this.
+            dues.append(now_ms + period)
         dues += [subscription_expiry_ms(subscription, now_ms) for subscription in topic.subscriptions.values()]
     return min((due for due in dues if due is not None), default=None)
 
@@ -143,7 +150,10 @@ def apply(broker: Broker, topic: AnyTopic, now_ms: int) -> None:
             due = subscription_expiry_ms(subscription, now_ms)
             if due is not None and due <= now_ms:
                 log.info("subscription expired", topic=str(topic.name), subscription=subscription.name)
-                topic.delete_subscription(subscription.name)
+                if subscription.durable:
+                    topic.delete_subscription(subscription.name)
+                else:
+                    topic.drop_subscription(subscription)
 
 
 class InactivityWatch:

@@ -183,8 +183,9 @@ class Subscription(Acknowledgments):
 
     @property
     def may_deliver(self) -> bool:
+        """Whether consumers hold few enough messages to get more; Exclusive and Failover have no limit."""
         limit = self.max_unacked_messages
-        return limit <= 0 or self.unacked_messages < limit
+        return limit <= 0 or self.unacked_messages < limit or self.sub_type not in (SHARED, KEY_SHARED)
 
     def oldest_unacked_receive_ms(self) -> int:
         """Broker receive time (wall-clock ms) of the oldest unacknowledged entry, -1 if there is none."""
@@ -229,7 +230,8 @@ class Subscription(Acknowledgments):
             dispatcher = self._make_dispatcher(sub_type, sticky, consumer.allow_out_of_order)
         elif self.sub_type != sub_type:
             raise ConsumerBusy(
-                f"Subscription '{self.name}' is of type {self.type}, a {TYPE_NAMES[sub_type]} consumer cannot join"
+                f"Subscription is of different type. Active subscription type of '{self.type}' is different than the "
+                f"connecting consumer's type '{TYPE_NAMES[sub_type]}'."
             )
         elif isinstance(dispatcher, KeySharedDispatcher) and (
             dispatcher.sticky != sticky or dispatcher.allow_out_of_order != consumer.allow_out_of_order
@@ -389,6 +391,8 @@ class Subscription(Acknowledgments):
         self._seeks_under_way += 1
         # A reader that seeks by time subscribes again without saying where: its cursor must outlive the reconnection.
         self.disconnect_all(keep=True)
+        if not self.durable:
+            topic.host.inactivity.configured(topic)
         self.generation += 1
         if self.view is not None:
             self.view.owe(-1)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .compaction import CompactionQueue
     from .containment import Containment
     from .dead_letter import DeadLetters
+    from .inactivity import InactivityWatch
     from .rate_limits import ThrottledSubscriptions
     from .record_set import RecordWriter
     from .subscription import Subscription
@@ -24,6 +25,7 @@ class TopicHost(LogHost, Protocol):
     compactions: CompactionQueue
     containment: Containment
     throttled: ThrottledSubscriptions
+    inactivity: InactivityWatch
 
     def subscription_added(self, subscription: Subscription) -> None:
         """A subscription was created or restored: see what its topic's policies say."""
