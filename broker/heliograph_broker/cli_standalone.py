@@ -65,7 +65,7 @@ def standalone(
 
     SIGTERM or Ctrl-C ends it in good order. What it has confirmed to a client stays in the data directory, and
     the next start finds it there. One process at a time may use a data directory. If the disk fails so that nothing
-    can be kept any more, the broker ends with an error, to be started again.
+    can be stored, the broker exits with code 1, to be restarted.
 
     \b
     Examples:

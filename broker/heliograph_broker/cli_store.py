@@ -1,4 +1,4 @@
-"""``heliograph store``: a data directory that no broker uses, looked into, verified and rescued."""
+"""``heliograph store``: inspect, verify and rescue a data directory that no broker uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .storage.salvage import Salvage
 
 store_app = typer.Typer(
-    help="Look into, verify and rescue a data directory that no broker uses.",
+    help="Inspect, verify and rescue a data directory that no broker uses.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -60,7 +60,7 @@ def check(directory: Directory) -> None:
 def scrub(
     directory: Directory,
     rate: Annotated[
-        str | None, typer.Option("--rate", metavar="SIZE", help="Read at most so much a second, as in 50M.")
+        str | None, typer.Option("--rate", metavar="SIZE", help="Read at most this much a second, such as 50M.")
     ] = None,
 ) -> None:
     """Read every stored message and compare it with its checksum. Nothing is changed.
@@ -124,14 +124,17 @@ def salvage(
     directory: Directory,
     to: Annotated[Path, typer.Option("--to", metavar="NEWDIR", help="Where to; empty, or not there yet.")],
     adopt_all: Annotated[
-        bool, typer.Option("--adopt", help="Make ledgers that no topic names topics, too, instead of keeping them.")
+        bool,
+        typer.Option(
+            "--adopt", help="Make topics of ledgers that no topic names, instead of keeping them in quarantine."
+        ),
     ] = False,
 ) -> None:
     """Copy everything that can be read into a new data directory, on which a broker starts. DIR is never changed.
 
     Every message is verified by its checksum. What cannot be read is named. Segments that a broker set aside are
-    searched, too, and pages behind damaged ones. If metadata.lmdb is lost, nobody knows topics and subscriptions any
-    more: each ledger becomes a topic persistent://public/salvaged/ledger-<id>, for any client to read, which keeps
+    searched, too, and pages behind damaged ones. If metadata.lmdb is lost, topics and subscriptions are unknown:
+    each ledger becomes a topic persistent://public/salvaged/ledger-<id>, for any client to read, which keeps
     everything. If a part of it is lost, the topics that are still known keep everything, too, until you set their
     retention again.
 
@@ -199,7 +202,7 @@ def adopt(directory: Directory, ledgers: Ledgers) -> None:
 
 @store_app.command()
 def drop(directory: Directory, ledgers: Ledgers) -> None:
-    """Let ledgers go that no topic names. Their messages are gone for good when the broker has started.
+    """Delete ledgers that no topic names. The next start of the broker deletes their messages for good.
 
     \b
     Examples:
@@ -212,7 +215,7 @@ def drop(directory: Directory, ledgers: Ledgers) -> None:
         _require_quarantined(contents, claims, ledgers)
         tombstones = [Tombstone(ledger_id) for ledger_id in ledgers]
         _put(contents, {tombstone.record_key: tombstone.encode_record(0) for tombstone in tombstones})
-    print(f"{directory}: {len(set(ledgers))} of its ledgers go when the broker starts")
+    print(f"{directory}: {len(set(ledgers))} of its ledgers are deleted at the next start of the broker")
 
 
 def _salvage(salvaging: Salvage, contents: Contents, claims: Claims, to: Path, *, adopt_all: bool) -> bool:

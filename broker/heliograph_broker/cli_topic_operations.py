@@ -113,7 +113,7 @@ def partitioned_stats(
 def damaged(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
     """List the entries of a topic, or of one partition, that could not be read, and why.
 
-    Subscriptions pass over them; what is still stored of one can be looked at with `heliograph topics peek`.
+    Subscriptions skip these entries without delivering them; they are then acknowledged and in no backlog.
 
     \b
     Examples:

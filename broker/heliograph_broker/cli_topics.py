@@ -118,7 +118,7 @@ def stats(topic: TopicArgument, as_json: AsJson = False, http_url: HttpUrl = DEF
     if answer["keptByLedgerMessages"]:
         print(
             f"{format_count(answer['keptByLedgerMessages'])} messages, {readable_size(answer['keptByLedgerSize'])}, "
-            "stay only as long as their ledger: no retention is set"
+            "are kept only as long as their ledger: no retention is set"
         )
     print()
     if not answer["subscriptions"]:

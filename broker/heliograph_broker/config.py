@@ -63,28 +63,28 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     max_message_size: int = 5 * _MIB
     """Largest entry (a message, or a client's batch as it is on the wire) a producer may send."""
     keep_alive_interval_s: float = 30.0
-    """A PING goes out after so long without a word from the client; after as long again the connection is cut."""
+    """A PING is sent after this time without data from the client; after the same time again it is disconnected."""
     max_connections: int = 10_000
-    """Connections each port has at most; one more is refused. 0: as many as there are file descriptors."""
+    """Most connections of each port; one more is refused. 0: as many as there are file descriptors."""
     max_connections_per_address: int = 5_000
-    """The same for connections from one address; 0: no limit."""
+    """Most connections of each port from one address; 0: no limit."""
     max_handles_per_connection: int = 20_000
-    """Producers, consumers, readers and topic watchers of one connection; one more is refused. 0: no limit."""
+    """Most producers, consumers, readers and topic watchers of one connection; one more is refused. 0: no limit."""
     reserved_descriptors: int = 1024
-    """File descriptors that connections leave to the store, which needs three a payload file; at most half of all."""
+    """File descriptors kept for the store, which needs three for each payload file; at most half of all are kept."""
     handshake_timeout_s: float = 10.0
-    """A connection that did not send CONNECT within so long is cut."""
+    """A connection that has not sent CONNECT after this time is disconnected."""
     close_timeout_s: float = 5.0
-    """A connection the broker closes is cut when its client has not read the rest after so long."""
+    """Time a client has to read the remaining data of a connection that the broker closes."""
 
     tail_cache_bytes: int = 32 * _MIB
     """Payload of recent entries kept in memory for consumers that keep up, all topics together."""
     segment_bytes: int = 128 * _MIB
     """A payload file is closed and a new one begun at about this size."""
     scrub_bytes_per_s: int = 4 * _MIB
-    """What is stored is read and verified again and again, so much a second, a quarter beside traffic; 0: never."""
+    """Rate at which closed payload files are verified in the background, a quarter of it beside traffic; 0: never."""
     scrub_interval_s: float = 7 * 86_400.0
-    """Verifying everything begins again after so long, at the earliest."""
+    """Least time between the starts of two such verifications of everything."""
     disk_reserve_bytes: int = 64 * _MIB
     """New messages are refused when less than this would stay free on the disk; acknowledgements still go on."""
     ledger_max_entries: int = 50_000
@@ -92,7 +92,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     ledger_max_age_ms: int = 240 * _MINUTE_MS
     """A ledger that holds entries is closed at this age."""
     ledger_max_bytes: int = 2048 * _MIB
-    """A ledger is closed and a new one begun when its entries have so many bytes."""
+    """A ledger is closed and a new one begun when its entries reach this size."""
 
     max_unacked_per_consumer: int = 50_000
     """A Shared or Key_Shared consumer gets no more messages while it has so many unacknowledged; 0: no limit."""
@@ -118,7 +118,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     """Deduplication forgets a producer that was not connected for so long."""
 
     receive_buffer_bytes: int = 256 * _KIB
-    """Buffer one read from a connection's socket fills at most; one for all connections."""
+    """Size of the read buffer that all connections share: most bytes of one read from a socket."""
     max_pending_publish_bytes: int = 16 * _MIB
     """Reading from publishing connections pauses while so much was received and is not yet durable."""
     max_connection_write_bytes: int = _MIB

@@ -90,7 +90,9 @@ class Standalone:
             try:
                 await self._committed()
             except StorageFull as error:
-                log.error("the disk is full: what the start changed is written when there is room", error=str(error))
+                log.error(
+                    "the disk is full: changes made by the start are written when there is room", error=str(error)
+                )
             self._listener = Listener(self.broker, self._loop)
             await self._listener.start()
             await self._start_http()

@@ -100,7 +100,7 @@ def test_lines_of_a_file_become_messages_in_order(broker: BrokerProcess, tmp_pat
     heliograph(broker, "produce", topic, "--file", "-", text="five\n")
     shown = heliograph(broker, "topics", "stats", topic).stdout
     assert "5 messages, " in shown
-    assert " stay only as long as their ledger: no retention is set\n\nno subscriptions\n" in shown
+    assert " are kept only as long as their ledger: no retention is set\n\nno subscriptions\n" in shown
     # A new subscription begins with what comes next, so the lines are sent again for one.
     heliograph(broker, "consume", topic, "-s", "s", "-n", "0", "--timeout", "0.2")
     heliograph(broker, "produce", topic, "--file", str(lines))

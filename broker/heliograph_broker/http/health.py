@@ -40,7 +40,7 @@ async def check_ready(broker: Broker) -> None:
     since_tick = broker.clock.monotonic() - broker.ticked_at
     if since_tick > TICK_TIMEOUT_S:
         raise ApiError(
-            503, f"the last tick ended {since_tick:.0f} s ago: nothing is flushed, delivered or expired in time"
+            503, f"the broker's timer last ran {since_tick:.0f} s ago: nothing is flushed, delivered or expired in time"
         )
     if broker.store.disk_full:
         raise ApiError(503, "the disk is full: new messages are refused until space is freed")

@@ -71,8 +71,13 @@ def _connection_blocks(binary: ConnectionFigures, http: ConnectionFigures) -> li
     ]
     return [
         Block("heliograph_connections", "gauge", open_now, "Connections that are open."),
-        Block("heliograph_connections_refused_total", "counter", refused, "Connections refused for a limit."),
-        Block("heliograph_connections_cut_total", "counter", cut, "Connections the broker broke off."),
+        Block(
+            "heliograph_connections_refused_total",
+            "counter",
+            refused,
+            "Connections refused because a limit was reached.",
+        ),
+        Block("heliograph_connections_cut_total", "counter", cut, "Connections that the broker aborted, by reason."),
     ]
 
 
@@ -91,20 +96,18 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
         _gauge("heliograph_store_live_bytes", "Bytes of messages that are still wanted.", store.live_bytes()),
         _gauge(
             "heliograph_quarantined_ledgers",
-            "Ledgers on the disk that nothing refers to; they are kept.",
+            "Ledgers on the disk that no topic refers to; they are kept.",
             len(store.quarantined),
         ),
         _gauge(
             "heliograph_quarantined_bytes",
-            "Bytes of messages in ledgers that nothing refers to.",
+            "Bytes of messages in ledgers that no topic refers to.",
             sum(store.quarantined.values()),
         ),
-        _gauge(
-            "heliograph_damaged_segments", "Damaged files of messages that are kept aside.", store.damaged_segments()
-        ),
+        _gauge("heliograph_damaged_segments", "Damaged payload files that are kept aside.", store.damaged_segments()),
         _gauge(
             "heliograph_lost_entries",
-            "Entries that were in segments that are missing or damaged.",
+            "Entries not yet deleted that were in segments found missing or damaged.",
             store.lost_entries(),
         ),
         _gauge(

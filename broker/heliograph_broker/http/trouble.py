@@ -65,12 +65,12 @@ def trouble_blocks(broker: Broker) -> list[Block]:
     return [Block("heliograph_suspended", "gauge", now), Block("heliograph_duty_failures_total", "total", ever)]
 
 
-@operation("What the broker has suspended because it raised, the oldest first.", answers={200: list[Suspended]})
+@operation("Duties of the broker that failed and are suspended, the oldest first.", answers={200: list[Suspended]})
 async def get_suspended(request: web.Request) -> web.Response:
     return as_json([_suspended(each) for each in request.app[BROKER].containment.all()])
 
 
-@operation("The damaged entries of a topic, or one partition, that were found.", answers={200: Damaged})
+@operation("Damaged entries found in a topic or one partition.", answers={200: Damaged})
 async def get_damaged(request: web.Request) -> web.Response:
     damaged = one_topic(request, "A partitioned topic has no entries of its own").damaged
     return as_json(

@@ -165,7 +165,7 @@ class Containment:
         heappush(self._queue, (suspension.due_ms, self._serial, suspension))
         topic, subscription = suspension.names
         log.error(
-            "suspended",
+            "duty suspended",
             duty=duty,
             topic=topic,
             subscription=subscription,
@@ -180,7 +180,9 @@ class Containment:
         """Log and count what raised and cannot be tried again, as telling a client something: nothing is suspended."""
         self.failures[duty] = self.failures.get(duty, 0) + 1
         topic, subscription = Suspension(owner, duty, 0).names
-        log.error("failed", duty=duty, topic=topic, subscription=subscription, reason=first_line(error), exc_info=error)
+        log.error(
+            "duty failed", duty=duty, topic=topic, subscription=subscription, reason=first_line(error), exc_info=error
+        )
 
     def succeeded(self, owner: Owner, duty: str) -> None:
         """A duty was done: it is not suspended any more."""
@@ -191,7 +193,7 @@ class Containment:
         if not duties:
             del self.suspended[owner]
         topic, subscription = suspension.names
-        log.info("resumed", duty=duty, topic=topic, subscription=subscription, failures=suspension.failures)
+        log.info("duty resumed", duty=duty, topic=topic, subscription=subscription, failures=suspension.failures)
 
     def run(self) -> None:
         """Try again what has paused long enough, and forget what belonged to a deleted topic or subscription."""

@@ -123,7 +123,7 @@ class Acceptor:
             await self._loop.connect_accepted_socket(lambda: self._protocol(end), connection)
         except OSError as error:
             # The client has gone in between.
-            log.info("connection was not made", client=address, error=str(error))
+            log.info("connection setup failed", client=address, error=str(error))
             end()
             connection.close()
 

@@ -172,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
         self._end()
         within_s = self.broker.config.close_timeout_s
         self._deadline = self.listener.loop.call_later(
-            within_s, self.abort, "unread", f"its end was not read in {within_s:g} s"
+            within_s, self.abort, "unread", f"the client did not read the remaining data within {within_s:g} s"
         )
 
     def abort(self, kind: str, reason: str) -> None:
@@ -183,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         self.broker.figures.binary_connections.cut[kind] += 1
-        log.info("breaking off connection", client=self.address, reason=reason)
+        log.info("aborting connection", client=self.address, reason=reason)
         self._out, self._out_bytes = [], 0
         self._transport.abort()
         self._end()

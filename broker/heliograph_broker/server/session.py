@@ -82,7 +82,7 @@ class Session(Connection):
             action(what)
         except Exception:
             # A mistake of ours in one topic must not keep what the client has in others.
-            log.exception("not given up", client=self.address)
+            log.exception("cleanup after a closed connection failed", client=self.address)
 
     # -- answers ---------------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ class Group:
             try:
                 source.seal(self.metadata, self.durable)
             except Exception as error:
-                log.exception("records were not taken; they are tried again")
+                log.exception("records could not be encoded; they are retried")
                 self.refused = error
         self.sources.clear()
 

@@ -331,13 +331,17 @@ class GroupCommit:
         """Log what went wrong, and let the store fail if it is broken."""
         self.disk_full = isinstance(error, StorageFull)
         if outcome.metadata_error is not None:
-            log.error("metadata was not stored; it is kept", records=len(group.metadata), error=str(error))
+            log.error(
+                "metadata was not stored; it is retried with the next group",
+                records=len(group.metadata),
+                error=str(error),
+            )
         if group.entries:
             log.error("entries were not stored", entries=len(group.entries), error=str(error))
         if outcome.broken is None or self.failure is not None:
             return
         self.failure = outcome.broken
-        log.critical("the store has failed and takes nothing any more; restart the broker", error=outcome.broken)
+        log.critical("the store has failed and accepts nothing; restart the broker", error=outcome.broken)
         for callback in self._on_failure:
             callback(outcome.broken)
 

@@ -196,7 +196,7 @@ class SegmentSet:
     def _set_aside(self, segment: Segment, reason: str) -> None:
         """Keep a damaged file under another name, where nothing removes it."""
         log.error(
-            "a segment is damaged; it is set aside and what is only there is lost",
+            "a segment is damaged; its file is kept aside and entries that only it held are lost",
             path=str(segment.path),
             error=reason,
         )

@@ -419,7 +419,7 @@ class LedgerStore(GroupCommit):
                 unknown[ledger_id] = stored_bytes
         for ledger_id in kept:
             if ledger_id in self._dying:
-                log.error("a ledger in use had a tombstone; it is kept", ledger=ledger_id)
+                log.error("a ledger in use has a tombstone; the ledger is kept", ledger=ledger_id)
                 self._dying.discard(ledger_id)
                 self.delete(Tombstone(ledger_id).record_key)
         self.quarantined = unknown
@@ -430,14 +430,14 @@ class LedgerStore(GroupCommit):
             self._write_record(segment_records.key(name), None)
         if missing:
             log.error(
-                "segments are missing or damaged; what was only there is lost, the rest is served",
+                "segments are missing or damaged; entries that only they held are lost, the rest is served",
                 segments=sorted(missing.runs)[:20],
                 ledgers=len(list(missing.ledgers())),
                 entries=self.lost_entries(),
             )
         if unknown:
             log.error(
-                "ledgers that nothing refers to are kept in quarantine; see 'heliograph store --help'",
+                "ledgers that no topic refers to are kept in quarantine; see 'heliograph store --help'",
                 ledgers=len(unknown),
                 bytes=sum(unknown.values()),
                 first=sorted(unknown)[:20],
@@ -541,7 +541,7 @@ def _identify(data_dir: DataDir, metadata: lmdb.Environment, new: Identity) -> I
     except (lmdb.Error, OSError) as error:
         if data_dir.format is None or not lacks_space(error):
             raise
-        log.warning("the disk is full: the directory keeps its older format until a start finds room")
+        log.warning("the disk is full: the data directory stays in its older format until a start finds room")
         return Identity("", 0)
     return new
 

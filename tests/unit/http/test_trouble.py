@@ -59,7 +59,7 @@ async def test_not_ready_without_ticks_but_alive(
     core.clock.advance_ms(round(TICK_TIMEOUT_S * 1000) + 2000)
     status, text = await _ready(core, http)
     assert status == 503
-    assert "the last tick ended 12 s ago" in text
+    assert "the broker's timer last ran 12 s ago" in text
     assert (await http.get("/health/live")).status == 200
     core.broker.tick()
     assert (await _ready(core, http))[0] == 200
