@@ -147,9 +147,6 @@ class EntryLog:
             # The clock was ahead, or is behind now. What comes next is behind all that in time, whatever its stamps.
             self._roll_ledger(now)
             self.last_receive_ms = now
-        elif self.host.store.lost_ends:
-            # Ids of entries that are lost were given to clients, and must not mean others.
-            self.begin_ledger()
 
     def ledgers_changed(self) -> None:
         """See that the list of ledgers is durable before what is published from now on."""
@@ -310,11 +307,6 @@ class EntryLog:
             or self._next_bytes - ledger.base_bytes >= config.ledger_max_bytes
             or now_ms - ledger.opened_ms >= config.ledger_max_age_ms
         )
-
-    def begin_ledger(self) -> None:
-        """Close the open ledger, if there is one: what is published next has ids that were never given."""
-        if self.ledgers:
-            self._roll_ledger(self.host.clock.now_ms())
 
     def _roll_ledger(self, now: int) -> None:
         """Close the open ledger and begin the next; its record is durable before the first receipt from it."""

@@ -51,8 +51,6 @@ def heal_cursor(topic: Topic, subscription: str, cursor: Cursor) -> bool:
         _healed(topic, CURSOR, subscription=subscription, highest=cursor.highest(), end_offset=end)
         cursor.cut(end)
         broken = True
-        # The ids of the entries that are gone are known to clients: what comes now gets others.
-        topic.begin_ledger()
     if broken or not _plausible(topic, cursor):
         figures = _recount(topic, cursor)
         if figures is not None and figures != (cursor.acked_messages, cursor.acked_bytes):

@@ -335,11 +335,6 @@ class LedgerStore(GroupCommit):
         """Return what a ledger has lost with segments that are missing or cannot be opened."""
         return self._segments.missing.ranges(ledger_id)
 
-    @property
-    def lost_ends(self) -> bool:
-        """Whether a start found that the end of any ledger may be lost without a trace; ask before it retains."""
-        return self._segments.missing.open_segment
-
     def lost_entries(self) -> int:
         """Return how many entries that are still wanted were in segments that are missing or cannot be opened."""
         missing = self._segments.missing
