@@ -272,7 +272,7 @@ STEPS: list[tuple[str, str, int, Scene, int]] = [
     ("tick with one delayed message due", "delayed messages", 10_000, deliver_delayed, 200),
     ("tick, nothing due", "topics with delayed messages", 500, tick_over_delayed_topics, 200),
     ("tick, nothing to do", "topics", 500, idle_tick, 200),
-    ("500 new topics told to 20 watchers", "topics", 1_000, watched_topics, 5),
+    ("20 watchers are notified of 500 new topics", "topics", 1_000, watched_topics, 5),
     ("change of a topic's policies", "changes before", 1_000, policy_change, 100),
     ("start", "topics", 500, start, 3),
     ("start", "delayed messages", 10_000, start_with_delayed, 3),
