@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from heliograph_broker.clock import VirtualClock
+from heliograph_broker.storage import pages
+from heliograph_broker.storage.chunk import KEY
 from heliograph_broker.storage.damage import DamagedEntries
 from heliograph_broker.storage.entry import Entry
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
@@ -224,3 +226,31 @@ def test_ids_of_entries_that_are_lost_without_a_trace_are_not_given_again(tmp_pa
     core.restart()
     assert len(core.topic().ledgers) == ledgers
     core.close()
+
+
+def test_pages_that_lead_nowhere_are_gone_around(tmp_path: Path) -> None:
+    """LMDB refuses a transaction that came to such a page whatever else it is asked: each look needs its own."""
+    store = open_store(tmp_path / "d")
+    fill(store, 1000)
+    path = store._segments._segments[0].path
+    last = 1000 - 1
+    store.close()
+    content = bytearray(path.read_bytes())
+    damaged = sorted(each.first for each in pages.chunks(memoryview(bytes(content))) if not isinstance(each, int))[8]
+    key = KEY.pack(1, damaged)
+    at = content.find(key)
+    while at >= 0:
+        # The number of the first of the pages that its value has.
+        content[at + len(key) : at + len(key) + 8] = (1 << 40).to_bytes(8, "little")
+        at = content.find(key, at + 1)
+    path.write_bytes(content)
+    store = open_store(tmp_path / "d")
+    found, lost = read_around(store, last)
+    (hole,) = lost
+    # What a read that begins in the chunk before cannot get past may be a part of it.
+    assert damaged - 60 < hole[0] <= damaged <= hole[1] < damaged + 60
+    assert found == [*range(hole[0]), *range(hole[1] + 1, last + 1)]
+    # A lost entry is like the readable one before it.
+    first = store.first_entry_where(1, 0, last + 1, lambda header: header.entry_id >= damaged)
+    assert damaged < first <= hole[1] + 1
+    store.close()

@@ -336,25 +336,29 @@ class Segment:
         step = 1
         readable = last + 1
         unsound = first
-        with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
-            while unsound + step <= last:
-                try:
-                    _seek(cursor, ledger_id, unsound + step)
-                except _UNSOUND:
-                    unsound += step
-                    step *= 2
-                else:
-                    readable = unsound + step
-                    break
-            while unsound + 1 < readable:
-                middle = (unsound + readable) // 2
-                try:
-                    _seek(cursor, ledger_id, middle)
-                except _UNSOUND:
-                    unsound = middle
-                else:
-                    readable = middle
+        while unsound + step <= last:
+            if self._leads_to(ledger_id, unsound + step):
+                readable = unsound + step
+                break
+            unsound += step
+            step *= 2
+        while unsound + 1 < readable:
+            middle = (unsound + readable) // 2
+            if self._leads_to(ledger_id, middle):
+                readable = middle
+            else:
+                unsound = middle
         return unsound
+
+    def _leads_to(self, ledger_id: int, entry_id: int) -> bool:
+        """Return whether the pages that lead to an entry's chunk make sense."""
+        # A transaction that came to one that does not is good for nothing any more.
+        with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
+            try:
+                _seek(cursor, ledger_id, entry_id)
+            except _UNSOUND:
+                return False
+        return True
 
     def read_entries(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Entry]:
         """Return entries ``first..last`` up to ``max_bytes`` of frames, at least 1. Raises :class:`DamagedEntries`."""
@@ -414,24 +418,23 @@ class Segment:
 
     def readable_header(self, ledger_id: int, entry_id: int) -> EntryHeader | None:
         """Return the header of an entry or, if that is lost, of the last readable one before it here."""
-        with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
-            return _readable(cursor, ledger_id, entry_id, self.runs[ledger_id].first)
+        return _readable(self.environment(), ledger_id, entry_id, self.runs[ledger_id].first)
 
     def first_where(self, ledger_id: int, low: int, high: int, holds: Callable[[EntryHeader], bool]) -> int:
-        """Return the first entry of ``low..high-1`` that ``holds``, ``high`` if none: one transaction, log2 lookups.
+        """Return the first entry of ``low..high-1`` that ``holds``, ``high`` if none: log2 lookups.
 
         ``holds`` must stay true once it is. An entry that was trimmed, or is not here, does not hold; one that is lost
         is like the readable one before it.
         """
         run = self.runs[ledger_id]
-        with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
-            while low < high:
-                middle = (low + high) // 2
-                header = _readable(cursor, ledger_id, middle, max(low, run.first)) if middle <= run.last else None
-                if header is not None and holds(header):
-                    high = header.entry_id
-                else:
-                    low = middle + 1
+        environment = self.environment()
+        while low < high:
+            middle = (low + high) // 2
+            header = _readable(environment, ledger_id, middle, max(low, run.first)) if middle <= run.last else None
+            if header is not None and holds(header):
+                high = header.entry_id
+            else:
+                low = middle + 1
         return low
 
     def scrub(self, at: bytes | None, max_bytes: int) -> tuple[bytes | None, int, list[LostRange]]:
@@ -528,7 +531,13 @@ def _until_next(cursor: lmdb.Cursor[memoryview], ledger_id: int, last: int) -> i
     return last
 
 
-def _readable(cursor: lmdb.Cursor[memoryview], ledger_id: int, entry_id: int, low: int) -> EntryHeader | None:
+def _look(environment: lmdb.Environment, ledger_id: int, entry_id: int) -> EntryHeader | None:
+    """As :func:`_header_at_or_before`, in a transaction of its own: after an error one is good for nothing any more."""
+    with environment.begin(buffers=True) as txn, txn.cursor() as cursor:
+        return _header_at_or_before(cursor, ledger_id, entry_id)
+
+
+def _readable(environment: lmdb.Environment, ledger_id: int, entry_id: int, low: int) -> EntryHeader | None:
     """Return the header of an entry, or of the last readable one before it that is not below ``low``."""
     if entry_id < low:
         return None
@@ -538,7 +547,7 @@ def _readable(cursor: lmdb.Cursor[memoryview], ledger_id: int, entry_id: int, lo
     while found is None:
         at = max(low, entry_id - step)
         try:
-            found = _header_at_or_before(cursor, ledger_id, at)
+            found = _look(environment, ledger_id, at)
         except _UNSOUND:
             lost = at
             if at <= low:
@@ -550,7 +559,7 @@ def _readable(cursor: lmdb.Cursor[memoryview], ledger_id: int, entry_id: int, lo
     # Damage is of pages, which hold neighbours: its beginning is between the two.
     while found.entry_id + 1 < lost:
         try:
-            later = _header_at_or_before(cursor, ledger_id, (found.entry_id + lost) // 2)
+            later = _look(environment, ledger_id, (found.entry_id + lost) // 2)
         except _UNSOUND:
             lost = (found.entry_id + lost) // 2
             continue
