@@ -64,6 +64,8 @@ class DurableUnitMachine(RuleBasedStateMachine):
         self.serial = 0
         self.confirmed = 0
         self.sequence = 0
+        #: The number of the request that deleted it last.
+        self.unsubscribed: dict[tuple[str, str], int] = {}
         self.subscribed = {(topic, name): _Kept(False) for topic in TOPICS for name in SUBSCRIPTIONS}
         self.ttl = {topic: _Kept(None) for topic in TOPICS}
         self.tenants: dict[str, _Kept] = {}
@@ -133,7 +135,11 @@ class DurableUnitMachine(RuleBasedStateMachine):
                 serial = self.asked[sequence_id]
                 self.confirmed = max(self.confirmed, serial)
                 for name in SUBSCRIPTIONS:
-                    if self.subscribed[topic, name].allowed(serial)[0]:
+                    # One that was deleted since, and made again perhaps, begins behind it.
+                    if (
+                        serial > self.unsubscribed.get((topic, name), 0)
+                        and self.subscribed[topic, name].allowed(serial)[0]
+                    ):
                         self.unacked[topic, name].add(position)
             client.receipts.clear()
 
@@ -220,6 +226,7 @@ class DurableUnitMachine(RuleBasedStateMachine):
             self.collect()
             self.core.topic(topic).delete_subscription(name)
             self.subscribed[topic, name].ask(self.ask(), False)
+            self.unsubscribed[topic, name] = self.serial
             self.unacked[topic, name].clear()
             self.acked[topic, name].clear()
 
