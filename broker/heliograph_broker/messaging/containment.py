@@ -1,4 +1,4 @@
-"""Trouble ends where it began: what raises is suspended and tried again later, everything else goes on.
+"""Errors stay where they happen: a duty that raises is suspended and retried later, all others go on.
 
 Whatever the broker does by itself for a topic or a subscription (a *duty*: expiry, dispatch, trimming) runs through
 :meth:`Containment.attempt`. If it raises, that duty of that topic or subscription is suspended; all other duties, and

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from heliograph_broker.clock import Clock
     from heliograph_broker.storage.store import LedgerStore
 
-#: Records nobody waits for, of acks and of what was trimmed, are written at the latest this much later.
+#: Records that no client waits for, of acks and of trimming, are written at the latest this much later.
 FLUSH_MS = 100
 #: So many sets are not kept waiting: all at once they would make a group, and those who publish in it, slow.
 RECORDS_A_FLUSH = 100
@@ -117,7 +117,7 @@ class RecordSet:
 
 
 class RecordWriter:
-    """Paces what nobody waits for: a sync of its own for each change would double that of every group."""
+    """Paces records that no client waits for: a separate sync for each change would double the syncs."""
 
     __slots__ = ("_clock", "_next_flush_ms", "_refused", "_waiting", "store")
 

@@ -451,7 +451,7 @@ class LedgerStore(GroupCommit):
         self._segments.trim(ledger_id, below_entry)
 
     def drop_ledger(self, ledger_id: int) -> None:
-        """Let a whole ledger go once its tombstone, which joins the next group, is durable.
+        """Delete a whole ledger once its tombstone, which joins the next group, is durable.
 
         Where a record stops naming the ledger, commit a :class:`Tombstone` with that record instead, and call
         :meth:`let_ledger_go` when both are durable.
@@ -460,7 +460,7 @@ class LedgerStore(GroupCommit):
         self.when_durable(lambda: self.let_ledger_go(ledger_id))
 
     def let_ledger_go(self, ledger_id: int) -> None:
-        """Let a ledger go whose tombstone is durable."""
+        """Delete a ledger whose tombstone is durable."""
         self._dying.add(ledger_id)
         self._segments.drop(ledger_id)
 

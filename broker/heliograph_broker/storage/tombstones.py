@@ -1,6 +1,6 @@
 """Tombstones: the only thing that deletes a ledger.
 
-A ledger is let go when its tombstone, a metadata record, is durable, never because nobody claims it. The tombstone is
+A ledger is deleted when its tombstone, a metadata record, is durable, never because no record names it. A tombstone is
 written in the same transaction as the record that stops naming the ledger, so that whenever the process dies the
 ledger is either named or has a tombstone. It stays until no segment holds the ledger and no entry of it is on its way:
 a segment that a power cut brings back is recognised by it.
