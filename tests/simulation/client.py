@@ -139,6 +139,7 @@ class SimulatedClient:
     def _send_message(self, producer: ProducerModel, message: Message) -> None:
         if not message.times_sent:
             message.wall_ms = self.world.machine.clock.now_ms()
+            message.earliest_ms = self.world.earliest_ms()
             message.passed_ms = self.world.machine.clock.passed_ms
         message.times_sent += 1
         command = wire.BaseCommand(type=wire.BaseCommand.SEND)

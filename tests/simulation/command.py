@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from contextlib import nullcontext
 from multiprocessing import Pool
 
+from .defects import DEFECTS, put_back
 from .history import TROUBLES, generate
 from .run import LENGTH, Result, quiet, run, shrink
 
@@ -14,12 +16,11 @@ from .run import LENGTH, Result, quiet, run, shrink
 DAMAGE = ("damage", "metadata")
 
 
-def _one(task: tuple[int, int, tuple[str, ...]]) -> tuple[int, str | None, float]:
-    seed, length, troubles = task
-    began = time.monotonic()
-    with quiet():
+def _one(task: tuple[int, int, tuple[str, ...], str | None]) -> tuple[int, str | None]:
+    seed, length, troubles, defect = task
+    with quiet(), put_back(defect) if defect is not None else nullcontext():
         violation = run(seed, generate(seed, length, troubles)).violation
-    return seed, None if violation is None else str(violation), time.monotonic() - began
+    return seed, None if violation is None else str(violation)
 
 
 def main() -> int:
@@ -33,15 +34,21 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="run this one only and, if it fails, show it made small")
     parser.add_argument("--length", type=int, default=LENGTH, help="operations of a history (%(default)s)")
     parser.add_argument("--damage", action="store_true", help="flip stored bits and lose files, too")
+    parser.add_argument(
+        "--defect", choices=["all", *DEFECTS], help="put a defect back and say after how many seeds it is found"
+    )
     given = parser.parse_args()
     troubles = TROUBLES + (DAMAGE if given.damage else ())
+    if given.defect is not None:
+        names = list(DEFECTS) if given.defect == "all" else [given.defect]
+        return sum([not _search(name, given) for name in names])
     if given.seed is not None:
         return _show(given.seed, given.length, troubles)
     failed: list[int] = []
     began = time.monotonic()
-    tasks = [(seed, given.length, troubles) for seed in range(given.start, given.start + given.seeds)]
+    tasks = [(seed, given.length, troubles, None) for seed in range(given.start, given.start + given.seeds)]
     with Pool(given.jobs) as pool:
-        for done, (seed, violation, _) in enumerate(pool.imap_unordered(_one, tasks), 1):
+        for done, (seed, violation) in enumerate(pool.imap_unordered(_one, tasks), 1):
             if violation is not None:
                 failed.append(seed)
                 print(f"seed {seed}: {violation}", flush=True)
@@ -50,6 +57,20 @@ def main() -> int:
     if failed:
         return _show(min(failed), given.length, troubles)
     return 0
+
+
+def _search(name: str, given: argparse.Namespace) -> bool:
+    """Print the first seed that finds a defect; return whether there is one."""
+    defect = DEFECTS[name]
+    troubles = TROUBLES + defect.troubles
+    tasks = [(seed, given.length, troubles, name) for seed in range(given.start, given.start + given.seeds)]
+    with Pool(given.jobs) as pool:
+        for seed, violation in pool.imap(_one, tasks):
+            if violation is not None:
+                print(f"{name} ({defect.number}): seed {seed}: {violation}", flush=True)
+                return True
+    print(f"{name} ({defect.number}): not found in {given.seeds} seeds", flush=True)
+    return False
 
 
 def _show(seed: int, length: int, troubles: tuple[str, ...]) -> int:

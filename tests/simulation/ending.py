@@ -13,6 +13,7 @@ from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
 
 from .model import SHARED, ConsumerModel, Message, SubscriptionModel, TopicModel, Violation
+from .situations import CLOGGED
 
 if TYPE_CHECKING:
     from .client import SimulatedClient
@@ -76,8 +77,8 @@ def _check_expired(world: World) -> None:
     for topic in _living(world):
         stored = world.stored(topic)
         assert stored is not None
-        if len(topic.policies) > 1:
-            # Which ones hold is not known.
+        if len(topic.policies) > 1 or getattr(topic.policies[0], "dead_letter_topic", None) in CLOGGED:
+            # Which ones hold is not known, or there is nowhere to expire to.
             continue
         for message in topic.messages:
             own = -1 if message.batched else message.ttl_ms

@@ -65,6 +65,25 @@ _TROUBLES: dict[str, dict[str, float]] = {
 }
 
 
+#: What some runs have much of, so that rare combinations come often: a *profile*, drawn by the seed.
+PROFILES: dict[str, dict[str, float]] = {
+    "trimming": {"trim_race": 12, "acknowledge": 30, "produce": 30, "crash": 3},
+    "withholding": {"withhold": 10, "set_policies": 10},
+    "letters": {"small_letters": 6},
+    "bursts": {"bursts": 3, "restart": 1},
+    "unread": {"unread_answers": 3, "go_silent": 4, "stop_reading": 4, "read_on": 4, "stranger": 4},
+    "raising": {"raising": 8, "set_policies": 10},
+    "hostile": {"poisoned_expiry": 6, "hostile_send": 15, "poison": 8, "hostile_acknowledge": 5, "oversized_names": 4},
+    "clocks": {"clock_steps": 6, "wall_clock": 8, "set_policies": 12, "settle": 10},
+    "readers": {"read": 25, "subscribe": 20, "flow": 20},
+}
+
+
+def profile(seed: int) -> str | None:
+    """Return the profile of a seed, None for every second one."""
+    return None if seed % 2 else sorted(PROFILES)[seed // 2 % len(PROFILES)]
+
+
 #: What every run may meet; the others are asked for by name.
 TROUBLES = ("crash", "disk", "reads", "clocks", "slow", "hostile")
 
@@ -80,6 +99,9 @@ def generate(seed: int, length: int, troubles: tuple[str, ...] = TROUBLES) -> li
         if rng.random() < (0.7 if trouble == "crash" else 0.33):
             for kind, weight in added.items():
                 weights[kind] = weights.get(kind, 0.0) + weight
+    of_profile = profile(seed)
+    if of_profile is not None:
+        weights.update(PROFILES[of_profile])
     kinds, likely = list(weights), list(weights.values())
     clients, topics = rng.randint(1, CLIENTS), rng.randint(1, TOPICS)
     operations = []

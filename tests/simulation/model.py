@@ -58,6 +58,8 @@ class Message:
         self.hostile = hostile
         self.times_sent = 0
         self.wall_ms = self.passed_ms = 0
+        #: The earliest time that the broker may have taken it for when the message came.
+        self.earliest_ms = 0
         self.receipted = False
         self.refused = False
         self.positions: set[Position] = set()
@@ -154,6 +156,9 @@ class SubscriptionModel:
         """Return the bits that must not be delivered any more."""
         if any(position <= self.surely_up_to for position in message.positions):
             return message.whole
+        if not self.durable:
+            # A reader whose place was trimmed away forgets what it acknowledged out of order.
+            return 0
         return self.surely_acked.get(message.number, 0)
 
     def excuse_all(self) -> None:

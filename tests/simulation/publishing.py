@@ -166,7 +166,8 @@ def smuggle(world: World, topic: TopicModel, rng: random.Random) -> None:
     if rng.random() < 0.3:
         frame = rng.randbytes(30)
     metadata = _metadata(number, "old", number, now_ms)
-    metadata.num_messages_in_batch = count
+    if count > 1:
+        metadata.num_messages_in_batch = count
     ttl_ms = -1
     if rng.random() < 0.6:
         ttl_ms = 200
@@ -176,6 +177,7 @@ def smuggle(world: World, topic: TopicModel, rng: random.Random) -> None:
     message = Message(number, topic, frame, number, count=count, ttl_ms=ttl_ms, hostile=True)
     message.times_sent = 1
     message.wall_ms = now_ms
+    message.earliest_ms = world.earliest_ms()
     message.passed_ms = world.machine.clock.passed_ms
     world.messages.add(message)
     producer = Producer(stored, _Nobody(), 0, "old")

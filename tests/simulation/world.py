@@ -37,12 +37,15 @@ from .model import (
     TopicModel,
     Violation,
 )
+from .situations import SITUATIONS
 
 _NOWHERE = (1 << 64) - 1
 DEAD_LETTERS = "persistent://public/default/dead-letters"
 SUBSCRIPTIONS = ("s0", "s1", "s2")
 #: Loads that a start may meet while something is wrong with the disk.
 _STARTS = 8
+#: The broker believes within so long that the wall clock was set.
+_BELIEVED_AFTER_MS = 70_000
 
 
 class World:
@@ -71,7 +74,8 @@ class World:
         self.damages: list[str] = []
         self.stepped = False
         self._power_cut = False
-        self._highest_wall_ms = 0
+        #: What the wall clock was ahead by of late, and until when (virtual ms) the broker may still go by that.
+        self._offsets: list[tuple[int, int]] = []
         self._ledgers_damaged: set[int] = set()
 
     # -- record --------------------------------------------------------------------------------------------------
@@ -133,7 +137,11 @@ class World:
     def _carry_out(self, operation: Operation) -> None:
         rng = random.Random(operation.seed)
         client = self.clients[operation.client]
-        getattr(self, "do_" + operation.kind)(client, operation.topic, rng)
+        situation = SITUATIONS.get(operation.kind)
+        if situation is not None:
+            situation(self, client, operation.topic, rng)
+        else:
+            getattr(self, "do_" + operation.kind)(client, operation.topic, rng)
         if operation.then_ms >= 0:
             self.advance(operation.then_ms)
         else:
@@ -173,6 +181,8 @@ class World:
         failure = getattr(self.machine.program.store, "failure", None)
         if failure is not None:
             self.trace(f"the store has failed: {failure}")
+            if not self.machine.disk.failed:
+                raise Violation("the store has failed without a cause", failure)
             self.machine.disk.heal()
             self.recover()
 
@@ -304,9 +314,19 @@ class World:
                 if 0 <= message.ttl_ms < ttl:
                     ttl = message.ttl_ms
                 # By the wall clock, or by the time that really passed.
-                age = max(now - message.wall_ms, self.machine.clock.passed_ms - message.passed_ms)
+                age = max(now - message.earliest_ms, self.machine.clock.passed_ms - message.passed_ms)
                 if ttl >= 0 and message.times_sent and age >= ttl - 1:
                     message.may_have_expired = True
+
+    def earliest_ms(self) -> int:
+        """Return the earliest wall-clock time that the broker may take it to be now.
+
+        A clock that is set is believed a minute later, or at the next start: then what was stamped by the old one
+        ages by the difference.
+        """
+        clock = self.machine.clock
+        self._offsets = [(until, offset) for until, offset in self._offsets if until >= clock.passed_ms]
+        return clock.passed_ms + min([clock.offset_ms, *(offset for _, offset in self._offsets)])
 
     def confirm(self, what: Callable[[], None], confirmed: Callable[[], None]) -> bool:
         """Ask the broker for a change as its REST API does; return whether it was not refused."""
@@ -788,12 +808,18 @@ class World:
         self.machine.scheduler.stall(rng.choice([5, 60, 300]))
 
     def do_wall_clock(self, client: SimulatedClient, number: int, rng: random.Random) -> None:
-        self.note_expired()
         hour = 3_600_000
+        normal = 1_700_000_000_000
+        away = self.machine.clock.offset_ms != normal
+        self.set_wall_clock(normal if away else normal + rng.choice([-hour, hour, 365 * 24 * hour]))
+
+    def set_wall_clock(self, offset_ms: int) -> None:
+        """Set the wall clock: so far (ms) it is ahead of virtual time from now on."""
+        self.note_expired()
         clock = self.machine.clock
-        ahead = clock.offset_ms - 1_700_000_000_000
         self.stepped = True
-        clock.offset_ms += rng.choice([-hour, hour, 365 * 24 * hour]) if not ahead else -ahead
+        self._offsets.append((clock.passed_ms + _BELIEVED_AFTER_MS, clock.offset_ms))
+        clock.offset_ms = offset_ms
         self.note_expired()
 
     def do_stop_reading(self, client: SimulatedClient, number: int, rng: random.Random) -> None:

@@ -1,0 +1,121 @@
+"""Defects by which one topic's or entry's trouble becomes everybody's, or does not end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph_broker.messaging import dead_letter, dispatcher, expiry
+from heliograph_broker.messaging.containment import Containment
+from heliograph_broker.messaging.dead_letter import DeadLetters
+from heliograph_broker.messaging.dispatcher import Dispatcher
+from heliograph_broker.messaging.expiry import Expiry
+from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.protocol.frames import EntryError
+from heliograph_broker.server import producer_commands
+from heliograph_broker.standalone import _TICK_S, Standalone
+
+from .patches import Defect, Patch
+
+# 4: what raises in a tick ends the ticks
+
+
+def _tick_unguarded(self: Any) -> None:
+    self.broker.tick()
+    self._tick = self._loop.call_later(_TICK_S, self._on_tick)
+
+
+def _contain_nothing(self: Any, owner: Any, duty: str, error: Exception, again: Any = None) -> None:
+    raise error
+
+
+# 5: a run of dead letters settles as a whole, or not at all
+
+_forward = DeadLetters.forward
+
+
+def _forward_as_one(
+    self: Any, target: str, subscription: Any, expiring: Any, now_ms: int, settle: Any, ended: Any
+) -> None:
+    settled: list[tuple[Any, int]] = []
+
+    def end(error: str | None) -> None:
+        if error is None:
+            for entry, bits in settled:
+                settle(entry, bits)
+        ended(error)
+
+    _forward(self, target, subscription, expiring, now_ms, lambda entry, bits: settled.append((entry, bits)), end)
+
+
+# 7: the totals move before all is checked
+
+_publish = Topic.publish
+
+
+def _publish_counting_first(
+    self: Any, producer: Any, sequence_id: int, highest: int, messages: int, metadata: Any, frame: bytes
+) -> None:
+    before = self._next_offset
+    _publish(self, producer, sequence_id, highest, messages, metadata, frame)
+    if self._next_offset == before:
+        # It was refused after it had been counted.
+        self._next_messages += messages
+        self._next_bytes += len(frame)
+
+
+# 8: a poison entry ends the expiry of its subscription
+
+
+def _raise_poison(subscription: Any, offset: int, reason: str) -> None:
+    raise EntryError(reason)
+
+
+def _stay_running(self: Any, due: Any, error: Exception, done: Any) -> None:
+    """``running`` stays set: nothing runs again."""
+
+
+# 12: lost entries are waited for, without a pause
+
+
+def _read_at_once(self: Any, error: Exception) -> None:
+    self.notify()
+
+
+DEFECTS = {
+    "tick-unguarded": Defect(
+        "4",
+        "an exception in a tick is not contained, and ends the ticks",
+        (Patch(Standalone, "_on_tick", _tick_unguarded), Patch(Containment, "failed", _contain_nothing)),
+    ),
+    "letters-as-one": Defect(
+        "5",
+        "a run of dead letters settles when all of them are stored, or none",
+        (Patch(DeadLetters, "forward", _forward_as_one),),
+    ),
+    "totals-first": Defect(
+        "7",
+        "a message that is refused has moved the totals",
+        (
+            Patch(Topic, "publish", _publish_counting_first),
+            Patch(producer_commands, "check_count", lambda metadata, entry, offset: None),
+        ),
+    ),
+    "expiry-stuck": Defect(
+        "8",
+        "an entry that cannot be read leaves its subscription's expiry running for ever",
+        (
+            Patch(expiry, "skip_entry", _raise_poison),
+            Patch(dead_letter, "skip_entry", _raise_poison),
+            Patch(Expiry, "_abandon", _stay_running),
+        ),
+    ),
+    "reads-at-once": Defect(
+        "12",
+        "a read that brings nothing is repeated at once",
+        (
+            Patch(Dispatcher, "failed_to_read", _read_at_once),
+            Patch(dispatcher, "lost_range", lambda topic, first, result: None),
+        ),
+        ("damage",),
+    ),
+}

@@ -1,0 +1,235 @@
+"""Situations that come about rarely by chance, brought about on purpose; each is one operation of a history.
+
+They use topics of their own, so that what others do there does not prevent them, and claim nothing that the rest of
+the checks does not: what is special is only how they get there. Where they check something, they say so.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
+
+from . import publishing
+from .disk import Crashed
+from .model import EXCLUSIVE, SHARED, ConsumerModel, TopicModel, Violation
+
+if TYPE_CHECKING:
+    from .client import SimulatedClient
+    from .world import World
+
+#: A dead-letter topic that cannot be made: its namespace is missing.
+UNREACHABLE = "persistent://public/missing/letters"
+_LETTERS = "persistent://public/default/small-letters"
+#: Dead-letter topics that nothing may get into: what goes there may wait for ever.
+CLOGGED = (UNREACHABLE, _LETTERS)
+#: What segments may take beside what is live (bytes): the open one, one that leaves, and copies.
+_BURST_BYTES = 256 * 1024
+#: What may wait for a client that does not read, beside what its kernel takes (bytes): some write limits.
+_UNREAD_BYTES = 6 * 32 * 1024
+_REQUESTS = 2000
+_HOUR_MS = 3_600_000
+
+
+def trim_race(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
+    """Acks without receipt, trimmed at once, a record of the topic written, and a kill before the acks' own flush."""
+    topic = world.topic(10 + number)
+    consumer = _consume(world, client, topic, SHARED, 1000)
+    if consumer is None:
+        return
+    world.set_policies(topic, Policies(retention=Retention(0, 0)))
+    world.publish(client, topic, rng, 9)
+    world.advance(400)
+    _acknowledge(world, client, consumer, 1)
+    world.advance(rng.choice([1, 5, 20]))
+    _acknowledge(world, client, consumer, 1000)
+    world.advance(rng.choice([30, 55, 75]))
+    world.set_policies(topic, Policies(retention=Retention(0, 0), message_ttl_ms=600_000))
+    for _ in range(rng.choice([20, 40])):
+        world.machine.loop.step()
+    raise Crashed
+
+
+def withhold(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
+    """Messages expire, cannot go to the dead-letter topic, and live on with the next policies: in order."""
+    topic = world.topic(20 + number)
+    consumer = _consume(world, client, topic, EXCLUSIVE, 0)
+    if consumer is None:
+        return
+    world.set_policies(topic, Policies(message_ttl_ms=300, dead_letter_topic=UNREACHABLE))
+    world.publish(client, topic, rng, 6)
+    world.advance(700)
+    world.flow(client, consumer, 1000)
+    world.advance(100)
+    world.set_policies(topic, Policies())
+    world.advance(200)
+
+
+def small_letters(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
+    """Messages expire into a dead-letter topic that is full again and again. Each must come once."""
+    topic = world.topic(30 + number)
+    letters = world.topics.get(_LETTERS)
+    if letters is None:
+        letters = world.topics[_LETTERS] = TopicModel(_LETTERS)
+        letters.dead_letters = True
+    crashes = world.crashes
+    audit = _consume(world, client, letters, SHARED, 100_000)
+    consumer = _consume(world, client, topic, SHARED, 0)
+    if audit is None or consumer is None:
+        return
+    world.set_policies(letters, Policies(backlog_quota_size=BacklogQuota(2000, "producer_exception")))
+    world.publish(client, topic, rng, 12)
+    world.advance(300)
+    world.set_policies(topic, Policies(message_ttl_ms=300, dead_letter_topic=letters.name))
+    for _ in range(15):
+        world.advance(1000)
+        client.acknowledge_letters(audit)
+    if crashes or world.machine.disk.failed:
+        # A crash may double a letter, or bring back one that was acknowledged.
+        return
+    counted = Counter(
+        (letter.get("x-death-topic"), letter.get("x-death-subscription"), letter.get("x-death-message-id"))
+        for letter in audit.letters
+    )
+    twice = [place for place, number in counted.items() if number > 1]
+    if twice:
+        raise Violation("dead letters", f"{len(twice)} of {len(counted)} came more than once")
+    world.set_policies(topic, Policies())
+    client.ended_consumer(audit)
+
+
+def bursts(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
+    """A queue that fills and is drained every second. The segments must not grow meanwhile."""
+    topic = world.topic(40 + number)
+    consumer = _consume(world, client, topic, SHARED, 100_000)
+    if consumer is None:
+        return
+    # Without delays: one message that waits would keep all behind it.
+    world.set_policies(topic, Policies(retention=Retention(0, 0), delayed_delivery=False))
+    for _ in range(20):
+        world.publish(client, topic, rng, 16)
+        world.advance(300)
+        _acknowledge(world, client, consumer, 1000)
+        world.advance(700)
+    if world.machine.disk.failed or consumer.closed or world.machine.program is None:
+        return
+    disk = world.machine.disk
+    used = sum(disk.file_bytes(path) for path, _ in disk.walk() if path.parent.name == "segments")
+    live = world.machine.program.store.live_bytes()
+    if used > _BURST_BYTES + 3 * live:
+        raise Violation(
+            "disk space is not given back", f"{used} bytes in segments, {live} live, in the midst of bursts"
+        )
+
+
+def clock_steps(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
+    """The wall clock is set, back or ahead and back, while messages come that expire soon. They must expire soon."""
+    topic = world.topic(50 + number)
+    if _consume(world, client, topic, SHARED, 0) is None:
+        return
+    world.set_policies(topic, Policies(message_ttl_ms=1000))
+    clock = world.machine.clock
+    before, sent = clock.offset_ms, len(topic.messages)
+    for step_ms in rng.choice([(-_HOUR_MS,), (365 * 24 * _HOUR_MS, 0), (_HOUR_MS, 0)]):
+        world.set_wall_clock(before + step_ms)
+        world.publish(client, topic, rng, 2)
+        world.advance(200)
+    world.advance(90_000)
+    stored = world.stored(topic)
+    if stored is not None and not world.machine.disk.failed:
+        for message in topic.messages[sent:]:
+            offset = None if message.position is None else stored.offset_of(*message.position)
+            if offset is None or message.deliver_at_ms:
+                continue
+            for subscription in stored.subscriptions.values():
+                if subscription.durable and not subscription.cursor.is_acked(offset):
+                    raise Violation("expired and still there", f"{message!r}, 90 s after the clock was set")
+    world.set_wall_clock(before)
+
+
+def poisoned_expiry(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
+    """Entries that cannot be read are among those that expire. The others must expire all the same."""
+    topic = world.topic(60 + number)
+    if _consume(world, client, topic, SHARED, 0) is None:
+        return
+    for _ in range(3):
+        publishing.smuggle(world, topic, rng)
+    world.advance(600)
+    world.publish(client, topic, rng, 2)
+    world.set_policies(topic, Policies(message_ttl_ms=300, dead_letter_topic=rng.choice([None, _LETTERS])))
+    world.advance(2000)
+
+
+def unread_answers(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
+    """A client asks and asks and reads no answer. What waits for it must be bounded."""
+    if not client.connect() or client.connection is None:
+        return
+    world.advance(50)
+    connection = client.connection
+    if connection.lost:
+        return
+    connection.reads = False
+    for _ in range(_REQUESTS):
+        command = wire.BaseCommand(type=wire.BaseCommand.GET_TOPICS_OF_NAMESPACE)
+        command.getTopicsOfNamespace.request_id = client.next_id()
+        command.getTopicsOfNamespace.namespace = "public/default"
+        client.send(command)
+    world.advance(100)
+    if connection.most_unread > _UNREAD_BYTES:
+        raise Violation("answers wait without limit", f"{connection.most_unread} bytes for client {client.number}")
+    if rng.random() < 0.5:
+        # Its machine is gone, and what waits for it will never be read.
+        world.do_go_silent(client, number, rng)
+    else:
+        client.read_on()
+
+
+def raising(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
+    """What the broker does for one topic raises for a while. Everything else must go on."""
+    stored = world.stored(world.topic(number))
+    if stored is None:
+        return
+    until_ms = world.machine.clock.passed_ms + rng.choice([100, 1000, 5000])
+
+    def raises(topic: Topic, now_ms: int) -> int | None:
+        if topic is stored and world.machine.clock.passed_ms < until_ms:
+            raise RuntimeError("raised by the simulation")
+        return None
+
+    housekeeping = world.machine.broker.housekeeping
+    housekeeping._duties.insert(rng.randrange(len(housekeeping._duties) + 1), raises)
+    housekeeping.changed(stored)
+    world.advance(1200)
+
+
+Situation = Callable[["World", "SimulatedClient", int, random.Random], None]
+SITUATIONS: dict[str, Situation] = {
+    "trim_race": trim_race,
+    "withhold": withhold,
+    "small_letters": small_letters,
+    "bursts": bursts,
+    "clock_steps": clock_steps,
+    "poisoned_expiry": poisoned_expiry,
+    "unread_answers": unread_answers,
+    "raising": raising,
+}
+
+
+def _consume(world: World, client: SimulatedClient, topic: TopicModel, kind: int, permits: int) -> ConsumerModel | None:
+    """Return a new consumer of a subscription of the situation's own, None if it does not come about."""
+    if not client.connect():
+        return None
+    consumer = world.subscribe(client, topic, f"of-{client.number}", kind, permits)
+    world.advance(150)
+    return consumer if consumer.open and not consumer.closed else None
+
+
+def _acknowledge(world: World, client: SimulatedClient, consumer: ConsumerModel, count: int) -> None:
+    """Acknowledge the first ``count`` entries the consumer holds, without receipts."""
+    held = [each for each in consumer.inbox if each[0].number in consumer.hand][:count]
+    world.acknowledge(client, consumer, [(*each, each[2]) for each in held], False)
