@@ -10,6 +10,7 @@ from pathlib import Path
 import lmdb
 import pytest
 from heliograph_broker.clock import VirtualClock
+from heliograph_broker.storage.disk import RealDisk
 from heliograph_broker.storage.entry import Entry
 from heliograph_broker.storage.failure import StoreFailed, breaks_store, lacks_space
 from heliograph_broker.storage.group import Durable
@@ -312,3 +313,24 @@ def test_ids_that_segments_hold_are_not_given_again_though_the_metadata_is_older
     store = open_at_epoch(tmp_path / "d", 9)
     assert store.next_ledger_id() == ids[-1] + 1
     store.close()
+
+
+def test_durable_entries_are_not_reported_as_failed_if_the_files_size_is_unknown(
+    store: LedgerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = Sink()
+    store.append(sink, entry(0))
+    store.commit()
+    with monkeypatch.context() as patch:
+        asked: list[Path] = []
+
+        def fail(_: RealDisk, path: Path) -> int:
+            asked.append(path)
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+        patch.setattr(RealDisk, "file_bytes", fail)
+        store.append(sink, entry(1))
+        store.commit()
+    assert asked
+    assert (sink.durable, sink.failed) == ([0, 1], [])
+    assert store.bounds(1) == (0, 1)

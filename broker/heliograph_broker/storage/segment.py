@@ -216,7 +216,11 @@ class Segment:
             # Appending fills pages which inserting would split in two halves.
             append = empty or bytes(cursor.key()) < items[0][0]
             cursor.putmulti(items, append=append)
-        return self.disk.file_bytes(self.path)
+        try:
+            return self.disk.file_bytes(self.path)
+        except OSError:
+            # The entries are durable although the size of the file is unknown: their sinks get their receipts.
+            return self.file_bytes
 
     def added(self, ledgers: Mapping[int, Sequence[Entry]], disk_bytes: int) -> None:
         """Account for entries that :meth:`write` made durable."""
