@@ -21,6 +21,7 @@ from .disk import Disk
 from .entry import Entry, EntryHeader
 from .environment import open_writable
 from .identity import SEGMENT_KEY, parse_segment_value, segment_value
+from .lookup import UNSOUND, UNSUMMED, first_sound, header_at_or_before, readable, seek, until_next
 
 T = TypeVar("T")
 #: Says of a chunk's key and value whether they are what was written.
@@ -36,10 +37,7 @@ DAMAGE = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.V
 #: What LMDB needs of a file beside the values, in its pages and for each file (share, bytes).
 _PAGE_OVERHEAD = 1.03
 _FILE_OVERHEAD = 16 * 1024
-#: What LMDB raises when the pages it came to make no sense.
-_UNSOUND = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)
 _MISSING = "no segment has them"
-_UNSUMMED = "their checksum does not agree"
 
 
 class Run:
@@ -179,14 +177,14 @@ class Segment:
                 found = cursor.next()
             while found:
                 ledger_id, first = KEY.unpack(cursor.key())
-                opening = _first_sound(cursor, ledger_id, cursor.next)
+                opening = first_sound(cursor, ledger_id, cursor.next)
                 if not cursor.set_range(KEY.pack(ledger_id + 1, 0)):
                     cursor.last()
                 else:
                     cursor.prev()
                 at = KEY.unpack(cursor.key())[1]
                 end = at + chunk.likely_count(cursor.value()) - 1
-                closing = _first_sound(cursor, ledger_id, cursor.prev)
+                closing = first_sound(cursor, ledger_id, cursor.prev)
                 if opening is None or closing is None:
                     self.runs[ledger_id] = Run(first, end, 0, 0)
                 else:
@@ -311,7 +309,7 @@ class Segment:
         last = min(last, self.runs[ledger_id].last)
         with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
             try:
-                more = _seek(cursor, ledger_id, first)
+                more = seek(cursor, ledger_id, first)
                 while more and first <= last:
                     ledger, at = KEY.unpack(cursor.key())
                     if ledger != ledger_id or at > first:
@@ -319,13 +317,13 @@ class Segment:
                         raise DamagedEntries(ledger_id, first, until, _MISSING)
                     value = cursor.value()
                     if not sound(cursor.key(), value):
-                        raise DamagedEntries(ledger_id, first, _until_next(cursor, ledger_id, last), _UNSUMMED)
+                        raise DamagedEntries(ledger_id, first, until_next(cursor, ledger_id, last), UNSUMMED)
                     low, high = first - at, min(chunk.count(value), last - at + 1) - 1
                     if low <= high:
                         yield value, at, low, high
                         first = at + high + 1
                     more = cursor.next()
-            except _UNSOUND as error:
+            except UNSOUND as error:
                 raise DamagedEntries(
                     ledger_id, first, self._unsound_until(ledger_id, first, last), str(error)
                 ) from None
@@ -359,8 +357,8 @@ class Segment:
         # A transaction that came to one that does not is good for nothing any more.
         with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
             try:
-                _seek(cursor, ledger_id, entry_id)
-            except _UNSOUND:
+                seek(cursor, ledger_id, entry_id)
+            except UNSOUND:
                 return False
         return True
 
@@ -413,8 +411,8 @@ class Segment:
         """Return the header of an entry between the ledger's first and last here. Raises :class:`DamagedEntries`."""
         with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
             try:
-                header = _header_at_or_before(cursor, ledger_id, entry_id)
-            except _UNSOUND as error:
+                header = header_at_or_before(cursor, ledger_id, entry_id)
+            except UNSOUND as error:
                 raise DamagedEntries(ledger_id, entry_id, entry_id, str(error)) from None
         if header is None or header.entry_id != entry_id:
             raise DamagedEntries(ledger_id, entry_id, entry_id, _MISSING)
@@ -422,7 +420,7 @@ class Segment:
 
     def readable_header(self, ledger_id: int, entry_id: int) -> EntryHeader | None:
         """Return the header of an entry or, if that is lost, of the last readable one before it here."""
-        return _readable(self.environment(), ledger_id, entry_id, self.runs[ledger_id].first)
+        return readable(self.environment(), ledger_id, entry_id, self.runs[ledger_id].first)
 
     def first_where(self, ledger_id: int, low: int, high: int, holds: Callable[[EntryHeader], bool]) -> int:
         """Return the first entry of ``low..high-1`` that ``holds``, ``high`` if none: log2 lookups.
@@ -434,7 +432,7 @@ class Segment:
         environment = self.environment()
         while low < high:
             middle = (low + high) // 2
-            header = _readable(environment, ledger_id, middle, max(low, run.first)) if middle <= run.last else None
+            header = readable(environment, ledger_id, middle, max(low, run.first)) if middle <= run.last else None
             if header is not None and holds(header):
                 high = header.entry_id
             else:
@@ -459,10 +457,10 @@ class Segment:
                         size += len(cursor.value())
                         if not chunk.is_sound(cursor.key(), cursor.value()):
                             until = first + chunk.likely_count(cursor.value()) - 1
-                            damaged.append(LostRange(ledger_id, first, until, _UNSUMMED))
+                            damaged.append(LostRange(ledger_id, first, until, UNSUMMED))
                     more = cursor.next()
                 return (bytes(cursor.key()) if more else None), size, damaged
-            except _UNSOUND as error:
+            except UNSOUND as error:
                 # There is no way to the chunks behind that.
                 run = self.runs.get(ledger_id)
                 last = first if run is None else run.last
@@ -493,103 +491,6 @@ class Segment:
             if not pause():
                 return
         disk.remove(leaving)
-
-
-def _header_at_or_before(cursor: lmdb.Cursor[memoryview], ledger_id: int, entry_id: int) -> EntryHeader | None:
-    """Return the header of an entry or, if no chunk has it, of the last one before it in the segment."""
-    key = KEY.pack(ledger_id, entry_id)
-    if cursor.set_range(key):
-        if cursor.key() != key and not cursor.prev():
-            return None
-    elif not cursor.last():
-        return None
-    ledger, first = KEY.unpack(cursor.key())
-    if ledger != ledger_id:
-        return None
-    value = cursor.value()
-    if not chunk.rows_are_sound(cursor.key(), value):
-        raise lmdb.CorruptedError(_UNSUMMED)
-    return chunk.header_at(value, first, min(entry_id - first, chunk.count(value) - 1))
-
-
-def _first_sound(cursor: lmdb.Cursor[memoryview], ledger_id: int, step: Callable[[], bool]) -> EntryHeader | None:
-    """Return the header next to the outer end of the first chunk of a ledger, ``step`` by ``step``, that is sound."""
-    more = True
-    while more:
-        ledger, first = KEY.unpack(cursor.key())
-        if ledger != ledger_id:
-            return None
-        value = cursor.value()
-        if chunk.rows_are_sound(cursor.key(), value):
-            return chunk.header_at(value, first, chunk.count(value) - 1 if step == cursor.prev else 0)
-        more = step()
-    return None
-
-
-def _until_next(cursor: lmdb.Cursor[memoryview], ledger_id: int, last: int) -> int:
-    """Return the last entry that the chunk at the cursor can have, at most ``last``."""
-    if cursor.next():
-        ledger, first = KEY.unpack(cursor.key())
-        if ledger == ledger_id:
-            return min(last, int(first) - 1)
-    return last
-
-
-def _look(environment: lmdb.Environment, ledger_id: int, entry_id: int) -> EntryHeader | None:
-    """As :func:`_header_at_or_before`, in a transaction of its own: after an error one is good for nothing any more."""
-    with environment.begin(buffers=True) as txn, txn.cursor() as cursor:
-        return _header_at_or_before(cursor, ledger_id, entry_id)
-
-
-def _readable(environment: lmdb.Environment, ledger_id: int, entry_id: int, low: int) -> EntryHeader | None:
-    """Return the header of an entry, or of the last readable one before it that is not below ``low``."""
-    if entry_id < low:
-        return None
-    step = 0
-    lost = entry_id + 1
-    found = None
-    while found is None:
-        at = max(low, entry_id - step)
-        try:
-            found = _look(environment, ledger_id, at)
-        except _UNSOUND:
-            lost = at
-            if at <= low:
-                return None
-            step = step * 2 + 1
-            continue
-        if found is None:
-            return None
-    # Damage is of pages, which hold neighbours: its beginning is between the two.
-    while found.entry_id + 1 < lost:
-        try:
-            later = _look(environment, ledger_id, (found.entry_id + lost) // 2)
-        except _UNSOUND:
-            lost = (found.entry_id + lost) // 2
-            continue
-        if later is None or later.entry_id <= found.entry_id:
-            break
-        found = later
-    return found if found.entry_id >= low else None
-
-
-def _seek(cursor: lmdb.Cursor[memoryview], ledger_id: int, entry_id: int) -> bool:
-    """Go to the chunk that holds an entry, or else to the first one after it; return whether there is one."""
-    key = KEY.pack(ledger_id, entry_id)
-    if cursor.set_range(key):
-        if cursor.key() == key:
-            return True
-        before = cursor.prev()
-    else:
-        before = cursor.last()
-    if not before:
-        return bool(cursor.first())
-    ledger, first = KEY.unpack(cursor.key())
-    if ledger == ledger_id and (
-        entry_id < first + chunk.count(cursor.value()) or not chunk.rows_are_sound(cursor.key(), cursor.value())
-    ):
-        return True
-    return bool(cursor.next())
 
 
 def _estimate(live_bytes: int, entries: int) -> int:

@@ -1,0 +1,116 @@
+"""Finding an entry's chunk or header in a segment's environment, around what is damaged in it.
+
+After an error of LMDB a transaction is good for nothing any more, so a search that goes on after one uses a transaction
+for each look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import lmdb
+
+from . import chunk
+from .chunk import KEY
+from .entry import EntryHeader
+
+#: What LMDB raises when the pages it came to make no sense.
+UNSOUND = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)
+UNSUMMED = "their checksum does not agree"
+
+
+def header_at_or_before(cursor: lmdb.Cursor[memoryview], ledger_id: int, entry_id: int) -> EntryHeader | None:
+    """Return the header of an entry or, if no chunk has it, of the last one before it in the segment."""
+    key = KEY.pack(ledger_id, entry_id)
+    if cursor.set_range(key):
+        if cursor.key() != key and not cursor.prev():
+            return None
+    elif not cursor.last():
+        return None
+    ledger, first = KEY.unpack(cursor.key())
+    if ledger != ledger_id:
+        return None
+    value = cursor.value()
+    if not chunk.rows_are_sound(cursor.key(), value):
+        raise lmdb.CorruptedError(UNSUMMED)
+    return chunk.header_at(value, first, min(entry_id - first, chunk.count(value) - 1))
+
+
+def first_sound(cursor: lmdb.Cursor[memoryview], ledger_id: int, step: Callable[[], bool]) -> EntryHeader | None:
+    """Return the header next to the outer end of the first chunk of a ledger, ``step`` by ``step``, that is sound."""
+    more = True
+    while more:
+        ledger, first = KEY.unpack(cursor.key())
+        if ledger != ledger_id:
+            return None
+        value = cursor.value()
+        if chunk.rows_are_sound(cursor.key(), value):
+            return chunk.header_at(value, first, chunk.count(value) - 1 if step == cursor.prev else 0)
+        more = step()
+    return None
+
+
+def until_next(cursor: lmdb.Cursor[memoryview], ledger_id: int, last: int) -> int:
+    """Return the last entry that the chunk at the cursor can have, at most ``last``."""
+    if cursor.next():
+        ledger, first = KEY.unpack(cursor.key())
+        if ledger == ledger_id:
+            return min(last, int(first) - 1)
+    return last
+
+
+def _look(environment: lmdb.Environment, ledger_id: int, entry_id: int) -> EntryHeader | None:
+    """As :func:`header_at_or_before`, in a transaction of its own: after an error one is good for nothing any more."""
+    with environment.begin(buffers=True) as txn, txn.cursor() as cursor:
+        return header_at_or_before(cursor, ledger_id, entry_id)
+
+
+def readable(environment: lmdb.Environment, ledger_id: int, entry_id: int, low: int) -> EntryHeader | None:
+    """Return the header of an entry, or of the last readable one before it that is not below ``low``."""
+    if entry_id < low:
+        return None
+    step = 0
+    lost = entry_id + 1
+    found = None
+    while found is None:
+        at = max(low, entry_id - step)
+        try:
+            found = _look(environment, ledger_id, at)
+        except UNSOUND:
+            lost = at
+            if at <= low:
+                return None
+            step = step * 2 + 1
+            continue
+        if found is None:
+            return None
+    # Damage is of pages, which hold neighbours: its beginning is between the two.
+    while found.entry_id + 1 < lost:
+        try:
+            later = _look(environment, ledger_id, (found.entry_id + lost) // 2)
+        except UNSOUND:
+            lost = (found.entry_id + lost) // 2
+            continue
+        if later is None or later.entry_id <= found.entry_id:
+            break
+        found = later
+    return found if found.entry_id >= low else None
+
+
+def seek(cursor: lmdb.Cursor[memoryview], ledger_id: int, entry_id: int) -> bool:
+    """Go to the chunk that holds an entry, or else to the first one after it; return whether there is one."""
+    key = KEY.pack(ledger_id, entry_id)
+    if cursor.set_range(key):
+        if cursor.key() == key:
+            return True
+        before = cursor.prev()
+    else:
+        before = cursor.last()
+    if not before:
+        return bool(cursor.first())
+    ledger, first = KEY.unpack(cursor.key())
+    if ledger == ledger_id and (
+        entry_id < first + chunk.count(cursor.value()) or not chunk.rows_are_sound(cursor.key(), cursor.value())
+    ):
+        return True
+    return bool(cursor.next())
