@@ -30,6 +30,7 @@ _LETTERS = "persistent://public/default/small-letters"
 CLOGGED = (UNREACHABLE, _LETTERS)
 #: What segments may take beside what is live (bytes): the open one, one that leaves, and copies.
 _BURST_BYTES = 256 * 1024
+_BURSTS = 60
 #: What may wait for a client that does not read, beside what its kernel takes (bytes): some write limits.
 _UNREAD_BYTES = 6 * 32 * 1024
 _REQUESTS = 2000
@@ -104,27 +105,33 @@ def small_letters(world: World, client: SimulatedClient, number: int, rng: rando
 
 
 def bursts(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
-    """A queue that fills and is drained every second. The segments must not grow meanwhile."""
+    """A queue that fills and is drained every second, for a minute. The segments must not grow meanwhile."""
     topic = world.topic(40 + number)
     consumer = _consume(world, client, topic, SHARED, 100_000)
     if consumer is None:
         return
-    # Without delays: one message that waits would keep all behind it.
-    world.set_policies(topic, Policies(retention=Retention(0, 0), delayed_delivery=False))
-    for _ in range(20):
+    # Without delays, and as much at a time as there is: what waits would keep all behind it.
+    wanted = Policies(
+        retention=Retention(0, 0),
+        delayed_delivery=False,
+        max_unacked_per_consumer=1_000_000,
+        max_unacked_per_subscription=1_000_000,
+    )
+    world.set_policies(topic, wanted)
+    for _ in range(_BURSTS):
         world.publish(client, topic, rng, 16)
         world.advance(300)
         _acknowledge(world, client, consumer, 1000)
         world.advance(700)
-    if world.machine.disk.failed or consumer.closed or world.machine.program is None:
-        return
-    disk = world.machine.disk
-    used = sum(disk.file_bytes(path) for path, _ in disk.walk() if path.parent.name == "segments")
-    live = world.machine.program.store.live_bytes()
-    if used > _BURST_BYTES + 3 * live:
-        raise Violation(
-            "disk space is not given back", f"{used} bytes in segments, {live} live, in the midst of bursts"
-        )
+        if world.machine.disk.failed or consumer.closed or world.machine.program is None:
+            return
+        disk = world.machine.disk
+        used = sum(disk.file_bytes(path) for path, _ in disk.walk() if path.parent.name == "segments")
+        live = world.machine.program.store.live_bytes()
+        if used > _BURST_BYTES + 3 * live:
+            raise Violation(
+                "disk space is not given back", f"{used} bytes in segments, {live} live, in the midst of bursts"
+            )
 
 
 def clock_steps(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
