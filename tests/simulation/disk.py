@@ -157,8 +157,11 @@ class SimulatedDisk:
         """Let every call succeed from now on, if there is room."""
         self.failures.clear()
 
-    def flip_bit(self, within: str) -> str | None:
-        """Flip one bit of a stored value in a file whose path has ``within`` in it; return where, None if nowhere."""
+    def flip_bit(self, within: str, prefix: bytes = b"") -> str | None:
+        """Flip one bit of a value whose key begins with ``prefix``, in a file whose path has ``within`` in it.
+
+        Return where, None if nowhere.
+        """
         files = [
             (path, file)
             for path, file in self.walk()
@@ -168,7 +171,10 @@ class SimulatedDisk:
             return None
         path, file = self.rng.choice(files)
         version = file.current
-        key = self.rng.choice(version.keys)
+        keys = [key for key in version.keys if key.startswith(prefix)]
+        if not keys:
+            return None
+        key = self.rng.choice(keys)
         value = bytearray(version.values[key])
         if not value:
             return None

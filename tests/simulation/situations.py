@@ -6,6 +6,7 @@ the checks does not: what is special is only how they get there. Where they chec
 
 from __future__ import annotations
 
+import errno
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -34,6 +35,14 @@ _BURSTS = 60
 #: What may wait for a client that does not read, beside what its kernel takes (bytes): some write limits.
 _UNREAD_BYTES = 6 * 32 * 1024
 _REQUESTS = 2000
+#: Nothing expires, waits, is trimmed or held back.
+_KEEP = Policies(
+    message_ttl_ms=-1,
+    retention=Retention(-1, -1),
+    delayed_delivery=False,
+    max_unacked_per_consumer=1_000_000,
+    max_unacked_per_subscription=1_000_000,
+)
 _HOUR_MS = 3_600_000
 
 
@@ -214,6 +223,85 @@ def raising(world: World, client: SimulatedClient, number: int, rng: random.Rand
     world.advance(1200)
 
 
+def lost_entries(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
+    """Of what a consumer still has to read a bit flips, or its segment is lost. The rest comes, and all is settled."""
+    topic, other = world.topic(70 + number), world.topic(80 + number)
+    if _consume(world, client, topic, SHARED, 0) is None or (stored := world.stored(topic)) is None:
+        return
+    world.set_policies(topic, _KEEP)
+    world.publish(client, topic, rng, 12)
+    world.advance(300)
+    store = world.store
+    while True:
+        holders = [segment for ledger in stored.ledgers for segment in store._segments.holders(ledger.ledger_id)]
+        if not holders or world.machine.disk.failed or len(other.messages) > 400:
+            return
+        if holders[-1] is not store._segments.open_segment:
+            break
+        # The end of the topic's open ledger is to be in a segment that is closed.
+        world.publish(client, other, rng, 16)
+        world.advance(300)
+    path = rng.choice(holders).path
+    world.stop()
+    loses = rng.random() < 0.5
+    if not world.machine.disk.exists(path):
+        world.start()
+        return
+    if loses:
+        world.lose_segment(path)
+    else:
+        world.flip_bit(path.name, rng.choice(stored.ledgers).ledger_id.to_bytes(8, "big"))
+    world.start()
+    if loses and not world.store.lost_entries():
+        raise Violation("lost and not noticed", f"{path.name}, with entries of {topic.name}")
+    _read_around(world, client, topic, rng)
+
+
+def _read_around(world: World, client: SimulatedClient, topic: TopicModel, rng: random.Random) -> None:
+    """Read and acknowledge a topic that has lost entries: what is readable is delivered, what is not is settled."""
+    consumer = _consume(world, client, topic, SHARED, 100_000)
+    stored = world.stored(topic)
+    if consumer is None or stored is None or stored.policies != _KEEP:
+        return
+    world.publish(client, topic, rng, 3)
+    world.advance(5000)
+    if consumer.closed or world.machine.disk.failed:
+        return
+    model = consumer.subscription
+    world.note_damaged()
+    world.note_expired()
+    missing = [each for each in topic.messages if model.owes(each) and each.number not in model.delivered]
+    if missing:
+        raise Violation("lost entries keep others", f"{missing} of {model!r} not delivered")
+    _acknowledge(world, client, consumer, 1000)
+    world.advance(5000)
+    left = stored.subscriptions[model.name].backlog_messages
+    if left and not consumer.closed and not world.machine.disk.failed:
+        raise Violation("lost entries stay in the backlog", f"{left} messages of {model!r}")
+
+
+def failed_reservation(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
+    """The metadata fails just when ledger ids are reserved, and a crash follows. No id may be given out twice."""
+    before, after = world.topic(90 + number), world.topic(100 + number)
+    if _consume(world, client, before, SHARED, 1000) is None:
+        return
+    client.open_producer(before)
+    store = world.store
+    while store.next_ledger_id() < store._ledger_limit:
+        """Use up what is reserved."""
+    world.advance(150)
+    world.machine.disk.fail(frozenset({"commit"}), errno.ENOSPC, 1, "metadata")
+    world.publish(client, before, rng, 1)
+    world.advance(rng.choice([700, 1500]))
+    for topic in (after, before):
+        world.recover()
+        if not client.connect():
+            return
+        world.publish(client, topic, rng, 2)
+        world.advance(300)
+    _consume(world, client, before, SHARED, 1000)
+
+
 Situation = Callable[["World", "SimulatedClient", int, random.Random], None]
 SITUATIONS: dict[str, Situation] = {
     "trim_race": trim_race,
@@ -224,6 +312,8 @@ SITUATIONS: dict[str, Situation] = {
     "poisoned_expiry": poisoned_expiry,
     "unread_answers": unread_answers,
     "raising": raising,
+    "lost_entries": lost_entries,
+    "failed_reservation": failed_reservation,
 }
 
 

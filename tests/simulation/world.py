@@ -6,6 +6,7 @@ import errno
 import hashlib
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 from google.protobuf.message import DecodeError
@@ -16,6 +17,7 @@ from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.resources.names import InvalidName, TopicName
 from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
 from heliograph_broker.storage.data_dir import DataDirError
+from heliograph_broker.storage.store import LedgerStore
 
 from . import publishing
 from .client import SimulatedClient
@@ -298,6 +300,12 @@ class World:
             del self.topics[topic.name]
         else:
             self._names[number] = self._names.get(number, 0) + 1
+
+    @property
+    def store(self) -> LedgerStore:
+        """The store of the broker that runs."""
+        assert self.machine.program is not None
+        return self.machine.program.store
 
     def stored(self, topic: TopicModel) -> Topic | None:
         found = self.machine.broker.topics.get(topic.name)
@@ -897,7 +905,11 @@ class World:
     # -- damage --------------------------------------------------------------------------------------------------
 
     def do_flip_bit(self, client: SimulatedClient, number: int, rng: random.Random) -> None:
-        flipped = self.machine.disk.flip_bit("/segments/")
+        self.flip_bit("/segments/")
+
+    def flip_bit(self, within: str, prefix: bytes = b"") -> None:
+        """Flip a bit of a stored value; see :meth:`.SimulatedDisk.flip_bit`."""
+        flipped = self.machine.disk.flip_bit(within, prefix)
         if flipped is not None:
             self.damages.append(flipped)
             self.damage(int(flipped.split()[1][:16], 16))
@@ -921,13 +933,18 @@ class World:
             if path.parent.name == "segments" and isinstance(file, EnvironmentFile) and file.current.values
         ]
         if segments:
-            path, file = rng.choice(segments)
-            self.damages.append(path.name)
-            for key in file.current.values:
-                if len(key) == 16:
-                    self.damage(int.from_bytes(key[:8], "big"))
-            self.machine.disk.lose(path)
+            self.lose_segment(rng.choice(segments)[0])
         self.start()
+
+    def lose_segment(self, path: Path) -> None:
+        """Take a segment away, and claim nothing of what it held."""
+        file = self.machine.disk._file(path)
+        assert isinstance(file, EnvironmentFile)
+        self.damages.append(path.name)
+        for key in file.current.values:
+            if len(key) == 16:
+                self.damage(int.from_bytes(key[:8], "big"))
+        self.machine.disk.lose(path)
 
     def do_lose_metadata(self, client: SimulatedClient, number: int, rng: random.Random) -> None:
         """While the broker is stopped, the metadata is missing: it must not start, nor take anything away."""

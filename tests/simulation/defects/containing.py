@@ -116,6 +116,5 @@ DEFECTS = {
             Patch(Dispatcher, "failed_to_read", _read_at_once),
             Patch(dispatcher, "lost_range", lambda topic, first, result: None),
         ),
-        ("damage",),
     ),
 }

@@ -7,7 +7,7 @@ from typing import Any
 from heliograph_broker.messaging import broker, invariants, record_set
 from heliograph_broker.messaging.record_set import RecordSet
 from heliograph_broker.messaging.subscription import Subscription
-from heliograph_broker.storage import group_commit, store
+from heliograph_broker.storage import group_commit, segment_records, store
 from heliograph_broker.storage.data_dir import DataDir
 from heliograph_broker.storage.group_commit import GroupCommit
 from heliograph_broker.storage.identity import Identity, of_metadata, parse_format, stamp
@@ -107,6 +107,13 @@ def _reclaim_in_calm(self: Any) -> None:
         _reclaim(self)
 
 
+# 12: nobody knows which segments there were
+
+
+def _know_none(records: Any) -> dict[bytes, bytes]:
+    return {}
+
+
 # others -------------------------------------------------------------------------------------------------------------
 
 _open = SimulatedDisk.open_environment
@@ -160,6 +167,11 @@ DEFECTS = {
         "6",
         "no space is given back while what is live shrinks from time to time",
         (Patch(SegmentSet, "_reclaim", _reclaim_in_calm),),
+    ),
+    "missing-unnoticed": Defect(
+        "12",
+        "a start does not know which segments there should be",
+        (Patch(segment_records, "sound", _know_none),),
     ),
     "receipt-before-sync": Defect(
         "-", "receipts go out before the sync", (Patch(SimulatedDisk, "open_environment", _open_without_sync),)
