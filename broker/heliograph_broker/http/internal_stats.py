@@ -9,6 +9,7 @@ from pyroaring import BitMap64
 
 from heliograph_broker.messaging.broker import AnyTopic
 from heliograph_broker.messaging.damaged import totals_up_to
+from heliograph_broker.messaging.offsets import run_end
 from heliograph_broker.messaging.subscription import Subscription
 from heliograph_broker.messaging.topic import Topic
 
@@ -24,24 +25,9 @@ def acked_ranges(acked: BitMap64) -> Iterator[tuple[int, int]]:
     first = acked.next_set_bit(0) if acked else None
     top = acked.max() if acked else -1
     while first is not None and first <= top:
-        last = _run_end(acked, first)
+        last = run_end(acked, first) - 1
         yield first, last
         first = acked.next_set_bit(last + 1) if last < top else None
-
-
-def _run_end(acked: BitMap64, first: int) -> int:
-    """Return the last element of the run at ``first``, in a logarithmic number of looks."""
-    length = 1
-    while acked.contains_range(first, first + 2 * length):
-        length *= 2
-    low, high = length, 2 * length
-    while high - low > 1:
-        middle = (low + high) // 2
-        if acked.contains_range(first, first + middle):
-            low = middle
-        else:
-            high = middle
-    return first + low - 1
 
 
 def _text(position: tuple[int, int]) -> str:
