@@ -8,7 +8,7 @@ import pytest
 from heliograph_spark.encoding import Encoder
 from heliograph_spark.errors import OptionError, PulsarSourceError
 from heliograph_spark.jobs.pacing import Pacer, shares
-from heliograph_spark.jobs.resending import sequence_of
+from heliograph_spark.jobs.resending import epoch_of, sequence_of
 from heliograph_spark.moments import parse_moment, write_moment
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,7 +67,14 @@ def test_sequence_ids_are_ordered_as_the_messages_are(one: tuple[int, int, int],
     assert 0 <= sequence_of(*one) < 1 << 63
 
 
-@pytest.mark.parametrize("place", [(1 << 30, 0, 0), (0, 1 << 20, 0), (0, 0, 1 << 13)])
+@given(IDS, st.integers(0, (1 << 13) - 1))
+def test_sequence_ids_count_within_the_epoch_of_a_ledger_id(place: tuple[int, int, int], epoch: int) -> None:
+    ledger, entry, batch = place
+    assert epoch_of(epoch << 40 | ledger) == epoch
+    assert sequence_of(epoch << 40 | ledger, entry, batch) == sequence_of(ledger, entry, batch)
+
+
+@pytest.mark.parametrize("place", [(1 << 30, 0, 0), (5 << 40 | 1 << 30, 0, 0), (0, 1 << 20, 0), (0, 0, 1 << 13)])
 def test_a_message_id_beyond_what_a_sequence_id_holds_is_refused(place: tuple[int, int, int]) -> None:
     with pytest.raises(PulsarSourceError, match="cannot have a sequence id"):
         sequence_of(*place)

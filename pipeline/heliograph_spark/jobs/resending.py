@@ -26,17 +26,28 @@ BUCKETS = 16
 _ENTRY_BITS = 20
 _BATCH_BITS = 13
 _LEDGER_BITS = 63 - _ENTRY_BITS - _BATCH_BITS
+#: Above these bits a ledger id has the epoch of the store that made it: 0 in an Apache Pulsar.
+_NUMBER_BITS = 40
+
+
+def epoch_of(ledger: int) -> int:
+    """Return the epoch in a ledger id; sequence ids count within one epoch, so each has producers of its own."""
+    return ledger >> _NUMBER_BITS
 
 
 def sequence_of(ledger: int, entry: int, batch: int) -> int:
-    """A number that grows along a partition. Raises :class:`PulsarSourceError` for an id beyond what fits 63 bits."""
+    """Return a number that grows along a partition's messages of one epoch.
+
+    Raises :class:`PulsarSourceError` for an id beyond what fits 63 bits.
+    """
     within = batch + 1
-    if ledger >> _LEDGER_BITS or entry >> _ENTRY_BITS or within >> _BATCH_BITS:
+    number = ledger & (1 << _NUMBER_BITS) - 1
+    if number >> _LEDGER_BITS or entry >> _ENTRY_BITS or within >> _BATCH_BITS:
         raise PulsarSourceError(
-            f"message {ledger}:{entry}:{batch} cannot have a sequence id: --producer-name knows ledgers below"
-            f" 2^{_LEDGER_BITS}, entries below 2^{_ENTRY_BITS} and batches of less than 2^{_BATCH_BITS} messages"
+            f"message {ledger}:{entry}:{batch} cannot have a sequence id: --producer-name knows numbers of ledgers"
+            f" below 2^{_LEDGER_BITS}, entries below 2^{_ENTRY_BITS} and batches of less than 2^{_BATCH_BITS} messages"
         )
-    return ledger << _ENTRY_BITS + _BATCH_BITS | entry << _BATCH_BITS | within
+    return number << _ENTRY_BITS + _BATCH_BITS | entry << _BATCH_BITS | within
 
 
 class Resender:
@@ -58,7 +69,9 @@ class Resender:
         self._series = hashlib.sha256(series.encode()).hexdigest()[:12]
         self._rates = rates or {}
         self._pacers: dict[int, Pacer] = {}
-        self._producers: dict[tuple[str, int], pulsar.Producer] = {}
+        #: By source, epoch and bucket.
+        self._producers: dict[tuple[str, int, int], pulsar.Producer] = {}
+        self._epoch = 0
         self._sent = 0
         self._failure: Any = None
 
@@ -75,7 +88,7 @@ class Resender:
         settings = {"partition_key": row["key"], "event_timestamp": row["event_ms"], "properties": row["properties"]}
         if self._writing.producer_name is not None:
             settings["sequence_id"] = sequence_of(row["ledger"], row["entry"], row["batch"])
-        producer = self._producer(row["source"], row["bucket"])
+        producer = self._producer(row["source"], epoch_of(row["ledger"]), row["bucket"])
         with named(f"writing to {self._target}"):
             producer.send_async(row["content"], self._received, **settings)
         self._check_receipts()
@@ -89,13 +102,23 @@ class Resender:
         self._check_receipts()
         return self._sent
 
-    def _producer(self, source: str, bucket: int) -> pulsar.Producer:
-        known = (source, bucket) if self._writing.producer_name is not None else ("", 0)
+    def _producer(self, source: str, epoch: int, bucket: int) -> pulsar.Producer:
+        if self._writing.producer_name is None:
+            source, epoch, bucket = "", 0, 0
+        if epoch != self._epoch:
+            # Another producer goes on with the same keys: what the one before it sent has to be stored first.
+            for before in self._producers.values():
+                with named(f"writing to {self._target}"):
+                    before.flush()
+            self._epoch = epoch
+        known = (source, epoch, bucket)
         if known not in self._producers:
             name = None
             if self._writing.producer_name is not None:
                 origin = hashlib.sha256(source.encode()).hexdigest()[:8]
                 name = f"{self._writing.producer_name}-{self._series}-{origin}-{bucket}"
+                if epoch:
+                    name += f"-{epoch}"
             self._producers[known] = self._open(name, bucket)
         return self._producers[known]
 
