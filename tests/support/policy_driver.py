@@ -232,6 +232,7 @@ class PolicyDriver(ClientSteps):
             topic.wanted = topic.producers = 0
             topic.held = topic.overdue_answer = False
             topic.used = self.oracle.now
+            topic.restarted = True
             for subscription in list(topic.subscriptions.values()):
                 if not subscription.durable:
                     del topic.subscriptions[subscription.name]

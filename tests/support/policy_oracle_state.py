@@ -117,6 +117,8 @@ class OracleTopic:
 
     #: Numbers of the entries that begin a ledger.
     ledgers: list[int] = field(default_factory=list)
+    #: Whether the broker has started since the newest one began: the next entry begins another.
+    restarted: bool = False
 
     def ledger_is_closed(self, now: int) -> bool:
         """Whether the newest ledger is full, or old enough, for the next entry to begin another one."""
@@ -126,8 +128,9 @@ class OracleTopic:
 
     def add(self, entry: StoredEntry) -> None:
         """An entry is published."""
-        if not self.ledgers or self.ledger_is_closed(entry.received):
+        if not self.ledgers or self.restarted or self.ledger_is_closed(entry.received):
             self.ledgers.append(entry.number)
+            self.restarted = False
         self.entries.append(entry)
 
     def kept(self) -> list[StoredEntry]:
