@@ -181,21 +181,19 @@ def adopt(directory: Directory, ledgers: Ledgers) -> None:
     from .messaging.claims import adoption, topic_of
     from .storage.damage import DamagedEntries
 
-    with _inspected(directory) as (contents, claims):
-        _require_quarantined(contents, claims, ledgers)
-        added: dict[bytes, bytes] = {}
-        for ledger_id in ledgers:
-            try:
-                header, frame = contents.beginning(ledger_id)
-            except DamagedEntries as error:
-                raise CliError(f"{error}; use 'heliograph store salvage --adopt'") from error
-            records = adoption(ledger_id, header, frame, contents.records | added, SystemClock().now_ms())
-            if records is None:
-                raise CliError(
-                    f"ledger {ledger_id} is what a compaction left: its entries are not messages by themselves"
-                )
-            added |= records
-        _put(contents, added)
+    now_ms = SystemClock().now_ms()
+
+    def adopted(contents: Contents, ledger_id: int, added: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        try:
+            header, frame = contents.beginning(ledger_id)
+        except DamagedEntries as error:
+            raise CliError(f"{error}; use 'heliograph store salvage --adopt'") from error
+        records = adoption(ledger_id, header, frame, contents.records | added, now_ms)
+        if records is None:
+            raise CliError(f"ledger {ledger_id} is what a compaction left: its entries are not messages by themselves")
+        return records
+
+    _change_quarantined(directory, ledgers, adopted)
     for ledger_id in ledgers:
         print(topic_of(ledger_id))
 
@@ -211,10 +209,11 @@ def drop(directory: Directory, ledgers: Ledgers) -> None:
     """
     from .storage.tombstones import Tombstone
 
-    with _inspected(directory) as (contents, claims):
-        _require_quarantined(contents, claims, ledgers)
-        tombstones = [Tombstone(ledger_id) for ledger_id in ledgers]
-        _put(contents, {tombstone.record_key: tombstone.encode_record(0) for tombstone in tombstones})
+    def dropped(_contents: Contents, ledger_id: int, _added: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        tombstone = Tombstone(ledger_id)
+        return {tombstone.record_key: tombstone.encode_record(0)}
+
+    _change_quarantined(directory, ledgers, dropped)
     print(f"{directory}: {len(set(ledgers))} of its ledgers are deleted at the next start of the broker")
 
 
@@ -310,15 +309,27 @@ def _require_quarantined(contents: Contents, claims: Claims, ledgers: list[int])
             raise CliError(f"no ledger {ledger_id} is in quarantine; there: {known}")
 
 
-def _put(contents: Contents, records: dict[bytes, bytes]) -> None:
+def _change_quarantined(
+    directory: Path, ledgers: list[int], records_for: Callable[[Contents, int, dict[bytes, bytes]], dict[bytes, bytes]]
+) -> None:
+    """Write the records that ``records_for`` returns for each ledger, or none of them.
+
+    ``records_for`` gets the contents, the ledger's id and the records for the ledgers before it. Raises
+    :class:`CliError` if a topic names one of the ledgers, if one does not exist, or if the records cannot be written.
+    """
     import lmdb
 
     from .storage.inspection import put_records
 
-    try:
-        put_records(contents, records)
-    except (lmdb.Error, OSError) as error:
-        raise CliError(f"cannot write to {contents.metadata_path}: {error}") from error
+    with _inspected(directory) as (contents, claims):
+        _require_quarantined(contents, claims, ledgers)
+        records: dict[bytes, bytes] = {}
+        for ledger_id in ledgers:
+            records |= records_for(contents, ledger_id, records)
+        try:
+            put_records(contents, records)
+        except (lmdb.Error, OSError) as error:
+            raise CliError(f"cannot write to {contents.metadata_path}: {error}") from error
 
 
 def _print_summary(contents: Contents, claims: Claims) -> None:

@@ -165,7 +165,10 @@ class ReplicatorStats(msgspec.Struct, rename="camel"):
 
 
 class SuspendedDuty(msgspec.Struct, rename="camel"):
-    """Something the broker does by itself that raised and is tried again later; the topic's own without a name."""
+    """A task of the broker that failed and will be retried; ``subscription`` is empty for a task of the topic itself.
+
+    Timestamps are wall-clock ms.
+    """
 
     subscription: str
     duty: str

@@ -1,4 +1,4 @@
-"""What is suspended because it raised, and which entries are damaged: for people, and for the operator."""
+"""REST and metrics of suspended duties and damaged entries."""
 
 from __future__ import annotations
 
@@ -6,29 +6,23 @@ import msgspec
 from aiohttp import web
 
 from heliograph_broker.messaging.broker import Broker
-from heliograph_broker.messaging.containment import Suspension
 
 from .admin_messages import one_topic
 from .admin_topics import TOPIC_PATH
 from .context import BROKER, as_json
 from .exposition import Block, Sample, labels
 from .operations import operation
+from .stats_documents import SuspendedDuty
 
 
-class Suspended(msgspec.Struct, rename="camel"):
-    """A duty that raised, of a topic or subscription, or of a part of the broker itself (then both are empty)."""
+class Suspended(SuspendedDuty, rename="camel", kw_only=True):
+    """One suspended duty. For a part of the broker itself, ``topic`` and ``subscription`` are empty."""
 
     topic: str
-    subscription: str
-    duty: str
-    reason: str
-    since_timestamp: int
-    last_failure_timestamp: int
-    failures: int
 
 
 class DamagedRange(msgspec.Struct, rename="camel"):
-    """Neighbouring entries, from the first position to the last; when they were found (wall-clock ms), and why."""
+    """A range of damaged entries, from its first to its last position; ``foundTimestamp`` is wall-clock ms."""
 
     ledger_id: int
     entry_id: int
@@ -40,19 +34,14 @@ class DamagedRange(msgspec.Struct, rename="camel"):
 
 
 class Damaged(msgspec.Struct):
-    """How many damaged entries were ever found, and where the newest are."""
+    """The number of damaged entries found so far, and the positions of the latest."""
 
     entries: int
     ranges: list[DamagedRange]
 
 
-def _suspended(each: Suspension) -> Suspended:
-    topic, subscription = each.names
-    return Suspended(topic, subscription, each.duty, each.reason, each.since_ms, each.last_ms, each.failures)
-
-
 def trouble_blocks(broker: Broker) -> list[Block]:
-    """Return the families of what is suspended now, and of how often anything was."""
+    """Return the metrics of the duties suspended now and of all failures since the start."""
     cluster = broker.config.cluster_name
     containment = broker.containment
     now: list[Sample] = []
@@ -67,7 +56,20 @@ def trouble_blocks(broker: Broker) -> list[Block]:
 
 @operation("Duties of the broker that failed and are suspended, the oldest first.", answers={200: list[Suspended]})
 async def get_suspended(request: web.Request) -> web.Response:
-    return as_json([_suspended(each) for each in request.app[BROKER].containment.all()])
+    return as_json(
+        [
+            Suspended(
+                each.names[1],
+                each.duty,
+                each.reason,
+                each.since_ms,
+                each.last_ms,
+                each.failures,
+                topic=each.names[0],
+            )
+            for each in request.app[BROKER].containment.all()
+        ]
+    )
 
 
 @operation("Damaged entries found in a topic or one partition.", answers={200: Damaged})
