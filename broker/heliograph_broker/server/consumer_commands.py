@@ -239,12 +239,17 @@ def redeliver(session: Session, command: wire.BaseCommand, entry: bytes) -> None
     consumer.subscription.redeliver(consumer, positions, epoch)
 
 
+def _unknown_consumer(session: Session, request_id: int) -> None:
+    """Refuse a request about a consumer that is not open on the connection, with Pulsar's error."""
+    session.send_error(request_id, wire.MetadataError, "Consumer not found")
+
+
 def unsubscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
     """Delete the subscription; only its sole consumer may, or any one by force, which disconnects the others."""
     request = command.unsubscribe
     consumer = session.consumers.get(request.consumer_id)
     if consumer is None:
-        session.refuse(request.request_id, ConsumerNotFound("Consumer not found"))
+        _unknown_consumer(session, request.request_id)
         return
     subscription = consumer.subscription
     if len(subscription.consumers) > 1 and not request.force:
@@ -267,7 +272,7 @@ def seek(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
     request = command.seek
     consumer = session.consumers.get(request.consumer_id)
     if consumer is None:
-        session.refuse(request.request_id, ConsumerNotFound("Consumer not found"))
+        _unknown_consumer(session, request.request_id)
         return
     subscription = consumer.subscription
     topic = subscription.topic
@@ -285,8 +290,8 @@ def seek(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
                     session.refuse(request.request_id, PreconditionFailed(str(error)))
                     return
         else:
-            session.refuse(
-                request.request_id, PreconditionFailed("Message id and message publish time were not present")
+            session.send_error(
+                request.request_id, wire.MetadataError, "Message id and message publish time were not present"
             )
             return
 
@@ -303,7 +308,7 @@ def get_last_message_id(session: Session, command: wire.BaseCommand, entry: byte
     request = command.getLastMessageId
     consumer = session.consumers.get(request.consumer_id)
     if consumer is None:
-        session.refuse(request.request_id, ConsumerNotFound("Consumer not found"))
+        _unknown_consumer(session, request.request_id)
         return
     subscription = consumer.subscription
     topic = subscription.topic
