@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from heliograph_broker.protocol import wire_pb2 as wire
 
-from .model import ConsumerModel, Message, TopicModel, Violation, check_delivery
+from . import expectations
+from .model import NOWHERE, ConsumerModel, Message, TopicModel, Violation, check_delivery
 from .network import Connection
 from .wire_frames import FrameReader, command_frame
 
 if TYPE_CHECKING:
     from .world import World
 
-_NOWHERE = (1 << 64) - 1
 Answer = Callable[[wire.BaseCommand | None], None]
 
 
@@ -139,7 +139,7 @@ class SimulatedClient:
     def _send_message(self, producer: ProducerModel, message: Message) -> None:
         if not message.times_sent:
             message.wall_ms = self.world.machine.clock.now_ms()
-            message.earliest_ms = self.world.earliest_ms()
+            message.earliest_ms = expectations.earliest_ms(self.world)
             message.passed_ms = self.world.machine.clock.passed_ms
         message.times_sent += 1
         command = wire.BaseCommand(type=wire.BaseCommand.SEND)
@@ -211,7 +211,7 @@ class SimulatedClient:
             if message.sequence_id == receipt.sequence_id:
                 producer.waiting.remove(message)
                 message.receipted = True
-                if receipt.message_id.ledgerId != _NOWHERE:
+                if receipt.message_id.ledgerId != NOWHERE:
                     position = (receipt.message_id.ledgerId, receipt.message_id.entryId)
                     self.world.messages.stored_at(message, position, producer.name)
                 return
@@ -226,7 +226,7 @@ class SimulatedClient:
             return
         bits = message.whole
         if delivery.ack_set:
-            bits &= sum((word & _NOWHERE) << (64 * index) for index, word in enumerate(delivery.ack_set))
+            bits &= sum((word & NOWHERE) << (64 * index) for index, word in enumerate(delivery.ack_set))
         self.world.messages.stored_at(message, position, "")
         holder = check_delivery(consumer, message, position, bits, self.world.machine.clock.passed_ms)
         if holder is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
 
+from . import acknowledging, administration, consuming, expectations, producing
 from .model import SHARED, ConsumerModel, Message, SubscriptionModel, TopicModel, Violation
 from .situations import CLOGGED
 
@@ -34,7 +35,7 @@ def end(world: World) -> None:
         if client.connection is not None:
             client.connection.cut()
         client.ended()
-    world.note_expired()
+    expectations.note_expired(world)
     # Whatever was delayed while the clock was ahead is due.
     clock = world.machine.clock
     latest = max((message.deliver_at_ms for message in world.messages.messages), default=0)
@@ -44,8 +45,8 @@ def end(world: World) -> None:
         world.stop()
         world.start()
     world.advance(_PATIENCE_MS)
-    world.note_expired()
-    world.check_promised()
+    expectations.note_expired(world)
+    expectations.check_promised(world)
     _check_expired(world)
     _lift_policies(world)
     recount(world)
@@ -101,7 +102,7 @@ def _lift_policies(world: World) -> None:
     """From here on nothing expires, is evicted or held back."""
     keep = _unlimited(retention=Retention(-1, -1))
     for topic in _living(world):
-        world.set_policies(topic, keep)
+        administration.set_policies(world, topic, keep)
     world.advance(3000)
 
 
@@ -171,7 +172,7 @@ def _drain(world: World, *, keep: bool) -> dict[SubscriptionModel, dict[str, int
             expected = stored.subscriptions[subscription.name].backlog_messages
             for consumer in list(subscription.consumers):
                 consumer.end()
-            consumer = world.subscribe(client, topic, subscription.name, SHARED, 100_000)
+            consumer = consuming.subscribe(world, client, topic, subscription.name, SHARED, 100_000)
             consumer.inbox.clear()
             received = _receive(world, client, consumer, keep, expected)
             drained[subscription] = {
@@ -202,7 +203,7 @@ def _receive(
         received += new
         messages += sum(bits.bit_count() for _, _, bits in new)
         if new and not keep:
-            world.acknowledge(client, consumer, [(*one, one[2]) for one in new], True)
+            acknowledging.acknowledge(world, client, consumer, [(*one, one[2]) for one in new], True)
     world.advance(200)
     return received
 
@@ -265,16 +266,16 @@ def _expire_all(world: World, backlogs: dict[SubscriptionModel, dict[str, int]])
     world.topics[letters.name] = letters
     client = world.clients[-1]
     client.connect()
-    audit = world.subscribe(client, letters, "audit", SHARED, 1_000_000)
+    audit = consuming.subscribe(world, client, letters, "audit", SHARED, 1_000_000)
     world.advance(200)
     if world.rng.random() < 0.5:
         small = BacklogQuota(8000, "producer_exception")
-        world.set_policies(letters, Policies(backlog_quota_size=small))
+        administration.set_policies(world, letters, Policies(backlog_quota_size=small))
     expire = Policies(message_ttl_ms=500, retention=Retention(0, 0), dead_letter_topic=letters.name)
     for topic in _living(world):
         for subscription in topic.owed():
             subscription.excuse_all()
-        world.set_policies(topic, expire)
+        administration.set_policies(world, topic, expire)
     for _ in range(400):
         world.advance(500)
         _take_letters(client, audit)
@@ -331,7 +332,7 @@ def _check_space(world: World) -> None:
         if isinstance(stored, Topic):
             model = world.topics.get(name)
             if model is not None:
-                world.set_policies(model, nothing)
+                administration.set_policies(world, model, nothing)
     world.advance(120_000)
     for topic in _living(world):
         stored_topic = world.stored(topic)
@@ -355,12 +356,12 @@ def _check_alive(world: World) -> None:
     client.connect()
     rng = world.rng
     for number, topic in enumerate(_living(world)):
-        world.set_policies(topic, _unlimited(retention=Retention(0, 0)))
+        administration.set_policies(world, topic, _unlimited(retention=Retention(0, 0)))
         world.advance(300)
-        consumer = world.subscribe(client, topic, f"last-{number}", SHARED, 1000)
+        consumer = consuming.subscribe(world, client, topic, f"last-{number}", SHARED, 1000)
         world.advance(300)
         sent = len(topic.messages)
-        world.publish(client, topic, rng, 3)
+        producing.publish(world, client, topic, rng, 3)
         world.advance(8000)
         new = topic.messages[sent:]
         unreceipted = [message for message in new if not message.receipted and not message.refused]

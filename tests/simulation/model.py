@@ -18,6 +18,9 @@ KEY_SHARED = wire.CommandSubscribe.Key_Shared
 TYPES = (EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED)
 
 Position = tuple[int, int]
+#: A ledger or entry id that stands for none.
+NOWHERE = (1 << 64) - 1
+DEAD_LETTERS = "persistent://public/default/dead-letters"
 
 
 class Violation(Exception):

@@ -52,7 +52,7 @@ def run(seed: int, operations: list[Operation] | None = None, *, lines: bool = F
     violation: Violation | None = None
     try:
         world.run(operations)
-        world._guarded(lambda: end(world))
+        world.guarded(lambda: end(world))
     except Violation as found:
         violation = found
     finally:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import errno
 import random
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
 
-from . import publishing
+from . import acknowledging, administration, connections, consuming, damage, expectations, hostile, producing
+from .action import Action
 from .disk import Crashed
 from .model import EXCLUSIVE, SHARED, ConsumerModel, TopicModel, Violation
 
@@ -52,14 +52,14 @@ def trim_race(world: World, client: SimulatedClient, number: int, rng: random.Ra
     consumer = _consume(world, client, topic, SHARED, 1000)
     if consumer is None:
         return
-    world.set_policies(topic, Policies(retention=Retention(0, 0)))
-    world.publish(client, topic, rng, 9)
+    administration.set_policies(world, topic, Policies(retention=Retention(0, 0)))
+    producing.publish(world, client, topic, rng, 9)
     world.advance(400)
     _acknowledge(world, client, consumer, 1)
     world.advance(rng.choice([1, 5, 20]))
     _acknowledge(world, client, consumer, 1000)
     world.advance(rng.choice([30, 55, 75]))
-    world.set_policies(topic, Policies(retention=Retention(0, 0), message_ttl_ms=600_000))
+    administration.set_policies(world, topic, Policies(retention=Retention(0, 0), message_ttl_ms=600_000))
     for _ in range(rng.choice([20, 40])):
         world.machine.loop.step()
     raise Crashed
@@ -71,12 +71,12 @@ def withhold(world: World, client: SimulatedClient, number: int, rng: random.Ran
     consumer = _consume(world, client, topic, EXCLUSIVE, 0)
     if consumer is None:
         return
-    world.set_policies(topic, Policies(message_ttl_ms=300, dead_letter_topic=UNREACHABLE))
-    world.publish(client, topic, rng, 6)
+    administration.set_policies(world, topic, Policies(message_ttl_ms=300, dead_letter_topic=UNREACHABLE))
+    producing.publish(world, client, topic, rng, 6)
     world.advance(700)
-    world.flow(client, consumer, 1000)
+    consuming.flow(world, client, consumer, 1000)
     world.advance(100)
-    world.set_policies(topic, Policies())
+    administration.set_policies(world, topic, Policies())
     world.advance(200)
 
 
@@ -92,10 +92,10 @@ def small_letters(world: World, client: SimulatedClient, number: int, rng: rando
     consumer = _consume(world, client, topic, SHARED, 0)
     if audit is None or consumer is None:
         return
-    world.set_policies(letters, Policies(backlog_quota_size=BacklogQuota(2000, "producer_exception")))
-    world.publish(client, topic, rng, 12)
+    administration.set_policies(world, letters, Policies(backlog_quota_size=BacklogQuota(2000, "producer_exception")))
+    producing.publish(world, client, topic, rng, 12)
     world.advance(300)
-    world.set_policies(topic, Policies(message_ttl_ms=300, dead_letter_topic=letters.name))
+    administration.set_policies(world, topic, Policies(message_ttl_ms=300, dead_letter_topic=letters.name))
     for _ in range(15):
         world.advance(1000)
         client.acknowledge_letters(audit)
@@ -109,7 +109,7 @@ def small_letters(world: World, client: SimulatedClient, number: int, rng: rando
     twice = [place for place, number in counted.items() if number > 1]
     if twice:
         raise Violation("dead letters", f"{len(twice)} of {len(counted)} came more than once")
-    world.set_policies(topic, Policies())
+    administration.set_policies(world, topic, Policies())
     client.ended_consumer(audit)
 
 
@@ -126,9 +126,9 @@ def bursts(world: World, client: SimulatedClient, number: int, rng: random.Rando
         max_unacked_per_consumer=1_000_000,
         max_unacked_per_subscription=1_000_000,
     )
-    world.set_policies(topic, wanted)
+    administration.set_policies(world, topic, wanted)
     for _ in range(_BURSTS):
-        world.publish(client, topic, rng, 16)
+        producing.publish(world, client, topic, rng, 16)
         world.advance(300)
         _acknowledge(world, client, consumer, 1000)
         world.advance(700)
@@ -148,12 +148,12 @@ def clock_steps(world: World, client: SimulatedClient, number: int, rng: random.
     topic = world.topic(50 + number)
     if _consume(world, client, topic, SHARED, 0) is None:
         return
-    world.set_policies(topic, Policies(message_ttl_ms=1000))
+    administration.set_policies(world, topic, Policies(message_ttl_ms=1000))
     clock = world.machine.clock
     before, sent = clock.offset_ms, len(topic.messages)
     for step_ms in rng.choice([(-_HOUR_MS,), (365 * 24 * _HOUR_MS, 0), (_HOUR_MS, 0)]):
-        world.set_wall_clock(before + step_ms)
-        world.publish(client, topic, rng, 2)
+        expectations.set_wall_clock(world, before + step_ms)
+        producing.publish(world, client, topic, rng, 2)
         world.advance(200)
     world.advance(90_000)
     stored = world.stored(topic)
@@ -165,7 +165,7 @@ def clock_steps(world: World, client: SimulatedClient, number: int, rng: random.
             for subscription in stored.subscriptions.values():
                 if subscription.durable and not subscription.cursor.is_acked(offset):
                     raise Violation("expired and still there", f"{message!r}, 90 s after the clock was set")
-    world.set_wall_clock(before)
+    expectations.set_wall_clock(world, before)
 
 
 def poisoned_expiry(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
@@ -174,10 +174,12 @@ def poisoned_expiry(world: World, client: SimulatedClient, number: int, rng: ran
     if _consume(world, client, topic, SHARED, 0) is None:
         return
     for _ in range(3):
-        publishing.smuggle(world, topic, rng)
+        hostile.smuggle(world, topic, rng)
     world.advance(600)
-    world.publish(client, topic, rng, 2)
-    world.set_policies(topic, Policies(message_ttl_ms=300, dead_letter_topic=rng.choice([None, _LETTERS])))
+    producing.publish(world, client, topic, rng, 2)
+    administration.set_policies(
+        world, topic, Policies(message_ttl_ms=300, dead_letter_topic=rng.choice([None, _LETTERS]))
+    )
     world.advance(2000)
 
 
@@ -200,7 +202,7 @@ def unread_answers(world: World, client: SimulatedClient, number: int, rng: rand
         raise Violation("answers wait without limit", f"{connection.most_unread} bytes for client {client.number}")
     if rng.random() < 0.5:
         # Its machine is gone, and what waits for it will never be read.
-        world.do_go_silent(client, number, rng)
+        connections.do_go_silent(world, client, number, rng)
     else:
         client.read_on()
 
@@ -228,8 +230,8 @@ def lost_entries(world: World, client: SimulatedClient, number: int, rng: random
     topic, other = world.topic(70 + number), world.topic(80 + number)
     if _consume(world, client, topic, SHARED, 0) is None or (stored := world.stored(topic)) is None:
         return
-    world.set_policies(topic, _KEEP)
-    world.publish(client, topic, rng, 12)
+    administration.set_policies(world, topic, _KEEP)
+    producing.publish(world, client, topic, rng, 12)
     world.advance(300)
     store = world.store
     while True:
@@ -239,7 +241,7 @@ def lost_entries(world: World, client: SimulatedClient, number: int, rng: random
         if holders[-1] is not store._segments.open_segment:
             break
         # The end of the topic's open ledger is to be in a segment that is closed.
-        world.publish(client, other, rng, 16)
+        producing.publish(world, client, other, rng, 16)
         world.advance(300)
     path = rng.choice(holders).path
     world.stop()
@@ -248,9 +250,9 @@ def lost_entries(world: World, client: SimulatedClient, number: int, rng: random
         world.start()
         return
     if loses:
-        world.lose_segment(path)
+        damage.lose_segment(world, path)
     else:
-        world.flip_bit(path.name, rng.choice(stored.ledgers).ledger_id.to_bytes(8, "big"))
+        damage.flip_bit(world, path.name, rng.choice(stored.ledgers).ledger_id.to_bytes(8, "big"))
     world.start()
     if loses and not world.store.lost_entries():
         raise Violation("lost and not noticed", f"{path.name}, with entries of {topic.name}")
@@ -263,13 +265,13 @@ def _read_around(world: World, client: SimulatedClient, topic: TopicModel, rng: 
     stored = world.stored(topic)
     if consumer is None or stored is None or stored.policies != _KEEP:
         return
-    world.publish(client, topic, rng, 3)
+    producing.publish(world, client, topic, rng, 3)
     world.advance(5000)
     if consumer.closed or world.machine.disk.failed:
         return
     model = consumer.subscription
-    world.note_damaged()
-    world.note_expired()
+    damage.note_damaged(world)
+    expectations.note_expired(world)
     missing = [each for each in topic.messages if model.owes(each) and each.number not in model.delivered]
     if missing:
         raise Violation("lost entries keep others", f"{missing} of {model!r} not delivered")
@@ -291,19 +293,18 @@ def failed_reservation(world: World, client: SimulatedClient, number: int, rng: 
         """Use up what is reserved."""
     world.advance(150)
     world.machine.disk.fail(frozenset({"commit"}), errno.ENOSPC, 1, "metadata")
-    world.publish(client, before, rng, 1)
+    producing.publish(world, client, before, rng, 1)
     world.advance(rng.choice([700, 1500]))
     for topic in (after, before):
         world.recover()
         if not client.connect():
             return
-        world.publish(client, topic, rng, 2)
+        producing.publish(world, client, topic, rng, 2)
         world.advance(300)
     _consume(world, client, before, SHARED, 1000)
 
 
-Situation = Callable[["World", "SimulatedClient", int, random.Random], None]
-SITUATIONS: dict[str, Situation] = {
+SITUATIONS: dict[str, Action] = {
     "trim_race": trim_race,
     "withhold": withhold,
     "small_letters": small_letters,
@@ -321,7 +322,7 @@ def _consume(world: World, client: SimulatedClient, topic: TopicModel, kind: int
     """Return a new consumer of a subscription of the situation's own, None if it does not come about."""
     if not client.connect():
         return None
-    consumer = world.subscribe(client, topic, f"of-{client.number}", kind, permits)
+    consumer = consuming.subscribe(world, client, topic, f"of-{client.number}", kind, permits)
     world.advance(150)
     return consumer if consumer.open and not consumer.closed else None
 
@@ -329,4 +330,4 @@ def _consume(world: World, client: SimulatedClient, topic: TopicModel, kind: int
 def _acknowledge(world: World, client: SimulatedClient, consumer: ConsumerModel, count: int) -> None:
     """Acknowledge the first ``count`` entries the consumer holds, without receipts."""
     held = [each for each in consumer.inbox if each[0].number in consumer.hand][:count]
-    world.acknowledge(client, consumer, [(*each, each[2]) for each in held], False)
+    acknowledging.acknowledge(world, client, consumer, [(*each, each[2]) for each in held], False)
