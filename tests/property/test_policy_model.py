@@ -12,13 +12,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from heliograph_broker.messaging import expiry
+from heliograph_broker.messaging import expiry, message_ttl
 
 from tests.support.policy_driver import Failed, PolicyDriver
 from tests.support.policy_history import HistoryMaker, Step, shrink, step
 from tests.support.policy_modelled_broker import HistoryResult
 
-_is_expired = expiry.is_expired
+_is_expired = message_ttl.is_expired
 
 HISTORIES = int(os.environ.get("HELIOGRAPH_MODEL_HISTORIES", "3000"))
 FIRST_SEED = int(os.environ.get("HELIOGRAPH_MODEL_SEED", "1"))

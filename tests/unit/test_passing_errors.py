@@ -13,7 +13,8 @@ import pytest
 from heliograph_broker.messaging.containment import FIRST_PAUSE_MS
 from heliograph_broker.messaging.damaged import DamagedList
 from heliograph_broker.messaging.errors import BrokerError, PersistenceError
-from heliograph_broker.messaging.expiry import RETRY_MS, TTL_PROPERTY
+from heliograph_broker.messaging.expiry import RETRY_MS
+from heliograph_broker.messaging.message_ttl import TTL_PROPERTY
 from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Done, Subscription
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.policies import Policies

@@ -22,8 +22,8 @@ from .batches import BatchError, build_frame, is_batch, open_batch, single_entry
 from .containment import first_line
 from .damaged import skip_entry
 from .errors import BrokerError
-from .expiry import TTL_PROPERTY
 from .key_selector import sticky_hash
+from .message_ttl import TTL_PROPERTY
 from .producer import Producer, Receipt
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .delayed_topics import hand_over
-from .expiry import base_ms
+from .message_ttl import base_ms
 from .timed_entries import TimedEntries
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ from .errors import (
     SubscriptionNotFound,
     or_persistence_error,
 )
-from .expiry import InvalidMessageTtl, ttl_of, ttls_in
 from .key_selector import sticky_hash
+from .message_ttl import InvalidMessageTtl, ttl_of, ttls_in
 from .names import COMPACTION, check_name, check_properties
 from .producer import Producer, ProducerRegistry, Receipt
 from .record_set import RecordSet

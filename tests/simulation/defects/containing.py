@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from heliograph_broker.messaging import dead_letter, dispatcher, expiry
+from heliograph_broker.messaging import dead_letter, dispatcher, expiry, expiry_run
 from heliograph_broker.messaging.containment import Containment
 from heliograph_broker.messaging.dead_letter import DeadLetters
 from heliograph_broker.messaging.dispatcher import Dispatcher
@@ -70,7 +70,7 @@ def _raise_poison(subscription: Any, offset: int, reason: str) -> None:
     raise EntryError(reason)
 
 
-def _stay_running(self: Any, due: Any, error: Exception, done: Any) -> None:
+def _stay_running(self: Any, due: Any, error: Exception) -> None:
     """``running`` stays set: nothing runs again."""
 
 
@@ -105,8 +105,9 @@ DEFECTS = {
         "an entry that cannot be read leaves its subscription's expiry running for ever",
         (
             Patch(expiry, "skip_entry", _raise_poison),
+            Patch(expiry_run, "skip_entry", _raise_poison),
             Patch(dead_letter, "skip_entry", _raise_poison),
-            Patch(Expiry, "_abandon", _stay_running),
+            Patch(Expiry, "suspend", _stay_running),
         ),
     ),
     "reads-at-once": Defect(
