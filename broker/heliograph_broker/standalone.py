@@ -135,7 +135,7 @@ class Standalone:
         self.http_url = endpoints.http_url = f"http://{host}:{self._http.port}"
 
     async def _committed(self) -> None:
-        """Wait until everything submitted so far is durable. Raises the store's error if it is not."""
+        """Wait until everything submitted so far is written. Raises the store's error if it is not."""
         future: asyncio.Future[None] = self._loop.create_future()
 
         def done(error: Exception | None) -> None:
@@ -146,7 +146,8 @@ class Standalone:
             else:
                 future.set_result(None)
 
-        self._store.after_commit(done)
+        # What cannot be encoded of a topic suspends that topic and nothing else.
+        self._store.after_commit(done, (self.broker.records,))
         await future
 
     def _on_tick(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from heliograph_broker.messaging import records
+from heliograph_broker.messaging.containment import FIRST_PAUSE_MS
 from heliograph_broker.messaging.errors import PreconditionFailed
 from heliograph_broker.messaging.housekeeping import LOOK_INTERVAL_MS
 from heliograph_broker.messaging.record_set import FLUSH_MS, RecordSet
@@ -240,7 +241,7 @@ def test_a_record_that_cannot_be_encoded_is_tried_again_and_delays_nobody_for_lo
         assert outcome[1] is None
         # The other parts wait with it.
         ack(subscription, 0)
-    core.advance(core.broker.record_writer.RETRY_MS)
+    core.advance(FIRST_PAUSE_MS)
     core.advance(FLUSH_MS)
     core.crash()
     assert core.topic().subscription("s").cursor.mark_delete == 0

@@ -148,6 +148,8 @@ def test_a_failing_group_fails_its_entries_and_what_their_topic_appended_since(s
 
 def test_a_source_that_raises_keeps_no_other_record_from_being_written(store: LedgerStore) -> None:
     class Broken:
+        sink = None
+
         def seal(self, metadata: dict[bytes, bytes | None], durable: list[Durable]) -> None:
             raise RuntimeError("a mistake")
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
 from aiohttp import web
 
 from heliograph_broker.messaging.applied import Applied
+from heliograph_broker.messaging.broker import Broker
+from heliograph_broker.messaging.record_set import RecordSet
+from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.resources.names import TopicName
 
 from .context import BROKER, as_json, committed
 from .errors import ApiError
@@ -54,8 +59,18 @@ async def apply(request: web.Request) -> web.Response:
     except ManifestError as error:
         raise ApiError(422, str(error)) from error
     applied: list[Applied] = core.apply_resources(broker, resources)
-    await committed(broker)
+    # Also of what was as described already: it may not be durable yet.
+    await committed(broker, [broker.records, *_sets(broker, applied)])
     return as_json(ApplyAnswer(applied))
+
+
+def _sets(broker: Broker, applied: list[Applied]) -> Iterator[RecordSet]:
+    """Yield the sets of records of the topics that were applied."""
+    for name in (TopicName.parse(each.name) for each in applied if each.kind == "Topic"):
+        for number in range(broker.partitions_of(name)) or (-1,):
+            topic = broker.topics.get(str(name if number < 0 else name.with_partition(number)))
+            if isinstance(topic, Topic):
+                yield topic.records
 
 
 def routes() -> list[web.RouteDef]:

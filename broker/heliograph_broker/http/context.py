@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from aiohttp import web
 from heliograph_broker.config import BrokerConfig
 from heliograph_broker.messaging.broker import Broker
 from heliograph_broker.messaging.errors import PersistenceError
+from heliograph_broker.messaging.record_set import RecordSet
 from heliograph_broker.resources.names import TopicName, check_part
 
 from .errors import ApiError
@@ -34,8 +36,12 @@ ENDPOINTS: web.AppKey[Endpoints] = web.AppKey("endpoints", Endpoints)
 RATES: web.AppKey[RateSampler] = web.AppKey("rates", RateSampler)
 
 
-async def committed(broker: Broker) -> None:
-    """Wait until everything submitted so far is durable. Raises :class:`PersistenceError` if it is not."""
+async def committed(broker: Broker, rests_on: Collection[RecordSet] | None = None) -> None:
+    """Wait until everything submitted so far is durable. Raises :class:`PersistenceError` if it is not.
+
+    ``rests_on`` names the sets of records that the answer rests on; without it they are those that were changed since
+    the last group, by this request among others.
+    """
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: Exception | None) -> None:
@@ -46,7 +52,7 @@ async def committed(broker: Broker) -> None:
         else:
             future.set_exception(PersistenceError(f"not stored: {error}"))
 
-    broker.store.after_commit(done)
+    broker.store.after_commit(done, rests_on)
     await future
 
 

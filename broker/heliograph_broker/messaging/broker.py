@@ -17,6 +17,7 @@ from heliograph_broker.clock import Clock, SteadyClock, monotonic_ms
 from heliograph_broker.config import BrokerConfig
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import DEFAULTS, MAX_PARTITIONS, Policies, resolve
+from heliograph_broker.storage.group import Committed
 from heliograph_broker.storage.store import LedgerStore
 
 from . import gates, invariants, records, timing
@@ -75,7 +76,7 @@ class Broker:
         self.partitioned: dict[str, PartitionedRecord] = {}
         self.topics: dict[str, AnyTopic] = {}
         self.topics_by_namespace: dict[str, dict[str, AnyTopic]] = {}
-        self.record_writer = RecordWriter(store, clock)
+        self.record_writer = RecordWriter(store, clock, self.containment)
         #: What is durable and of no topic.
         self.records = BrokerRecords(self.record_writer)
         self.schemas = SchemaRegistry(self.records.put, self.records.delete)
@@ -220,6 +221,11 @@ class Broker:
         if now_ms >= self._next_maintain_ms:
             self._next_maintain_ms = now_ms + MAINTAIN_MS
             self.store.maintain()
+
+    def when_durable(self, topic: AnyTopic | None, done: Committed) -> None:
+        """Call ``done`` with None once the broker's own records and the topic's are durable, or with the error."""
+        rests_on = (self.records, topic.records) if isinstance(topic, Topic) else (self.records,)
+        self.store.after_commit(done, rests_on)
 
     def flush_records(self) -> None:
         """Write every record that changed with the next group."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from heliograph_broker.clock import monotonic_ms
-from heliograph_broker.storage.group import Committed, Durable, check_record
+from heliograph_broker.storage.group import Committed, Durable, EntrySink, check_record
 
 from . import records
 from .errors import PreconditionFailed
@@ -24,10 +24,16 @@ if TYPE_CHECKING:
     from heliograph_broker.clock import Clock
     from heliograph_broker.storage.store import LedgerStore
 
+    from .containment import Containment
+    from .topic import Topic
+
 #: Records that no client waits for, of acks and of trimming, are written at the latest this much later.
 FLUSH_MS = 100
 #: So many sets are not kept waiting: all at once they would make a group, and those who publish in it, slow.
 RECORDS_A_FLUSH = 100
+#: What is suspended of a topic, or of the broker itself, while its set cannot be encoded.
+_DUTY = "records"
+_BROKER = "broker"
 
 
 class Part(Protocol):
@@ -44,18 +50,26 @@ class Part(Protocol):
 class RecordSet:
     """See the module. ``version`` is that of the last records taken."""
 
-    __slots__ = ("_changed", "_durable", "_head", "_waiting", "_writer", "closed", "version")
+    __slots__ = ("_changed", "_durable", "_head", "_refused", "_waiting", "_writer", "closed", "topic", "version")
 
-    def __init__(self, writer: RecordWriter, head: Part, version: int = 0) -> None:
-        """``head`` is the part that keeps the version when another one is removed."""
+    def __init__(self, writer: RecordWriter, head: Part, version: int = 0, topic: Topic | None = None) -> None:
+        """``head`` is the part that keeps the version when another one is removed; ``topic`` is whose set it is."""
         self._writer = writer
         self._head = head
+        self.topic = topic
+        #: Why it could not be encoded when that was last tried.
+        self._refused: Exception | None = None
         self.version = version
         #: Whether all of it was removed: nothing is written any more.
         self.closed = False
         self._changed: dict[bytes, Part | None] = {}
         self._durable: list[Durable] = []
         self._waiting = False
+
+    @property
+    def sink(self) -> EntrySink | None:
+        """The topic: an entry in a ledger that no durable record names would be lost with the next start."""
+        return self.topic
 
     def changed(self, part: Part, durable: Durable | None = None) -> None:
         """Write ``part`` within :data:`FLUSH_MS`; ``durable`` is called back when it is durable, never if it fails."""
@@ -74,7 +88,11 @@ class RecordSet:
             self._changed[part.record_key] = part
             self._writer.store.submit(self)
         if done is not None:
-            self._writer.store.after_commit(done)
+            self.when_durable(done)
+
+    def when_durable(self, done: Committed) -> None:
+        """Call ``done`` with None once all of the set that changed so far is durable, or with the error."""
+        self._writer.store.after_commit(done, (self,))
 
     def remove(self, part: Part) -> None:
         """Delete the record of ``part`` with the next group."""
@@ -96,7 +114,12 @@ class RecordSet:
         self._writer.store.submit(self)
 
     def seal(self, metadata: dict[bytes, bytes | None], durable: list[Durable]) -> None:
-        """Hand over all that changed, with the next version: what a :class:`RecordSource` does."""
+        """Hand over all that changed, with the next version: what a :class:`RecordSource` does.
+
+        A set that cannot be encoded suspends its topic's records, with all that rests on them; see :mod:`.containment`.
+        """
+        if self._refused is not None and not self.closed and self._writer.pauses(self):
+            raise self._refused
         if self._changed:
             version = self.version + 1
             try:
@@ -105,12 +128,16 @@ class RecordSet:
                 }
                 for key, value in encoded.items():
                     check_record(key, value)
-            except Exception:
-                self._writer.refused(self)
+            except Exception as error:
+                self._refused = error
+                self._writer.refused(self, error)
                 raise
             self.version = version
             self._changed.clear()
             metadata.update(encoded)
+        if self._refused is not None:
+            self._refused = None
+            self._writer.taken(self)
         if self._durable:
             durable += self._durable
             self._durable.clear()
@@ -119,16 +146,13 @@ class RecordSet:
 class RecordWriter:
     """Paces records that no client waits for: a separate sync for each change would double the syncs."""
 
-    __slots__ = ("_clock", "_next_flush_ms", "_refused", "_waiting", "store")
+    __slots__ = ("_clock", "_containment", "_next_flush_ms", "_waiting", "store")
 
-    #: When a set whose records could not be taken is tried again.
-    RETRY_MS = 10_000
-
-    def __init__(self, store: LedgerStore, clock: Clock) -> None:
+    def __init__(self, store: LedgerStore, clock: Clock, containment: Containment) -> None:
         self.store = store
         self._clock = clock
+        self._containment = containment
         self._waiting: dict[RecordSet, None] = {}
-        self._refused: dict[RecordSet, int] = {}
         #: Monotonic.
         self._next_flush_ms = 0
 
@@ -138,24 +162,24 @@ class RecordWriter:
         if self.store.idle and monotonic_ms(self._clock) >= self._next_flush_ms:
             self.flush()
 
-    def refused(self, refused: RecordSet) -> None:
-        """The records of a set could not be taken: try again after a while."""
-        self._refused[refused] = monotonic_ms(self._clock) + self.RETRY_MS
+    def refused(self, refused: RecordSet, error: Exception) -> None:
+        """The records of a set could not be taken: try again after a pause, whoever asks meanwhile."""
+        self._containment.failed(refused.topic or _BROKER, _DUTY, error, refused.flush)
+
+    def pauses(self, refused: RecordSet) -> bool:
+        """Whether it is too early to try again to take the records of a set."""
+        return self._containment.holds(refused.topic or _BROKER, _DUTY)
+
+    def taken(self, taken: RecordSet) -> None:
+        """The records of a set that could not be taken were."""
+        self._containment.succeeded(taken.topic or _BROKER, _DUTY)
 
     def run(self) -> None:
         """Write what has waited long enough. Call it every ~50 ms."""
-        if self._refused:
-            self._try_again()
         if self._waiting and (
             len(self._waiting) >= RECORDS_A_FLUSH or monotonic_ms(self._clock) >= self._next_flush_ms
         ):
             self.flush()
-
-    def _try_again(self) -> None:
-        now = monotonic_ms(self._clock)
-        for refused in [each for each, due in self._refused.items() if due <= now]:
-            del self._refused[refused]
-            self._waiting[refused] = None
 
     def flush(self) -> None:
         """Write everything that waits with the next group."""

@@ -101,7 +101,7 @@ class Topic(SubscribedLog):
         self.host = host
         self.record_key = records.TOPIC + str(name).encode()
         #: All that is durable of it, its cursors and deduplication included.
-        self.records = RecordSet(host.record_writer, self, record.version)
+        self.records = RecordSet(host.record_writer, self, record.version, self)
         self.created_ms = record.created_ms
         self.properties = record.properties
         self.policies: Policies | None = record.policies
@@ -425,7 +425,7 @@ class Topic(SubscribedLog):
         subscription.disconnect_all()
         self.drop_subscription(subscription)
         if done is not None:
-            self.host.store.after_commit(or_persistence_error(done))
+            self.records.when_durable(or_persistence_error(done))
 
     def drop_subscription(self, subscription: Subscription) -> None:
         """Forget a subscription that has no consumers."""

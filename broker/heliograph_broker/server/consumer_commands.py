@@ -41,7 +41,8 @@ def subscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None
     broker = session.broker
     if request.consumer_id in session.consumers:
         # Said again, perhaps before the first answer: the same holds for both.
-        broker.store.after_commit(partial(_confirm, session, request.request_id))
+        attached = session.consumers[request.consumer_id].subscription.topic
+        broker.when_durable(attached, partial(_confirm, session, request.request_id))
         return
     try:
         if request.consumer_id not in session.sought_readers:
@@ -77,7 +78,7 @@ def subscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None
                 topic.delete_subscription(subscription.name)
         _confirm(session, request.request_id, error)
 
-    broker.store.after_commit(committed)
+    broker.when_durable(topic, committed)
 
 
 def _confirm(session: Session, request_id: int, error: Exception | None) -> None:

@@ -39,7 +39,7 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
                 _answer(session, existing, request.request_id, None, ready=ready)
 
         # Said again, perhaps before the first answer: the same holds for both.
-        broker.store.after_commit(still_durable)
+        broker.when_durable(existing.topic, still_durable)
         return
     session.stop_holding(request.producer_id)
     try:
@@ -105,7 +105,7 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
         else:
             _answer(session, producer, request.request_id, version_bytes, ready=ready)
 
-    broker.store.after_commit(committed)
+    broker.when_durable(topic, committed)
 
 
 def _hold(session: Session, topic: Topic, command: wire.BaseCommand) -> None:
@@ -154,7 +154,7 @@ def producer_ready(session: Session, producer: Producer) -> None:
         if error is None and session.producers.get(producer.producer_id) is producer:
             _answer(session, producer, producer.request_id, None, ready=True)
 
-    session.broker.store.after_commit(committed)
+    session.broker.when_durable(topic, committed)
 
 
 def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:

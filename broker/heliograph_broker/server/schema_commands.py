@@ -92,7 +92,7 @@ def get_or_create_schema(session: Session, command: wire.BaseCommand, entry: byt
 
     try:
         name = TopicName.parse(request.topic)
-        broker.get_or_create_topic(name)
+        topic = broker.get_or_create_topic(name)
         version = store_schema(broker, name, request.schema)
     except InvalidName as error:
         answer(None, wire.InvalidTopicName, str(error))
@@ -107,4 +107,4 @@ def get_or_create_schema(session: Session, command: wire.BaseCommand, entry: byt
         else:
             answer(version, None, "")
 
-    broker.store.after_commit(committed)
+    broker.when_durable(topic, committed)

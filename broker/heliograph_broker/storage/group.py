@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 import structlog
@@ -30,10 +30,14 @@ class EntrySink(Protocol):
 class RecordSource(Protocol):
     """Something whose records are taken when the group is sealed, however often they changed before."""
 
+    @property
+    def sink(self) -> EntrySink | None:
+        """Whose entries are not stored without these records, None if there are no such entries."""
+
     def seal(self, metadata: dict[bytes, bytes | None], durable: list[Durable]) -> None:
         """Add all records that changed (None deletes), and who is to be told once they are durable.
 
-        If it raises, it has added nothing and keeps what it has to write.
+        If it raises, it has added nothing, keeps what it has to write, and is submitted again later.
         """
 
 
@@ -55,6 +59,7 @@ class Group:
         "metadata",
         "refused",
         "sources",
+        "withheld",
     )
 
     def __init__(self) -> None:
@@ -66,24 +71,54 @@ class Group:
         #: key -> value, None to delete
         self.metadata: dict[bytes, bytes | None] = {}
         self.sources: dict[RecordSource, None] = {}
-        self.callbacks: list[Committed] = []
+        #: Each with the sources it rests on, None for those submitted to this group.
+        self.callbacks: list[tuple[Committed, Collection[RecordSource] | None]] = []
         #: Called when the metadata is durable, be it only as part of a later group.
         self.durable: list[Durable] = []
-        #: Why the records of some source were not taken.
-        self.refused: Exception | None = None
+        #: The sources whose records could not be taken, in this group or before it, and why.
+        self.refused: Mapping[RecordSource, Exception] = {}
+        #: Entries that are not stored because of that.
+        self.withheld: dict[EntrySink, tuple[list[Entry], Exception]] = {}
 
     def __bool__(self) -> bool:
         return bool(self.entries or self.metadata or self.sources or self.callbacks or self.durable)
 
-    def seal(self) -> None:
-        """Take the records of the sources. One that cannot be taken keeps no other from being written."""
+    def seal(self, refused: dict[RecordSource, Exception]) -> None:
+        """Take the records of the sources. One that cannot be taken keeps no other from being written.
+
+        ``refused`` are the sources that could not be taken when they were last tried; it is brought up to date. The
+        entries that rest on their records are taken out.
+        """
         for source in self.sources:
             try:
                 source.seal(self.metadata, self.durable)
             except Exception as error:
-                log.exception("records could not be encoded; they are retried")
-                self.refused = error
-        self.sources.clear()
+                if source not in refused:
+                    log.error("records could not be encoded; they are retried", error=str(error))
+                refused[source] = error
+            else:
+                refused.pop(source, None)
+        if refused:
+            self.refused = dict(refused)
+            for source, reason in refused.items():
+                if source.sink is not None and source.sink in self.appends:
+                    self._withhold(source.sink, reason)
+
+    def _withhold(self, sink: EntrySink, error: Exception) -> None:
+        entries = self.appends.pop(sink)
+        self.withheld[sink] = entries, error
+        gone = set(map(id, entries))
+        self.entries = [entry for entry in self.entries if id(entry) not in gone]
+        self.entry_bytes = sum(len(entry.frame) for entry in self.entries)
+
+    def refusal(self, rests_on: Collection[RecordSource] | None) -> Exception | None:
+        """Return why the records of one of these sources are not durable with this group; None if all are."""
+        if not self.refused:
+            return None
+        for source in self.sources if rests_on is None else rests_on:
+            if source in self.refused:
+                return self.refused[source]
+        return None
 
     def sort(self) -> None:
         """Fill :attr:`by_ledger`. The writer does it: the event loop has more to do."""

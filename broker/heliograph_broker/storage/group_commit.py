@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import lmdb
@@ -92,6 +92,8 @@ class GroupCommit:
         self._carried: dict[bytes, bytes | None] = {}
         self._carried_durable: list[Durable] = []
         self._write_carried = False
+        #: Sources whose records could not be taken when they were last tried, and why.
+        self._refused: dict[RecordSource, Exception] = {}
         self.pending_bytes = 0
         self.disk_full = False
         #: Why the store takes nothing any more, None while it does.
@@ -151,19 +153,21 @@ class GroupCommit:
         self._filling.sources[source] = None
         self._schedule_seal()
 
-    def after_commit(self, callback: Committed) -> None:
+    def after_commit(self, callback: Committed, rests_on: Collection[RecordSource] | None = None) -> None:
         """Call back when everything submitted so far has been written or has failed.
 
-        The callback gets None if all metadata submitted so far, whenever that was, is durable; or else the error.
+        The callback gets None if all metadata submitted so far, whenever that was, is durable; or else the error. A
+        source whose records cannot be taken concerns only those whose answer rests on it: ``rests_on`` names the
+        sources, whenever they were submitted. Without it they are those submitted to the group that is filled now.
         What failed is written again with later groups, so that it may become durable after all. What became of entries
         only their sinks are told: a full disk fails them and stores the metadata. (The reverse does not happen: a group
         whose metadata fails stores no entries.)
         """
-        self._filling.callbacks.append(callback)
+        self._filling.callbacks.append((callback, rests_on))
         self._schedule_seal()
 
     def when_durable(self, callback: Durable) -> None:
-        """Call back once all metadata submitted so far is durable, however many attempts that takes."""
+        """Call back once all records :meth:`put` so far are durable, however many attempts that takes."""
         self._filling.durable.append(callback)
         self._schedule_seal()
 
@@ -220,7 +224,7 @@ class GroupCommit:
         else:
             return
         self._write_carried = False
-        group.seal()
+        group.seal(self._refused)
         self._carry(group)
         self._writing = group
         if self.failure is not None:
@@ -297,6 +301,9 @@ class GroupCommit:
             self._carried_durable = group.durable
         if error is not None:
             self._note_error(group, outcome, error)
+        for sink, (entries, reason) in group.withheld.items():
+            self.pending_bytes -= sum(len(entry.frame) for entry in entries)
+            self._fail({sink: entries}, reason)
         if group.entries and error is None:
             self.disk_full = False
             if self._scheduler.concurrent and (self._full or self._filling):
@@ -310,17 +317,16 @@ class GroupCommit:
                     # One topic's mistake must not keep the others from their receipts.
                     log.exception("unhandled error in a receiver of durable entries")
         elif group.entries and error is not None:
-            self._fail(group, error)
+            self._fail(group.appends, error)
         if outcome.metadata_error is None:
             for durable in group.durable:
                 try:
                     durable()
                 except Exception:
                     log.exception("unhandled error in a callback of durable records")
-        refused = outcome.metadata_error or group.refused
-        for callback in group.callbacks:
+        for callback, rests_on in group.callbacks:
             try:
-                callback(refused)
+                callback(outcome.metadata_error or group.refusal(rests_on))
             except Exception:
                 # One callback's mistake must not keep the others, which belong to other clients, from being told.
                 log.exception("unhandled error in a commit callback")
@@ -345,10 +351,10 @@ class GroupCommit:
         for callback in self._on_failure:
             callback(outcome.broken)
 
-    def _fail(self, group: Group, error: Exception) -> None:
-        """Fail the group's entries and, with them, what their sinks appended since: it would leave a gap."""
+    def _fail(self, appends: Mapping[EntrySink, list[Entry]], error: Exception) -> None:
+        """Fail a group's entries and, with them, what their sinks appended since: it would leave a gap."""
         waiting = [*self._full, self._filling]
-        for sink, entries in group.appends.items():
+        for sink, entries in appends.items():
             later: list[Entry] = []
             for other in waiting:
                 later += other.appends.pop(sink, [])
