@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from .history import generate
@@ -28,6 +32,17 @@ def test_a_seed_replays_one_run_exactly() -> None:
             first, second = run(seed), run(seed)
             assert first.digest == second.digest
             assert first.digest != run(seed + 100).digest
+
+
+def test_another_process_replays_the_same_run() -> None:
+    """Neither addresses nor the salt of hashes may decide what comes first."""
+    program = "from tests.simulation.run import quiet, run\nwith quiet():\n    print(run(2).digest)"
+    digests = set()
+    for salt in ("1", "2", "3"):
+        environment = {**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, check=True)
+        digests.add(done.stdout.split()[-1])
+    assert len(digests) == 1
 
 
 def test_histories_meet_every_kind_of_trouble() -> None:

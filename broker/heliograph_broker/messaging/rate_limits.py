@@ -133,7 +133,7 @@ class PublishLimit:
     def __init__(self, topic: AnyTopic, limit: RateLimit) -> None:
         self._topic = topic
         self._limit = limit
-        self._held: set[ProducerSink] = set()
+        self._held: dict[ProducerSink, None] = {}
 
     @property
     def rate(self) -> RateLimit:
@@ -146,7 +146,7 @@ class PublishLimit:
             wait_ms = self._limit.free_at(now_ms) - now_ms
             topic = self._topic
             topic.publish_throttled += 1
-            self._held = {producer.sink for producer in topic.producers.values()}
+            self._held = {producer.sink: None for producer in topic.producers.values()}
             for sink in self._held:
                 sink.hold_publishing(self, wait_ms)
 

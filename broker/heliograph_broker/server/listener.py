@@ -75,12 +75,13 @@ class Listener:
         self.broker = broker
         self.loop = loop
         self.handlers = HANDLERS
-        self.sessions: set[Session] = set()
+        #: In the order in which they came, as whoever goes through them must not depend on addresses.
+        self.sessions: dict[Session, None] = {}
         #: Where sessions read from their sockets, one at a time, and commands that all of them fill in and encode.
         self.receive_buffer = SharedBuffer(broker.config.receive_buffer_bytes)
         self.message_command = _Type(type=_Type.MESSAGE)
         self.receipt_command = _Type(type=_Type.SEND_RECEIPT)
-        self._paused: set[Connection] = set()
+        self._paused: dict[Connection, None] = {}
         self._acceptor: Acceptor | None = None
         self._all_lost = asyncio.Event()
         self._keep_alive: asyncio.TimerHandle | None = None
@@ -125,11 +126,11 @@ class Listener:
         return f"pulsar://[{host}]:{port}" if ":" in host else f"pulsar://{host}:{port}"
 
     def opened(self, session: Session) -> None:
-        self.sessions.add(session)
+        self.sessions[session] = None
 
     def lost(self, session: Session) -> None:
-        self.sessions.discard(session)
-        self._paused.discard(session)
+        self.sessions.pop(session, None)
+        self._paused.pop(session, None)
         if not self.sessions:
             self._all_lost.set()
 
@@ -143,7 +144,7 @@ class Listener:
         session.hold(self)
         if not self._paused:
             self.broker.store.after_commit(self._relieve)
-        self._paused.add(session)
+        self._paused[session] = None
 
     def _relieve(self, error: Exception | None) -> None:
         if self.broker.store.pending_bytes > self.broker.config.max_pending_publish_bytes // 2:

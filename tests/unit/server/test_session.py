@@ -249,7 +249,7 @@ def test_closing_gives_up_everything_at_once_and_ends_though_nobody_reads(server
     assert not stuck.lost
     server.advance(5000)
     assert stuck.lost
-    assert server.listener.sessions == {next_one.session}
+    assert list(server.listener.sessions) == [next_one.session]
 
 
 def test_a_mistake_in_one_topic_does_not_keep_what_the_client_has_in_others(
