@@ -22,10 +22,10 @@ from google.protobuf.message import DecodeError
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.protocol.frames import FRAME_OVERHEAD, FrameError, encode_command
 
-from .receive_buffer import ReceiveBuffer
+from .receive_buffer import ReceiveBuffer, SharedBuffer
 
 if TYPE_CHECKING:
-    from .listener import Listener
+    from heliograph_broker.messaging.broker import Broker
 
 log = structlog.get_logger(__name__)
 
@@ -47,10 +47,23 @@ _TURN = "others have their turn"
 _FREQUENT = frozenset({wire.BaseCommand.ACK, wire.BaseCommand.FLOW, wire.BaseCommand.PING, wire.BaseCommand.PONG})
 
 
+class ConnectionHost:
+    """What a connection needs of the port that accepted it."""
+
+    broker: Broker
+    loop: asyncio.AbstractEventLoop
+    handlers: dict[int, Handler]
+    receive_buffer: SharedBuffer
+
+    def check_pressure(self, connection: Connection) -> None:
+        """Hold back ``connection`` while too much waits for the store."""
+        raise NotImplementedError
+
+
 class Connection(asyncio.BufferedProtocol):
     """What a session is built on: it knows frames, not what they ask for."""
 
-    def __init__(self, listener: Listener, ended: Callable[[], None] | None = None) -> None:
+    def __init__(self, listener: ConnectionHost, ended: Callable[[], None] | None = None) -> None:
         """``ended`` is called once the connection is lost."""
         self._ended = ended
         self.listener = listener

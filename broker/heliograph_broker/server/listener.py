@@ -16,7 +16,7 @@ from .acceptor import Acceptor
 from .connection import Connection, Handler
 from .connection_limits import limits_of
 from .receive_buffer import SharedBuffer
-from .session import Session
+from .session import Session, SessionHost
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.producer import Producer
@@ -68,7 +68,7 @@ def _refusal(reason: str) -> bytes:
     return encode_command(command)
 
 
-class Listener:
+class Listener(SessionHost):
     """See the module. Everything runs on one event loop."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
@@ -137,21 +137,24 @@ class Listener:
     def producer_ready(self, session: Session, producer: Producer) -> None:
         producer_commands.producer_ready(session, producer)
 
-    def check_pressure(self, session: Connection) -> None:
-        """Hold back ``session`` while too much waits for the store."""
-        if self.broker.store.pending_bytes <= self.broker.config.max_pending_publish_bytes or session in self._paused:
+    def check_pressure(self, connection: Connection) -> None:
+        """Hold back ``connection`` while too much waits for the store."""
+        if (
+            self.broker.store.pending_bytes <= self.broker.config.max_pending_publish_bytes
+            or connection in self._paused
+        ):
             return
-        session.hold(self)
+        connection.hold(self)
         if not self._paused:
             self.broker.store.after_commit(self._relieve)
-        self._paused[session] = None
+        self._paused[connection] = None
 
     def _relieve(self, error: Exception | None) -> None:
         if self.broker.store.pending_bytes > self.broker.config.max_pending_publish_bytes // 2:
             self.broker.store.after_commit(self._relieve)
             return
-        for session in self._paused:
-            session.release(self)
+        for connection in self._paused:
+            connection.release(self)
         self._paused.clear()
 
     def _check_alive(self) -> None:

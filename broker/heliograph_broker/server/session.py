@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -17,10 +17,7 @@ from heliograph_broker.protocol.ack_sets import ack_set_of
 from heliograph_broker.protocol.frames import encode_command, encode_command_with_entry
 from heliograph_broker.storage.entry import Entry
 
-from .connection import Connection
-
-if TYPE_CHECKING:
-    from .listener import Listener
+from .connection import Connection, ConnectionHost
 
 log = structlog.get_logger(__name__)
 
@@ -37,10 +34,36 @@ _OF_ONE_MESSAGE = (wire.NotAllowedError, wire.UnknownError)
 _CPP = "Pulsar-CPP"
 
 
+class SessionHost(ConnectionHost):
+    """What a session needs of the port that accepted it."""
+
+    #: Commands that all sessions fill in and encode.
+    message_command: wire.BaseCommand
+    receipt_command: wire.BaseCommand
+
+    def opened(self, session: Session) -> None:
+        """The session's connection is made."""
+        raise NotImplementedError
+
+    def lost(self, session: Session) -> None:
+        """The session's connection is gone."""
+        raise NotImplementedError
+
+    def service_url_for(self, session: Session) -> str:
+        """Return the URL a client shall use: the advertised one, else the address it reached us at."""
+        raise NotImplementedError
+
+    def producer_ready(self, session: Session, producer: Producer) -> None:
+        """Tell a producer that waited that it may publish now."""
+        raise NotImplementedError
+
+
 class Session(Connection):
     """Also the sink of its producers and consumers (see ``ProducerSink`` and ``ConsumerSink``)."""
 
-    def __init__(self, listener: Listener, ended: Callable[[], None] | None = None) -> None:
+    listener: SessionHost
+
+    def __init__(self, listener: SessionHost, ended: Callable[[], None] | None = None) -> None:
         super().__init__(listener, ended)
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, Consumer] = {}
