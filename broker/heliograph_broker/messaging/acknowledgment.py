@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyroaring import BitMap64
@@ -139,31 +140,39 @@ class Acknowledgments:
         else:
             self.acked(done, now_ms)
 
-    def _ack_unknown(self, unknown: list[tuple[int, int | None]], done: Done | None) -> None:
-        """Acknowledge entries whose size is known only to the store: one header look-up after the other."""
+    def _ack_unknown(
+        self, unknown: list[tuple[int, int | None]], done: Done | None, refusal: BrokerError | None = None
+    ) -> None:
+        """Acknowledge entries whose size is known only to the store: one header look-up after the other.
+
+        ``refusal`` is why one of them could not be acknowledged; the others are all the same.
+        """
+        if not unknown:
+            if refusal is None:
+                self.acked(done)
+                return
+            self.acked(None)
+            if done is not None:
+                done(refusal)
+            return
         generation = self.generation
-        offset, remaining = unknown[-1]
+        offset, remaining = unknown.pop()
 
         def found(headers: list[tuple[int, int, int, int, int]] | Exception) -> None:
             if isinstance(headers, Exception):
-                if done is not None:
-                    done(PersistenceError(f"cannot read entry header: {headers}"))
+                self._ack_unknown(unknown, done, PersistenceError(f"cannot read entry header: {headers}"))
                 return
             if generation == self.generation and not self.closed:
                 for at, messages, size, _, _ in headers:
                     self.acknowledge_entry(at, messages, size, remaining)
-            unknown.pop()
-            if unknown:
-                self._ack_unknown(unknown, done)
-            else:
-                self.acked(done)
+            self._ack_unknown(unknown, done, refusal)
 
         self.topic.read_headers(offset, offset, found)
 
     def acknowledge_entry(self, offset: int, messages: int, size: int, remaining: int | None) -> None:
-        """Acknowledge an entry, or of a batch all but the ``remaining`` bits; :meth:`acked` has to follow."""
+        """Acknowledge an entry, or all of it but the messages in ``remaining``; :meth:`acked` has to follow."""
         cursor = self.cursor
-        if remaining is not None and messages > 1:
+        if remaining:
             newly = cursor.ack_batch(offset, remaining, messages, size)
             whole = newly > 0 and cursor.is_acked(offset)
         else:
@@ -205,15 +214,7 @@ class Acknowledgments:
             # Trimmed meanwhile: everything below it that exists.
             self.acknowledge_up_to(offset - 1, done)
         elif up_to.remaining:
-
-            def then_batch(error: BrokerError | None) -> None:
-                if error is not None:
-                    if done is not None:
-                        done(error)
-                    return
-                self.acknowledge(consumer, [up_to], done)
-
-            self.acknowledge_up_to(offset - 1, then_batch)
+            self.acknowledge_up_to(offset - 1, done, then=partial(self.acknowledge, consumer, [up_to], done))
         else:
             self.acknowledge_up_to(offset, done)
 
@@ -233,14 +234,16 @@ class Acknowledgments:
         *,
         counted: Callable[[int], None] | None = None,
         failed: Callable[[BrokerError], None] | None = None,
+        then: Callable[[], None] | None = None,
     ) -> None:
         """Acknowledge every entry up to and including ``offset`` (cumulative ack, expiry, eviction, clear).
 
         ``counted`` is told, perhaps in several steps, how many messages that newly acknowledges. ``failed`` is told
-        why the rest is not acknowledged, as ``done`` is, of whom others wait for the disk.
+        why the rest is not acknowledged, as ``done`` is, of whom others wait for the disk. ``then``, which goes on in
+        the same step and calls ``done``, is called if nobody moved the cursor by hand in the meantime.
         """
         last = min(offset, self.topic.end_offset - 1)
-        self._acknowledge_from(self.cursor.mark_delete + 1, last, done, counted, failed or done)
+        self._acknowledge_from(self.cursor.mark_delete + 1, last, done, counted, failed or done, then)
 
     def _acknowledge_from(
         self,
@@ -249,18 +252,26 @@ class Acknowledgments:
         done: Done | None,
         counted: Callable[[int], None] | None,
         failed: Callable[[BrokerError], None] | None,
+        then: Callable[[], None] | None,
     ) -> None:
         """Acknowledge the entries ``first..offset``: everything before ``first`` has been seen to.
 
         Each step begins behind the last entry it has read, wherever the mark-delete position is, so that it ends.
         """
         cursor = self.cursor
+        arrived = partial(self.acked, done) if then is None else then
         if offset <= cursor.mark_delete or offset < first:
-            self.acked(done)
+            arrived()
             return
         generation = self.generation
         contiguous = cursor.is_contiguous()
         begin = offset if contiguous else max(first, cursor.mark_delete + 1, self.topic.first_offset)
+
+        def stopped(reason: str) -> None:
+            # What the steps before it have acknowledged stays so.
+            self.acked(None)
+            if failed is not None:
+                failed(PersistenceError(reason))
 
         def found(headers: list[tuple[int, int, int, int, int]] | Exception) -> None:
             lost = lost_range(self.topic, begin, headers)
@@ -269,17 +280,15 @@ class Acknowledgments:
                 try:
                     self.skip_damaged(begin, min(lost[0], offset), lost[1])
                 except Exception as error:
-                    if failed is not None:
-                        failed(PersistenceError(f"cannot skip damaged entries: {error}"))
+                    stopped(f"cannot skip damaged entries: {error}")
                     return
                 if counted is not None:
                     counted(cursor.acked_messages - before)
                 # Where the last one is lost that was to be acknowledged, the others are not yet.
-                self._acknowledge_from(first if contiguous else lost[0] + 1, offset, done, counted, failed)
+                self._acknowledge_from(first if contiguous else lost[0] + 1, offset, done, counted, failed, then)
                 return
             if isinstance(headers, Exception) or not headers:
-                if failed is not None:
-                    failed(PersistenceError(f"cannot read entry headers: {headers or 'none is stored'}"))
+                stopped(f"cannot read entry headers: {headers or 'none is stored'}")
                 return
             if generation != self.generation or self.closed:
                 self.acked(done)
@@ -294,16 +303,16 @@ class Acknowledgments:
             else:
                 if contiguous:
                     # An ack came in between: now entry by entry.
-                    self._acknowledge_from(first, offset, done, counted, failed)
+                    self._acknowledge_from(first, offset, done, counted, failed, then)
                     return
                 for at, messages, size, _, _ in headers:
                     self.acknowledge_entry(at, messages, size, None)
             if counted is not None:
                 counted(cursor.acked_messages - before)
             if headers[-1][0] < offset:
-                self._acknowledge_from(headers[-1][0] + 1, offset, done, counted, failed)
+                self._acknowledge_from(headers[-1][0] + 1, offset, done, counted, failed, then)
             else:
-                self.acked(done)
+                arrived()
 
         known = self._known_header(offset) if contiguous else None
         if known is not None:

@@ -423,12 +423,11 @@ class Subscription(Acknowledgments):
                 self.unacked_messages = 0
                 if self.dispatcher is not None:
                     self.dispatcher.rewind()
-            if remaining is not None:
-                position = topic.position(offset)
-                self.acknowledge(None, [AckId(*position, remaining)], finished)
-            else:
-                self.topic.cursor_moved(self, finished)
-                self.notify()
+                if remaining is not None:
+                    self.acknowledge(None, [AckId(*topic.position(offset), remaining)], finished)
+                    return
+            self.topic.cursor_moved(self, finished)
+            self.notify()
 
         topic.totals_before(offset, apply)
 
