@@ -318,3 +318,53 @@ def test_a_batch_of_which_some_letters_were_refused_sends_only_the_others_later(
         core.advance(1000)
     assert subscription.backlog_messages == 0
     assert [payload[:4] for _, payload in _letters(dead)] == [b"%04d" % number for number in range(10)]
+
+
+def _expiring(core: Core, policies: Policies) -> tuple[Topic, list[object]]:
+    """A topic of three messages, old enough, whose letters go to the dead-letter topic; and what was answered."""
+    topic = _with(core, msgspec.structs.replace(policies, dead_letter_topic=DEAD))
+    topic.create_subscription("s")
+    producer = core.producer(topic)
+    for payload in (b"1", b"2", b"3"):
+        _publish(core, producer, payload)
+    core.clock.advance_ms(2000)
+    return topic, []
+
+
+def test_what_is_expired_by_hand_twice_is_dead_lettered_once(core: Core) -> None:
+    dead = _dead(core)
+    topic, answers = _expiring(core, Policies())
+    subscription = topic.subscription("s")
+    subscription.expire_older_than(100, answers.append)
+    subscription.expire_older_than(100, answers.append)
+    core.commit()
+    assert answers == [None, None]
+    assert subscription.backlog_messages == 0
+    assert [payload for _, payload in _letters(dead)] == [b"1", b"2", b"3"]
+
+
+def test_what_the_ttl_forwards_is_not_forwarded_again_by_hand(core: Core) -> None:
+    dead = _dead(core)
+    topic, answers = _expiring(core, Policies(message_ttl_ms=1000))
+    subscription = topic.subscription("s")
+    core.broker.tick()
+    assert subscription.expiry.running
+    subscription.expire_older_than(100, answers.append)
+    core.commit()
+    assert answers == [None]
+    assert subscription.backlog_messages == 0
+    assert [payload for _, payload in _letters(dead)] == [b"1", b"2", b"3"]
+
+
+def test_a_seek_ends_an_expiry_by_hand_that_waits_for_a_run(core: Core) -> None:
+    dead = _dead(core)
+    topic, answers = _expiring(core, Policies())
+    subscription = topic.subscription("s")
+    subscription.expire_up_to(*topic.position(0), answers.append)
+    subscription.expire_older_than(100, answers.append)
+    subscription.seek(0, None, answers.append)
+    core.commit()
+    assert answers == [None, None, None]
+    assert subscription.backlog_messages == 3
+    # The first had been sent when the seek came.
+    assert [payload for _, payload in _letters(dead)] == [b"1"]

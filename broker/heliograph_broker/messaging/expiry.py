@@ -7,6 +7,7 @@ consumer expires like any other, except one with a TTL of 0 ("deliver now or nev
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,7 @@ class Expiry:
         "_regular_from",
         "_retry_ms",
         "_unsent",
+        "_waiting",
         "_withheld",
         "hidden",
         "lent",
@@ -68,6 +70,8 @@ class Expiry:
         self._withheld = BitMap64()
         #: Whether a run is under way: it reads entries or waits for dead letters to be stored.
         self.running = False
+        #: Runs that an operator asked for while another one was under way.
+        self._waiting: deque[ExpiryRun] = deque()
         #: No run starts before then (monotonic ms).
         self._retry_ms = 0
         self.restart()
@@ -234,10 +238,22 @@ class Expiry:
         ExpiryRun(self, due, now_ms, forced=False, done=None).start()
 
     def force(self, offsets: BitMap64, now_ms: int, done: Done) -> None:
-        """Let ``offsets`` expire whatever their TTL (an operator's request)."""
-        ExpiryRun(self, offsets, now_ms, forced=True, done=done).start()
+        """Let ``offsets`` expire whatever their TTL (an operator's request), after the run that is under way.
+
+        Two runs at once would send the same messages to the dead-letter topic twice.
+        """
+        run = ExpiryRun(self, offsets, now_ms, forced=True, done=done)
+        if self.running:
+            self._waiting.append(run)
+        else:
+            run.start()
 
     # -- called by the run that is under way --------------------------------------------------------------------
+
+    def run_ended(self) -> None:
+        """The run is over and ``running`` is False: the next one starts that an operator has asked for meanwhile."""
+        while self._waiting and not self.running:
+            self._waiting.popleft().start()
 
     def messages_to_expire(self, entry: Entry, now_ms: int, *, forced: bool) -> int:
         """Return the messages of ``entry`` that expire now, a bit for each. Raises :class:`EntryError`."""

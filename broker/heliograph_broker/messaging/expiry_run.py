@@ -44,12 +44,12 @@ class ExpiryRun:
         self._generation = self._subscription.generation
 
     def start(self) -> None:
-        """Begin with the first entry that is due, or end at once if none is."""
+        """Begin with the first entry that is due, or end at once if none is, or if a seek came since it was made."""
         subscription, topic, due = self._subscription, self._topic, self._due
         if due:
             due.remove_range(0, max(subscription.cursor.first_unacked(), topic.first_offset))
             due.difference_update(subscription.cursor.acked)
-        if not due or due.min() >= topic.end_offset:
+        if not due or due.min() >= topic.end_offset or not self._is_current():
             if self._done is not None:
                 topic.cursor_moved(subscription, self._done)
             return
@@ -151,6 +151,7 @@ class ExpiryRun:
         self._expiry.running = False
         self._subscription.acked(self._done)
         self._topic.quota.expired(self._subscription, self._topic.host.clock.now_ms())
+        self._expiry.run_ended()
 
     def _give_up(self, error: str) -> None:
         """Leave the rest withheld and try again later."""
@@ -165,3 +166,4 @@ class ExpiryRun:
     def _refuse(self, error: str) -> None:
         if self._done is not None:
             self._done(NotAllowed(f"messages could not expire: {error}"))
+        self._expiry.run_ended()
