@@ -155,6 +155,18 @@ def test_a_batch_that_is_stored_in_part_is_refused_by_name(core: Core) -> None:
     assert stored(topic) == 1
 
 
+def test_a_refusal_comes_after_the_receipts_of_what_was_sent_before(core: Core) -> None:
+    topic, client = core.topic(), Client()
+    producer = core.producer(topic, client)
+    send(core, producer, 5)
+    # A client takes an answer that is not the next one it waits for as a broken connection.
+    core.publish(producer, sequence_id=4, highest_sequence_id=6, messages=3)
+    assert client.errors == []
+    core.commit()
+    assert [sequence_id for sequence_id, _, _ in client.receipts] == [5]
+    assert [sequence_id for sequence_id, _, _ in client.errors] == [4]
+
+
 def test_the_last_chunk_decides_for_all_chunks_of_a_message(core: Core) -> None:
     topic, client = core.topic(), Client()
     producer = core.producer(topic, client)

@@ -147,9 +147,7 @@ class Deduplication:
             self._submitted.append((offset, name, self._admitted))
 
     def _refuse(self, producer: Producer, sequence_id: int, reason: str) -> None:
-        producer.sink.send_publish_error(
-            producer.producer_id, sequence_id, wire.NotAllowedError, f"deduplication: {reason}"
-        )
+        self._topic.refuse(producer, sequence_id, wire.NotAllowedError, f"deduplication: {reason}")
 
     def entries_durable(self, end_offset: int, receipts: dict[Producer, list[Receipt]]) -> None:
         """Entries below ``end_offset`` are durable: add to their ``receipts`` those of duplicates, in order."""
