@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from heliograph_broker.messaging.damaged import MOST_RANGES, skip_entry, skip_range
+from heliograph_broker.messaging.damaged import MOST_RANGES
+from heliograph_broker.messaging.skipping import skip_entry, skip_range
 from heliograph_broker.messaging.subscription import AckId, Subscription
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.policies import Policies, Retention

@@ -11,14 +11,15 @@ from pyroaring import BitMap64
 from heliograph_broker.protocol.wire_pb2 import CommandSubscribe
 
 from .consumer import Consumer
-from .cursor import Cursor
 from .damaged import lost_range
 from .deliveries import Deliveries, RedeliveryCounts
-from .errors import BrokerError, NotAllowed, PersistenceError, PreconditionFailed
+from .errors import BrokerError, Done, NotAllowed, PersistenceError, PreconditionFailed
 from .retention import first_received_after
+from .subscribed_log import LogSubscription
 
 if TYPE_CHECKING:
     from .compacted_view import CompactedView
+    from .cursor import Cursor
     from .dispatcher import Dispatcher
     from .entry_log import HeaderFacts
     from .expiry import Expiry
@@ -30,8 +31,6 @@ FAILOVER = CommandSubscribe.Failover
 KEY_SHARED = CommandSubscribe.Key_Shared
 TYPE_NAMES: dict[int, str] = {EXCLUSIVE: "Exclusive", SHARED: "Shared", FAILOVER: "Failover", KEY_SHARED: "Key_Shared"}
 
-Done = Callable[[BrokerError | None], None]
-
 
 class AckId(NamedTuple):
     """One message id of an ACK; ``remaining`` are the unacknowledged bits of its batch, None for the whole entry."""
@@ -41,12 +40,11 @@ class AckId(NamedTuple):
     remaining: int | None = None
 
 
-class Acknowledgments:
+class Acknowledgments(LogSubscription):
     """The part of a :class:`~.subscription.Subscription` that moves its cursor; the cursor is exact at every moment."""
 
     __slots__ = (
         "_marked",
-        "cursor",
         "last_acked_ms",
         "last_expire_ms",
         "last_mark_delete_ms",
@@ -62,11 +60,9 @@ class Acknowledgments:
     sub_type: int | None
     pending: Deliveries
     redelivery_counts: RedeliveryCounts
-    closed: bool
-    generation: int
 
-    def __init__(self, cursor: Cursor) -> None:
-        self.cursor = cursor
+    def __init__(self, name: str, cursor: Cursor, *, durable: bool, takes_part: bool) -> None:
+        super().__init__(name, cursor, durable=durable, takes_part=takes_part)
         self.messages_acked = 0
         #: Messages delivered to connected consumers and not acknowledged.
         self.unacked_messages = 0
@@ -87,10 +83,6 @@ class Acknowledgments:
 
     def skip_damaged(self, first: int, last: int, reason: str) -> None:
         """Pass over entries that cannot be read, see :func:`.damaged.skip_range`."""
-        raise NotImplementedError
-
-    def notify(self) -> None:
-        """Something changed that may allow a delivery."""
         raise NotImplementedError
 
     def tell_end(self) -> None:

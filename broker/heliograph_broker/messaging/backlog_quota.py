@@ -21,8 +21,7 @@ from .retention import first_received_after
 if TYPE_CHECKING:
     from .entry_log import HeaderFacts
     from .producer import Producer
-    from .subscription import Subscription
-    from .topic import Topic
+    from .subscribed_log import LogSubscription, SubscribedLog
 
 HOLD, EXCEPTION, EVICT = BACKLOG_QUOTA_POLICIES
 
@@ -57,7 +56,7 @@ class QuotaState:
         "size_limit",
     )
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: SubscribedLog) -> None:
         self._topic = topic
         self.active = False
         self.size_limit = -1
@@ -78,8 +77,8 @@ class QuotaState:
         self._refused_bytes = 0
         self._held: list[Resume] = []
         self._held_names: set[str] = set()
-        self._evicting: set[Subscription] = set()
-        self._after_expiry: set[Subscription] = set()
+        self._evicting: set[LogSubscription] = set()
+        self._after_expiry: set[LogSubscription] = set()
 
     def configure(self, policies: Policies) -> None:
         """Take over the effective quotas."""
@@ -210,15 +209,15 @@ class QuotaState:
         if not self._evicts:
             return
         for subscription in self._topic.backlogged():
-            if subscription.expiry.running:
+            if subscription.expiring:
                 # What is on its way to a dead-letter topic has expired: it is no longer this quota's business.
                 self._after_expiry.add(subscription)
             else:
                 self._attempt(subscription, partial(self._evict, subscription, now_ms))
 
-    def _attempt(self, subscription: Subscription, action: Callable[[], None]) -> None:
+    def _attempt(self, subscription: LogSubscription, action: Callable[[], None]) -> None:
         """Do a step of an eviction; if it raises the subscription's eviction is over until it is tried again."""
-        host = self._topic.host
+        topic = self._topic
 
         def step() -> None:
             try:
@@ -227,9 +226,9 @@ class QuotaState:
                 self._evicting.discard(subscription)
                 raise
 
-        host.containment.attempt(subscription, EVICTION, step, partial(host.look_at, self._topic))
+        topic.host.containment.attempt(subscription, EVICTION, step, topic.check_soon)
 
-    def expired(self, subscription: Subscription, now_ms: int) -> None:
+    def expired(self, subscription: LogSubscription, now_ms: int) -> None:
         """An expiry run is over during which eviction left the subscription alone."""
         if subscription in self._after_expiry:
             self._after_expiry.discard(subscription)
@@ -242,7 +241,7 @@ class QuotaState:
             self.age_limit_ms >= 0 and self.age_action == EVICT
         )
 
-    def _evict(self, subscription: Subscription, now_ms: int) -> None:
+    def _evict(self, subscription: LogSubscription, now_ms: int) -> None:
         if subscription in self._evicting:
             return
         if self.size_action == EVICT and 0 <= self.size_limit < subscription.backlog_bytes:
@@ -253,10 +252,10 @@ class QuotaState:
             self.evictions_age += 1
             self._evict_age(subscription, now_ms - self.age_limit_ms)
 
-    def _too_old(self, subscription: Subscription) -> bool:
+    def _too_old(self, subscription: LogSubscription) -> bool:
         return 0 <= self.age_limit_ms < subscription.oldest_unacked_age_ms()
 
-    def _evict_size(self, subscription: Subscription) -> None:
+    def _evict_size(self, subscription: LogSubscription) -> None:
         """Walk from the oldest unacknowledged entry on until the rest fits."""
         topic = self._topic
         generation = subscription.generation
@@ -286,7 +285,7 @@ class QuotaState:
 
         step()
 
-    def _evict_age(self, subscription: Subscription, received_before_ms: int) -> None:
+    def _evict_age(self, subscription: LogSubscription, received_before_ms: int) -> None:
         first = subscription.cursor.first_unacked()
         point = first_received_after(self._topic, first, received_before_ms - 1)
         if point <= first:

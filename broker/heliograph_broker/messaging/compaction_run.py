@@ -24,7 +24,7 @@ from .latest_keys import LatestKeys
 from .records import CompactionRecord
 
 if TYPE_CHECKING:
-    from .topic import Topic
+    from .subscribed_log import SubscribedLog
 
 log = structlog.get_logger(__name__)
 
@@ -47,7 +47,7 @@ class CompactionRun:
 
     def __init__(
         self,
-        topic: Topic,
+        topic: SubscribedLog,
         previous: CompactedLedger | None,
         *,
         retain_null_key: bool,

@@ -1,8 +1,7 @@
-"""Entries that cannot be read or understood: skipped for a subscription, counted, and listed for inspection.
+"""A topic's entries that cannot be read or understood: what is known of them, and the list of them for inspection.
 
-A damaged entry never blocks: :func:`skip_entry` (or :func:`skip_range` for entries whose headers are lost as well)
-acknowledges it for one subscription, without delivering it, and puts its position and the reason on the topic's
-durable list. The list keeps the newest :data:`MOST_RANGES` ranges; how many entries there were in all is counted.
+The list is durable and keeps the newest :data:`MOST_RANGES` ranges; how many entries there were in all is counted.
+What becomes of such entries for a subscription is in :mod:`.skipping`.
 """
 
 from __future__ import annotations
@@ -15,15 +14,16 @@ import structlog
 from heliograph_broker.storage.damage import DamagedEntries
 
 from . import records
+from .entry_log import EntryLog
 from .records import DAMAGED, DamagedRange, DamagedRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from heliograph_broker.resources.names import TopicName
     from heliograph_broker.storage.entry import EntryHeader
 
-    from .subscription import Subscription
-    from .topic import Topic
+    from .record_set import RecordSet
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +49,7 @@ class DamagedList:
 
     __slots__ = ("_lost", "_record", "_topic")
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: RecordedLog) -> None:
         self._topic = topic
         self._record = DamagedRecord()
         self._lost: LostRun | None = None
@@ -132,6 +132,30 @@ class DamagedList:
             self._topic.records.remove(self)
 
 
+class RecordedLog(EntryLog):
+    """A log whose records form one set; the list of its damaged entries is one of them."""
+
+    __slots__ = ("damaged", "record_key", "records")
+
+    def __init__(self, name: TopicName, record: records.TopicRecord, record_key: bytes, record_set: RecordSet) -> None:
+        self.record_key = record_key
+        #: All that is durable of it, its cursors and deduplication included.
+        self.records = record_set
+        #: What of it could not be read, for inspection.
+        self.damaged = DamagedList(self)
+        super().__init__(name, record)
+
+    def encode_record(self, version: int) -> bytes:
+        """Return what is kept of the log itself."""
+        raise NotImplementedError
+
+    def ledgers_changed(self) -> None:
+        self.records.commit(self)
+
+    def lost_totals(self, offset: int) -> tuple[int, int]:
+        return totals_up_to(self, offset)
+
+
 def _without(first: int, last: int, known: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the parts of ``first..last`` that none of the ``known`` ranges covers."""
     left = [(first, last)]
@@ -149,72 +173,7 @@ def _without(first: int, last: int, known: list[tuple[int, int]]) -> list[tuple[
     return left
 
 
-def skip_entry(subscription: Subscription, offset: int, reason: str) -> None:
-    """Skip the entry at ``offset`` for one subscription: it is acknowledged, counted and listed, not delivered.
-
-    Whoever reads entries one after the other goes on with the next offset. Safe to call while dispatching.
-    """
-    skip_range(subscription, offset, offset, reason)
-
-
-def skip_range(subscription: Subscription, first: int, last: int, reason: str) -> None:
-    """As :func:`skip_entry` for the offsets ``first..last``, of which some may be acknowledged already.
-
-    What the entries held is taken from their headers, or, where these are lost, from the cumulative counts around
-    the range, so that the backlog stays exact.
-    """
-    topic = subscription.topic
-    first = max(first, topic.first_offset, subscription.cursor.first_unacked())
-    last = min(last, topic.end_offset - 1)
-    if first > last or subscription.closed:
-        return
-    before = subscription.cursor.acked_messages
-    skipped = _acknowledge(subscription, first, last)
-    if not skipped:
-        return
-    messages = subscription.cursor.acked_messages - before
-    subscription.skipped_entries += skipped
-    subscription.skipped_messages += messages
-    topic.damaged.add(first, last, reason)
-    ledger_id, entry_id = topic.position(first)
-    log.error(
-        "damaged entries skipped",
-        topic=str(topic.name),
-        subscription=subscription.name,
-        first=f"{ledger_id}:{entry_id}",
-        entries=skipped,
-        messages=messages,
-        reason=reason,
-    )
-    subscription.acked(None)
-
-
-def _acknowledge(subscription: Subscription, first: int, last: int) -> int:
-    """Acknowledge what is not yet acknowledged of a range; return the number of entries."""
-    topic = subscription.topic
-    cursor = subscription.cursor
-    entries = 0
-    lost = False
-    for offset in range(first, last + 1):
-        if cursor.is_acked(offset):
-            continue
-        entries += 1
-        header = topic.header(offset)
-        if header is None:
-            # The sum of a run of lost entries is all that is known: it counts as the first one's.
-            lost = True
-            run = topic.damaged.lost_run(offset)
-            cursor.partial.pop(offset, None)
-            subscription.acknowledge_entry(offset, *((run.messages, run.size) if offset == run.first else (0, 0)), None)
-        else:
-            subscription.acknowledge_entry(offset, header.messages, header.size, None)
-    if lost and cursor.is_contiguous():
-        # Exact again, whatever had been acknowledged one by one in the lost run.
-        cursor.acked_messages, cursor.acked_bytes = totals_up_to(topic, cursor.mark_delete)
-    return entries
-
-
-def totals_up_to(topic: Topic, offset: int) -> tuple[int, int]:
+def totals_up_to(topic: RecordedLog, offset: int) -> tuple[int, int]:
     """Return the topic's cumulative messages and bytes up to and including ``offset``, at least what was trimmed.
 
     Where headers are lost, what the whole run held counts as its first entry's.
@@ -230,13 +189,13 @@ def totals_up_to(topic: Topic, offset: int) -> tuple[int, int]:
     return run.total_messages, run.total_bytes
 
 
-def header_facts(topic: Topic, offset: int) -> tuple[int, int, int, int] | None:
+def header_facts(topic: RecordedLog, offset: int) -> tuple[int, int, int, int] | None:
     """Return messages, bytes and the cumulative counts of an entry; None if its header cannot be read."""
     header = topic.header(offset)
     return None if header is None else (header.messages, header.size, header.total_messages, header.total_bytes)
 
 
-def received_from(topic: Topic, offset: int) -> int | None:
+def received_from(topic: RecordedLog, offset: int) -> int | None:
     """Return when the first entry from ``offset`` on that is not lost was received (wall-clock ms); None at the end."""
     while offset < topic.end_offset:
         header = topic.header(offset)
@@ -246,7 +205,7 @@ def received_from(topic: Topic, offset: int) -> int | None:
     return None
 
 
-def last_readable(topic: Topic, first: int, last: int) -> EntryHeader | None:
+def last_readable(topic: RecordedLog, first: int, last: int) -> EntryHeader | None:
     """Return the header of the last entry of ``first..last`` that is not lost, None if all are."""
     if last < first:
         return None
@@ -257,7 +216,7 @@ def last_readable(topic: Topic, first: int, last: int) -> EntryHeader | None:
     return header
 
 
-def lost_range(topic: Topic, first: int, result: Sequence[object] | Exception) -> tuple[int, str] | None:
+def lost_range(topic: RecordedLog, first: int, result: Sequence[object] | Exception) -> tuple[int, str] | None:
     """Return up to which offset the entries from ``first`` on are lost, and why, if a read's ``result`` says so.
 
     None if it brought something, or failed in a way that may pass. Nothing at all from a place that is not trimmed

@@ -20,11 +20,11 @@ from heliograph_broker.resources.names import InvalidName, TopicName
 
 from .batches import BatchError, build_frame, is_batch, open_batch, single_entry
 from .containment import first_line
-from .damaged import skip_entry
 from .errors import BrokerError
 from .key_selector import sticky_hash
 from .message_ttl import TTL_PROPERTY
 from .producer import Producer, Receipt
+from .skipping import skip_entry
 
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry

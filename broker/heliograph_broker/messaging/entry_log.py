@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from heliograph_broker.config import BrokerConfig
     from heliograph_broker.storage.store import LedgerStore
 
+    from .containment import Containment
+
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
@@ -44,6 +46,7 @@ class LogHost(Protocol):
     config: BrokerConfig
     tail_cache: TailCache
     figures: BrokerFigures
+    containment: Containment
 
 
 class LedgerInfo:

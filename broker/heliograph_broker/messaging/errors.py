@@ -15,6 +15,10 @@ class BrokerError(Exception):
     http_status: ClassVar[int] = 500
 
 
+#: Called with None when something is done and durable, else with what went wrong.
+Done = Callable[[BrokerError | None], None]
+
+
 class InvalidTopicName(BrokerError):
     server_error = wire.InvalidTopicName
     http_status = 412

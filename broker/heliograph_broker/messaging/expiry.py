@@ -17,11 +17,12 @@ from pyroaring import BitMap64
 from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.protocol.frames import EntryError
 
-from .damaged import received_from, skip_entry
+from .damaged import received_from
 from .errors import BrokerError
 from .expiry_run import ExpiryRun
 from .message_ttl import base_ms, expired_messages, has_zero_ttl, is_expired, zero_ttl_messages
 from .retention import first_received_after
+from .skipping import skip_entry
 
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry

@@ -13,8 +13,9 @@ from pyroaring import BitMap64
 from heliograph_broker.protocol.frames import EntryError
 
 from .containment import first_line
-from .damaged import lost_range, skip_entry, skip_range
+from .damaged import lost_range
 from .errors import NotAllowed
+from .skipping import skip_entry, skip_range
 
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry

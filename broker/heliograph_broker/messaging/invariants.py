@@ -15,8 +15,8 @@ from .damaged import header_facts
 
 if TYPE_CHECKING:
     from .cursor import Cursor
+    from .damaged import RecordedLog
     from .figures import BrokerFigures
-    from .topic import Topic
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +38,7 @@ OWNER = "cursor_of_a_topic"
 INVARIANTS = (TRIM_POINT, CURSOR, FIGURES, SEQUENCE_IDS, SNAPSHOT, TOTALS, OWNER)
 
 
-def heal_cursor(topic: Topic, subscription: str, cursor: Cursor) -> bool:
+def heal_cursor(topic: RecordedLog, subscription: str, cursor: Cursor) -> bool:
     """Make a cursor that was just loaded agree with its topic; return whether anything was wrong."""
     first, end = topic.first_offset, topic.end_offset
     broken = False
@@ -61,7 +61,7 @@ def heal_cursor(topic: Topic, subscription: str, cursor: Cursor) -> bool:
     return broken
 
 
-def heal_snapshot(topic: Topic, offset: int) -> int:
+def heal_snapshot(topic: RecordedLog, offset: int) -> int:
     """Return up to which offset a stored snapshot of sequence ids counts, which says it covers all below ``offset``."""
     if offset > topic.end_offset:
         # The ids themselves stay: their producers had receipts for them.
@@ -74,7 +74,7 @@ def heal_snapshot(topic: Topic, offset: int) -> int:
     return offset
 
 
-def heal_totals(topic: Topic) -> None:
+def heal_totals(topic: RecordedLog) -> None:
     """Make what a topic says it has trimmed agree with the first entry it keeps."""
     if topic.first_offset >= topic.end_offset:
         return
@@ -98,11 +98,11 @@ def note(figures: BrokerFigures, invariant: str, **context: object) -> None:
     figures.healed_invariants[invariant] = figures.healed_invariants.get(invariant, 0) + 1
 
 
-def _healed(topic: Topic, invariant: str, **context: object) -> None:
+def _healed(topic: RecordedLog, invariant: str, **context: object) -> None:
     note(topic.host.figures, invariant, topic=str(topic.name), **context)
 
 
-def _totals_up_to(topic: Topic, offset: int) -> tuple[int, int] | None:
+def _totals_up_to(topic: RecordedLog, offset: int) -> tuple[int, int] | None:
     """Return the cumulative messages and bytes up to and including ``offset``, None if no header tells."""
     if offset < topic.first_offset:
         return topic.trimmed_messages, topic.trimmed_bytes
@@ -112,7 +112,7 @@ def _totals_up_to(topic: Topic, offset: int) -> tuple[int, int] | None:
     return None if facts is None else (facts[2], facts[3])
 
 
-def _plausible(topic: Topic, cursor: Cursor) -> bool:
+def _plausible(topic: RecordedLog, cursor: Cursor) -> bool:
     """Whether a cursor's figures are right, as far as one header tells; True if that one cannot be read."""
     below = _totals_up_to(topic, cursor.mark_delete)
     if below is None:
@@ -125,7 +125,7 @@ def _plausible(topic: Topic, cursor: Cursor) -> bool:
     )
 
 
-def _recount(topic: Topic, cursor: Cursor) -> tuple[int, int] | None:
+def _recount(topic: RecordedLog, cursor: Cursor) -> tuple[int, int] | None:
     """Return the messages and bytes a cursor has acknowledged, counted from headers; None where one is missing."""
     below = _totals_up_to(topic, cursor.mark_delete)
     if below is None:

@@ -18,6 +18,7 @@ from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.storage.group import Committed, Durable, EntrySink, check_record
 
 from . import records
+from .containment import TopicLike
 from .errors import PreconditionFailed
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from heliograph_broker.storage.store import LedgerStore
 
     from .containment import Containment
-    from .topic import Topic
 
 #: Records that no client waits for, of acks and of trimming, are written at the latest this much later.
 FLUSH_MS = 100
@@ -34,6 +34,10 @@ RECORDS_A_FLUSH = 100
 #: What is suspended of a topic, or of the broker itself, while its set cannot be encoded.
 _DUTY = "records"
 _BROKER = "broker"
+
+
+class RecordOwner(TopicLike, EntrySink, Protocol):
+    """A topic, as its records know it."""
 
 
 class Part(Protocol):
@@ -52,7 +56,7 @@ class RecordSet:
 
     __slots__ = ("_changed", "_durable", "_head", "_refused", "_waiting", "_writer", "closed", "topic", "version")
 
-    def __init__(self, writer: RecordWriter, head: Part, version: int = 0, topic: Topic | None = None) -> None:
+    def __init__(self, writer: RecordWriter, head: Part, version: int = 0, topic: RecordOwner | None = None) -> None:
         """``head`` is the part that keeps the version when another one is removed; ``topic`` is whose set it is."""
         self._writer = writer
         self._head = head

@@ -16,14 +16,14 @@ from .damaged import last_readable, received_from, totals_up_to
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import EntryHeader
 
-    from .topic import Topic
+    from .subscribed_log import SubscribedLog
 
 
 #: A condition on an entry's header, and on an offset of its ledger.
 Holds = Callable[["EntryHeader", int], bool]
 
 
-def _first_offset_where(topic: Topic, low: int, high: int, holds: Holds) -> int:
+def _first_offset_where(topic: SubscribedLog, low: int, high: int, holds: Holds) -> int:
     """Return the first offset of ``low..high`` whose header satisfies a condition that, once true, stays true.
 
     ``high`` if none below it does. The first entry is asked first: mostly nothing has become due since the last time.
@@ -63,16 +63,16 @@ def _first_offset_where(topic: Topic, low: int, high: int, holds: Holds) -> int:
     )
 
 
-def first_received_after(topic: Topic, low: int, time_ms: int) -> int:
+def first_received_after(topic: SubscribedLog, low: int, time_ms: int) -> int:
     """Return the first offset from ``low`` on that the broker received after a wall-clock time (ms)."""
     return _first_offset_where(topic, low, topic.end_offset, _received_after(topic, time_ms))
 
 
-def _received_after(topic: Topic, time_ms: int) -> Holds:
+def _received_after(topic: SubscribedLog, time_ms: int) -> Holds:
     return lambda header, offset: topic.received_ms(offset, header.receive_ms) > time_ms
 
 
-def releasable(topic: Topic) -> int:
+def releasable(topic: SubscribedLog) -> int:
     """Return the offset below which every durable subscription has acknowledged everything."""
     limit = topic.end_offset
     for subscription in topic.subscriptions.values():
@@ -81,7 +81,7 @@ def releasable(topic: Topic) -> int:
     return max(limit, topic.first_offset)
 
 
-def _end_of_whole_ledgers(topic: Topic, offset: int) -> int:
+def _end_of_whole_ledgers(topic: SubscribedLog, offset: int) -> int:
     """Return where the last of the ledgers ends that are closed and lie before ``offset`` as a whole.
 
     The open ledger counts as closed once it is full or old enough: whatever is published next begins another one.
@@ -97,7 +97,7 @@ def _end_of_whole_ledgers(topic: Topic, offset: int) -> int:
     return max(end, topic.first_offset)
 
 
-def trim_point(topic: Topic, now_ms: int) -> int:
+def trim_point(topic: SubscribedLog, now_ms: int) -> int:
     """Return the offset below which nothing has to be kept.
 
     Never beyond the slowest durable subscription. Of what all have acknowledged (or nobody subscribed to),
@@ -125,7 +125,7 @@ def trim_point(topic: Topic, now_ms: int) -> int:
     return point
 
 
-def next_trim_ms(topic: Topic, now_ms: int) -> int | None:
+def next_trim_ms(topic: SubscribedLog, now_ms: int) -> int | None:
     """Return when time alone lets the next entries go, wall-clock ms; None if it will not."""
     retention = topic.effective.retention
     first, limit = topic.first_offset, releasable(topic)
@@ -141,7 +141,7 @@ def next_trim_ms(topic: Topic, now_ms: int) -> int | None:
     return min(due, default=None)
 
 
-def kept_by_ledgers(topic: Topic) -> tuple[int, int]:
+def kept_by_ledgers(topic: SubscribedLog) -> tuple[int, int]:
     """Return the messages and bytes that stay only because their ledger does: no backlog and no retention says so."""
     retention = topic.effective.retention
     if retention is None or not retention.by_ledger:

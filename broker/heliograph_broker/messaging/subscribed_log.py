@@ -2,27 +2,123 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from heliograph_broker.resources.names import TopicName
+from heliograph_broker.resources.policies import DEFAULTS
 
 from . import records
-from .entry_log import EntryLog
+from .damaged import RecordedLog
+from .errors import Done
 
 if TYPE_CHECKING:
-    from .subscription import Subscription
+    from pyroaring import BitMap64
+
+    from .cursor import Cursor
+    from .errors import BrokerError
+    from .record_set import RecordSet
 
 
-class SubscribedLog(EntryLog):
+class LogSubscription:
+    """A subscription, as its topic's log and policies know it: a cursor, and how to move it."""
+
+    __slots__ = (
+        "closed",
+        "cursor",
+        "durable",
+        "generation",
+        "name",
+        "skipped_entries",
+        "skipped_messages",
+        "takes_part",
+    )
+
+    topic: SubscribedLog
+    #: Whether its backlog counts for quotas and expires; that of the broker's own compaction does not.
+    takes_part: bool
+
+    def __init__(self, name: str, cursor: Cursor, *, durable: bool, takes_part: bool) -> None:
+        self.name = name
+        self.cursor = cursor
+        self.durable = durable
+        self.takes_part = takes_part
+        self.closed = False
+        #: Grows when the cursor is moved by hand, which voids header look-ups under way.
+        self.generation = 0
+        #: What could not be read or understood and was passed over, see :mod:`.skipping`.
+        self.skipped_entries = 0
+        self.skipped_messages = 0
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes of the entries not acknowledged in full."""
+        raise NotImplementedError
+
+    @property
+    def expiring(self) -> bool:
+        """Whether entries of it are expiring now: being read, or on their way to a dead-letter topic."""
+        raise NotImplementedError
+
+    def oldest_unacked_receive_ms(self) -> int:
+        """Broker receive time (wall-clock ms) of the oldest unacknowledged entry, -1 if there is none."""
+        raise NotImplementedError
+
+    def oldest_unacked_age_ms(self) -> int:
+        """Age of the oldest unacknowledged entry by the broker's receive time, ms; -1 if there is none."""
+        raise NotImplementedError
+
+    def acknowledge_entry(self, offset: int, messages: int, size: int, remaining: int | None) -> None:
+        """Acknowledge an entry, or of a batch all but the ``remaining`` bits; :meth:`acked` has to follow."""
+        raise NotImplementedError
+
+    def acknowledge_up_to(
+        self,
+        offset: int,
+        done: Done | None,
+        *,
+        counted: Callable[[int], None] | None = None,
+        failed: Callable[[BrokerError], None] | None = None,
+    ) -> None:
+        """Acknowledge every entry up to and including ``offset`` (cumulative ack, expiry, eviction, clear).
+
+        ``counted`` is told, perhaps in several steps, how many messages that newly acknowledges. ``failed`` is told
+        why the rest is not acknowledged, as ``done`` is, of whom others wait for the disk.
+        """
+        raise NotImplementedError
+
+    def acked(self, done: Done | None, now_ms: int | None = None) -> None:
+        """After any change of the cursor: persist it, let trimming know, and dispatch what the ack freed."""
+        raise NotImplementedError
+
+    def notify(self) -> None:
+        """Something changed that may allow a delivery."""
+        raise NotImplementedError
+
+    def delays_over(self, due: BitMap64) -> None:
+        """The time of delayed entries has come."""
+        raise NotImplementedError
+
+
+class SubscribedLog(RecordedLog):
     """Figures over all subscriptions. Backlogs are those of durable ones; readers have none."""
 
-    __slots__ = ("subscriptions",)
+    __slots__ = ("closed", "effective", "subscriptions")
 
-    def __init__(self, name: TopicName, record: records.TopicRecord) -> None:
-        self.subscriptions: dict[str, Subscription] = {}
-        super().__init__(name, record)
+    subscriptions: Mapping[str, LogSubscription]
 
-    def backlogged(self) -> list[Subscription]:
+    def __init__(self, name: TopicName, record: records.TopicRecord, record_key: bytes, record_set: RecordSet) -> None:
+        self.subscriptions = {}
+        self.closed = False
+        #: What the levels of policies come to.
+        self.effective = DEFAULTS
+        super().__init__(name, record, record_key, record_set)
+
+    def check_soon(self) -> None:
+        """Something changed: have it checked soon what expires, is evicted, or may be let go."""
+        raise NotImplementedError
+
+    def backlogged(self) -> list[LogSubscription]:
         """Return the durable subscriptions that have a backlog (the broker's own compaction is not asked)."""
         return [
             sub
@@ -41,9 +137,9 @@ class SubscribedLog(EntryLog):
             default=None,
         )
 
-    def oldest_backlog(self) -> tuple[Subscription, int] | None:
+    def oldest_backlog(self) -> tuple[LogSubscription, int] | None:
         """Return the durable subscription with the oldest unacknowledged message, and that message's age in ms."""
-        slowest: Subscription | None = None
+        slowest: LogSubscription | None = None
         oldest = 0
         for subscription in self.backlogged():
             received = subscription.oldest_unacked_receive_ms()

@@ -10,19 +10,20 @@ from pyroaring import BitMap64
 from heliograph_broker.clock import monotonic_ms
 
 from . import records
-from .acknowledgment import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, AckId, Acknowledgments, Done
+from .acknowledgment import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, AckId, Acknowledgments
 from .compacted_view import CompactedView
 from .consumer import Consumer
 from .cursor import Cursor
-from .damaged import received_from, skip_range
+from .damaged import received_from
 from .deliveries import Deliveries, RedeliveryCounts
 from .dispatch_key_shared import KeySharedDispatcher
 from .dispatch_shared import SharedDispatcher
 from .dispatch_single import SingleActiveDispatcher
 from .dispatcher import Dispatcher
-from .errors import BrokerError, ConsumerBusy, NotAllowed, PersistenceError
+from .errors import BrokerError, ConsumerBusy, Done, NotAllowed, PersistenceError
 from .expiry import Expiry
 from .names import COMPACTION
+from .skipping import skip_range
 from .timing import note_delayed
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ class Subscription(Acknowledgments):
         "_seeks_under_way",
         "_waiting_for_seek",
         "bytes_out",
-        "closed",
         "created_ms",
         "dead_letter_failures",
         "dead_letter_loops",
@@ -58,10 +58,8 @@ class Subscription(Acknowledgments):
         "dispatch_throttled_messages",
         "dispatch_throttled_messages_by_topic",
         "dispatcher",
-        "durable",
         "entries_out",
         "expiry",
-        "generation",
         "last_consumed_flow_ms",
         "last_consumed_ms",
         "last_used_ms",
@@ -69,17 +67,13 @@ class Subscription(Acknowledgments):
         "max_unacked_per_consumer",
         "msg_out",
         "msg_redelivered",
-        "name",
         "pending",
         "properties",
         "rate_limited",
         "record_key",
         "recorded_mark",
         "redelivery_counts",
-        "skipped_entries",
-        "skipped_messages",
         "sub_type",
-        "takes_part",
         "topic",
         "unacked_limit",
         "view",
@@ -95,11 +89,9 @@ class Subscription(Acknowledgments):
         properties: dict[str, str] | None = None,
         created_ms: int = 0,
     ) -> None:
-        super().__init__(cursor)
+        super().__init__(name, cursor, durable=durable, takes_part=name != COMPACTION)
         self.topic = topic
-        self.name = name
         self.record_key = records.cursor_key(str(topic.name), name)
-        self.durable = durable
         #: The mark-delete position in the record taken last: no trim point may be durable ahead of it.
         self.recorded_mark = cursor.mark_delete
         self.properties = properties or {}
@@ -108,7 +100,6 @@ class Subscription(Acknowledgments):
         self.sub_type: int | None = None
         self.pending = Deliveries()
         self.redelivery_counts = RedeliveryCounts()
-        self.closed = False
         self.max_unacked_per_consumer = topic.host.config.max_unacked_per_consumer
         self.max_unacked_messages = topic.host.config.max_unacked_per_subscription
         #: What of the first holds for the type its consumers have now, 0 for no limit.
@@ -120,18 +111,11 @@ class Subscription(Acknowledgments):
         self.dead_lettered = 0
         self.dead_letter_loops = 0
         self.dead_letter_failures = 0
-        #: What could not be read or understood and was passed over, see :mod:`.damaged`.
-        self.skipped_entries = 0
-        self.skipped_messages = 0
         self.last_consumed_ms = 0
         self.last_consumed_flow_ms = 0
-        #: Grows when the cursor is moved by hand, which voids header look-ups under way.
-        self.generation = 0
         self._seeks_under_way = 0
         self._waiting_for_seek: list[Callable[[], None]] = []
         self._oldest: tuple[int, int] = (-1, -1)
-        #: Whether its backlog counts for quotas and expires; that of the broker's own compaction does not.
-        self.takes_part = name != COMPACTION
         self.expiry = Expiry(self)
         #: Its position in the compacted view, once a consumer asked for that.
         self.view: CompactedView | None = None
@@ -168,6 +152,10 @@ class Subscription(Acknowledgments):
     def backlog_bytes(self) -> int:
         """Bytes of the entries not acknowledged in full."""
         return self.topic.total_bytes - self.cursor.acked_bytes
+
+    @property
+    def expiring(self) -> bool:
+        return self.expiry.running
 
     def limit_unacked(self, per_consumer: int, per_subscription: int) -> None:
         """Set how many messages may be unacknowledged (0: any number): with Shared and Key_Shared, as in Pulsar.

@@ -16,7 +16,7 @@ import structlog
 from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import DEFAULTS, Policies
+from heliograph_broker.resources.policies import Policies
 from heliograph_broker.storage.entry import Entry
 from heliograph_broker.storage.tombstones import Tombstone
 
@@ -26,7 +26,7 @@ from .batches import is_batch
 from .compacted_view import CompactedView
 from .compaction import TopicCompaction
 from .cursor import Cursor
-from .damaged import DamagedList, totals_up_to
+from .damaged import totals_up_to
 from .errors import (
     BrokerError,
     Conflict,
@@ -62,14 +62,11 @@ class Topic(SubscribedLog):
         "_refused",
         "bytes_in",
         "chunks_below",
-        "closed",
         "compaction",
         "created_ms",
-        "damaged",
         "deduplication",
         "delayed_delivery",
         "dispatch_limit",
-        "effective",
         "entry_rules",
         "fresh_from",
         "has_timed",
@@ -84,8 +81,6 @@ class Topic(SubscribedLog):
         "publish_limit",
         "publish_throttled",
         "quota",
-        "record_key",
-        "records",
         "subscribe_limit",
         "subscriptions_changed_ms",
         "terminated",
@@ -96,19 +91,15 @@ class Topic(SubscribedLog):
 
     persistent = True
     host: TopicHost
+    subscriptions: dict[str, Subscription]
 
     def __init__(self, host: TopicHost, name: TopicName, record: records.TopicRecord) -> None:
         self.host = host
-        self.record_key = records.TOPIC + str(name).encode()
-        #: All that is durable of it, its cursors and deduplication included.
-        self.records = RecordSet(host.record_writer, self, record.version, self)
         self.created_ms = record.created_ms
         self.properties = record.properties
         self.policies: Policies | None = record.policies
         self.producer_registry = ProducerRegistry(record.epoch)
-        self.effective = DEFAULTS
         self.delayed_delivery = True
-        self.closed = False
         self.terminated = record.terminated
         #: The topic's TTL, -1 without; ``may_expire`` says whether any entry has to be looked at before delivery.
         self.ttl_ms = -1
@@ -118,8 +109,6 @@ class Topic(SubscribedLog):
         #: From here on entries became durable just now, which is when those with a TTL of 0 have their chance.
         self.fresh_from = sys.maxsize
         self.quota = QuotaState(self)
-        #: What of it could not be read, for inspection.
-        self.damaged = DamagedList(self)
         #: What its policies ask of entries, producers and consumers; None where they ask nothing.
         self.entry_rules: EntryRules | None = None
         self.deduplication: Deduplication | None = None
@@ -136,7 +125,8 @@ class Topic(SubscribedLog):
         self._refused = Refusals()
         self.has_timed = record.timed
         self.compaction = TopicCompaction(self, record.compaction)
-        super().__init__(name, record)
+        record_set = RecordSet(host.record_writer, self, record.version, self)
+        super().__init__(name, record, records.TOPIC + str(name).encode(), record_set)
         #: No entry from this offset on is a chunk of a message.
         self.chunks_below = self.end_offset if record.chunked else 0
 
@@ -154,6 +144,9 @@ class Topic(SubscribedLog):
     def used(self) -> None:
         """Note that somebody uses the topic now."""
         self.last_used_ms = monotonic_ms(self.host.clock)
+
+    def check_soon(self) -> None:
+        self.host.look_at(self)
 
     # -- policies --------------------------------------------------------------------------------------------
 
@@ -450,9 +443,6 @@ class Topic(SubscribedLog):
         else:
             self.records.commit(subscription, or_persistence_error(done))
 
-    def lost_totals(self, offset: int) -> tuple[int, int]:
-        return totals_up_to(self, offset)
-
     # -- trimming and persistence ----------------------------------------------------------------------------
 
     def trim(self, offset: int) -> int:
@@ -498,9 +488,6 @@ class Topic(SubscribedLog):
         # With it go the cursors it was derived from, and the snapshot of what it takes away.
         self.records.changed(self, let_go)
         return freed
-
-    def ledgers_changed(self) -> None:
-        self.records.commit(self)
 
     def encode_record(self, version: int) -> bytes:
         """Return what is kept of the topic itself."""

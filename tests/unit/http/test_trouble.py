@@ -11,7 +11,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from heliograph_broker.http.app import Endpoints, create_app
 from heliograph_broker.http.health import TICK_TIMEOUT_S
-from heliograph_broker.messaging.damaged import skip_range
+from heliograph_broker.messaging.skipping import skip_range
 
 from tests.support.core import Core
 
