@@ -76,6 +76,8 @@ class Broker:
         self.partitioned: dict[str, PartitionedRecord] = {}
         self.topics: dict[str, AnyTopic] = {}
         self.topics_by_namespace: dict[str, dict[str, AnyTopic]] = {}
+        #: Topics and subscriptions that no client was told of yet, see :mod:`.unconfirmed`.
+        self.unconfirmed: set[object] = set()
         self.record_writer = RecordWriter(store, clock, self.containment)
         #: What is durable and of no topic.
         self.records = BrokerRecords(self.record_writer)

@@ -123,30 +123,32 @@ class ProducerRegistry:
                 f"producer '{producer.name}' has topic epoch {client_topic_epoch}, "
                 f"the current one is {self.topic_epoch}"
             )
-        self._replace_predecessor(producer)
-        producer.topic.used()
+        predecessor = self._predecessor(producer)
         mode = producer.access_mode
+        exclusive = self.exclusive if self.exclusive is not predecessor else None
+        others = [other for other in self.connected.values() if other is not predecessor] if mode != SHARED else []
+        if mode == SHARED and (exclusive is not None or self.waiting):
+            owner = exclusive or self.waiting[0]
+            raise ProducerBusy(f"Topic has an existing exclusive producer: {owner.name}")
+        if mode == EXCLUSIVE and (exclusive is not None or others):
+            holder = exclusive or others[0]
+            raise ProducerFenced(f"Topic has an existing producer: {holder.name}")
+        # From here on nothing is refused.
+        if predecessor is not None:
+            self._replace(predecessor, producer)
+        producer.topic.used()
         if mode == SHARED:
-            if self.exclusive is not None or self.waiting:
-                owner = self.exclusive or self.waiting[0]
-                raise ProducerBusy(f"Topic has an existing exclusive producer: {owner.name}")
-        elif mode == EXCLUSIVE_WITH_FENCING:
+            self.connected[producer.name] = producer
+            return True
+        if mode == EXCLUSIVE_WITH_FENCING:
             for other in [*self.connected.values(), *self.waiting]:
                 other.sink.send_close_producer(other)
             self.connected.clear()
             self.waiting.clear()
-            self._grant(producer, client_topic_epoch)
-            return True
         elif self.exclusive is not None or self.connected:
-            if mode == EXCLUSIVE:
-                holder = self.exclusive or next(iter(self.connected.values()))
-                raise ProducerFenced(f"Topic has an existing producer: {holder.name}")
             self.waiting.append(producer)
             return False
-        else:
-            self._grant(producer, client_topic_epoch)
-            return True
-        self.connected[producer.name] = producer
+        self._grant(producer, client_topic_epoch)
         return True
 
     def _grant(self, producer: Producer, client_topic_epoch: int | None) -> None:
@@ -158,18 +160,21 @@ class ProducerRegistry:
             # A producer that comes back keeps the epoch it was given, also if the topic was made anew meanwhile.
             self.topic_epoch = client_topic_epoch
 
-    def _replace_predecessor(self, producer: Producer) -> None:
-        """Let a producer that reconnects take the place of its own older connection."""
+    def _predecessor(self, producer: Producer) -> Producer | None:
+        """Return the older connection of the same producer. Raises :class:`ProducerBusy` if another has its name."""
         old = self.connected.get(producer.name)
-        if old is None:
-            return
-        same_client = old.sink is producer.sink and old.producer_id == producer.producer_id
-        if not same_client and not (old.generated_name and producer.generated_name and producer.epoch > old.epoch):
-            raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic")
-        del self.connected[producer.name]
+        if old is None or _is_same_client(old, producer):
+            return old
+        if old.generated_name and producer.generated_name and producer.epoch > old.epoch:
+            return old
+        raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic")
+
+    def _replace(self, old: Producer, producer: Producer) -> None:
+        """Let a producer that reconnects take the place of its own older connection."""
+        del self.connected[old.name]
         if self.exclusive is old:
             self.exclusive = None
-        if not same_client:
+        if not _is_same_client(old, producer):
             old.sink.send_close_producer(old)
 
     def remove(self, producer: Producer) -> Producer | None:
@@ -191,3 +196,7 @@ class ProducerRegistry:
 
     def may_publish(self, producer: Producer) -> bool:
         return self.connected.get(producer.name) is producer
+
+
+def _is_same_client(old: Producer, producer: Producer) -> bool:
+    return old.sink is producer.sink and old.producer_id == producer.producer_id

@@ -31,6 +31,8 @@ class SchemaRegistry:
         self._put = put
         self._delete = delete
         self._versions: dict[str, list[records.SchemaRecord]] = {}
+        #: topic -> version -> how many requests use it that are not answered yet; nobody was told of these versions.
+        self._claims: dict[str, dict[int, int]] = {}
 
     def restore(self, topic: str, versions: list[records.SchemaRecord]) -> None:
         self._versions[topic] = versions
@@ -89,8 +91,42 @@ class SchemaRegistry:
             if reason is not None:
                 raise IncompatibleSchema(f"Schema of topic {topic} is incompatible with version {version}: {reason}")
 
+    def claim(self, topic: str, schema: records.SchemaRecord, strategy: str | None, *, may_update: bool) -> int:
+        """As :meth:`add` for a request that may still be refused; :meth:`confirmed` or :meth:`refused` must follow."""
+        known = len(self._versions.get(topic, []))
+        version = self.add(topic, schema, strategy, may_update=may_update)
+        claims = self._claims.get(topic, {})
+        if version >= known or version in claims:
+            self._claims.setdefault(topic, claims)[version] = claims.get(version, 0) + 1
+        return version
+
+    def confirmed(self, topic: str, version: int) -> None:
+        """A client is told of a version: it stays."""
+        claims = self._claims.get(topic, {})
+        if claims.pop(version, None) is not None and not claims:
+            del self._claims[topic]
+
+    def refused(self, topic: str, version: int) -> None:
+        """A request that claimed a version was refused: it goes if nobody else wants it, and none came after it."""
+        claims = self._claims.get(topic)
+        if claims is None or version not in claims:
+            return
+        claims[version] -= 1
+        versions = self._versions[topic]
+        while versions and claims.get(len(versions) - 1) == 0:
+            versions = versions[:-1]
+            del claims[len(versions)]
+        if not claims:
+            del self._claims[topic]
+        if not versions:
+            self.delete(topic)
+        elif versions is not self._versions[topic]:
+            self._put(records.SCHEMA + topic.encode(), records.encode(versions))
+            self._versions[topic] = versions
+
     def delete(self, topic: str) -> int | None:
         """Forget all versions; return the last one, None if there was none."""
+        self._claims.pop(topic, None)
         versions = self._versions.pop(topic, None)
         if not versions:
             return None

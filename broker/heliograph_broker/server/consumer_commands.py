@@ -15,9 +15,9 @@ from heliograph_broker.messaging.errors import (
     PreconditionFailed,
     SubscriptionNotFound,
 )
-from heliograph_broker.messaging.non_persistent import NonPersistentSubscription
 from heliograph_broker.messaging.subscription import KEY_SHARED, AckId, Done, Subscription
 from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.messaging.unconfirmed import AnySubscription, Creation
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.protocol.ack_sets import remaining_of
 from heliograph_broker.protocol.frames import parse_entry
@@ -28,8 +28,6 @@ from .lookup_commands import parse_topic
 from .properties import properties_of
 from .schema_commands import store_schema
 from .session import Session
-
-AnySubscription = Subscription | NonPersistentSubscription
 
 _UINT64 = 0xFFFFFFFFFFFFFFFF
 _INT64_MAX = 0x7FFFFFFFFFFFFFFF
@@ -44,38 +42,36 @@ def subscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None
         attached = session.consumers[request.consumer_id].subscription.topic
         broker.when_durable(attached, partial(_confirm, session, request.request_id))
         return
+    creation = Creation(broker)
     try:
         if request.consumer_id not in session.sought_readers:
             session.check_handles()
-        name = parse_topic(request.topic)
-        known = str(name) in broker.topics
-        topic = broker.get_or_create_topic(name, create=request.force_topic_creation)
+        topic = creation.topic(parse_topic(request.topic), create=request.force_topic_creation)
         existing = topic.subscriptions.get(request.subscription)
         if isinstance(existing, Subscription) and existing.waits_for_seek(
             lambda: subscribe(session, command, entry) if session.alive else None
         ):
             return
-        try:
-            consumer = _attach(session, topic, existing, request)
-        except Exception:
-            if not known:
-                broker.delete_topic(topic.name, force=True)
-            raise
+        consumer = _attach(session, topic, existing, request, creation)
     except BrokerError as error:
+        creation.refused()
         session.refuse(request.request_id, error)
         return
+    except Exception:
+        creation.refused()
+        raise
     session.consumers[request.consumer_id] = consumer
     session.sought_readers.pop(request.consumer_id, None)
 
     def committed(error: Exception | None) -> None:
-        if error is not None and session.consumers.get(request.consumer_id) is consumer:
-            # Whoever asks again must not find the place taken by what was refused.
-            del session.consumers[request.consumer_id]
-            subscription = consumer.subscription
-            subscription.remove_consumer(consumer)
-            there = not topic.closed and topic.subscriptions.get(subscription.name) is subscription
-            if existing is None and there and not subscription.consumers:
-                topic.delete_subscription(subscription.name)
+        if error is None:
+            creation.confirmed()
+        else:
+            if session.consumers.get(request.consumer_id) is consumer:
+                # Whoever asks again must not find the place taken by what was refused.
+                del session.consumers[request.consumer_id]
+                consumer.subscription.remove_consumer(consumer)
+            creation.refused()
         _confirm(session, request.request_id, error)
 
     broker.when_durable(topic, committed)
@@ -89,9 +85,13 @@ def _confirm(session: Session, request_id: int, error: Exception | None) -> None
 
 
 def _attach(
-    session: Session, topic: AnyTopic, existing: AnySubscription | None, request: wire.CommandSubscribe
+    session: Session,
+    topic: AnyTopic,
+    existing: AnySubscription | None,
+    request: wire.CommandSubscribe,
+    creation: Creation,
 ) -> Consumer:
-    """Make the consumer, and its subscription if there is none. Raises :class:`BrokerError` with neither made."""
+    """Attach a new consumer to its subscription, which is created if there is none. If it raises, none is attached."""
     broker = session.broker
     metadata = properties_of(request.metadata, "consumer metadata")
     check_consumer(topic, request.subscription, request.subType)
@@ -103,8 +103,9 @@ def _attach(
         who = request.consumer_name or str(request.consumer_id)
         topic.subscribe_limit.subscribing(session.host, who, monotonic_ms(broker.clock))
     if request.HasField("schema"):
-        store_schema(broker, topic.name, request.schema, reads_only=True, store=False)
+        store_schema(broker, topic.name, request.schema, None, reads_only=True)
     subscription = existing if existing is not None else _subscription(session, topic, request)
+    creation.subscription(subscription, created=existing is None)
     policy = request.keySharedMeta
     sticky = request.subType == KEY_SHARED and policy.keySharedMode == wire.STICKY
     consumer = Consumer(
@@ -122,14 +123,13 @@ def _attach(
         connected_ms=broker.clock.now_ms(),
     )
     consumer.read_compacted = request.read_compacted
-    try:
-        subscription.add_consumer(consumer, request.subType, sticky=sticky)
-    except Exception:
-        if existing is None:
-            topic.delete_subscription(subscription.name)
-        raise
+    subscription.add_consumer(consumer, request.subType, sticky=sticky)
     if request.HasField("schema"):
-        store_schema(broker, topic.name, request.schema, reads_only=True)
+        try:
+            store_schema(broker, topic.name, request.schema, creation, reads_only=True)
+        except Exception:
+            subscription.remove_consumer(consumer)
+            raise
     if existing is None and isinstance(subscription, Subscription) and subscription.view is not None:
         subscription.view.owe(owed_from_start(subscription.topic, request, broker.clock.now_ms()))
     return consumer

@@ -5,6 +5,7 @@ from __future__ import annotations
 from heliograph_broker.messaging.admission import auto_topic_creation
 from heliograph_broker.messaging.errors import BrokerError, InvalidTopicName, TopicNotFound
 from heliograph_broker.messaging.topic_list import TopicPattern, topics_hash
+from heliograph_broker.messaging.unconfirmed import Creation
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.resources.names import InvalidName, TopicName
 
@@ -51,17 +52,21 @@ def partitioned_metadata(session: Session, command: wire.BaseCommand, entry: byt
     response = answer.partitionMetadataResponse
     response.request_id = request.request_id
     broker = session.broker
+    creation = Creation(broker)
+    doubtful = False
     try:
         name = parse_topic(request.topic)
         broker.namespace(name.namespace_name)
         partitions = broker.partitions_of(name)
+        creation.uses(name)
         if not partitions and not broker.exists(name):
             if not broker.may_auto_create(name):
                 raise TopicNotFound(f"Topic {name} not found")
             automatic = auto_topic_creation(broker, name).partitions
             if automatic > 0 and name.partition < 0:
                 partitions = automatic
-                broker.create_partitioned_topic(name, partitions)
+                creation.partitioned_topic(name, partitions)
+        doubtful = str(name) in broker.unconfirmed
     except BrokerError as error:
         response.response = wire.CommandPartitionedTopicMetadataResponse.Failed
         response.error = error.server_error  # type: ignore[assignment]
@@ -69,7 +74,22 @@ def partitioned_metadata(session: Session, command: wire.BaseCommand, entry: byt
     else:
         response.response = wire.CommandPartitionedTopicMetadataResponse.Success
         response.partitions = partitions
-    session.send(answer)
+    if not doubtful:
+        session.send(answer)
+        return
+
+    def committed(error: Exception | None) -> None:
+        if error is None:
+            creation.confirmed()
+        else:
+            creation.refused()
+            response.ClearField("partitions")
+            response.response = wire.CommandPartitionedTopicMetadataResponse.Failed
+            response.error = wire.PersistenceError
+            response.message = f"not stored: {error}"
+        session.send(answer)
+
+    broker.when_durable(None, committed)
 
 
 def topics_of_namespace(session: Session, command: wire.BaseCommand, entry: bytes) -> None:

@@ -14,6 +14,7 @@ from heliograph_broker.messaging.producer import SHARED, Producer
 from heliograph_broker.messaging.schema_registry import encode_version
 from heliograph_broker.messaging.subscription import Subscription
 from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.messaging.unconfirmed import Creation
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.protocol.ack_sets import MAX_BATCH_MESSAGES
 from heliograph_broker.protocol.frames import ChecksumMismatch, EntryError, FrameError, parse_entry
@@ -42,10 +43,11 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
         broker.when_durable(existing.topic, still_durable)
         return
     session.stop_holding(request.producer_id)
+    creation = Creation(broker)
     try:
         session.check_handles()
         metadata = properties_of(request.metadata, "producer metadata")
-        topic = broker.get_or_create_topic(parse_topic(request.topic))
+        topic = creation.topic(parse_topic(request.topic))
         topic.used()
         if topic.terminated:
             raise TopicTerminated(f"Topic {topic.name} was already terminated")
@@ -57,7 +59,7 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
             return
         version = None
         if request.HasField("schema"):
-            version = store_schema(broker, topic.name, request.schema)
+            version = store_schema(broker, topic.name, request.schema, creation)
         if version is None:
             has_schema = broker.schemas.latest(broker.schema_key(topic.name)) is not None
             check_schemaless_producer(topic, has_schema=has_schema)
@@ -85,11 +87,15 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
                     "Could not create the initial subscription due to the auto subscription creation is not allowed."
                 )
             check_new_subscription(topic)
-            topic.create_subscription(initial, "earliest")
+            creation.subscription(topic.create_subscription(initial, "earliest"), created=True)
         ready = topic.producer_registry.add(producer, _topic_epoch(request))
     except BrokerError as error:
+        creation.refused()
         session.refuse(request.request_id, error)
         return
+    except Exception:
+        creation.refused()
+        raise
     session.producers[request.producer_id] = producer
     session.closed_producers.pop(request.producer_id, None)
     if request.producer_access_mode != SHARED and isinstance(topic, Topic):
@@ -101,8 +107,10 @@ def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -
             if session.producers.get(request.producer_id) is producer:
                 # Whoever asks again must not find the name taken by what was refused.
                 session.forget_producer(producer)
+            creation.refused()
             session.send_error(request.request_id, wire.PersistenceError, f"not stored: {error}")
         else:
+            creation.confirmed()
             _answer(session, producer, request.request_id, version_bytes, ready=ready)
 
     broker.when_durable(topic, committed)

@@ -6,6 +6,7 @@ from heliograph_broker.messaging import records
 from heliograph_broker.messaging.broker import Broker
 from heliograph_broker.messaging.errors import BrokerError
 from heliograph_broker.messaging.schema_registry import decode_version, encode_version
+from heliograph_broker.messaging.unconfirmed import Creation
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.resources.names import InvalidName, TopicName
 
@@ -16,12 +17,12 @@ _NONE = wire.Schema.Type.Value("None")
 
 
 def store_schema(
-    broker: Broker, name: TopicName, schema: wire.Schema, *, reads_only: bool = False, store: bool = True
+    broker: Broker, name: TopicName, schema: wire.Schema, creation: Creation | None, *, reads_only: bool = False
 ) -> int | None:
-    """Store a client's schema as the topic's policies allow and return its version; None for "no schema".
+    """Store a client's schema for a request as the topic's policies allow; return its version, None for "no schema".
 
     One who ``reads_only`` may have another one that is compatible, also where clients may not add to the topic's
-    schemas. Without ``store`` it is only seen whether it could be. Raises :class:`IncompatibleSchema`.
+    schemas. Without ``creation`` it is only checked whether it could be. Raises :class:`IncompatibleSchema`.
     """
     if schema.type == _NONE:
         return None
@@ -38,8 +39,11 @@ def store_schema(
     if reads_only and not may_update and broker.schemas.latest(key) is not None:
         broker.schemas.check(key, record, policies.schema_compatibility)
         return None
-    take = broker.schemas.add if store else broker.schemas.check_addition
-    return take(key, record, policies.schema_compatibility, may_update=may_update)
+    if creation is None:
+        return broker.schemas.check_addition(key, record, policies.schema_compatibility, may_update=may_update)
+    version = broker.schemas.claim(key, record, policies.schema_compatibility, may_update=may_update)
+    creation.schema(key, version)
+    return version
 
 
 def get_schema(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
@@ -90,21 +94,25 @@ def get_or_create_schema(session: Session, command: wire.BaseCommand, entry: byt
             response.schema_version = encode_version(version) if version is not None else b""
         session.send(command)
 
+    creation = Creation(broker)
     try:
         name = TopicName.parse(request.topic)
-        topic = broker.get_or_create_topic(name)
-        version = store_schema(broker, name, request.schema)
+        topic = creation.topic(name)
+        version = store_schema(broker, name, request.schema, creation)
     except InvalidName as error:
         answer(None, wire.InvalidTopicName, str(error))
         return
     except BrokerError as error:
+        creation.refused()
         answer(None, error.server_error, str(error))
         return
 
     def committed(error: Exception | None) -> None:
         if error is not None:
+            creation.refused()
             answer(None, wire.PersistenceError, f"not stored: {error}")
         else:
+            creation.confirmed()
             answer(version, None, "")
 
     broker.when_durable(topic, committed)
