@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from urllib.parse import quote, unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from .errors import JobError, SchemaError
+from .errors import JobError, MissingFileError, SchemaError
 from .files import Directory
 
 TOPIC = "topic"
@@ -53,14 +54,25 @@ def read_archive(spark: SparkSession, path: str, topic: str) -> DataFrame:
 
 def archived_columns(spark: SparkSession, path: str, topic: str) -> StructType | None:
     """The columns of a topic's files, those of metadata last; None if the topic is not archived there."""
-    directory = Directory(spark, topic_directory(path, topic))
-    kept = _kept(directory)
-    if not kept:
-        return None
-    try:
-        return StructType.fromJson(json.loads(directory.read_text(kept[-1]) or ""))
-    except (ValueError, KeyError, TypeError) as error:
-        raise SchemaError(f"{directory.path}/{kept[-1]}: the columns of an archive cannot be read: {error}") from error
+    return _columns(Directory(spark, topic_directory(path, topic)))[1]
+
+
+def _columns(directory: Directory) -> tuple[str, StructType | None]:
+    """The name of the last file of columns and what it says; empty and None if there is none."""
+    missing = ""
+    while kept := _kept(directory):
+        try:
+            return kept[-1], StructType.fromJson(json.loads(directory.read_text(kept[-1])))
+        except MissingFileError:
+            if kept[-1] == missing:
+                raise
+            # An archive has written the next one and deleted this one since the names were read.
+            missing = kept[-1]
+        except (ValueError, KeyError, TypeError) as error:
+            raise SchemaError(
+                f"{directory.path}/{kept[-1]}: the columns of an archive cannot be read: {error}"
+            ) from error
+    return "", None
 
 
 def _kept(directory: Directory) -> list[str]:
@@ -70,7 +82,8 @@ def _kept(directory: Directory) -> list[str]:
 def keep_columns(spark: SparkSession, path: str, topic: str, columns: StructType) -> None:
     """Add ``columns`` to those of the topic's files.
 
-    Raises :class:`SchemaError`, naming the field, if it is in the files with another type or is a directory's name.
+    Raises :class:`SchemaError`, naming the field, if it is in the files with another type or is a directory's name, and
+    :class:`JobError` if another archive has added columns meanwhile: one at a time holds the topic's subscription.
     """
     for field in columns.fields:
         if field.name.lower() in (TOPIC, DATE):
@@ -78,7 +91,8 @@ def keep_columns(spark: SparkSession, path: str, topic: str, columns: StructType
                 f"field {field.name!r} of {topic} is called as a directory of the archive is;"
                 " allowDifferentTopicSchemas=true archives the bytes"
             )
-    known = archived_columns(spark, path, topic)
+    directory = Directory(spark, topic_directory(path, topic))
+    last, known = _columns(directory)
     if known is None:
         merged = columns
     else:
@@ -94,9 +108,11 @@ def keep_columns(spark: SparkSession, path: str, topic: str, columns: StructType
         metadata = [field for field in known.fields if field.name.startswith("__")]
         merged = StructType([*values, *added, *metadata])
     if merged != known:
-        directory = Directory(spark, topic_directory(path, topic))
-        kept = _kept(directory)
-        number = int(kept[-1].removeprefix("_columns-").removesuffix(".json")) + 1 if kept else 0
-        directory.write_text(f"_columns-{number:06}.json", merged.json())
-        for name in kept:
-            directory.delete(name)
+        number = int(found[1]) + 1 if (found := _COLUMNS.fullmatch(last)) else 0
+        name = f"_columns-{number:06}.json"
+        if not directory.write_new(name, merged.json(), aside=f"_{name}.{uuid.uuid4().hex}.unfinished"):
+            raise JobError(f"{directory.path}/{name}: another archive has written this file meanwhile")
+        for left in directory.names():
+            # What was there before, and what killed archives have left of such files.
+            if (_COLUMNS.fullmatch(left) and left < name) or left.startswith("__columns-"):
+                directory.delete(left)

@@ -28,6 +28,10 @@ class JobError(PulsarSourceError):
     """A job cannot be done; the text is one line and names what was wrong and what would be right."""
 
 
+class MissingFileError(JobError):
+    """A file that a job reads is not there."""
+
+
 _REASONS: dict[type[Exception], str] = {
     _pulsar.AuthenticationError: "the credentials were refused (pulsar.client.authPluginClassName, .authParams)",
     _pulsar.AuthorizationError: "these credentials do not allow it (pulsar.client.authParams)",

@@ -7,12 +7,14 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-from .errors import JobError
+from .errors import JobError, MissingFileError
 
 #: Where files are written before they have their places, on the same file system: no reader looks there.
 STAGING = "_staging"
 #: What a path cannot have: where it is one of Hadoop's patterns, files that are there would not be found.
 _PATTERN = frozenset("*?[]{}\\")
+#: What Hadoop calls a store that creates a file only if there is none, as S3 does with a condition in the request.
+_CONDITIONAL = "fs.option.create.conditional.overwrite"
 
 
 class Directory:
@@ -34,7 +36,8 @@ class Directory:
 
     def _refused(self, name: str, error: Py4JJavaError) -> JobError:
         said = str(error.java_exception.toString()).splitlines()[0]
-        return JobError(f"{self.path}{'/' + name if name else ''}: {said}")
+        kind = MissingFileError if said.startswith("java.io.FileNotFoundException") else JobError
+        return kind(f"{self.path}{'/' + name if name else ''}: {said}")
 
     def exists(self, name: str = "") -> bool:
         try:
@@ -45,11 +48,12 @@ class Directory:
     def names(self, name: str = "") -> list[str]:
         """What lies directly in the directory, or in the one of that name below; empty if it is not there."""
         try:
-            if not self._system.exists(self._at(name)):
-                return []
             return sorted(str(each.getPath().getName()) for each in self._system.listStatus(self._at(name)))
         except Py4JJavaError as error:
-            raise self._refused(name, error) from error
+            refused = self._refused(name, error)
+            if isinstance(refused, MissingFileError):
+                return []
+            raise refused from error
 
     def size(self, name: str) -> int:
         """The bytes of a file."""
@@ -59,7 +63,7 @@ class Directory:
             raise self._refused(name, error) from error
 
     def read_text(self, name: str) -> str:
-        """The file as UTF-8."""
+        """The file as UTF-8. Raises :class:`MissingFileError` if it is not there."""
         try:
             stream = self._system.open(self._at(name))
             try:
@@ -70,17 +74,62 @@ class Directory:
             raise self._refused(name, error) from error
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a file that is not there yet: under another name first, so that it is whole or not there."""
-        unfinished = f"_{name}.unfinished"
+        """Write a file, which is seen while it is written; one that is there is replaced."""
         try:
-            stream = self._system.create(self._at(unfinished), True)
-            try:
-                stream.write(bytearray(text.encode()))
-            finally:
-                stream.close()
+            self._write(self._system.create(self._at(name), True), text)
         except Py4JJavaError as error:
             raise self._refused(name, error) from error
-        self.rename(unfinished, name)
+
+    def write_new(self, name: str, text: str, aside: str) -> bool:
+        """Write a whole file under a name that no file has; False if one has it, which stays as it is.
+
+        No other run writes the same ``text``: the file's content decides who wrote it, also if the answer was lost.
+        ``aside`` is a name of the caller's own, where the file is written first if it could be seen in part. Of two
+        runs one succeeds, if the file system can do that at once: a local one by a hard link, HDFS by its rename, S3 by
+        a condition in the request. Where it cannot, both may succeed, and the file is the last one's.
+        """
+        failure: Py4JJavaError | None = None
+        try:
+            if self._system.hasPathCapability(self._at(name), _CONDITIONAL):
+                builder = self._system.createFile(self._at(name)).overwrite(False).must(_CONDITIONAL, True)
+                self._write(builder.build(), text)
+            else:
+                if self.exists(name):
+                    return False
+                self.write_text(aside, text)
+                if not self._link(aside, name):
+                    self._system.rename(self._at(aside), self._at(name))
+        except Py4JJavaError as error:
+            failure = error
+        try:
+            written = self.read_text(name) == text
+        except MissingFileError as error:
+            if failure is not None:
+                raise self._refused(name, failure) from failure
+            raise JobError(f"{self.path}/{aside}: it cannot be renamed to {name}") from error
+        self.delete(aside)
+        return written
+
+    def _write(self, stream: Any, text: str) -> None:
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+
+    def _link(self, old: str, new: str) -> bool:
+        """Give a file of a local file system another name unless a file has it; False if it knows no hard links."""
+        if str(self._system.getUri().getScheme()) != "file":
+            return False
+        old_path, new_path = (
+            self._jvm.java.io.File(self._system.makeQualified(self._at(each)).toUri().getPath()).toPath()
+            for each in (old, new)
+        )
+        try:
+            self._jvm.java.nio.file.Files.createLink(new_path, old_path)
+        except Py4JJavaError as error:
+            # Whatever else is wrong the rename, which is tried next, will say.
+            return str(error.java_exception.getClass().getName()) == "java.nio.file.FileAlreadyExistsException"
+        return True
 
     def make(self, name: str = "") -> None:
         """Make the directory, or the one of that name below, with those above it."""

@@ -6,9 +6,13 @@ number has changed, the latest publish time of their last messages decides.
 
 Each topic is one table, made anew from the whole archive: a later message can delete a key, or bring it back, and what
 was deleted is in no table. If no file was added to the archive the table stays as it is. A table is a directory
-``TO/topic=<name>/version=<number>``, which counts from when the file ``_version-<number>.json`` beside it is there, the
-last thing to be written: no reader that goes by it (:func:`read_table`) sees half a table. The version before the
-last is kept for those who are reading it. Of runs side by side the first one's version counts.
+``TO/topic=<name>/version=<number>-<id>`` that no two runs share. It counts from when ``_version-<number>.json``, which
+is written last, names it: no reader that goes by this file (:func:`read_table`) sees half a table. The version before
+the last is kept for those who are reading it.
+
+Runs can be side by side. Of those that make the same version one writes its file, and the others are told
+(:meth:`Directory.write_new` says on which file systems that is certain). A run deletes what it has made itself and what
+is left of the versions before its own: a run that is still at work on one of these cannot have it count any more.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StringType
 
 from heliograph_spark.archived import DATE, archived_topics, read_archive, topic_directory
-from heliograph_spark.errors import JobError, PulsarSourceError
+from heliograph_spark.errors import JobError, MissingFileError, PulsarSourceError
 from heliograph_spark.files import STAGING, Directory, stage
 from heliograph_spark.options import full_name
 from heliograph_spark.positions import Position
@@ -38,6 +42,8 @@ from heliograph_spark.schemas import METADATA, VALUE
 from heliograph_spark.session import progress, reason
 
 _VERSION = re.compile(r"_version-(\d{8})\.json")
+#: A table, or what an earlier release left of a file that was to name one.
+_BESIDE = re.compile(r"(?:version=|__version-)(\d{8})\b.*")
 _KEPT_VERSIONS = 2
 
 
@@ -68,11 +74,12 @@ class CompactResult:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One version of a table; ``made_of`` stands for the archive's files that it was made from."""
+    """A version of a table, 0 where there is none; ``made_of`` stands for the archive's files that it was made from."""
 
+    version: int
     path: str
-    rows: int
-    made_of: str
+    rows: int = 0
+    made_of: str = ""
 
 
 def compact(spark: SparkSession, options: CompactOptions) -> CompactResult:
@@ -106,23 +113,42 @@ def compact(spark: SparkSession, options: CompactOptions) -> CompactResult:
 
 def read_table(spark: SparkSession, to: str, topic: str) -> DataFrame:
     """The newest table of a topic, by its whole name. Raises :class:`JobError` if there is none."""
-    versions = _versions(Directory(spark, topic_directory(to, topic)))
-    if not versions:
+    newest = _newest(Directory(spark, topic_directory(to, topic)))
+    if not newest.version:
         raise JobError(f"{to}: there is no table of {topic}")
-    return spark.read.parquet(versions[max(versions)].path)
+    return spark.read.parquet(newest.path)
 
 
-def _versions(directory: Directory) -> dict[int, Table]:
-    found = {}
-    for name in directory.names():
-        if number := _VERSION.fullmatch(name):
-            path = f"{directory.path}/version={number[1]}"
-            try:
-                said = json.loads(directory.read_text(name))
-                found[int(number[1])] = Table(path, said["rows"], said["made_of"])
-            except (ValueError, KeyError, TypeError) as error:
-                raise JobError(f"{directory.path}/{name}: what is said of a table cannot be read: {error}") from error
-    return found
+def _versions(directory: Directory) -> list[int]:
+    return [int(found[1]) for found in map(_VERSION.fullmatch, directory.names()) if found]
+
+
+def _newest(directory: Directory) -> Table:
+    missing = 0
+    while version := max(_versions(directory), default=0):
+        try:
+            return _table(directory, version)
+        except MissingFileError:
+            if version == missing:
+                raise
+            # Two newer ones were made since the names were read.
+            missing = version
+    return Table(0, "")
+
+
+def _table(directory: Directory, version: int) -> Table:
+    name = _file_of(version)
+    try:
+        said = json.loads(directory.read_text(name))
+        # Before tables had names of their own a version was the name.
+        table = said.get("table", f"version={version:08}")
+        return Table(version, f"{directory.path}/{table}", said["rows"], said["made_of"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise JobError(f"{directory.path}/{name}: what is said of a table cannot be read: {error}") from error
+
+
+def _file_of(version: int) -> str:
+    return f"_version-{version:08}.json"
 
 
 def _make(spark: SparkSession, options: CompactOptions, topic: str) -> tuple[Table, bool]:
@@ -131,33 +157,62 @@ def _make(spark: SparkSession, options: CompactOptions, topic: str) -> tuple[Tab
     files = Directory(spark, topic_directory(options.path, topic)).matching(f"{DATE}=*/*.parquet")
     made_of = hashlib.sha256("\n".join(files).encode()).hexdigest()
     directory = Directory(spark, topic_directory(options.to, topic))
-    versions = _versions(directory)
-    newest = max(versions, default=0)
-    if versions and versions[newest].made_of == made_of:
-        return versions[newest], False
+    newest = _newest(directory)
+    if newest.version and newest.made_of == made_of:
+        return newest, False
+    version = newest.version + 1
+    overtaken = f"{directory.path}: another run has made version {version} meanwhile"
     root = Directory(spark, options.to)
     encoded = directory.path.rsplit("/", 1)[-1]
-    for left in root.names(f"{STAGING}/{encoded}"):
-        # Of a run that was killed. Of a version that does not count yet it may be one that runs beside this.
-        if int(left.partition("-")[0]) <= newest:
-            root.delete(f"{STAGING}/{encoded}/{left}")
-    number = f"{newest + 1:08}"
-    staged = f"{encoded}/{number}-{uuid.uuid4().hex}"
+    own = f"{version:08}-{uuid.uuid4().hex}"
+    table = f"version={own}"
     try:
-        rows = stage(root, staged, last_values(read_archive(spark, options.path, topic)))
-        if newest + 1 in _versions(directory):
-            raise JobError(f"{directory.path}: another run has made version {newest + 1} meanwhile")
-        # A run that was killed before its version counted has left this.
-        directory.delete(f"version={number}")
+        rows = stage(root, f"{encoded}/{own}", last_values(read_archive(spark, options.path, topic)))
         directory.make()
-        root.rename(f"{STAGING}/{staged}", f"{encoded}/version={number}")
+        root.rename(f"{STAGING}/{encoded}/{own}", f"{encoded}/{table}")
+    except (PulsarSourceError, PySparkException, Py4JError) as error:
+        directory.delete(table)
+        if max(_versions(directory), default=0) >= version:
+            # It may have failed only because its files were deleted with what was left of its version.
+            raise JobError(overtaken) from error
+        raise
     finally:
-        root.delete(f"{STAGING}/{staged}")
-    directory.write_text(f"_version-{number}.json", json.dumps({"rows": rows, "made_of": made_of}))
-    for old in sorted(versions)[: -(_KEPT_VERSIONS - 1)]:
-        directory.delete(f"_version-{old:08}.json")
-        directory.delete(f"version={old:08}")
-    return Table(f"{directory.path}/version={number}", rows, made_of), True
+        root.delete(f"{STAGING}/{encoded}/{own}")
+    said = json.dumps({"table": table, "rows": rows, "made_of": made_of})
+    # If this raises nobody knows whether the version counts, and the table has to stay.
+    if not directory.write_new(_file_of(version), said, aside=f"{table}/{_file_of(version)}"):
+        directory.delete(table)
+        raise JobError(overtaken)
+    if _clean_up(root, directory, encoded) >= version + _KEPT_VERSIONS:
+        # The version was taken, and its file deleted, before this run wrote another one.
+        raise JobError(overtaken)
+    return Table(version, f"{directory.path}/{table}", rows, made_of), True
+
+
+def _clean_up(root: Directory, directory: Directory, encoded: str) -> int:
+    """Delete the tables before those that are kept, and what runs have left that cannot count any more.
+
+    Returns the newest version.
+    """
+    versions = _versions(directory)
+    newest = max(versions)
+    kept = range(newest - _KEPT_VERSIONS + 1, newest + 1)
+    for version in versions:
+        if version not in kept:
+            directory.delete(_file_of(version))
+    try:
+        named = {_table(directory, version).path for version in versions if version in kept}
+    except MissingFileError:
+        # A run has made a newer version since, and cleans up after this one, too.
+        return newest
+    for name in directory.names():
+        left = _BESIDE.fullmatch(name)
+        if left and int(left[1]) < newest and f"{directory.path}/{name}" not in named:
+            directory.delete(name)
+    for name in root.names(f"{STAGING}/{encoded}"):
+        if int(name.partition("-")[0]) < newest:
+            root.delete(f"{STAGING}/{encoded}/{name}")
+    return newest
 
 
 def last_values(rows: DataFrame) -> DataFrame:

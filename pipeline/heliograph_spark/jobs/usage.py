@@ -7,6 +7,7 @@ driver is one row for each partition, and at most 400 intervals of it.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args, get_type_hints
@@ -17,6 +18,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from heliograph_spark.archived import archived_topics, read_archive, topic_directory
+from heliograph_spark.errors import JobError
 from heliograph_spark.files import Directory
 from heliograph_spark.options import read_options
 from heliograph_spark.session import Broker, progress
@@ -242,4 +244,5 @@ def _write(spark: SparkSession, to: str, report: Report, keys: DataFrame) -> Non
     for name, frame in frames.items():
         frame.write.mode("overwrite").parquet(f"{to.rstrip('/')}/parquet/{name}")
         frame.write.mode("overwrite").option("header", "true").csv(f"{to.rstrip('/')}/csv/{name}")
-    Directory(spark, to).write_text(REPORT, page)
+    if not Directory(spark, to).write_new(REPORT, page, aside=f"_{REPORT}.{uuid.uuid4().hex}.unfinished"):
+        raise JobError(f"{to}/{REPORT}: another run has written its report meanwhile")
