@@ -83,9 +83,7 @@ class BacklogMachine(RuleBasedStateMachine):
         remaining = data.draw(st.integers(0, (1 << self.entries[index].messages) - 1))
         self.subscription(name).acknowledge(None, [self._id(index, remaining)], None)
         self.core.commit()
-        # A message that is not in a batch has no indexes: naming it acknowledges it.
-        single = self.entries[index].messages == 1
-        self.unacked[name][index] &= 0 if single else remaining
+        self.unacked[name][index] &= remaining
 
     @precondition(lambda self: self.entries)
     @rule(name=st.sampled_from("ab"), data=st.data())
