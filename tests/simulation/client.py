@@ -228,6 +228,8 @@ class SimulatedClient:
         if delivery.ack_set:
             bits &= sum((word & NOWHERE) << (64 * index) for index, word in enumerate(delivery.ack_set))
         self.world.messages.stored_at(message, position, "")
+        if self.world.expired_noted_ms != self.world.machine.clock.passed_ms:
+            expectations.note_expired(self.world)
         holder = check_delivery(consumer, message, position, bits, self.world.machine.clock.passed_ms)
         if holder is not None:
             self.world.suspect(holder, consumer, message)

@@ -88,7 +88,8 @@ class SimulatedDisk:
         self.crash_at: int | None = None
         self.crashed = False
         self.failures: list[Failure] = []
-        #: Failures that were met, for the history.
+        #: Failures that were met: of reads, after which a read may succeed, and of all other calls.
+        self.reads_failed = 0
         self.failed = 0
         self._locks: dict[int, tuple[Path, str]] = {}
         self._next_lock = 1
@@ -213,10 +214,16 @@ class SimulatedDisk:
         if self.crash_at is not None and self.steps >= self.crash_at:
             self.crashed = True
             raise Crashed
+        self._meet_failure(step, path)
+
+    def _meet_failure(self, step: str, path: Path) -> None:
         for failure in self.failures:
             if step in failure.steps and failure.within in str(path) and failure.times > 0:
                 failure.times -= 1
-                self.failed += 1
+                if step == "view":
+                    self.reads_failed += 1
+                else:
+                    self.failed += 1
                 raise OSError(failure.error, os.strerror(failure.error), str(path))
 
     def _check_room(self, growth: int) -> None:
@@ -274,7 +281,11 @@ class SimulatedDisk:
 
         def step(name: str) -> None:
             try:
-                self._step(name, path)
+                if name == "view":
+                    # No crash is like another one than before or after it.
+                    self._meet_failure(name, path)
+                else:
+                    self._step(name, path)
             except OSError as error:
                 if name == "commit" and error.errno == errno.EIO:
                     # The environment decides what that means.

@@ -85,7 +85,7 @@ Grow = Callable[[int], None]
 
 
 class Environment:
-    """What ``lmdb.open`` returns. ``step`` is asked before each commit and sync, ``grow`` before the file grows."""
+    """What ``lmdb.open`` returns. ``step`` is asked before each commit, sync and reading, ``grow`` before it grows."""
 
     def __init__(
         self, file: EnvironmentFile, map_bytes: int, step: Step, grow: Grow, *, readonly: bool, sync: bool
@@ -119,6 +119,8 @@ class Environment:
             if self._writing:
                 raise AssertionError("a second write transaction at the same time would wait for the first for ever")
             self._writing = True
+        else:
+            self._step("view")
         return Transaction(self, write, buffers)
 
     def _check(self) -> None:

@@ -40,6 +40,7 @@ def check_promised(world: World) -> None:
 def note_expired(world: World) -> None:
     """Note which messages may have expired by now."""
     now = world.machine.clock.now_ms()
+    world.expired_noted_ms = world.machine.clock.passed_ms
     for topic in world.topics.values():
         for message in topic.messages:
             if topic.evicts:

@@ -46,7 +46,9 @@ def do_write_errors(world: World, client: SimulatedClient, number: int, rng: ran
 
 
 def do_read_errors(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
-    world.machine.disk.fail(frozenset({"view"}), errno.EIO, rng.choice([1, 2, 5]), "segments")
+    """The next reads fail, which says nothing about what is stored: they succeed later."""
+    times = rng.choice([1, 2, 5])
+    world.machine.disk.fail(frozenset({"view"}), errno.EIO, times, rng.choice(["segments", "segments", "metadata"]))
 
 
 def do_stall(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:

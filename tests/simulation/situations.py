@@ -157,7 +157,8 @@ def clock_steps(world: World, client: SimulatedClient, number: int, rng: random.
         world.advance(200)
     world.advance(90_000)
     stored = world.stored(topic)
-    if stored is not None and not world.machine.disk.failed:
+    disk = world.machine.disk
+    if stored is not None and not disk.failed and not disk.reads_failed:
         for message in topic.messages[sent:]:
             offset = None if message.position is None else stored.offset_of(*message.position)
             if offset is None or message.deliver_at_ms:

@@ -31,6 +31,7 @@ FOUND = {
     "nothing-reclaimed": 18,
     "reads-at-once": 101,
     "missing-unnoticed": 21,
+    "failed-read-is-loss": 17,
     "reservation-forgotten": 13,
 }
 

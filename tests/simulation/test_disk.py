@@ -286,6 +286,20 @@ def test_calls_fail_for_a_while_and_then_succeed() -> None:
     disk.sync_directory(Path("/data"))
 
 
+def test_a_read_that_fails_succeeds_the_next_time() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    disk.make_directory(Path("/data"))
+    environment = disk.open_environment(Path("/data/e.lmdb"), _MAP)
+    disk.fail(frozenset({"view"}), errno.EIO, 1)
+    with environment.begin(write=True) as txn:
+        txn.put(b"a", b"1")
+    with pytest.raises(lmdb.Error, match="Input/output"):
+        environment.begin()
+    with environment.begin() as txn:
+        assert txn.get(b"a") == b"1"
+    assert (disk.reads_failed, disk.failed) == (1, 0)
+
+
 def test_an_environment_whose_meta_page_failed_refuses_everything_until_it_is_opened_again() -> None:
     disk = SimulatedDisk(random.Random(1))
     disk.make_directory(Path("/data"))

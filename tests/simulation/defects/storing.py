@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import lmdb
 from heliograph_broker.messaging import broker, invariants, record_set
 from heliograph_broker.messaging.record_set import RecordSet
 from heliograph_broker.messaging.subscription import Subscription
 from heliograph_broker.storage import group_commit, segment_records, store
+from heliograph_broker.storage.damage import DamagedEntries
 from heliograph_broker.storage.data_dir import DataDir
 from heliograph_broker.storage.group_commit import GroupCommit
 from heliograph_broker.storage.identity import Identity, of_metadata, parse_format, stamp
+from heliograph_broker.storage.segment import Segment
 from heliograph_broker.storage.segment_set import SegmentSet
 from heliograph_broker.storage.store import LedgerStore
 
@@ -114,6 +117,18 @@ def _know_none(records: Any) -> dict[bytes, bytes]:
     return {}
 
 
+# 12: a read that fails once is taken for a loss
+
+_read_entries = Segment.read_entries
+
+
+def _read_or_lose(self: Any, ledger_id: int, first: int, last: int, max_bytes: int) -> Any:
+    try:
+        return _read_entries(self, ledger_id, first, last, max_bytes)
+    except lmdb.Error as error:
+        raise DamagedEntries(ledger_id, first, last, str(error)) from None
+
+
 # others -------------------------------------------------------------------------------------------------------------
 
 _open = SimulatedDisk.open_environment
@@ -172,6 +187,11 @@ DEFECTS = {
         "12",
         "a start does not know which segments there should be",
         (Patch(segment_records, "sound", _know_none),),
+    ),
+    "failed-read-is-loss": Defect(
+        "12",
+        "a read that fails once is taken for entries that are lost",
+        (Patch(Segment, "read_entries", _read_or_lose),),
     ),
     "receipt-before-sync": Defect(
         "-", "receipts go out before the sync", (Patch(SimulatedDisk, "open_environment", _open_without_sync),)
