@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import patch
 
 import msgspec
 import pytest
-from heliograph_broker.messaging import chunks, records
-from heliograph_broker.messaging.subscription import KEY_SHARED, SHARED, AckId
+from heliograph_broker.messaging import chunks, dispatch_shared, records
+from heliograph_broker.messaging.dispatch_key_shared import KeySharedDispatcher
+from heliograph_broker.messaging.dispatch_shared import SharedDispatcher
+from heliograph_broker.messaging.skipping import skip_range
+from heliograph_broker.messaging.subscription import KEY_SHARED, SHARED, AckId, Subscription
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import Policies, Retention
+from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
 
 from tests.support.core import Client, Core
 
@@ -130,3 +133,138 @@ def test_a_topic_forgets_that_it_had_chunks(core: Core) -> None:
 def test_topics_of_older_releases_may_hold_chunks() -> None:
     record = msgspec.msgpack.decode(msgspec.msgpack.encode({"created_ms": 1}), type=records.TopicRecord)
     assert record.chunked
+
+
+def _tables(subscription: Subscription) -> tuple[int, int, int, int]:
+    """Return how much the dispatcher remembers of chunks: chunks, messages, unfinished ones, chunks that wait."""
+    dispatcher = subscription.dispatcher
+    assert isinstance(dispatcher, SharedDispatcher | KeySharedDispatcher)
+    table = dispatcher._chunks
+    held = dispatcher._held if isinstance(dispatcher, SharedDispatcher) else {}
+    return len(table), len(table._messages), len(table.unfinished), sum(len(each) for each in held.values())
+
+
+def _expire(core: Core, topic: Topic, subscription: Subscription) -> None:
+    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=1000))
+    core.advance(2000)
+
+
+def _dead_letter(core: Core, topic: Topic, subscription: Subscription) -> None:
+    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=1000, dead_letter_topic="dead"))
+    core.advance(2000)
+    core.advance(2000)
+
+
+def _skip_damaged(core: Core, topic: Topic, subscription: Subscription) -> None:
+    skip_range(subscription, 0, topic.end_offset - 1, "bit rot")
+
+
+def _clear(core: Core, topic: Topic, subscription: Subscription) -> None:
+    subscription.clear_backlog(lambda error: None)
+
+
+def _skip(core: Core, topic: Topic, subscription: Subscription) -> None:
+    subscription.skip(1000, lambda error: None)
+
+
+def _truncate(core: Core, topic: Topic, subscription: Subscription) -> None:
+    topic.truncate(lambda error: None)
+    core.advance(2000)
+
+
+def _evict(core: Core, topic: Topic, subscription: Subscription) -> None:
+    core.broker.set_topic_policies(
+        topic.name, Policies(backlog_quota_size=BacklogQuota(10, "consumer_backlog_eviction"))
+    )
+    core.advance(2000)
+
+
+def _trim(core: Core, topic: Topic, subscription: Subscription) -> None:
+    core.broker.set_topic_policies(topic.name, Policies(retention=Retention(0, 0)))
+    core.advance(2000)
+    topic.trim(topic.end_offset)
+
+
+def _acknowledge_unseen(core: Core, topic: Topic, subscription: Subscription) -> None:
+    ids = [AckId(*topic.position(offset)) for offset in range(topic.end_offset)]
+    subscription.acknowledge(None, ids, None)
+
+
+def _seek(core: Core, topic: Topic, subscription: Subscription) -> None:
+    subscription.seek(topic.end_offset, None, lambda error: None)
+    core.commit()
+
+
+ENDS = [_expire, _dead_letter, _skip_damaged, _clear, _skip, _truncate, _evict, _acknowledge_unseen, _trim, _seek]
+
+
+@pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_nothing_is_remembered_of_chunks_that_end_while_their_consumer_takes_no_more(
+    core: Core, sub_type: int, end: Callable[[Core, Topic, Subscription], None], contiguous: bool
+) -> None:
+    topic = core.topic()
+    subscription = topic.create_subscription("s", durable=end is not _trim)
+    slow, fast = Client(), Client()
+    first = core.consumer(subscription, sub_type, slow, name="slow", permits=2)
+    publish_chunks(core, topic, 1, 2, 3, count=3)
+    if sub_type == SHARED:
+        # Its messages' other chunks wait for it, whoever else could take them.
+        core.consumer(subscription, sub_type, fast, name="fast", consumer_id=2, permits=100)
+        assert _tables(subscription)[3] == 4
+    assert _tables(subscription)[0] >= 2
+    if not contiguous:
+        subscription.acknowledge(first, [AckId(*topic.position(1))], None)
+    end(core, topic, subscription)
+    core.commit()
+    assert subscription.backlog_messages == 0
+    assert subscription.dispatcher is None or _tables(subscription) == (0, 0, 0, 0)
+    # And those that come later are delivered.
+    consumer = first
+    if subscription.dispatcher is None:
+        consumer = core.consumer(subscription, sub_type, slow, name="slow", consumer_id=3)
+    slow.take(), fast.take()
+    core.broker.set_topic_policies(topic.name, Policies())
+    subscription.flow(consumer, 100)
+    begin = topic.end_offset
+    publish_chunks(core, topic, 4, count=3)
+    assert sorted(offsets(slow) + offsets(fast)) == [begin, begin + 1, begin + 2]
+    assert _tables(subscription) == (3, 1, 0, 0)
+    subscription.acknowledge(None, [AckId(*topic.position(begin + number)) for number in range(3)], None)
+    assert _tables(subscription) == (0, 0, 0, 0)
+
+
+def test_chunks_that_expire_one_after_the_other_are_forgotten_one_after_the_other(core: Core) -> None:
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    client = Client()
+    core.consumer(subscription, SHARED, client, permits=1)
+    core.consumer(subscription, SHARED, Client(), name="d", consumer_id=2, permits=1000)
+    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=10_000))
+    producer = core.producer(topic)
+    most = 0
+    for chunk in range(300):
+        core.publish(producer, sequence_id=1, chunk=(chunk, 1000))
+        core.commit()
+        core.advance(1000)
+        most = max(most, *_tables(subscription))
+    assert most <= 12
+
+
+def test_so_many_chunks_wait_for_one_consumer_and_no_more(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch_shared, "MOST_WAITING_CHUNKS", 20)
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    slow, fast = Client(), Client()
+    first = core.consumer(subscription, SHARED, slow, name="slow", permits=1)
+    publish_chunks(core, topic, 1, count=1000)
+    core.consumer(subscription, SHARED, fast, name="fast", consumer_id=2, permits=1000)
+    core.publish(core.producer(topic, name="q"), b"whole")
+    core.commit()
+    assert _tables(subscription) == (21, 1, 1, 20)
+    subscription.flow(first, 2000)
+    received = offsets(slow)
+    assert received[:1000] == list(range(1000))
+    assert received[1000:] + offsets(fast) == [1000]
+    assert _tables(subscription) == (1000, 1, 0, 0)

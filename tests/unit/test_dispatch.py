@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from heliograph_broker.http.stats import blocked
+from heliograph_broker.messaging import dispatch_key_shared
 from heliograph_broker.messaging.consumer import Consumer, KeyRange
 from heliograph_broker.messaging.errors import ConsumerAssignError, ConsumerBusy, PreconditionFailed
 from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, AckId
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.names import TopicName
+from heliograph_broker.resources.policies import Policies
 
 from tests.support.core import Client, Core
 
@@ -274,3 +276,39 @@ def test_names_no_subscription_can_have(core: Core, name: str) -> None:
         core.topic().create_subscription(name)
     core.commit()
     assert core.topic().subscriptions == {}
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_what_waits_for_a_slow_consumer_and_expires_does_not_hold_up_the_others(
+    core: Core, monkeypatch: pytest.MonkeyPatch, cleared: bool
+) -> None:
+    monkeypatch.setattr(dispatch_key_shared, "LOOK_AHEAD", 10)
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    slow, fast = Client(), Client()
+    first, second = KeyRange(0, 32_767), KeyRange(32_768, 65_535)
+    for index, (client, owned) in enumerate(((slow, first), (fast, second))):
+        consumer = Consumer(subscription, client, index, f"c{index}", key_ranges=[owned])
+        subscription.add_consumer(consumer, KEY_SHARED, sticky=True)
+        subscription.flow(consumer, 1 if client is slow else 1000)
+    producer = core.producer(topic)
+    keys = [str(number) for number in range(100)]
+
+    def send(key: str, sequence_id: int) -> None:
+        core.publish(producer, b"x", key=key, sequence_id=sequence_id)
+        core.commit()
+
+    for number, key in enumerate(keys):
+        send(key, number)
+    delivered = len(fast.take())
+    assert delivered < 40
+    if cleared:
+        subscription.clear_backlog(lambda error: None)
+    else:
+        core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=1000))
+        core.advance(2000)
+        core.broker.set_topic_policies(topic.name, Policies())
+    core.commit()
+    for number, key in enumerate(keys[:20]):
+        send(key, 1000 + number)
+    assert len(fast.take()) > 5

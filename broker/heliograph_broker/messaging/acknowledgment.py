@@ -183,6 +183,8 @@ class Acknowledgments(LogSubscription):
                 consumer.held.discard(offset)
                 if self.dispatcher is not None:
                     self.dispatcher.acked(offset, delivery[5])
+        elif whole and self.dispatcher is not None:
+            self.dispatcher.gone(offset)
         if whole and self.redelivery_counts:
             self.redelivery_counts.forget(offset)
         if whole and self.view is not None:
@@ -331,6 +333,8 @@ class Acknowledgments(LogSubscription):
             delivery[0].messages_acked += messages
             if self.dispatcher is not None:
                 self.dispatcher.acked(offset, delivery[5])
+        if self.dispatcher is not None:
+            self.dispatcher.gone_up_to(up_to)
 
     def acked(self, done: Done | None, now_ms: int | None = None) -> None:
         """After any change of the cursor: persist it, let trimming know, and dispatch what the ack freed."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyroaring import BitMap64
+
 from heliograph_broker.protocol.frames import peek_metadata
 
 if TYPE_CHECKING:
@@ -47,15 +49,17 @@ class _Message:
 
 
 class ChunkedMessages(dict[int, str]):
-    """The chunks that one subscription's consumers hold unacknowledged: offset -> name of the message."""
+    """The unacknowledged chunks that one subscription's consumers hold or are to get: offset -> name of its message."""
 
-    __slots__ = ("_messages", "unfinished")
+    __slots__ = ("_messages", "_offsets", "unfinished")
 
     def __init__(self) -> None:
         super().__init__()
         #: Key hash -> how many of its messages are at a consumer without their last chunk.
         self.unfinished: dict[int, int] = {}
         self._messages: dict[str, _Message] = {}
+        #: The same offsets in order.
+        self._offsets = BitMap64()
 
     def assign(self, entry: Entry, consumer: Consumer) -> Consumer:
         """Return who gets ``entry``: the holder of its message's other chunks, else ``consumer``."""
@@ -70,6 +74,7 @@ class ChunkedMessages(dict[int, str]):
             self._finish(message)
         message.offsets.add(entry.offset)
         self[entry.offset] = chunk.name
+        self._offsets.add(entry.offset)
         return message.consumer
 
     def _finish(self, message: _Message) -> None:
@@ -79,15 +84,26 @@ class ChunkedMessages(dict[int, str]):
             if not self.unfinished[message.key_hash]:
                 del self.unfinished[message.key_hash]
 
-    def settled(self, offset: int) -> None:
-        """A chunk is acknowledged. With the last one that is held the message is done, or given up by the client."""
+    def settled(self, offset: int) -> Consumer | None:
+        """An entry is acknowledged, by whomever; return whose chunk it was, None if it is no chunk.
+
+        With the last one that is held the message is done, or given up by the client.
+        """
         name = self.pop(offset, None)
-        if name is not None:
-            message = self._messages[name]
-            message.offsets.discard(offset)
-            if not message.offsets:
-                self._finish(message)
-                del self._messages[name]
+        if name is None:
+            return None
+        self._offsets.discard(offset)
+        message = self._messages[name]
+        message.offsets.discard(offset)
+        if not message.offsets:
+            self._finish(message)
+            del self._messages[name]
+        return message.consumer
+
+    def up_to(self, offset: int) -> list[int]:
+        """Return the offsets of the chunks up to and including ``offset``."""
+        offsets = self._offsets
+        return list(offsets[: offsets.rank(offset)]) if offsets and offsets.min() <= offset else []
 
     def release(self, consumer: Consumer, offsets: Iterable[int]) -> set[int]:
         """Return ``offsets`` with all other chunks of those messages that ``consumer`` has; it has them no longer."""
@@ -99,6 +115,7 @@ class ChunkedMessages(dict[int, str]):
                 self._finish(message)
                 for other in message.offsets:
                     del self[other]
+                    self._offsets.discard(other)
                     together.add(other)
         return together
 
@@ -106,4 +123,5 @@ class ChunkedMessages(dict[int, str]):
         """Nobody holds anything."""
         self._messages.clear()
         self.unfinished.clear()
+        self._offsets.clear()
         self.clear()

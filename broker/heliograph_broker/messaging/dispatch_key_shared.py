@@ -43,6 +43,7 @@ class KeySharedDispatcher(DelayingDispatcher):
         "_chunks",
         "_holders",
         "_selector",
+        "_some_gone",
         "_waiting",
         "allow_out_of_order",
         "consumers",
@@ -65,6 +66,8 @@ class KeySharedDispatcher(DelayingDispatcher):
         self._assigned: dict[Consumer, dict[int, None]] = {}
         self.waiting_entries = 0
         self._chunks = ChunkedMessages()
+        #: Whether something may be acknowledged that is in a queue.
+        self._some_gone = False
 
     def add(self, consumer: Consumer) -> None:
         self._selector.add(consumer)
@@ -108,6 +111,28 @@ class KeySharedDispatcher(DelayingDispatcher):
         if self._chunks:
             self._chunks.settled(offset)
         self._release(key_hash)
+
+    def gone(self, offset: int) -> None:
+        self._some_gone = True
+
+    def gone_up_to(self, offset: int) -> None:
+        self._some_gone = True
+
+    def _forget_gone(self) -> None:
+        """Take what is acknowledged out of the queues: it must not count for what may wait."""
+        self._some_gone = False
+        cursor = self.subscription.cursor
+        for key_hash, queue in list(self._waiting.items()):
+            before = len(queue)
+            queue.remove_range(0, cursor.first_unacked())
+            queue -= cursor.acked
+            self.waiting_entries -= before - len(queue)
+            if queue:
+                self._waiting[key_hash] = queue
+            else:
+                del self._waiting[key_hash]
+                for assigned in self._assigned.values():
+                    assigned.pop(key_hash, None)
 
     def _release(self, key_hash: int) -> None:
         holder = self._holders.get(key_hash)
@@ -212,6 +237,8 @@ class KeySharedDispatcher(DelayingDispatcher):
         return not self.replay
 
     def _dispatch_new(self) -> None:
+        if self._some_gone and self.waiting_entries >= LOOK_AHEAD:
+            self._forget_gone()
         while self.waiting_entries < LOOK_AHEAD and any(consumer.ready for consumer in self.consumers):
             entry = self.next_new()
             if entry is None:

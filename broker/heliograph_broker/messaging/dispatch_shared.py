@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Entries one consumer gets before the next one's turn, as Pulsar's dispatcherMaxRoundRobinBatchSize.
 TURN_ENTRIES = 20
+#: So many chunks wait for consumers that take no more; beyond it nothing new is read until some are delivered.
+MOST_WAITING_CHUNKS = 20_000
 
 
 class SharedDispatcher(DelayingDispatcher):
@@ -63,6 +65,25 @@ class SharedDispatcher(DelayingDispatcher):
         if self._chunks:
             self._chunks.settled(offset)
 
+    def gone(self, offset: int) -> None:
+        if self._chunks:
+            consumer = self._chunks.settled(offset)
+            held = self._held.get(consumer) if consumer is not None else None
+            if held is not None:
+                held.discard(offset)
+                if not held:
+                    del self._held[consumer]  # type: ignore[arg-type]
+
+    def gone_up_to(self, offset: int) -> None:
+        if self._chunks:
+            for each in self._chunks.up_to(offset):
+                self.gone(each)
+
+    @property
+    def waiting_chunks(self) -> int:
+        """Chunks that wait until their message's consumer takes more."""
+        return sum(len(held) for held in self._held.values())
+
     def rewind(self) -> None:
         super().rewind()
         self._chunks.forget_all()
@@ -72,7 +93,7 @@ class SharedDispatcher(DelayingDispatcher):
         self.release_due()
         if self._held and not self._dispatch_held():
             return
-        if self.caught_up:
+        if self.caught_up or (self._held and self.waiting_chunks >= MOST_WAITING_CHUNKS):
             return
         chunks_below = self.subscription.topic.chunks_below
         while True:
@@ -88,6 +109,8 @@ class SharedDispatcher(DelayingDispatcher):
                     target = self._chunks.assign(entry, consumer)
                     if target is not consumer and not target.ready:
                         self._held.setdefault(target, Replay()).add(entry.offset)
+                        if self.waiting_chunks >= MOST_WAITING_CHUNKS:
+                            return
                         continue
                 self.deliver(target, entry)
                 if not consumer.ready:

@@ -157,6 +157,12 @@ class Dispatcher:
     def acked(self, offset: int, key_hash: int) -> None:
         """An entry that was delivered is acknowledged in full."""
 
+    def gone(self, offset: int) -> None:
+        """An entry that no consumer holds is acknowledged in full: expired, skipped, evicted, or by its id."""
+
+    def gone_up_to(self, offset: int) -> None:
+        """Everything up to and including ``offset`` is acknowledged; :meth:`acked` says which of it was delivered."""
+
     def redeliver(self, consumer: Consumer, offsets: list[int] | None) -> None:
         """Deliver again what ``consumer`` holds: all of it, or the given offsets."""
         raise NotImplementedError
