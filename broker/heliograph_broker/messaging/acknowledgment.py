@@ -15,6 +15,7 @@ from .damaged import lost_range
 from .deliveries import Deliveries, RedeliveryCounts
 from .errors import BrokerError, Done, NotAllowed, PersistenceError, PreconditionFailed
 from .retention import first_received_after
+from .skipping import correct_figures
 from .subscribed_log import LogSubscription
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Acknowledgments(LogSubscription):
         raise NotImplementedError
 
     def skip_damaged(self, first: int, last: int, reason: str) -> None:
-        """Pass over entries that cannot be read, see :func:`.damaged.skip_range`."""
+        """Pass over entries that cannot be read, see :func:`.skipping.skip_range`."""
         raise NotImplementedError
 
     def tell_end(self) -> None:
@@ -151,6 +152,10 @@ class Acknowledgments(LogSubscription):
         offset, remaining = unknown.pop()
 
         def found(headers: list[tuple[int, int, int, int, int]] | Exception) -> None:
+            lost = lost_range(self.topic, offset, headers)
+            if lost is not None:
+                # Whoever had it before it was lost is done with it, and nobody gets it any more.
+                headers = self._pass_over(generation, offset, offset, lost[1]) or []
             if isinstance(headers, Exception):
                 self._ack_unknown(unknown, done, PersistenceError(f"cannot read entry header: {headers}"))
                 return
@@ -160,6 +165,15 @@ class Acknowledgments(LogSubscription):
             self._ack_unknown(unknown, done, refusal)
 
         self.topic.read_headers(offset, offset, found)
+
+    def _pass_over(self, generation: int, first: int, last: int, reason: str) -> PersistenceError | None:
+        """Skip lost entries, unless the cursor was moved since ``generation``; return why that failed."""
+        if generation == self.generation and not self.closed:
+            try:
+                self.skip_damaged(first, last, reason)
+            except Exception as error:
+                return PersistenceError(f"cannot skip damaged entries: {error}")
+        return None
 
     def acknowledge_entry(self, offset: int, messages: int, size: int, remaining: int | None) -> None:
         """Acknowledge an entry, or all of it but the messages in ``remaining``; :meth:`acked` has to follow."""
@@ -271,10 +285,9 @@ class Acknowledgments(LogSubscription):
             lost = lost_range(self.topic, begin, headers)
             if lost is not None and generation == self.generation and not self.closed:
                 before = cursor.acked_messages
-                try:
-                    self.skip_damaged(begin, min(lost[0], offset), lost[1])
-                except Exception as error:
-                    stopped(f"cannot skip damaged entries: {error}")
+                failure = self._pass_over(generation, begin, min(lost[0], offset), lost[1])
+                if failure is not None:
+                    stopped(str(failure))
                     return
                 if counted is not None:
                     counted(cursor.acked_messages - before)
@@ -339,6 +352,8 @@ class Acknowledgments(LogSubscription):
     def acked(self, done: Done | None, now_ms: int | None = None) -> None:
         """After any change of the cursor: persist it, let trimming know, and dispatch what the ack freed."""
         if not self.closed:
+            if self.cursor.estimated:
+                correct_figures(self.topic, self.cursor, self.pending)
             if self.topic.terminated:
                 self.tell_end()
             if self.cursor.mark_delete != self._marked:
@@ -372,10 +387,19 @@ class Acknowledgments(LogSubscription):
             return
 
         def found(headers: list[HeaderFacts] | Exception) -> None:
+            left = messages
+            lost = lost_range(topic, first, headers)
+            if lost is not None:
+                # They are the oldest messages, and nobody gets any of them.
+                before = self.cursor.acked_messages
+                headers = self._pass_over(generation, first, *lost) or []
+                left = max(0, messages - (self.cursor.acked_messages - before))
+                if left and generation == self.generation and self.cursor.is_acked(first):
+                    self.skip(left, done)
+                    return
             if isinstance(headers, Exception):
                 done(PersistenceError(f"cannot read entry headers: {headers}"))
                 return
-            left = messages
             if generation == self.generation and not self.closed:
                 for offset, count, size, _, _ in headers:
                     bits = self.unacked_bits(offset, count)

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 from heliograph_broker.resources.durations import format_duration
 from heliograph_broker.resources.policies import BACKLOG_QUOTA_POLICIES, Policies
 
+from .damaged import lost_range
 from .errors import BacklogQuotaExceeded, BacklogQuotaHeld
 from .retention import first_received_after
+from .skipping import skip_range
 
 if TYPE_CHECKING:
     from .entry_log import HeaderFacts
@@ -261,11 +263,17 @@ class QuotaState:
         generation = subscription.generation
         self._evicting.add(subscription)
 
-        def found(headers: list[HeaderFacts] | Exception) -> None:
-            self._attempt(subscription, partial(walk, headers))
+        def found(first: int, headers: list[HeaderFacts] | Exception) -> None:
+            self._attempt(subscription, partial(walk, first, headers))
 
-        def walk(headers: list[HeaderFacts] | Exception) -> None:
+        def walk(first: int, headers: list[HeaderFacts] | Exception) -> None:
             before = subscription.cursor.acked_messages
+            lost = lost_range(topic, first, headers)
+            if lost is not None and not subscription.closed and generation == subscription.generation:
+                skip_range(subscription, first, *lost)
+                if subscription.cursor.is_acked(first):
+                    step()
+                    return
             if not isinstance(headers, Exception) and not subscription.closed and generation == subscription.generation:
                 for offset, messages, size, _, _ in headers:
                     if subscription.backlog_bytes <= self.size_limit:
@@ -280,8 +288,11 @@ class QuotaState:
             subscription.acked(None)
 
         def step() -> None:
+            if subscription.backlog_bytes <= self.size_limit:
+                self._evicting.discard(subscription)
+                return
             first = max(subscription.cursor.first_unacked(), topic.first_offset)
-            topic.read_headers(first, topic.end_offset - 1, found)
+            topic.read_headers(first, topic.end_offset - 1, partial(found, first))
 
         step()
 

@@ -144,6 +144,12 @@ class Broker:
             invariants.heal_totals(topic)
             kept.update(topic.retain_in_store() | topic.compaction.retained_ledgers())
             self._register(topic)
+        for key, value in self.store.scan(records.DAMAGED):
+            found = self.topics.get(key[len(records.DAMAGED) :].decode())
+            if isinstance(found, Topic):
+                found.damaged.restore(value)
+            else:
+                self.records.delete(key)
         for key, value in self.store.scan(records.CURSOR):
             full_name, _, subscription = key[len(records.CURSOR) :].decode().partition("\0")
             found = self.topics.get(full_name)
@@ -152,12 +158,6 @@ class Broker:
             else:
                 # A topic of that name that comes later is another one.
                 invariants.note(self.figures, invariants.OWNER, topic=full_name, subscription=subscription)
-                self.records.delete(key)
-        for key, value in self.store.scan(records.DAMAGED):
-            found = self.topics.get(key[len(records.DAMAGED) :].decode())
-            if isinstance(found, Topic):
-                found.damaged.restore(value)
-            else:
                 self.records.delete(key)
         self.store.retain_ledgers(kept)
         for restored in self.topics.values():

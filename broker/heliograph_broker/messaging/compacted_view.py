@@ -16,6 +16,7 @@ import structlog
 
 from heliograph_broker.storage.damage import DamagedEntries
 
+from .damaged import lost_range
 from .dispatcher import READ_ENTRIES
 from .errors import PersistenceError
 
@@ -246,6 +247,11 @@ class CompactedView:
             return
 
         def found(headers: list[tuple[int, int, int, int, int]] | Exception) -> None:
+            lost = lost_range(topic, first, headers)
+            if lost is not None and generation == subscription.generation and not subscription.closed:
+                subscription.skip_damaged(first, min(lost[0], last), lost[1])
+                self._acknowledge_slowly(lost[0] + 1, last)
+                return
             if isinstance(headers, Exception):
                 log.error("read failed", topic=str(topic.name), error=str(headers))
                 return

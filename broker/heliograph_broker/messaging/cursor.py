@@ -19,7 +19,7 @@ class Cursor:
     topic's totals minus them: O(1) and exact. Bytes of a batch are counted when its last index is acknowledged.
     """
 
-    __slots__ = ("acked", "acked_bytes", "acked_messages", "mark_delete", "partial")
+    __slots__ = ("acked", "acked_bytes", "acked_messages", "estimated", "mark_delete", "partial")
 
     def __init__(self, mark_delete: int, acked_messages: int, acked_bytes: int) -> None:
         self.mark_delete = mark_delete
@@ -28,6 +28,8 @@ class Cursor:
         self.acked = BitMap64()
         #: offset -> bits of the batch indexes that are not acknowledged yet
         self.partial: dict[int, int] = {}
+        #: Whether the figures count lost entries for less than they may have held, until a recount.
+        self.estimated = False
 
     def is_acked(self, offset: int) -> bool:
         return offset <= self.mark_delete or offset in self.acked
@@ -97,6 +99,7 @@ class Cursor:
         newly = total_messages - self.acked_messages
         self.acked_messages = total_messages
         self.acked_bytes = total_bytes
+        self.estimated = False
         self.mark_delete = offset
         return newly
 
@@ -109,6 +112,7 @@ class Cursor:
         self.mark_delete = mark_delete
         self.acked_messages = total_messages
         self.acked_bytes = total_bytes
+        self.estimated = False
         self.acked.clear()
         self.partial.clear()
 

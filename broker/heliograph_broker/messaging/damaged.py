@@ -176,7 +176,7 @@ def _without(first: int, last: int, known: list[tuple[int, int]]) -> list[tuple[
 def totals_up_to(topic: RecordedLog, offset: int) -> tuple[int, int]:
     """Return the topic's cumulative messages and bytes up to and including ``offset``, at least what was trimmed.
 
-    Where headers are lost, what the whole run held counts as its first entry's.
+    Within a lost run these are the run's, without one message for each entry behind ``offset``.
     """
     if offset < topic.first_offset:
         return topic.trimmed_messages, topic.trimmed_bytes
@@ -186,7 +186,16 @@ def totals_up_to(topic: RecordedLog, offset: int) -> tuple[int, int]:
     if header is not None:
         return header.total_messages, header.total_bytes
     run = topic.damaged.lost_run(offset)
-    return run.total_messages, run.total_bytes
+    return run.total_messages - min(run.messages, run.last - offset), run.total_bytes
+
+
+def whole_runs(topic: RecordedLog, offset: int) -> int:
+    """Return ``offset``, or where the lost run begins that it would cut in two: what a part held is not known."""
+    if topic.first_offset < offset < topic.end_offset and topic.header(offset - 1) is None:
+        run = topic.damaged.lost_run(offset - 1)
+        if run.last >= offset:
+            return max(run.first, topic.first_offset)
+    return offset
 
 
 def header_facts(topic: RecordedLog, offset: int) -> tuple[int, int, int, int] | None:

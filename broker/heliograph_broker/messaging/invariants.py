@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from .damaged import header_facts
+from .damaged import header_facts, totals_up_to
+from .recount import MOST_LOOKUPS, recount
 
 if TYPE_CHECKING:
     from .cursor import Cursor
@@ -51,13 +52,18 @@ def heal_cursor(topic: RecordedLog, subscription: str, cursor: Cursor) -> bool:
         _healed(topic, CURSOR, subscription=subscription, highest=cursor.highest(), end_offset=end)
         cursor.cut(end)
         broken = True
+    figures: tuple[int, int] | None = None
     if broken or not _plausible(topic, cursor):
-        figures = _recount(topic, cursor)
-        if figures is not None and figures != (cursor.acked_messages, cursor.acked_bytes):
-            if not broken:
-                _healed(topic, FIGURES, subscription=subscription, was=before[1:], now=figures)
-            cursor.acked_messages, cursor.acked_bytes = figures
-            broken = True
+        figures = recount(topic, cursor)
+    elif not cursor.is_contiguous() and (topic.damaged.entries or topic.header(end - 1) is None):
+        # Perhaps entries were lost since something of them was acknowledged; lost at the end, they left the totals.
+        figures = recount(topic, cursor, most=MOST_LOOKUPS)
+        cursor.estimated = figures is None
+    if figures is not None and figures != (cursor.acked_messages, cursor.acked_bytes):
+        if not broken:
+            _healed(topic, FIGURES, subscription=subscription, was=before[1:], now=figures)
+        cursor.acked_messages, cursor.acked_bytes = figures
+        broken = True
     return broken
 
 
@@ -102,44 +108,12 @@ def _healed(topic: RecordedLog, invariant: str, **context: object) -> None:
     note(topic.host.figures, invariant, topic=str(topic.name), **context)
 
 
-def _totals_up_to(topic: RecordedLog, offset: int) -> tuple[int, int] | None:
-    """Return the cumulative messages and bytes up to and including ``offset``, None if no header tells."""
-    if offset < topic.first_offset:
-        return topic.trimmed_messages, topic.trimmed_bytes
-    if offset >= topic.end_offset - 1:
-        return topic.total_messages, topic.total_bytes
-    facts = header_facts(topic, offset)
-    return None if facts is None else (facts[2], facts[3])
-
-
 def _plausible(topic: RecordedLog, cursor: Cursor) -> bool:
-    """Whether a cursor's figures are right, as far as one header tells; True if that one cannot be read."""
-    below = _totals_up_to(topic, cursor.mark_delete)
-    if below is None:
-        return True
+    """Whether a cursor's figures are right, as far as one header tells."""
+    below = totals_up_to(topic, cursor.mark_delete)
     if cursor.is_contiguous():
         return below == (cursor.acked_messages, cursor.acked_bytes)
     return (
         below[0] + len(cursor.acked) <= cursor.acked_messages <= topic.total_messages
         and below[1] <= cursor.acked_bytes <= topic.total_bytes
     )
-
-
-def _recount(topic: RecordedLog, cursor: Cursor) -> tuple[int, int] | None:
-    """Return the messages and bytes a cursor has acknowledged, counted from headers; None where one is missing."""
-    below = _totals_up_to(topic, cursor.mark_delete)
-    if below is None:
-        return None
-    messages, size = below
-    for offset in cursor.acked:
-        facts = header_facts(topic, offset)
-        if facts is None:
-            return None
-        messages += facts[0]
-        size += facts[1]
-    for offset, remaining in cursor.partial.items():
-        facts = header_facts(topic, offset)
-        if facts is None:
-            return None
-        messages += facts[0] - remaining.bit_count()
-    return messages, size

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from .damaged import totals_up_to
+from .recount import MOST_LOOKUPS, Held, acknowledged_of, is_touched, known_size, recount
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .cursor import Cursor
+    from .damaged import LostRun, RecordedLog
     from .subscribed_log import LogSubscription
 
 log = structlog.get_logger(__name__)
@@ -41,7 +45,8 @@ def skip_range(subscription: LogSubscription, first: int, last: int, reason: str
     skipped = _acknowledge(subscription, first, last)
     if not skipped:
         return
-    messages = subscription.cursor.acked_messages - before
+    # A recount may have found that too much had been counted.
+    messages = max(0, subscription.cursor.acked_messages - before)
     subscription.skipped_entries += skipped
     subscription.skipped_messages += messages
     topic.damaged.add(first, last, reason)
@@ -63,21 +68,44 @@ def _acknowledge(subscription: LogSubscription, first: int, last: int) -> int:
     topic = subscription.topic
     cursor = subscription.cursor
     entries = 0
-    lost = False
+    # The lost runs of which nothing was acknowledged before, and what was counted of them here.
+    whole: dict[LostRun, list[int]] = {}
+    touched: set[LostRun] = set()
     for offset in range(first, last + 1):
         if cursor.is_acked(offset):
             continue
         entries += 1
         header = topic.header(offset)
-        if header is None:
-            # The sum of a run of lost entries is all that is known: it counts as the first one's.
-            lost = True
-            run = topic.damaged.lost_run(offset)
-            cursor.partial.pop(offset, None)
-            subscription.acknowledge_entry(offset, *((run.messages, run.size) if offset == run.first else (0, 0)), None)
-        else:
+        if header is not None:
             subscription.acknowledge_entry(offset, header.messages, header.size, None)
-    if lost and cursor.is_contiguous():
-        # Exact again, whatever had been acknowledged one by one in the lost run.
-        cursor.acked_messages, cursor.acked_bytes = totals_up_to(topic, cursor.mark_delete)
+            continue
+        run = topic.damaged.lost_run(offset)
+        if run not in whole and run not in touched:
+            if is_touched(cursor, run) or subscription.view is not None:
+                touched.add(run)
+            else:
+                whole[run] = [0, 0]
+        before = cursor.acked_messages, cursor.acked_bytes
+        # What its consumer has of it has to be exact; else the least that it can hold.
+        size = known_size(topic, offset, subscription.pending) or (1, 0)
+        subscription.acknowledge_entry(offset, *size, None)
+        if run in whole:
+            whole[run][0] += cursor.acked_messages - before[0]
+            whole[run][1] += cursor.acked_bytes - before[1]
+    for run, counted in whole.items():
+        messages, bytes_of_run = acknowledged_of(topic, cursor, run, subscription.pending)
+        cursor.acked_messages += messages - counted[0]
+        cursor.acked_bytes += bytes_of_run - counted[1]
+    if touched:
+        # What had been acknowledged of these runs one by one is only in the sum.
+        cursor.estimated = True
+        correct_figures(topic, cursor, subscription.pending)
     return entries
+
+
+def correct_figures(topic: RecordedLog, cursor: Cursor, pending: Mapping[int, Held]) -> None:
+    """Recount what a cursor with estimated figures has acknowledged, unless too much lies beyond its mark-delete."""
+    figures = recount(topic, cursor, pending, MOST_LOOKUPS)
+    if figures is not None:
+        cursor.acked_messages, cursor.acked_bytes = figures
+        cursor.estimated = False

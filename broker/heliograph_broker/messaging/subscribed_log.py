@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .cursor import Cursor
     from .errors import BrokerError
     from .record_set import RecordSet
+    from .recount import Held
 
 
 class LogSubscription:
@@ -35,6 +36,10 @@ class LogSubscription:
     )
 
     topic: SubscribedLog
+    #: What its consumers hold, by offset.
+    pending: Mapping[int, Held]
+    #: Its position in the compacted view, once a consumer asked for that.
+    view: object | None
     #: Whether its backlog counts for quotas and expires; that of the broker's own compaction does not.
     takes_part: bool
 

@@ -26,7 +26,7 @@ from .batches import is_batch
 from .compacted_view import CompactedView
 from .compaction import TopicCompaction
 from .cursor import Cursor
-from .damaged import totals_up_to
+from .damaged import totals_up_to, whole_runs
 from .errors import (
     BrokerError,
     Conflict,
@@ -447,7 +447,7 @@ class Topic(SubscribedLog):
 
     def trim(self, offset: int) -> int:
         """Let go everything below ``offset`` (at most what every durable cursor has passed); return entries freed."""
-        offset = min(offset, self.end_offset)
+        offset = whole_runs(self, min(offset, self.end_offset))
         if offset <= self.first_offset:
             return 0
         totals = totals_up_to(self, offset - 1)

@@ -1,0 +1,120 @@
+"""What a cursor has acknowledged, counted from the headers of the entries instead of remembered.
+
+Of a *lost run*, neighbouring entries whose headers cannot be read, only the sum is known. It counts like this: while
+nothing of the run is acknowledged, all of it is owed. From then on an entry that is not acknowledged counts for what is
+known of it (the batch indexes that are left of it, or what was delivered of it and is not acknowledged), and for one
+message, the least it can hold, where nothing is known. So a backlog is never below 0 and never above the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from .damaged import header_facts, totals_up_to
+
+if TYPE_CHECKING:
+    from .cursor import Cursor
+    from .damaged import LostRun, RecordedLog
+
+#: What a consumer holds of an entry, see :mod:`.deliveries`.
+Held = tuple[object, int, int, int, int, int]
+
+#: So many entries beyond the mark-delete position are looked up at a time while the broker serves others.
+MOST_LOOKUPS = 1000
+_NOTHING: Mapping[int, Held] = {}
+
+
+def known_size(topic: RecordedLog, offset: int, pending: Mapping[int, Held]) -> tuple[int, int] | None:
+    """Return the messages and bytes of an entry as they are remembered in memory, None if they are not."""
+    delivery = pending.get(offset)
+    if delivery is not None:
+        return delivery[1], delivery[2]
+    entry = topic.tail.get(offset)
+    return None if entry is None else (entry.messages, len(entry.frame))
+
+
+def is_touched(cursor: Cursor, run: LostRun) -> bool:
+    """Whether anything of a lost run is acknowledged."""
+    return (
+        cursor.mark_delete >= run.first
+        or cursor.acked.range_cardinality(run.first, run.last + 1) > 0
+        or any(run.first <= offset <= run.last for offset in cursor.partial)
+    )
+
+
+def acknowledged_of(
+    topic: RecordedLog, cursor: Cursor, run: LostRun, pending: Mapping[int, Held] = _NOTHING
+) -> tuple[int, int]:
+    """Return the messages and bytes of a lost run that count as acknowledged, see the module."""
+    if not is_touched(cursor, run):
+        return 0, 0
+    first = max(run.first, cursor.mark_delete + 1)
+    if first > run.last:
+        return run.messages, run.size
+    owed = run.last + 1 - first - cursor.acked.range_cardinality(first, run.last + 1)
+    owed_bytes = 0
+    if owed:
+        known: set[int] = set()
+        for places in (cursor.partial, pending, topic.tail):
+            # Whichever is shorter: a run may be a whole segment, and a tail a whole topic.
+            if len(places) < run.last - first:
+                known.update(offset for offset in places if first <= offset <= run.last)
+            else:
+                known.update(offset for offset in range(first, run.last + 1) if offset in places)
+        for offset in known:
+            if not cursor.is_acked(offset):
+                size = known_size(topic, offset, pending)
+                bits = cursor.partial.get(offset)
+                if size is not None:
+                    owed_bytes += size[1]
+                if bits is not None:
+                    owed += bits.bit_count() - 1
+                elif size is not None:
+                    owed += size[0] - 1
+    return max(0, run.messages - owed), max(0, run.size - owed_bytes)
+
+
+def recount(
+    topic: RecordedLog, cursor: Cursor, pending: Mapping[int, Held] = _NOTHING, most: int | None = None
+) -> tuple[int, int] | None:
+    """Return the messages and bytes that a cursor has acknowledged; None if that takes more than ``most`` look-ups."""
+    if most is not None and len(cursor.acked) + len(cursor.partial) > most:
+        return None
+    mark = cursor.mark_delete
+    messages, size = totals_up_to(topic, mark)
+    counted = mark
+    runs: set[int] = set()
+    if topic.first_offset <= mark < topic.end_offset - 1 and topic.header(mark) is None:
+        run = topic.damaged.lost_run(mark)
+        acknowledged = acknowledged_of(topic, cursor, run, pending)
+        messages = run.total_messages - run.messages + acknowledged[0]
+        size = run.total_bytes - run.size + acknowledged[1]
+        counted = run.last
+        runs.add(run.first)
+
+    def add_run(offset: int) -> int:
+        nonlocal messages, size
+        run = topic.damaged.lost_run(offset)
+        if run.first not in runs:
+            runs.add(run.first)
+            acknowledged = acknowledged_of(topic, cursor, run, pending)
+            messages += acknowledged[0]
+            size += acknowledged[1]
+        return run.last
+
+    for offset in cursor.acked:
+        if offset > counted:
+            facts = header_facts(topic, offset)
+            if facts is None:
+                counted = add_run(offset)
+            else:
+                messages += facts[0]
+                size += facts[1]
+    for offset, remaining in cursor.partial.items():
+        facts = header_facts(topic, offset)
+        if facts is None:
+            add_run(offset)
+        else:
+            messages += facts[0] - remaining.bit_count()
+    return messages, size

@@ -1,0 +1,175 @@
+"""The backlog while entries are lost at random: what is readable and owed at least, and at most the truth."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from heliograph_broker.messaging.recount import recount
+from heliograph_broker.messaging.subscription import SHARED, AckId, Subscription
+from heliograph_broker.resources.policies import Policies, Retention
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.support.core import Client, Core
+from tests.support.lost_entries import LostEntries
+
+
+class LostEntriesMachine(RuleBasedStateMachine):
+    """One subscription. The model knows what each entry held, also of those that nobody can read any more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._directory = tempfile.TemporaryDirectory()
+        self._patch = pytest.MonkeyPatch()
+        # All in one ledger and nothing in memory but what is delivered, so that losses are met.
+        self.core = Core(Path(self._directory.name) / "data", tail_cache_bytes=0)
+        self.core.broker.set_namespace_policies("public/default", Policies(retention=Retention(-1, -1)))
+        self.core.topic().create_subscription("s")
+        self.core.commit()
+        self.lost = LostEntries(self.core, self._patch)
+        self.sizes: list[int] = []
+        self.unacked: list[int] = []
+        self.client = Client()
+
+    @property
+    def subscription(self) -> Subscription:
+        return self.core.topic().subscription("s")
+
+    @initialize(sizes=st.lists(st.integers(1, 9), min_size=5, max_size=25))
+    def publish(self, sizes: list[int]) -> None:
+        producer = self.core.producer(self.core.topic())
+        for number, messages in enumerate(sizes):
+            self.core.publish(producer, b"x" * (number + 1), messages=messages, sequence_id=number)
+        self.core.commit()
+        self.sizes = list(sizes)
+        self.unacked = [(1 << messages) - 1 for messages in sizes]
+
+    def _id(self, offset: int, remaining: int | None = None) -> AckId:
+        return AckId(*self.core.topic().position(offset), remaining)
+
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        first = data.draw(st.integers(0, len(self.sizes) - 1))
+        self.lost.lose(*range(first, min(len(self.sizes) - 1, first + data.draw(st.integers(1, 5)))))
+
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(0, len(self.sizes) - 1))
+        self.subscription.acknowledge(None, [self._id(offset)], None)
+        self.core.commit()
+        self.unacked[offset] = 0
+
+    @rule(data=st.data())
+    def acknowledge_batch_indexes(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(0, len(self.sizes) - 1))
+        remaining = data.draw(st.integers(0, (1 << self.sizes[offset]) - 1))
+        lost = offset in self.lost.entries and offset not in self.subscription.pending
+        self.subscription.acknowledge(None, [self._id(offset, remaining)], None)
+        self.core.commit()
+        # Of a lost entry, whose batch is not known, all is acknowledged.
+        self.unacked[offset] &= 0 if lost or self.sizes[offset] == 1 else remaining
+
+    @rule(data=st.data())
+    def acknowledge_cumulatively(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(0, len(self.sizes) - 1))
+        self.subscription.acknowledge_up_to(offset, None)
+        self.core.commit()
+        self.unacked[: offset + 1] = [0] * (offset + 1)
+
+    @precondition(lambda self: self.lost.entries)
+    @rule(data=st.data())
+    def skip_damaged(self, data: st.DataObject) -> None:
+        first = data.draw(st.sampled_from(sorted(self.lost.entries)))
+        last = first
+        while last + 1 in self.lost.entries and data.draw(st.booleans()):
+            last += 1
+        self.subscription.skip_damaged(first, last, "damaged")
+        self.core.commit()
+        self.unacked[first : last + 1] = [0] * (last + 1 - first)
+
+    @rule(count=st.integers(1, 20))
+    def skip_by_hand(self, count: int) -> None:
+        outcome: list[object] = []
+        before = [self.subscription.unacked_bits(at, messages) for at, messages in enumerate(self.sizes)]
+        self.subscription.skip(count, outcome.append)
+        self.core.commit()
+        assert outcome == [None]
+        after = [self.subscription.unacked_bits(at, messages) for at, messages in enumerate(self.sizes)]
+        assert before != after or not any(before)
+        self.unacked = after
+
+    @rule(permits=st.integers(1, 60))
+    def deliver(self, permits: int) -> None:
+        if not self.subscription.consumers:
+            self.core.consumer(self.subscription, SHARED, self.client)
+        self.subscription.flow(self.subscription.consumers[0], permits)
+        self.core.commit()
+        self._note_skipped()
+
+    @precondition(lambda self: self.subscription.consumers)
+    @rule()
+    def take_back(self) -> None:
+        self.subscription.remove_consumer(self.subscription.consumers[0])
+
+    def _note_skipped(self) -> None:
+        """A dispatcher, an eviction or a restart decides by itself what to pass over: only of what is lost."""
+        for offset, messages in enumerate(self.sizes):
+            if offset in self.lost.entries and not self.subscription.unacked_bits(offset, messages):
+                self.unacked[offset] = 0
+
+    @rule(data=st.data())
+    def seek(self, data: st.DataObject) -> None:
+        topic = self.core.topic()
+        offset = data.draw(st.integers(topic.first_offset, len(self.sizes)))
+        outcome: list[object] = []
+        self.subscription.seek(offset, None, outcome.append)
+        self.core.commit()
+        assert outcome == [None]
+        self.unacked = [0 if at < offset else (1 << messages) - 1 for at, messages in enumerate(self.sizes)]
+
+    @rule()
+    def trim(self) -> None:
+        topic = self.core.topic()
+        topic.trim(self.subscription.cursor.first_unacked())
+        self.core.commit()
+
+    @rule()
+    def restart(self) -> None:
+        self.core.restart()
+        self.client = Client()
+
+    @invariant()
+    def the_backlog_is_within_the_truth(self) -> None:
+        topic, subscription = self.core.topic(), self.subscription
+        for offset, bits in enumerate(self.unacked):
+            assert subscription.unacked_bits(offset, self.sizes[offset]) == bits
+        truth = sum(bits.bit_count() for bits in self.unacked)
+        certain = sum(bits.bit_count() for at, bits in enumerate(self.unacked) if at not in self.lost.entries)
+        assert certain <= subscription.backlog_messages <= truth
+        assert subscription.backlog_bytes >= 0
+        if not self.lost.entries.intersection(range(len(self.sizes))):
+            assert subscription.backlog_messages == truth
+        cursor = subscription.cursor
+        counted = recount(topic, cursor, subscription.pending)
+        assert counted is not None
+        assert 0 <= topic.total_messages - counted[0] <= truth
+
+    @invariant()
+    def consumers_hold_what_they_were_given(self) -> None:
+        subscription = self.subscription
+        held = sum(subscription._unacked_in(offset, each[1]) for offset, each in subscription.pending.items())
+        assert sum(consumer.unacked for consumer in subscription.consumers) == subscription.unacked_messages == held
+
+    def teardown(self) -> None:
+        self._patch.undo()
+        self.core.close()
+        self._directory.cleanup()
+
+
+TestLostEntries = LostEntriesMachine.TestCase
+TestLostEntries.settings = settings(
+    max_examples=50, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)
