@@ -36,6 +36,7 @@ RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
     "receive_buffer_bytes": (16 * _KIB, None),
     "max_pending_publish_bytes": (1, None),
     "max_connection_write_bytes": (1, None),
+    "connection_memory_bytes": (0, None),
     "tail_cache_bytes": (0, None),
     # A segment that could not hold the largest entry would be closed empty for ever.
     "segment_bytes": (_MIB, None),
@@ -125,6 +126,11 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     """No more is dispatched to a connection while so much of what was sent to it waits to be written.
 
     While twice as much waits, nothing is read from it either.
+    """
+    connection_memory_bytes: int = 512 * _MIB
+    """Most memory for unread answers and unfinished frames, all connections together; 0: no limit.
+
+    Above half of it, connections with unread answers are sent no more; above it, those that hold most are aborted.
     """
 
     def __post_init__(self) -> None:

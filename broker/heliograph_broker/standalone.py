@@ -154,6 +154,7 @@ class Standalone:
         more = False
         try:
             more = self.broker.tick()
+            self._listener.memory.check()
         except Exception:
             # The core contains what single topics do. Whatever else goes wrong: without ticks nothing would be on time
             # any more, and readiness tells for how long none has ended well.

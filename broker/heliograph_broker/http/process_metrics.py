@@ -125,6 +125,18 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
         _gauge("heliograph_tail_cache_limit_bytes", "What they may take.", broker.config.tail_cache_bytes),
     ]
     blocks += _connection_blocks(broker.figures.binary_connections, broker.figures.http_connections)
+    blocks += [
+        _gauge(
+            "heliograph_connection_memory_bytes",
+            "Unread answers and unfinished frames of all connections of the binary port.",
+            broker.figures.connection_bytes(),
+        ),
+        _gauge(
+            "heliograph_connection_memory_limit_bytes",
+            "Limit of heliograph_connection_memory_bytes; 0: none.",
+            broker.config.connection_memory_bytes,
+        ),
+    ]
     anonymous = anonymous_bytes()
     if anonymous is not None:
         name = "heliograph_process_anonymous_memory_bytes"

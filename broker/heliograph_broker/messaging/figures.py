@@ -150,7 +150,7 @@ class TopicFigures:
 
 
 class ConnectionFigures:
-    """Connections of one port: how many are open, and how many were refused or cut since the start, by reason."""
+    """Connections of one port: how many are open, and how many were refused or aborted since the start."""
 
     __slots__ = ("cut", "open", "refused")
 
@@ -158,8 +158,8 @@ class ConnectionFigures:
         self.open = 0
         #: By the limit that was reached.
         self.refused = {"total": 0, "address": 0, "descriptors": 0}
-        #: They said nothing at first, nothing any more, or did not read their end.
-        self.cut = {"handshake": 0, "silent": 0, "unread": 0}
+        #: By reason: no CONNECT in time, silent, remaining data not read, or connections held too much memory.
+        self.cut = {"handshake": 0, "silent": 0, "unread": 0, "memory": 0}
 
 
 class BrokerFigures:
@@ -182,6 +182,8 @@ class BrokerFigures:
         self.throttled_connections: Callable[[], int] = int
         #: Bytes sent to consumers that their connections have not taken yet.
         self.undelivered_bytes: Callable[[], int] = int
+        #: Bytes of unread answers and unfinished frames, all connections together.
+        self.connection_bytes: Callable[[], int] = int
 
     def looked_up(self, began: float, *, found: bool) -> None:
         """A look-up that ``began`` then (monotonic, s) is answered."""

@@ -167,7 +167,22 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def unwritten_bytes(self) -> int:
         """Bytes sent to the client that its connection has not taken yet."""
-        return self._out_bytes + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
+        return self._out_bytes + self.unread_bytes
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that the transport keeps because the client does not read them."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes in memory for this connection: what is unwritten, and frames received and not yet handled."""
+        return self.unwritten_bytes + len(self._received)
+
+    @property
+    def has_drained(self) -> bool:
+        """Whether so little is unread that the transport, if it had paused writing, has resumed it."""
+        return self.unread_bytes <= self._write_limit // 4
 
     @property
     def local_address(self) -> tuple[str, int]:
@@ -217,6 +232,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self.writable = False
+
+    def throttle(self) -> None:
+        """Send no more messages and read nothing until :meth:`resume_writing`."""
+        self.writable = False
+        self.hold(_UNREAD)
 
     def resume_writing(self) -> None:
         if self._closing:

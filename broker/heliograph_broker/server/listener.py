@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING
 
 import structlog
@@ -15,6 +16,7 @@ from . import connection_commands, consumer_commands, lookup_commands, producer_
 from .acceptor import Acceptor
 from .connection import Connection, Handler
 from .connection_limits import limits_of
+from .connection_memory import ConnectionMemory
 from .receive_buffer import SharedBuffer
 from .session import Session, SessionHost
 
@@ -77,8 +79,13 @@ class Listener(SessionHost):
         self.handlers = HANDLERS
         #: In the order in which they came, as whoever goes through them must not depend on addresses.
         self.sessions: dict[Session, None] = {}
+        memory_bytes = broker.config.connection_memory_bytes
+        #: Its check is called by the broker's tick.
+        self.memory = ConnectionMemory(self.sessions.keys(), broker.clock, loop.call_soon, memory_bytes)
         #: Where sessions read from their sockets, one at a time, and commands that all of them fill in and encode.
-        self.receive_buffer = SharedBuffer(broker.config.receive_buffer_bytes)
+        self.receive_buffer = SharedBuffer(
+            broker.config.receive_buffer_bytes, memory_bytes or sys.maxsize, self.memory.check_soon
+        )
         self.message_command = _Type(type=_Type.MESSAGE)
         self.receipt_command = _Type(type=_Type.SEND_RECEIPT)
         self._paused: dict[Connection, None] = {}
@@ -87,6 +94,7 @@ class Listener(SessionHost):
         self._keep_alive: asyncio.TimerHandle | None = None
         self.port = 0
         broker.figures.throttled_connections = lambda: sum(session.held for session in self.sessions)
+        broker.figures.connection_bytes = self.memory.total
         broker.figures.undelivered_bytes = lambda: sum(session.unwritten_bytes for session in self.sessions)
 
     async def start(self) -> None:

@@ -8,19 +8,37 @@ is then read right into its place.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 _EMPTY = b""
 #: The buffer of a large frame grows to so many times what it holds.
 _GROWTH = 16
 
 
 class SharedBuffer:
-    """One read of whichever connection it was, and what that connection has left in it."""
+    """One read of whichever connection it was, and what that connection has left in it.
 
-    __slots__ = ("owner", "view")
+    ``crowded`` is called when the buffers of large frames have grown and take more than ``large_limit`` bytes together.
+    """
 
-    def __init__(self, size: int) -> None:
+    __slots__ = ("_crowded", "_large_limit", "large_bytes", "owner", "view")
+
+    def __init__(self, size: int, large_limit: int = sys.maxsize, crowded: Callable[[], object] = lambda: None) -> None:
         self.view = memoryview(bytearray(size))
         self.owner: ReceiveBuffer | None = None
+        self.large_bytes = 0
+        self._large_limit = large_limit
+        self._crowded = crowded
+
+    def large_buffer(self, size: int, content: memoryview | bytearray) -> bytearray:
+        """Return a new buffer of ``size`` bytes that begins with ``content``, and count it."""
+        made = bytearray(size)
+        made[: len(content)] = content
+        self.large_bytes += size
+        if self.large_bytes > self._large_limit:
+            self._crowded()
+        return made
 
 
 class ReceiveBuffer:
@@ -65,9 +83,9 @@ class ReceiveBuffer:
 
     def _room_for_large(self, large: bytearray) -> memoryview:
         if self._end == len(large):
-            self._large = grown = bytearray(min(self._frame_bytes, _GROWTH * len(large)))
-            grown[: self._end] = large
-            large = grown
+            size = min(self._frame_bytes, _GROWTH * len(large))
+            self._shared.large_bytes -= len(large)
+            self._large = large = self._shared.large_buffer(size, large)
         return memoryview(large)[self._end :]
 
     def _make_way(self) -> None:
@@ -102,8 +120,9 @@ class ReceiveBuffer:
             if not rest:
                 self.clear()
             elif frame_bytes > len(shared.view) and rest >= len(shared.view) // 2:
-                self._large = bytearray(min(frame_bytes, _GROWTH * rest))
-                self._large[:rest] = shared.view[self._start : self._end]
+                self._large = shared.large_buffer(
+                    min(frame_bytes, _GROWTH * rest), shared.view[self._start : self._end]
+                )
                 self._start, self._end = 0, rest
                 shared.owner = None
         else:
@@ -114,6 +133,8 @@ class ReceiveBuffer:
         """Forget everything."""
         if self._shared.owner is self:
             self._shared.owner = None
+        if self._large is not None:
+            self._shared.large_bytes -= len(self._large)
+            self._large = None
         self._start = self._end = self._frame_bytes = 0
-        self._large = None
         self._kept = _EMPTY
