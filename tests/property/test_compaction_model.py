@@ -11,7 +11,7 @@ import pytest
 from heliograph_broker.messaging import compaction_run
 from heliograph_broker.messaging.batches import build_batch, build_frame, open_batch
 from heliograph_broker.messaging.consumer import Consumer
-from heliograph_broker.messaging.subscription import EXCLUSIVE, AckId
+from heliograph_broker.messaging.subscription import EXCLUSIVE, AckId, Subscription
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.protocol.frames import parse_entry
@@ -235,6 +235,7 @@ class History:
             subscription.acknowledge(consumer, [AckId(*self.positions[place.offset], others or None)], None)
             acked.add(place)
         if how == "all":
+            assert isinstance(subscription, Subscription)
             assert (subscription.backlog_messages, subscription.backlog_bytes) == (0, 0)
             assert (consumer.unacked, subscription.pending) == (0, {})
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
 from heliograph_broker.protocol.wire_pb2 import CommandSubscribe
 
-from .consumer import Consumer
+from .consumer import AckId, Consumer, SubscriptionBase
 from .damaged import lost_range
 from .deliveries import Deliveries, RedeliveryCounts
 from .errors import BrokerError, Done, NotAllowed, PersistenceError, PreconditionFailed
@@ -33,15 +33,7 @@ KEY_SHARED = CommandSubscribe.Key_Shared
 TYPE_NAMES: dict[int, str] = {EXCLUSIVE: "Exclusive", SHARED: "Shared", FAILOVER: "Failover", KEY_SHARED: "Key_Shared"}
 
 
-class AckId(NamedTuple):
-    """One message id of an ACK; ``remaining`` are the unacknowledged bits of its batch, None for the whole entry."""
-
-    ledger_id: int
-    entry_id: int
-    remaining: int | None = None
-
-
-class Acknowledgments(LogSubscription):
+class Acknowledgments(LogSubscription, SubscriptionBase):
     """The part of a :class:`~.subscription.Subscription` that moves its cursor; the cursor is exact at every moment."""
 
     __slots__ = (
@@ -75,11 +67,6 @@ class Acknowledgments(LogSubscription):
 
     def persist_cursor(self, done: Done | None) -> None:
         """The cursor changed: see that it becomes durable."""
-        raise NotImplementedError
-
-    @property
-    def consumers(self) -> list[Consumer]:
-        """The consumers that are connected."""
         raise NotImplementedError
 
     def skip_damaged(self, first: int, last: int, reason: str) -> None:

@@ -23,6 +23,7 @@ from heliograph_broker.storage.store import LedgerStore
 from . import gates, invariants, records, timing
 from .admission import auto_topic_creation, check_new_topics
 from .compaction import CompactionQueue
+from .consumer import ConsumedTopic
 from .containment import Containment
 from .dead_letter import DeadLetters
 from .deduplication import Snapshots
@@ -41,6 +42,7 @@ from .housekeeping import Housekeeping
 from .inactivity import InactivityWatch
 from .names import check_new_name, check_properties
 from .non_persistent import NonPersistentTopic
+from .producer import PublishTarget
 from .rate_limits import ThrottledSubscriptions
 from .record_set import BrokerRecords, RecordWriter
 from .records import BrokerPoliciesRecord, NamespaceRecord, PartitionedRecord, TenantRecord
@@ -224,7 +226,7 @@ class Broker:
             self._next_maintain_ms = now_ms + MAINTAIN_MS
             self.store.maintain()
 
-    def when_durable(self, topic: AnyTopic | None, done: Committed) -> None:
+    def when_durable(self, topic: PublishTarget | ConsumedTopic | None, done: Committed) -> None:
         """Call ``done`` with None once the broker's own records and the topic's are durable, or with the error."""
         rests_on = (self.records, topic.records) if isinstance(topic, Topic) else (self.records,)
         self.store.after_commit(done, rests_on)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyroaring import BitMap64
 
 if TYPE_CHECKING:
+    from heliograph_broker.resources.names import TopicName
     from heliograph_broker.storage.entry import Entry
 
-    from .subscription import Subscription
+    from .errors import Done
 
 
 class ConsumerSink(Protocol):
@@ -36,6 +37,94 @@ class KeyRange(NamedTuple):
 
     start: int
     end: int
+
+
+class AckId(NamedTuple):
+    """One message id of an ACK; ``remaining`` are the unacknowledged bits of its batch, None for the whole entry."""
+
+    ledger_id: int
+    entry_id: int
+    remaining: int | None = None
+
+
+class ConsumedTopic:
+    """A topic, persistent or not, as its consumers know it."""
+
+    __slots__ = ()
+
+    name: TopicName
+    subscriptions: Mapping[str, SubscriptionBase]
+
+    def delete_subscription(self, name: str, force: bool = False, done: Done | None = None) -> None:
+        """Delete a subscription. Raises if it is unknown, or has consumers and not ``force``."""
+        raise NotImplementedError
+
+
+class SubscriptionBase:
+    """A subscription, of a persistent topic or not, as its consumers and their connections know it."""
+
+    __slots__ = ()
+
+    name: str
+    durable: bool
+    topic: ConsumedTopic
+    #: The type its consumers agreed on, None while none is connected.
+    sub_type: int | None
+    #: How many messages a consumer may hold unacknowledged, 0 for any number.
+    unacked_limit: int
+    #: Whether a dispatch rate stops it now.
+    rate_limited: bool
+
+    @property
+    def type(self) -> str | None:
+        """Pulsar's name of the subscription type, None while no consumer is connected."""
+        raise NotImplementedError
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """The consumers that are connected."""
+        raise NotImplementedError
+
+    @property
+    def backlog_messages(self) -> int:
+        """Messages that are not acknowledged."""
+        raise NotImplementedError
+
+    def add_consumer(self, consumer: Consumer, sub_type: int, *, sticky: bool = False) -> None:
+        """Attach ``consumer``. Raises :class:`ConsumerBusy` or :class:`ConsumerAssignError`."""
+        raise NotImplementedError
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Detach ``consumer``; what it holds goes to the others."""
+        raise NotImplementedError
+
+    def disconnect_all(self) -> None:
+        """Ask every consumer to reconnect."""
+        raise NotImplementedError
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """The client can take ``permits`` more messages."""
+        raise NotImplementedError
+
+    def notify(self) -> None:
+        """Something changed that may allow a delivery."""
+        raise NotImplementedError
+
+    def acknowledge(self, consumer: Consumer | None, ids: Iterable[AckId], done: Done | None) -> None:
+        """Acknowledge single entries or batch indexes. ``done`` is called when that is durable."""
+        raise NotImplementedError
+
+    def acknowledge_cumulative(self, consumer: Consumer, up_to: AckId, done: Done | None) -> None:
+        """Acknowledge everything up to and including ``up_to``."""
+        raise NotImplementedError
+
+    def redeliver(self, consumer: Consumer, positions: Iterable[tuple[int, int]] | None, epoch: int | None) -> None:
+        """Deliver again what ``consumer`` holds: all of it, or the given (ledger id, entry id)s."""
+        raise NotImplementedError
+
+    def seek(self, offset: int, remaining: int | None, done: Done) -> None:
+        """Make ``offset`` the first unacknowledged entry."""
+        raise NotImplementedError
 
 
 class Consumer:
@@ -78,7 +167,7 @@ class Consumer:
 
     def __init__(
         self,
-        subscription: Subscription,
+        subscription: SubscriptionBase,
         sink: ConsumerSink,
         consumer_id: int,
         name: str,

@@ -11,20 +11,20 @@ from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import DEFAULTS, Policies
 from heliograph_broker.storage.entry import Entry
 
-from .consumer import Consumer
-from .errors import BrokerError, Conflict, ConsumerBusy, NotAllowed, PreconditionFailed, SubscriptionNotFound
+from .consumer import AckId, ConsumedTopic, Consumer, SubscriptionBase
+from .errors import BrokerError, Conflict, ConsumerBusy, Done, NotAllowed, PreconditionFailed, SubscriptionNotFound
 from .key_selector import ConsistentHashSelector, StickyRangeSelector, spread, sticky_hash
 from .names import check_name
-from .producer import Producer, ProducerRegistry
-from .subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, AckId, Done
+from .producer import Producer, ProducerRegistry, PublishTarget
+from .subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES
 
 if TYPE_CHECKING:
-    from .admission import EntryRules
+    from .entry_log import LogHost
+    from .entry_rules import EntryRules
     from .rate_limits import PublishLimit, SubscribeLimit
-    from .topic_host import TopicHost
 
 
-class NonPersistentSubscription:
+class NonPersistentSubscription(SubscriptionBase):
     """Delivery without a cursor: no backlog, acks mean nothing, what finds no permit is dropped and counted."""
 
     __slots__ = (
@@ -41,6 +41,7 @@ class NonPersistentSubscription:
         "unacked_limit",
     )
 
+    topic: NonPersistentTopic
     durable = False
     rate_limited = False
 
@@ -166,7 +167,7 @@ class NonPersistentSubscription:
         done(NotAllowed("Seek is not possible on a non-persistent topic"))
 
 
-class NonPersistentTopic:
+class NonPersistentTopic(PublishTarget, ConsumedTopic):
     """A topic that lives in memory only. See the module."""
 
     __slots__ = (
@@ -191,6 +192,7 @@ class NonPersistentTopic:
         "subscriptions_changed_ms",
     )
 
+    subscriptions: dict[str, NonPersistentSubscription]
     persistent = False
     terminated = False
     deduplication = None
@@ -199,7 +201,7 @@ class NonPersistentTopic:
     total_messages = 0
     total_bytes = 0
 
-    def __init__(self, host: TopicHost, name: TopicName) -> None:
+    def __init__(self, host: LogHost, name: TopicName) -> None:
         self.host = host
         self.name = name
         self.created_ms = host.clock.now_ms()
@@ -207,7 +209,7 @@ class NonPersistentTopic:
         self.policies: Policies | None = None
         self.effective = DEFAULTS
         self.producer_registry = ProducerRegistry()
-        self.subscriptions: dict[str, NonPersistentSubscription] = {}
+        self.subscriptions = {}
         self.closed = False
         self.msg_in = 0
         self.bytes_in = 0
@@ -218,10 +220,6 @@ class NonPersistentTopic:
         self.publish_throttled = 0
         self.last_used_ms = self.subscriptions_changed_ms = monotonic_ms(host.clock)
         self._entry_id = 0
-
-    @property
-    def producers(self) -> dict[str, Producer]:
-        return self.producer_registry.connected
 
     def backlog_size(self) -> int:
         return 0
@@ -259,6 +257,9 @@ class NonPersistentTopic:
             subscription.offer(entry)
         if self.publish_limit is not None:
             self.publish_limit.published(messages, len(frame))
+
+    def count_throttled(self) -> None:
+        self.publish_throttled += 1
 
     def create_subscription(self, name: str) -> NonPersistentSubscription:
         """Raises :class:`Conflict` if the name is taken."""

@@ -9,7 +9,10 @@ from heliograph_broker.protocol import wire_pb2 as wire
 from .errors import ProducerBusy, ProducerFenced
 
 if TYPE_CHECKING:
-    from .broker import AnyTopic
+    from heliograph_broker.resources.names import TopicName
+
+    from .entry_log import LogHost
+    from .entry_rules import EntryRules
 
 SHARED = wire.Shared
 EXCLUSIVE = wire.Exclusive
@@ -43,6 +46,49 @@ class ProducerSink(Protocol):
         """Ask the client to reconnect this producer (CLOSE_PRODUCER) and forget it."""
 
 
+class PublishTarget:
+    """A topic, persistent or not, as its producers know it."""
+
+    __slots__ = ()
+
+    persistent: bool
+    host: LogHost
+    name: TopicName
+    producer_registry: ProducerRegistry
+    #: What its policies ask of every entry, None where they ask nothing.
+    entry_rules: EntryRules | None
+    closed: bool
+
+    @property
+    def producers(self) -> dict[str, Producer]:
+        """Who may publish now, by name."""
+        return self.producer_registry.connected
+
+    def used(self) -> None:
+        """Note that somebody uses the topic now."""
+        raise NotImplementedError
+
+    def publish(
+        self,
+        producer: Producer,
+        sequence_id: int,
+        highest_sequence_id: int,
+        messages: int,
+        metadata: wire.MessageMetadata,
+        frame: bytes,
+    ) -> None:
+        """Take an entry; the producer gets its receipt, or a named error."""
+        raise NotImplementedError
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """Return the highest sequence id that is known to be stored of a producer, -1 if none is."""
+        return -1
+
+    def count_throttled(self) -> None:
+        """Count that the topic's publish rate held back its producers."""
+        raise NotImplementedError
+
+
 class Producer:
     """Identity and counters of one producer on one topic."""
 
@@ -66,7 +112,7 @@ class Producer:
 
     def __init__(
         self,
-        topic: AnyTopic,
+        topic: PublishTarget,
         sink: ProducerSink,
         producer_id: int,
         name: str,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from heliograph_broker.clock import Clock
 
     from .broker import AnyTopic
-    from .producer import ProducerSink
+    from .producer import ProducerSink, PublishTarget
     from .subscription import Subscription
     from .topic import Topic
 
@@ -130,7 +130,7 @@ class PublishLimit:
 
     __slots__ = ("_held", "_limit", "_topic")
 
-    def __init__(self, topic: AnyTopic, limit: RateLimit) -> None:
+    def __init__(self, topic: PublishTarget, limit: RateLimit) -> None:
         self._topic = topic
         self._limit = limit
         self._held: dict[ProducerSink, None] = {}
@@ -145,7 +145,7 @@ class PublishLimit:
         if self._limit.spend(messages, size, now_ms):
             wait_ms = self._limit.free_at(now_ms) - now_ms
             topic = self._topic
-            topic.publish_throttled += 1
+            topic.count_throttled()
             self._held = {producer.sink: None for producer in topic.producers.values()}
             for sink in self._held:
                 sink.hold_publishing(self, wait_ms)

@@ -10,9 +10,9 @@ from pyroaring import BitMap64
 from heliograph_broker.clock import monotonic_ms
 
 from . import records
-from .acknowledgment import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, AckId, Acknowledgments
+from .acknowledgment import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, Acknowledgments
 from .compacted_view import CompactedView
-from .consumer import Consumer
+from .consumer import AckId, Consumer
 from .cursor import Cursor
 from .damaged import received_from
 from .deliveries import Deliveries, RedeliveryCounts

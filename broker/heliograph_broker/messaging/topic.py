@@ -25,6 +25,7 @@ from .backlog_quota import QuotaState
 from .batches import is_batch
 from .compacted_view import CompactedView
 from .compaction import TopicCompaction
+from .consumer import ConsumedTopic
 from .cursor import Cursor
 from .damaged import totals_up_to, whole_runs
 from .errors import (
@@ -37,7 +38,7 @@ from .errors import (
 from .key_selector import sticky_hash
 from .message_ttl import InvalidMessageTtl, ttl_of, ttls_in
 from .names import COMPACTION, check_name, check_properties
-from .producer import Producer, ProducerRegistry, Receipt
+from .producer import Producer, ProducerRegistry, PublishTarget, Receipt
 from .record_set import RecordSet
 from .refusals import Refusals
 from .retention import releasable
@@ -46,15 +47,15 @@ from .subscription import Done, Subscription
 from .timed_entries import TimedEntries
 
 if TYPE_CHECKING:
-    from .admission import EntryRules
     from .deduplication import Deduplication
+    from .entry_rules import EntryRules
     from .rate_limits import PublishLimit, RateLimit, SubscribeLimit
     from .topic_host import TopicHost
 
 log = structlog.get_logger(__name__)
 
 
-class Topic(SubscribedLog):
+class Topic(SubscribedLog, PublishTarget, ConsumedTopic):
     """See the module."""
 
     __slots__ = (
@@ -131,10 +132,6 @@ class Topic(SubscribedLog):
         self.chunks_below = self.end_offset if record.chunked else 0
 
     # -- figures ---------------------------------------------------------------------------------------------
-
-    @property
-    def producers(self) -> dict[str, Producer]:
-        return self.producer_registry.connected
 
     @property
     def dead_letter_topic(self) -> str | None:
@@ -253,6 +250,12 @@ class Topic(SubscribedLog):
         self.last_receive_ms = self.last_publish_ms = now
         if self.publish_limit is not None:
             self.publish_limit.published(messages, size)
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        return -1 if self.deduplication is None else self.deduplication.last_sequence_id(producer_name)
+
+    def count_throttled(self) -> None:
+        self.publish_throttled += 1
 
     def _chunk_comes(self) -> None:
         known = self.chunks_below > self.first_offset

@@ -109,7 +109,7 @@ def _attach(
     policy = request.keySharedMeta
     sticky = request.subType == KEY_SHARED and policy.keySharedMode == wire.STICKY
     consumer = Consumer(
-        subscription,  # type: ignore[arg-type]
+        subscription,
         session,
         request.consumer_id,
         request.consumer_name or broker.generate_producer_name(),
@@ -323,7 +323,7 @@ def get_last_message_id(session: Session, command: wire.BaseCommand, entry: byte
         last.entryId = entry_id & _UINT64
         last.partition = topic.name.partition
         last.batch_index = batch_index
-        if isinstance(topic, Topic):
+        if isinstance(topic, Topic) and isinstance(subscription, Subscription):
             ledger, entry_before = topic.position(subscription.cursor.mark_delete)
             response.consumer_mark_delete_position.ledgerId = ledger & _UINT64
             response.consumer_mark_delete_position.entryId = entry_before & _UINT64

@@ -143,8 +143,7 @@ def _answer(
     success = command.producer_success
     success.request_id = request_id
     success.producer_name = producer.name
-    deduplication = producer.topic.deduplication
-    success.last_sequence_id = -1 if deduplication is None else deduplication.last_sequence_id(producer.name)
+    success.last_sequence_id = producer.topic.last_sequence_id(producer.name)
     success.schema_version = schema_version or b""
     success.producer_ready = ready
     if producer.access_mode != SHARED and ready:

@@ -12,8 +12,8 @@ from heliograph_broker.http.admin_messages import unacked_offset
 from heliograph_broker.http.bundles import bundle_of, check_bundle, in_bundle
 from heliograph_broker.http.message_answers import message_answer
 from heliograph_broker.http.message_ids import PositionDocument
-from heliograph_broker.messaging.acknowledgment import AckId
 from heliograph_broker.messaging.batches import build_frame
+from heliograph_broker.messaging.consumer import AckId
 from heliograph_broker.messaging.errors import PreconditionFailed
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol import wire_pb2 as wire
