@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from heliograph_broker.messaging import inactivity
 from heliograph_broker.messaging.apply import apply_resources
-from heliograph_broker.messaging.broker import AnyTopic, Broker
+from heliograph_broker.messaging.broker import Broker
+from heliograph_broker.messaging.directory import AnyTopic
 from heliograph_broker.messaging.errors import Conflict
 from heliograph_broker.messaging.subscription import EXCLUSIVE, SHARED
 from heliograph_broker.messaging.topic import Topic

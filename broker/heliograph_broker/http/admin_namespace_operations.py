@@ -6,7 +6,8 @@ from typing import Final
 
 from aiohttp import web
 
-from heliograph_broker.messaging.broker import AnyTopic, Broker
+from heliograph_broker.messaging.broker import Broker
+from heliograph_broker.messaging.directory import AnyTopic
 from heliograph_broker.messaging.errors import BrokerError, SubscriptionNotFound
 from heliograph_broker.messaging.topic import Topic
 

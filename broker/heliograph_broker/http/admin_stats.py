@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from aiohttp import web
 
-from heliograph_broker.messaging.broker import AnyTopic
+from heliograph_broker.messaging.directory import AnyTopic
 from heliograph_broker.messaging.errors import TopicNotFound
 
 from .admin_brokers import own_address

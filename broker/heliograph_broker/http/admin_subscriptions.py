@@ -9,7 +9,8 @@ import msgspec
 from aiohttp import web
 
 from heliograph_broker.messaging.admission import auto_topic_creation, check_new_subscription
-from heliograph_broker.messaging.broker import AnyTopic, Broker
+from heliograph_broker.messaging.broker import Broker
+from heliograph_broker.messaging.directory import AnyTopic
 from heliograph_broker.messaging.errors import (
     BrokerError,
     Conflict,

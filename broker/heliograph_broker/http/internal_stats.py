@@ -7,8 +7,8 @@ from itertools import islice
 
 from pyroaring import BitMap64
 
-from heliograph_broker.messaging.broker import AnyTopic
 from heliograph_broker.messaging.damaged import totals_up_to
+from heliograph_broker.messaging.directory import AnyTopic
 from heliograph_broker.messaging.offsets import run_end
 from heliograph_broker.messaging.subscription import Subscription
 from heliograph_broker.messaging.topic import Topic

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from operator import sub
 
 from heliograph_broker.clock import Clock
-from heliograph_broker.messaging.broker import AnyTopic, Broker
+from heliograph_broker.messaging.broker import Broker
 from heliograph_broker.messaging.consumer import Consumer
+from heliograph_broker.messaging.directory import AnyTopic
 from heliograph_broker.messaging.figures import FIGURES, TopicFigures
 from heliograph_broker.messaging.non_persistent import NonPersistentSubscription
 from heliograph_broker.messaging.producer import Producer

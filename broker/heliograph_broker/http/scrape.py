@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heliograph_broker.messaging.broker import AnyTopic, Broker
+from heliograph_broker.messaging.broker import Broker
+from heliograph_broker.messaging.directory import AnyTopic
 
 from .exposition import Value, escape, labels
 from .rates import RateSampler

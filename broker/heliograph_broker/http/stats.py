@@ -8,8 +8,8 @@ import msgspec
 from msgspec import UNSET
 from pyroaring import BitMap64
 
-from heliograph_broker.messaging.broker import AnyTopic
 from heliograph_broker.messaging.consumer import Consumer
+from heliograph_broker.messaging.directory import AnyTopic
 from heliograph_broker.messaging.dispatch_key_shared import KeySharedDispatcher
 from heliograph_broker.messaging.dispatch_single import SingleActiveDispatcher
 from heliograph_broker.messaging.producer import Producer

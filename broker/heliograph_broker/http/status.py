@@ -10,7 +10,8 @@ from typing import Final
 from aiohttp import web
 
 from heliograph_broker import __version__
-from heliograph_broker.messaging.broker import AnyTopic, Broker
+from heliograph_broker.messaging.broker import Broker
+from heliograph_broker.messaging.directory import AnyTopic
 from heliograph_broker.messaging.names import COMPACTION
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.broker_state import BrokerState, NamespaceState, TenantState, TopicState

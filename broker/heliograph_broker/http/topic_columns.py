@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from heliograph_broker.messaging.broker import AnyTopic
+from heliograph_broker.messaging.directory import AnyTopic
 from heliograph_broker.messaging.retention import kept_by_ledgers
 from heliograph_broker.messaging.subscription import Subscription
 from heliograph_broker.messaging.topic import Topic

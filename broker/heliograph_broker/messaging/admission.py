@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import AutoTopicCreation, Policies
+from heliograph_broker.resources.policies import AutoTopicCreation
 
-from .entry_rules import EntryRules
 from .errors import (
     ConsumerBusy,
     IncompatibleSchema,
@@ -23,7 +22,7 @@ from .errors import (
 from .names import COMPACTION, check_producer_name
 
 if TYPE_CHECKING:
-    from .broker import AnyTopic, Broker
+    from .directory import AnyTopic, Directory
     from .subscription import Subscription
 
 #: Pulsar's names of the subscription types, as policies write them, by their number on the wire.
@@ -88,13 +87,13 @@ def check_new_subscription(topic: AnyTopic) -> None:
         )
 
 
-def may_auto_subscribe(broker: Broker, topic: AnyTopic) -> bool:
+def may_auto_subscribe(broker: Directory, topic: AnyTopic) -> bool:
     """Whether subscribing with an unknown name creates the subscription."""
     allowed = topic.effective.auto_subscription_creation
     return broker.config.allow_auto_subscription_creation if allowed is None else allowed
 
 
-def auto_topic_creation(broker: Broker, name: TopicName) -> AutoTopicCreation:
+def auto_topic_creation(broker: Directory, name: TopicName) -> AutoTopicCreation:
     """What becomes of a topic that a client names and that does not exist: the policy, else the broker's settings."""
     policy = broker.effective_policies(name).auto_topic_creation
     if policy is not None:
@@ -102,12 +101,12 @@ def auto_topic_creation(broker: Broker, name: TopicName) -> AutoTopicCreation:
     return AutoTopicCreation(broker.config.allow_auto_topic_creation, broker.config.default_partitions)
 
 
-def count_topics(broker: Broker, namespace: str) -> int:
+def count_topics(broker: Directory, namespace: str) -> int:
     """Return how many persistent topics a namespace has; each partition is one."""
     return sum(topic.persistent for topic in broker.topics_by_namespace.get(namespace, {}).values())
 
 
-def check_new_topics(broker: Broker, name: TopicName, count: int, *, partitioned: bool) -> None:
+def check_new_topics(broker: Directory, name: TopicName, count: int, *, partitioned: bool) -> None:
     """Whether the namespace may have ``count`` more persistent topics; each partition is one.
 
     Raises :class:`NotAllowed` (409) for one topic, :class:`PreconditionFailed` (412) for partitions, as Pulsar does.
@@ -125,12 +124,7 @@ def check_new_topics(broker: Broker, name: TopicName, count: int, *, partitioned
         raise PreconditionFailed(reason) if partitioned else NotAllowed(reason)
 
 
-def configure(topic: AnyTopic, policies: Policies) -> None:
-    """Make what a topic asks of entries what its effective policies say."""
-    topic.entry_rules = EntryRules.of(policies)
-
-
-def configure_unacked(broker: Broker, subscription: Subscription) -> None:
+def configure_unacked(broker: Directory, subscription: Subscription) -> None:
     """Set how much consumers may hold unacknowledged; whoever may have more now gets it at once."""
     name = subscription.topic.name
     per_consumer = _unacked(broker, name, "max_unacked_per_consumer")
@@ -140,7 +134,7 @@ def configure_unacked(broker: Broker, subscription: Subscription) -> None:
         subscription.notify()
 
 
-def _unacked(broker: Broker, name: TopicName, field: str) -> int:
+def _unacked(broker: Directory, name: TopicName, field: str) -> int:
     """Return an effective maximum, 0 for none: that is what a policy of 0 says, else the broker's setting counts."""
     effective: int | None = getattr(broker.effective_policies(name), field)
     if effective is not None:

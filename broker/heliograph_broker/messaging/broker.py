@@ -26,8 +26,9 @@ from .compaction import CompactionQueue
 from .consumer import ConsumedTopic
 from .containment import Containment
 from .dead_letter import DeadLetters
-from .deduplication import Snapshots
+from .deduplication_snapshots import Snapshots
 from .delayed_topics import DelayedTopics
+from .directory import AnyTopic, Directory
 from .errors import (
     Conflict,
     FewerPartitions,
@@ -54,14 +55,13 @@ from .topic_list import TopicWatches
 
 log = structlog.get_logger(__name__)
 
-AnyTopic = Topic | NonPersistentTopic
 #: How often the store is asked to give back disk space.
 MAINTAIN_MS = 500
 #: Topics that a change of policies reaches in one go; the others follow with the next ticks.
 CONFIGURED_AT_ONCE = 50
 
 
-class Broker:
+class Broker(Directory):
     """See the module. ``topics`` holds every concrete topic by full name, ``partitioned`` the partitioned ones."""
 
     def __init__(self, store: LedgerStore, clock: Clock, config: BrokerConfig, rng: random.Random) -> None:
@@ -174,7 +174,8 @@ class Broker:
 
     def _configure(self, topic: AnyTopic) -> None:
         topic.configure(self.effective_policies(topic.name))
-        gates.configure(self, topic)
+        gates.configure(self, topic, self.throttled, self.snapshots)
+        self.inactivity.configured(topic)
 
     # -- host of topics --------------------------------------------------------------------------------------
 
@@ -182,7 +183,10 @@ class Broker:
         self.housekeeping.changed(topic)
 
     def subscription_added(self, subscription: Subscription) -> None:
-        gates.configure_subscription(self, subscription)
+        gates.configure_subscription(self, subscription.topic, subscription, self.throttled)
+
+    def watch_inactivity(self, topic: Topic) -> None:
+        self.inactivity.configured(topic)
 
     def wake_delayed(self, topic: Topic, due_ms: int) -> None:
         self._delayed_topics.wake(topic, due_ms)
@@ -347,21 +351,6 @@ class Broker:
 
     # -- topics ----------------------------------------------------------------------------------------------
 
-    def get_topic(self, name: TopicName) -> AnyTopic:
-        """Raises :class:`TopicNotFound`."""
-        topic = self.topics.get(str(name))
-        if topic is None:
-            raise TopicNotFound(f"Topic {name} not found")
-        return topic
-
-    def partitions_of(self, name: TopicName) -> int:
-        """Return the number of partitions, 0 for a topic that is not partitioned or does not exist."""
-        record = self.partitioned.get(str(name))
-        return record.partitions if record is not None else 0
-
-    def exists(self, name: TopicName) -> bool:
-        return str(name) in self.topics or str(name) in self.partitioned
-
     def may_auto_create(self, name: TopicName) -> bool:
         """Whether a client that names a missing topic gets it: by the switch, and never an odd partition."""
         if name.partition >= 0:
@@ -451,11 +440,6 @@ class Broker:
         self.records.put(records.PARTITIONED + str(name).encode(), records.encode(record))
         self._create_partitions(name, added)
 
-    def missing_partitions(self, name: TopicName) -> list[int]:
-        """Return the numbers of the partitions that were deleted one by one."""
-        indexes = range(self.partitions_of(name))
-        return [index for index in indexes if str(name.with_partition(index)) not in self.topics]
-
     def create_missed_partitions(self, name: TopicName) -> None:
         """Create again the partitions that were deleted one by one. Raises :class:`TopicNotFound`."""
         if str(name) not in self.partitioned:
@@ -528,13 +512,6 @@ class Broker:
         del self.partitioned[str(name)]
         self.records.delete(records.PARTITIONED + str(name).encode())
         self.schemas.delete(self.schema_key(name))
-
-    def list_topics(self, namespace: str, mode: str = "PERSISTENT") -> list[str]:
-        """Return the concrete topics (partitions each by name) of a namespace, sorted."""
-        topics = self.topics_by_namespace.get(namespace, {})
-        return sorted(
-            name for name, topic in topics.items() if mode == "ALL" or topic.persistent == (mode == "PERSISTENT")
-        )
 
     # -- policies --------------------------------------------------------------------------------------------
 

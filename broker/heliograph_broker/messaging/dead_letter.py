@@ -8,7 +8,7 @@ before is dropped: the loop ends there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -23,13 +23,15 @@ from .containment import first_line
 from .errors import BrokerError
 from .key_selector import sticky_hash
 from .message_ttl import TTL_PROPERTY
-from .producer import Producer, Receipt
+from .producer import Producer, PublishTarget, Receipt
 from .skipping import skip_entry
 
 if TYPE_CHECKING:
+    import random
+
+    from heliograph_broker.config import BrokerConfig
     from heliograph_broker.storage.entry import Entry
 
-    from .broker import Broker
     from .subscription import Subscription
 
 log = structlog.get_logger(__name__)
@@ -62,10 +64,26 @@ class _Letter(NamedTuple):
     message_id: str
 
 
+class LetterTopics:
+    """The broker, as dead letters know it: where they go."""
+
+    config: BrokerConfig
+    rng: random.Random
+    topics: Mapping[str, PublishTarget]
+
+    def partitions_of(self, name: TopicName) -> int:
+        """Return the number of partitions, 0 for a topic that is not partitioned or does not exist."""
+        raise NotImplementedError
+
+    def create_topic(self, name: TopicName, properties: dict[str, str] | None = None) -> PublishTarget:
+        """Create a topic that is not partitioned. Raises :class:`BrokerError`."""
+        raise NotImplementedError
+
+
 class DeadLetters:
     """Publishes letters as a producer of its own and hears of their receipts (a ``ProducerSink``)."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: LetterTopics) -> None:
         self._broker = broker
         self._producers: dict[str, Producer] = {}
         #: by producer id: what waits for its receipt, in order

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,12 +25,10 @@ from heliograph_broker.protocol.frames import peek_metadata
 from . import invariants, records
 
 if TYPE_CHECKING:
-    from heliograph_broker.resources.names import TopicName
-    from heliograph_broker.resources.policies import Policies
+    from collections.abc import Container
 
-    from .broker import Broker
+    from .damaged import RecordedLog
     from .producer import Producer, Receipt
-    from .topic import Topic
 
 #: A snapshot is taken after so many entries, which is about how many have to be read again after a crash. Where more
 #: producers are remembered it is taken after one entry for each, and at the latest after ten times as many.
@@ -74,7 +71,7 @@ class Deduplication:
         "record_key",
     )
 
-    def __init__(self, topic: Topic, stored: bytes | None = None) -> None:
+    def __init__(self, topic: RecordedLog, stored: bytes | None = None) -> None:
         """Continue from a ``stored`` snapshot; without one begin with what is published from now on."""
         self._topic = topic
         self.record_key = records.DEDUPLICATION + str(topic.name).encode()
@@ -147,7 +144,7 @@ class Deduplication:
             self._submitted.append((offset, name, self._admitted))
 
     def _refuse(self, producer: Producer, sequence_id: int, reason: str) -> None:
-        self._topic.refuse(producer, sequence_id, wire.NotAllowedError, f"deduplication: {reason}")
+        producer.topic.refuse(producer, sequence_id, wire.NotAllowedError, f"deduplication: {reason}")
 
     def entries_durable(self, end_offset: int, receipts: dict[Producer, list[Receipt]]) -> None:
         """Entries below ``end_offset`` are durable: add to their ``receipts`` those of duplicates, in order."""
@@ -211,12 +208,11 @@ class Deduplication:
         self._active_ms[name] = monotonic_ms(self._topic.host.clock)
         return last
 
-    def forget_inactive(self, now_ms: int) -> None:
-        """Forget producers that were not connected for as long as the broker's settings say."""
+    def forget_inactive(self, now_ms: int, producers: Container[str]) -> None:
+        """Forget producers that were not connected for as long as the settings say; ``producers`` are connected now."""
         if self._stored is not None:
             # Not used since the start, from which the time counts.
             return
-        producers = self._topic.producers
         # What was seen a moment before the last look may have left right before this one.
         since = now_ms - self._topic.host.config.deduplication_inactivity_ms - PURGE_INTERVAL_MS
         gone = []
@@ -293,50 +289,3 @@ def _sequence_ids(metadata: wire.MessageMetadata) -> tuple[int, int]:
 def _completes_message(metadata: wire.MessageMetadata) -> bool:
     """Whether the entry is not a chunk, or the last one: all chunks of a message have its sequence id."""
     return metadata.num_chunks_from_msg <= 1 or metadata.chunk_id >= metadata.num_chunks_from_msg - 1
-
-
-def configure(topic: Topic, policies: Policies, snapshots: Snapshots) -> None:
-    """Switch deduplication of a topic on or off as its effective policies say."""
-    current = topic.deduplication
-    if policies.deduplication and current is None:
-        topic.deduplication = Deduplication(topic, snapshots.take(topic.name))
-    elif not policies.deduplication and current is not None:
-        topic.deduplication = None
-        current.close()
-
-
-class Snapshots:
-    """The snapshots found at start, until their topics take them, and the round of looks at inactive producers."""
-
-    __slots__ = ("_broker", "_found", "_next_look_ms")
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._found: dict[str, bytes] = {}
-        self._next_look_ms = 0
-
-    def load(self) -> None:
-        prefix = records.DEDUPLICATION
-        self._found = {key[len(prefix) :].decode(): value for key, value in self._broker.store.scan(prefix)}
-
-    def take(self, topic: TopicName) -> bytes | None:
-        """Return the snapshot of a topic, once."""
-        return self._found.pop(str(topic), None) if self._found else None
-
-    def loaded(self) -> None:
-        """Drop what no topic took: deduplication is off there, or the topic is gone."""
-        for name in self._found:
-            self._broker.records.delete(records.DEDUPLICATION + name.encode())
-        self._found.clear()
-
-    def run(self) -> None:
-        """Now and then let topics forget inactive producers."""
-        now_ms = monotonic_ms(self._broker.clock)
-        if now_ms >= self._next_look_ms:
-            self._next_look_ms = now_ms + PURGE_INTERVAL_MS
-            for topic in self._broker.topics.values():
-                if topic.deduplication is not None:
-                    # Tried again with the next round.
-                    self._broker.containment.attempt(
-                        topic, "deduplication", partial(topic.deduplication.forget_inactive, now_ms)
-                    )

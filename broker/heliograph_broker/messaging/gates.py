@@ -7,28 +7,64 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import admission, deduplication, rate_limits
+from .admission import configure_unacked
+from .deduplication import Deduplication
+from .entry_rules import EntryRules
+from .rate_limits import PublishLimit, SubscribeLimit, limit_for
+from .rate_limits import configure_subscription as limit_dispatch
 from .topic import Topic
 
 if TYPE_CHECKING:
-    from .broker import AnyTopic, Broker
+    from heliograph_broker.resources.policies import Policies
+
+    from .deduplication_snapshots import Snapshots
+    from .directory import AnyTopic, Directory
+    from .rate_limits import ThrottledSubscriptions
     from .subscription import Subscription
 
 
-def configure(broker: Broker, topic: AnyTopic) -> None:
+def configure(broker: Directory, topic: AnyTopic, throttled: ThrottledSubscriptions, snapshots: Snapshots) -> None:
     """Apply ``topic.effective``, at once, also to the clients that are connected."""
     policies = topic.effective
-    admission.configure(topic, policies)
-    rate_limits.configure(topic, policies)
+    topic.entry_rules = EntryRules.of(policies)
+    _limit_clients(topic, policies)
     if isinstance(topic, Topic):
-        rate_limits.configure_dispatch(topic, policies)
-        deduplication.configure(topic, policies, broker.snapshots)
+        topic.dispatch_limit = limit_for(policies.dispatch_rate, topic.dispatch_limit)
         for subscription in list(topic.subscriptions.values()):
-            admission.configure_unacked(broker, subscription)
-    broker.inactivity.configured(topic)
+            limit_dispatch(subscription, policies, topic.dispatch_limit, throttled)
+        _configure_deduplication(topic, policies, snapshots)
+        for subscription in list(topic.subscriptions.values()):
+            configure_unacked(broker, subscription)
 
 
-def configure_subscription(broker: Broker, subscription: Subscription) -> None:
+def configure_subscription(
+    broker: Directory, topic: Topic, subscription: Subscription, throttled: ThrottledSubscriptions
+) -> None:
     """Apply to a new subscription what its topic's policies say."""
-    rate_limits.configure_subscription(subscription, subscription.topic.effective)
-    admission.configure_unacked(broker, subscription)
+    limit_dispatch(subscription, topic.effective, topic.dispatch_limit, throttled)
+    configure_unacked(broker, subscription)
+
+
+def _limit_clients(topic: AnyTopic, policies: Policies) -> None:
+    """Set the rates of publishing and subscribing; a rate that is lifted holds nobody back any more."""
+    before = topic.publish_limit
+    limit = limit_for(policies.publish_rate, before.rate if before is not None else None)
+    if limit is None or before is None or limit is not before.rate:
+        topic.publish_limit = PublishLimit(topic, limit) if limit is not None else None
+        if before is not None:
+            before.release()
+    rate = policies.subscribe_rate
+    if rate is None:
+        topic.subscribe_limit = None
+    elif topic.subscribe_limit is None or topic.subscribe_limit.rate != rate:
+        topic.subscribe_limit = SubscribeLimit(rate)
+
+
+def _configure_deduplication(topic: Topic, policies: Policies, snapshots: Snapshots) -> None:
+    """Switch deduplication of a topic on or off."""
+    current = topic.deduplication
+    if policies.deduplication and current is None:
+        topic.deduplication = Deduplication(topic, snapshots.take(topic.name))
+    elif not policies.deduplication and current is not None:
+        topic.deduplication = None
+        current.close()

@@ -30,7 +30,7 @@ from .subscription import Subscription
 from .topic import Topic
 
 if TYPE_CHECKING:
-    from .broker import AnyTopic, Broker
+    from .directory import AnyTopic, Directory
 
 log = structlog.get_logger(__name__)
 
@@ -95,7 +95,7 @@ def subscription_expiry_ms(subscription: Subscription, now_ms: int) -> int | Non
     return subscription.last_used_ms + period
 
 
-def next_due_ms(broker: Broker, topic: AnyTopic, now_ms: int) -> int | None:
+def next_due_ms(broker: Directory, topic: AnyTopic, now_ms: int) -> int | None:
     """Return when :func:`apply` may have something to do with the topic next; None if no policy says so."""
     dues = [_whole_due(broker, topic, due_of, now_ms) for due_of in (expiry_ms, inactivity_ms)]
     period = topic.effective.subscription_expiration_ms
@@ -107,7 +107,7 @@ def next_due_ms(broker: Broker, topic: AnyTopic, now_ms: int) -> int | None:
     return min((due for due in dues if due is not None), default=None)
 
 
-def _parts(broker: Broker, topic: AnyTopic) -> Iterator[AnyTopic]:
+def _parts(broker: Directory, topic: AnyTopic) -> Iterator[AnyTopic]:
     """Yield all partitions of the topic's partitioned topic, or the topic itself."""
     partitions = broker.partitions_of(topic.name.base)
     if not partitions:
@@ -118,7 +118,7 @@ def _parts(broker: Broker, topic: AnyTopic) -> Iterator[AnyTopic]:
             yield part
 
 
-def _whole_due(broker: Broker, topic: AnyTopic, due_of: Due, now_ms: int) -> int | None:
+def _whole_due(broker: Directory, topic: AnyTopic, due_of: Due, now_ms: int) -> int | None:
     """As ``due_of``, for all partitions together. Their first one is asked for them all, the others say None."""
     if topic.name.partition > 0 and next(_parts(broker, topic)) is not topic:
         return None
@@ -133,7 +133,7 @@ def _whole_due(broker: Broker, topic: AnyTopic, due_of: Due, now_ms: int) -> int
     return due
 
 
-def apply(broker: Broker, topic: AnyTopic, now_ms: int) -> None:
+def apply(broker: Directory, topic: AnyTopic, now_ms: int) -> None:
     """Delete of the topic's subscriptions, or the topic itself, what is due."""
     for name, due_of in (("expires", expiry_ms), ("inactive_topic", inactivity_ms)):
         due = _whole_due(broker, topic, due_of, now_ms)
@@ -161,7 +161,7 @@ class InactivityWatch:
 
     __slots__ = ("_broker", "_queue")
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Directory) -> None:
         self._broker = broker
         self._queue: DueQueue[AnyTopic] = DueQueue()
 

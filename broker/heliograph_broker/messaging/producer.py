@@ -80,6 +80,10 @@ class PublishTarget:
         """Take an entry; the producer gets its receipt, or a named error."""
         raise NotImplementedError
 
+    def refuse(self, producer: Producer, sequence_id: int, server_error: int, message: str) -> None:
+        """Tell a producer that an entry is not stored; what is stored at all has its receipts first."""
+        producer.sink.send_publish_error(producer.producer_id, sequence_id, server_error, message)
+
     def last_sequence_id(self, producer_name: str) -> int:
         """Return the highest sequence id that is known to be stored of a producer, -1 if none is."""
         return -1

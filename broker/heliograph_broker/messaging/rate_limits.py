@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING
 from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.resources.policies import Policies, Rate, SubscribeRate, subscription_rate
 
+from .acknowledgment import Acknowledgments
 from .errors import NotAllowed
 
 if TYPE_CHECKING:
     from heliograph_broker.clock import Clock
 
-    from .broker import AnyTopic
+    from .cursor import Cursor
     from .producer import ProducerSink, PublishTarget
-    from .subscription import Subscription
-    from .topic import Topic
 
 #: A window remembers what went through in so many steps of its period, so its memory does not grow with the rate.
 _STEPS = 1000
@@ -118,7 +117,7 @@ class RateLimit:
         return free
 
 
-def _limit_for(rate: Rate | None, existing: RateLimit | None) -> RateLimit | None:
+def limit_for(rate: Rate | None, existing: RateLimit | None) -> RateLimit | None:
     """Return the limit of ``rate``; one that was not changed goes on counting."""
     if rate is None:
         return None
@@ -157,12 +156,39 @@ class PublishLimit:
         self._held.clear()
 
 
+class ThrottledSubscription(Acknowledgments):
+    """A subscription under dispatch rates."""
+
+    __slots__ = (
+        "dispatch_gate",
+        "dispatch_throttled_bytes",
+        "dispatch_throttled_bytes_by_topic",
+        "dispatch_throttled_messages",
+        "dispatch_throttled_messages_by_topic",
+        "rate_limited",
+    )
+
+    def __init__(self, name: str, cursor: Cursor, *, durable: bool, takes_part: bool) -> None:
+        super().__init__(name, cursor, durable=durable, takes_part=takes_part)
+        #: The dispatch rates it is under, and whether one of them stops it now.
+        self.dispatch_gate: DispatchGate | None = None
+        self.rate_limited = False
+        self.dispatch_throttled_messages = 0
+        self.dispatch_throttled_bytes = 0
+        self.dispatch_throttled_messages_by_topic = 0
+        self.dispatch_throttled_bytes_by_topic = 0
+
+    def hold_dispatch(self, until_ms: int) -> None:
+        if self.dispatch_gate is not None:
+            self.dispatch_gate.close(until_ms)
+
+
 class DispatchGate:
     """The dispatch rates one subscription is under: its own, and the one its topic has over all subscriptions."""
 
     __slots__ = ("_subscription", "_throttled", "own", "served", "shared", "ticket")
 
-    def __init__(self, subscription: Subscription, throttled: ThrottledSubscriptions) -> None:
+    def __init__(self, subscription: ThrottledSubscription, throttled: ThrottledSubscriptions) -> None:
         self._subscription = subscription
         self._throttled = throttled
         self.own: RateLimit | None = None
@@ -182,8 +208,7 @@ class DispatchGate:
             self._count(shared, now_ms)
             free = shared.free_at(now_ms)
             for other in subscription.topic.subscriptions.values():
-                if other.dispatch_gate is not None:
-                    other.dispatch_gate.close(free)
+                other.hold_dispatch(free)
         if own is not None and own.spend(messages, size, now_ms):
             self._count(own, now_ms)
             self.close(own.free_at(now_ms))
@@ -225,14 +250,14 @@ class ThrottledSubscriptions:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._due: list[tuple[int, int, int, Subscription]] = []
+        self._due: list[tuple[int, int, int, ThrottledSubscription]] = []
         self._serial = 0
 
     def next_turn(self) -> int:
         self._serial += 1
         return self._serial
 
-    def add(self, subscription: Subscription, gate: DispatchGate, due_ms: int) -> None:
+    def add(self, subscription: ThrottledSubscription, gate: DispatchGate, due_ms: int) -> None:
         if not gate.ticket:
             gate.ticket = self.next_turn()
             heappush(self._due, (due_ms, gate.served, gate.ticket, subscription))
@@ -289,51 +314,36 @@ class SubscribeLimit:
                 del self._consumers[consumer]
 
 
-def configure(topic: AnyTopic, policies: Policies) -> None:
-    """Make a topic's rates what its effective policies say; a rate that is lifted holds nobody back any more."""
-    before = topic.publish_limit
-    limit = _limit_for(policies.publish_rate, before.rate if before is not None else None)
-    if limit is None or before is None or limit is not before.rate:
-        topic.publish_limit = PublishLimit(topic, limit) if limit is not None else None
-        if before is not None:
-            before.release()
-    rate = policies.subscribe_rate
-    if rate is None:
-        topic.subscribe_limit = None
-    elif topic.subscribe_limit is None or topic.subscribe_limit.rate != rate:
-        topic.subscribe_limit = SubscribeLimit(rate)
+def configure_subscription(
+    subscription: ThrottledSubscription,
+    policies: Policies,
+    shared: RateLimit | None,
+    throttled: ThrottledSubscriptions,
+) -> None:
+    """Give a subscription its gate, or take it away if no dispatch rate holds; what waited goes on if it may.
 
-
-def configure_dispatch(topic: Topic, policies: Policies) -> None:
-    """As :func:`configure`, for the subscriptions that a persistent topic has now."""
-    topic.dispatch_limit = _limit_for(policies.dispatch_rate, topic.dispatch_limit)
-    for subscription in list(topic.subscriptions.values()):
-        configure_subscription(subscription, policies)
-
-
-def configure_subscription(subscription: Subscription, policies: Policies) -> None:
-    """Give a subscription its gate, or take it away if no dispatch rate holds; what waited goes on if it may."""
-    topic = subscription.topic
+    ``shared`` is the limit of the topic.
+    """
     gate = subscription.dispatch_gate
-    own = _limit_for(subscription_rate(policies, subscription.name), gate.own if gate is not None else None)
-    if own is None and topic.dispatch_limit is None:
+    own = limit_for(subscription_rate(policies, subscription.name), gate.own if gate is not None else None)
+    if own is None and shared is None:
         subscription.dispatch_gate = None
         if subscription.rate_limited:
             subscription.rate_limited = False
             subscription.notify()
         return
     if gate is None:
-        gate = subscription.dispatch_gate = DispatchGate(subscription, topic.host.throttled)
-    if own is gate.own and topic.dispatch_limit is gate.shared:
+        gate = subscription.dispatch_gate = DispatchGate(subscription, throttled)
+    if own is gate.own and shared is gate.shared:
         return
-    gate.own, gate.shared = own, topic.dispatch_limit
+    gate.own, gate.shared = own, shared
     # What it waited for may be due at another time now.
     gate.ticket = 0
-    now_ms = monotonic_ms(topic.host.clock)
+    now_ms = monotonic_ms(subscription.topic.host.clock)
     free = gate.free_at(now_ms)
     if free > now_ms:
         subscription.rate_limited = True
-        topic.host.throttled.add(subscription, gate, free)
+        throttled.add(subscription, gate, free)
     elif subscription.rate_limited:
         subscription.rate_limited = False
         subscription.notify()

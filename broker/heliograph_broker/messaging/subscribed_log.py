@@ -100,6 +100,10 @@ class LogSubscription:
         """Something changed that may allow a delivery."""
         raise NotImplementedError
 
+    def hold_dispatch(self, until_ms: int) -> None:
+        """A dispatch rate of the topic is reached: dispatch nothing until then (monotonic ms)."""
+        raise NotImplementedError
+
     def delays_over(self, due: BitMap64) -> None:
         """The time of delayed entries has come."""
         raise NotImplementedError

@@ -10,7 +10,7 @@ from pyroaring import BitMap64
 from heliograph_broker.clock import monotonic_ms
 
 from . import records
-from .acknowledgment import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, Acknowledgments
+from .acknowledgment import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES
 from .compacted_view import CompactedView
 from .consumer import AckId, Consumer
 from .cursor import Cursor
@@ -23,19 +23,19 @@ from .dispatcher import Dispatcher
 from .errors import BrokerError, ConsumerBusy, Done, NotAllowed, PersistenceError
 from .expiry import Expiry
 from .names import COMPACTION
+from .rate_limits import ThrottledSubscription
 from .skipping import skip_range
 from .timing import note_delayed
 
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry
 
-    from .rate_limits import DispatchGate
     from .topic import Topic
 
 __all__ = ["EXCLUSIVE", "FAILOVER", "KEY_SHARED", "SHARED", "TYPE_NAMES", "AckId", "Done", "Subscription"]
 
 
-class Subscription(Acknowledgments):
+class Subscription(ThrottledSubscription):
     """Delivers a topic's entries to its consumers and records, exactly, what they acknowledged.
 
     The type belongs to the connected consumers: with none it is undefined (None). A durable subscription's cursor
@@ -52,11 +52,6 @@ class Subscription(Acknowledgments):
         "dead_letter_failures",
         "dead_letter_loops",
         "dead_lettered",
-        "dispatch_gate",
-        "dispatch_throttled_bytes",
-        "dispatch_throttled_bytes_by_topic",
-        "dispatch_throttled_messages",
-        "dispatch_throttled_messages_by_topic",
         "dispatcher",
         "entries_out",
         "expiry",
@@ -69,7 +64,6 @@ class Subscription(Acknowledgments):
         "msg_redelivered",
         "pending",
         "properties",
-        "rate_limited",
         "record_key",
         "recorded_mark",
         "redelivery_counts",
@@ -121,13 +115,6 @@ class Subscription(Acknowledgments):
         self.view: CompactedView | None = None
         #: When a consumer last came or left or somebody moved it by hand, or it was restored or created; monotonic.
         self.last_used_ms = monotonic_ms(topic.host.clock)
-        #: The dispatch rates it is under, and whether one of them stops it now.
-        self.dispatch_gate: DispatchGate | None = None
-        self.rate_limited = False
-        self.dispatch_throttled_messages = 0
-        self.dispatch_throttled_bytes = 0
-        self.dispatch_throttled_messages_by_topic = 0
-        self.dispatch_throttled_bytes_by_topic = 0
 
     # -- figures ---------------------------------------------------------------------------------------------
 
@@ -380,7 +367,7 @@ class Subscription(Acknowledgments):
         # A reader that seeks by time subscribes again without saying where: its cursor must outlive the reconnection.
         self.disconnect_all(keep=True)
         if not self.durable:
-            topic.host.inactivity.configured(topic)
+            topic.watch_inactivity()
         self.generation += 1
         if self.view is not None:
             self.view.owe(-1)

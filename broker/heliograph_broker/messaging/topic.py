@@ -145,6 +145,10 @@ class Topic(SubscribedLog, PublishTarget, ConsumedTopic):
     def check_soon(self) -> None:
         self.host.look_at(self)
 
+    def watch_inactivity(self) -> None:
+        """A subscription may end if nobody uses it: see when."""
+        self.host.watch_inactivity(self)
+
     # -- policies --------------------------------------------------------------------------------------------
 
     def configure(self, effective: Policies) -> None:

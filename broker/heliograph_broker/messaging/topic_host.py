@@ -8,10 +8,7 @@ from .entry_log import LogHost
 
 if TYPE_CHECKING:
     from .compaction import CompactionQueue
-    from .containment import Containment
     from .dead_letter import DeadLetters
-    from .inactivity import InactivityWatch
-    from .rate_limits import ThrottledSubscriptions
     from .record_set import RecordWriter
     from .subscription import Subscription
     from .topic import Topic
@@ -23,15 +20,15 @@ class TopicHost(LogHost, Protocol):
     record_writer: RecordWriter
     dead_letters: DeadLetters
     compactions: CompactionQueue
-    containment: Containment
-    throttled: ThrottledSubscriptions
-    inactivity: InactivityWatch
 
     def subscription_added(self, subscription: Subscription) -> None:
         """A subscription was created or restored: see what its topic's policies say."""
 
     def look_at(self, topic: Topic) -> None:
         """Something changed (a publish, an ack, a policy): see soon what expires, is evicted, or may be let go."""
+
+    def watch_inactivity(self, topic: Topic) -> None:
+        """A subscription of the topic may end if nobody uses it: see when."""
 
     def wake_delayed(self, topic: Topic, due_ms: int) -> None:
         """A delayed entry of the topic becomes deliverable at ``due_ms`` (wall clock)."""

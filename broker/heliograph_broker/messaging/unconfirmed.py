@@ -16,7 +16,8 @@ from .topic import Topic
 if TYPE_CHECKING:
     from heliograph_broker.resources.names import TopicName
 
-    from .broker import AnyTopic, Broker
+    from .broker import Broker
+    from .directory import AnyTopic
 
 AnySubscription = Subscription | NonPersistentSubscription
 

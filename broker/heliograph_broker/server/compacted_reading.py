@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph_broker.messaging.broker import AnyTopic
+from heliograph_broker.messaging.directory import AnyTopic
 from heliograph_broker.messaging.errors import NotAllowed
 from heliograph_broker.messaging.names import COMPACTION
 from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER

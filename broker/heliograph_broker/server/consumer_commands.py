@@ -6,8 +6,8 @@ from functools import partial
 
 from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.messaging.admission import check_consumer, check_new_subscription, may_auto_subscribe
-from heliograph_broker.messaging.broker import AnyTopic
 from heliograph_broker.messaging.consumer import Consumer, KeyRange
+from heliograph_broker.messaging.directory import AnyTopic
 from heliograph_broker.messaging.errors import (
     BrokerError,
     ConsumerNotFound,

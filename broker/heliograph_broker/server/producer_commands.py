@@ -180,10 +180,10 @@ def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
     try:
         metadata, payload_offset = parse_entry(entry)
     except ChecksumMismatch as error:
-        _refuse(producer, sequence_id, wire.ChecksumError, str(error))
+        topic.refuse(producer, sequence_id, wire.ChecksumError, str(error))
         return
     except EntryError as error:
-        _refuse(producer, sequence_id, wire.UnknownError, str(error))
+        topic.refuse(producer, sequence_id, wire.UnknownError, str(error))
         return
     messages = metadata.num_messages_in_batch
     refusal = ""
@@ -202,25 +202,16 @@ def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
         except BatchError as error:
             refusal = str(error)
     if refusal:
-        _refuse(producer, sequence_id, wire.NotAllowedError, refusal)
+        topic.refuse(producer, sequence_id, wire.NotAllowedError, refusal)
         return
     if topic.entry_rules is not None:
         broken = topic.entry_rules.refusal(metadata, len(entry) - payload_offset)
         if broken is not None:
-            _refuse(producer, sequence_id, broken.server_error, str(broken))
+            topic.refuse(producer, sequence_id, broken.server_error, str(broken))
             return
     if request.is_chunk:
         producer.chunks_in += 1
     topic.publish(producer, sequence_id, request.highest_sequence_id, messages, metadata, entry)
-
-
-def _refuse(producer: Producer, sequence_id: int, server_error: int, message: str) -> None:
-    """Tell that an entry is not stored: on a persistent topic after the receipts of what came before it."""
-    topic = producer.topic
-    if isinstance(topic, Topic):
-        topic.refuse(producer, sequence_id, server_error, message)
-    else:
-        producer.sink.send_publish_error(producer.producer_id, sequence_id, server_error, message)
 
 
 def close_producer(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
