@@ -12,13 +12,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from heliograph_broker.messaging import expiry, message_ttl
+from heliograph_broker.messaging import entry_expiry, expiry
 
 from tests.support.policy_driver import Failed, PolicyDriver
 from tests.support.policy_history import HistoryMaker, Step, shrink, step
 from tests.support.policy_modelled_broker import HistoryResult
 
-_is_expired = message_ttl.is_expired
+_is_expired = entry_expiry.is_expired
 
 HISTORIES = int(os.environ.get("HELIOGRAPH_MODEL_HISTORIES", "3000"))
 FIRST_SEED = int(os.environ.get("HELIOGRAPH_MODEL_SEED", "1"))
@@ -72,22 +72,22 @@ def test_the_core_and_the_oracle_agree_after_every_step(part: int) -> None:
 _FOUND = {
     "messages passed over as expired that live longer after all, Exclusive": [
         step("create", topic="t", name="a", at="earliest"),
-        step("policy", level="topic:t", name="message_ttl_ms", value=1000),
+        step("policy", level="topic:t", name="entry_expiry_ms", value=1000),
         step("publish", topic="t", sizes=(40, 40, 40, 40, 40)),
         step("blink", ms=1300),
         step("connect", topic="t", subscription=0, kind="Exclusive", permits=50),
-        step("policy", level="topic:t", name="message_ttl_ms", value=10_000),
+        step("policy", level="topic:t", name="entry_expiry_ms", value=10_000),
         step("wait", ms=1000),
     ],
     "messages passed over as expired that live longer after all, Failover": [
         step("create", topic="t", name="a", at="earliest"),
-        step("policy", level="topic:t", name="message_ttl_ms", value=1000),
+        step("policy", level="topic:t", name="entry_expiry_ms", value=1000),
         step("publish", topic="t", sizes=(40, 40, 40, 40, 40)),
         step("connect", topic="t", subscription=0, kind="Failover", permits=0),
         step("blink", ms=1300),
         step("connect", topic="t", subscription=0, kind="Failover", permits=50),
         step("flow", topic="t", subscription=0, consumer=0, permits=50),
-        step("policy", level="topic:t", name="message_ttl_ms", value=10_000),
+        step("policy", level="topic:t", name="entry_expiry_ms", value=10_000),
         step("wait", ms=1000),
     ],
     "a TTL of 0 published in the millisecond of a run": [
@@ -101,7 +101,7 @@ _FOUND = {
         step("create", topic="t", name="a", at="earliest"),
         step("connect", topic="t", subscription=0, kind="Shared", permits=50),
         step("publish", topic="t", sizes=(10,), key="z"),
-        step("policy", level="broker", name="message_ttl_ms", value=0),
+        step("policy", level="broker", name="entry_expiry_ms", value=0),
         step("wait", ms=3000),
         step("disconnect", topic="t", subscription=0, consumer=0),
         step("wait", ms=1000),
@@ -109,27 +109,27 @@ _FOUND = {
     "a delayed message with a TTL of 0 that was given back": [
         step("create", topic="t", name="a", at="earliest"),
         step("connect", topic="t", subscription=0, kind="Shared", permits=5),
-        step("policy", level="broker limits", name="message_ttl_ms", value=0),
+        step("policy", level="broker limits", name="entry_expiry_ms", value=0),
         step("publish", topic="t", sizes=(10, 10), key="z", ttls=("9223372036854775807",), delay=1000),
         step("wait", ms=1300),
         step("disconnect", topic="t", subscription=0, consumer=0),
         step("wait", ms=1000),
     ],
     "a longer TTL after delayed messages were passed over": [
-        step("policy", level="topic:t", name="message_ttl_ms", value=2000),
+        step("policy", level="topic:t", name="entry_expiry_ms", value=2000),
         step("create", topic="t", name="b", at="latest"),
         step("publish", topic="t", sizes=(10,), delay=1500),
         step("wait", ms=2000),
-        step("policy", level="topic:t", name="message_ttl_ms", value=10000),
+        step("policy", level="topic:t", name="entry_expiry_ms", value=10000),
         step("policy", level="namespace:live", name="delayed_delivery", value=False),
         step("wait", ms=1000),
     ],
     "a TTL removed before the expiry was recorded": [
         step("create", topic="t", name="a", at="earliest"),
-        step("policy", level="namespace:live", name="message_ttl_ms", value=0),
+        step("policy", level="namespace:live", name="entry_expiry_ms", value=0),
         step("publish", topic="t", sizes=(120, 0)),
         step("connect", topic="t", subscription=0, kind="Key_Shared", permits=1),
-        step("policy", level="namespace:live", name="message_ttl_ms", value=None),
+        step("policy", level="namespace:live", name="entry_expiry_ms", value=None),
         step("wait", ms=1000),
     ],
     "delays switched off while messages wait": [
@@ -151,7 +151,7 @@ _FOUND = {
     "eviction beside letters on their way": [
         step("policy", level="namespace:live", name="dead_letter_topic", value="d"),
         step("create", topic="t", name="a", at="earliest"),
-        step("policy", level="broker", name="message_ttl_ms", value=2000),
+        step("policy", level="broker", name="entry_expiry_ms", value=2000),
         step("publish", topic="t", sizes=(0, 10, 0, 300, 300)),
         step("policy", level="namespace:live", name="backlog_quota_size", value=(150, "consumer_backlog_eviction")),
         step("wait", ms=6000),

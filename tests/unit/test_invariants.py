@@ -11,6 +11,7 @@ import pytest
 from heliograph_broker.clock import VirtualClock
 from heliograph_broker.messaging import invariants, records
 from heliograph_broker.messaging.invariants import INVARIANTS
+from heliograph_broker.messaging.stored_topic import StoredTopic
 from heliograph_broker.messaging.subscription import SHARED, AckId, Subscription
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.policies import Policies, Retention
@@ -64,7 +65,7 @@ def delivered(core: Core, subscription: Subscription) -> list[int]:
     return [entry.offset for _, entry, _, _ in client.take()]
 
 
-def recount(topic: Topic, subscription: Subscription) -> tuple[int, int]:
+def recount(topic: StoredTopic, subscription: Subscription) -> tuple[int, int]:
     """Return the messages and bytes that are stored and not acknowledged, entry by entry."""
     messages = size = 0
     for offset in range(topic.first_offset, topic.end_offset):

@@ -226,9 +226,10 @@ def test_the_ttl_of_a_topic_counts_before_that_of_its_namespace(core: Core) -> N
     long, none = core.topic("long"), core.topic("none")
     core.broker.set_topic_policies(TopicName.parse("long"), Policies(message_ttl_ms=HOUR))
     core.broker.set_topic_policies(TopicName.parse("none"), Policies(message_ttl_ms=-1))
-    subscriptions = [topic.create_subscription("s") for topic in (long, none, core.topic("short"))]
-    for subscription in subscriptions:
-        publish(core, subscription.topic, "a")
+    topics = (long, none, core.topic("short"))
+    subscriptions = [topic.create_subscription("s") for topic in topics]
+    for topic in topics:
+        publish(core, topic, "a")
     core.advance(MINUTE)
     assert [subscription.backlog_messages for subscription in subscriptions] == [1, 1, 0]
     core.advance(HOUR)

@@ -8,6 +8,7 @@ from functools import partial
 from aiohttp import web
 
 from heliograph_broker.messaging.errors import Conflict
+from heliograph_broker.messaging.stored_topic import StoredTopic
 from heliograph_broker.messaging.subscription import Done, Subscription
 from heliograph_broker.messaging.topic import Topic
 
@@ -121,7 +122,7 @@ async def reset_to_position(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
-async def _target(topic: Topic, position: PositionDocument) -> tuple[int, int | None]:
+async def _target(topic: StoredTopic, position: PositionDocument) -> tuple[int, int | None]:
     """Return the offset to begin at, and of a batch which messages (bits, None: all)."""
     if position.is_earliest:
         return topic.first_offset, None

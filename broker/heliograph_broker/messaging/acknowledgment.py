@@ -10,21 +10,17 @@ from pyroaring import BitMap64
 
 from heliograph_broker.protocol.wire_pb2 import CommandSubscribe
 
-from .consumer import AckId, Consumer, SubscriptionBase
+from .consumer import AckId, Consumer
 from .damaged import lost_range
 from .deliveries import Deliveries, RedeliveryCounts
 from .errors import BrokerError, Done, NotAllowed, PersistenceError, PreconditionFailed
-from .retention import first_received_after
 from .skipping import correct_figures
 from .subscribed_log import LogSubscription
 
 if TYPE_CHECKING:
-    from .compacted_view import CompactedView
     from .cursor import Cursor
-    from .dispatcher import Dispatcher
     from .entry_log import HeaderFacts
-    from .expiry import Expiry
-    from .topic import Topic
+    from .stored_topic import StoredTopic
 
 EXCLUSIVE = CommandSubscribe.Exclusive
 SHARED = CommandSubscribe.Shared
@@ -33,7 +29,48 @@ KEY_SHARED = CommandSubscribe.Key_Shared
 TYPE_NAMES: dict[int, str] = {EXCLUSIVE: "Exclusive", SHARED: "Shared", FAILOVER: "Failover", KEY_SHARED: "Key_Shared"}
 
 
-class Acknowledgments(LogSubscription, SubscriptionBase):
+class AckObserver:
+    """Something that delivers entries and is told when they are acknowledged."""
+
+    __slots__ = ()
+
+    def acked(self, offset: int, key_hash: int) -> None:
+        """An entry that was delivered is acknowledged in full."""
+
+    def gone(self, offset: int) -> None:
+        """An entry that no consumer holds is acknowledged in full: expired, skipped, evicted, or by its id."""
+
+    def gone_up_to(self, offset: int) -> None:
+        """Everything up to and including ``offset`` is acknowledged; :meth:`acked` says which of it was delivered."""
+
+
+class AckedView:
+    """A compacted view, as acknowledgments know it."""
+
+    __slots__ = ()
+
+    def clear(self) -> None:
+        """Everything there is counts as acknowledged."""
+        raise NotImplementedError
+
+    def entry_acknowledged(self, offset: int) -> None:
+        """An entry of the topic is acknowledged in full: so is what was left out right after it."""
+        raise NotImplementedError
+
+    def acknowledged_up_to(self, offset: int) -> None:
+        """All of the topic is acknowledged up to and including ``offset``, and what was left out right after it."""
+        raise NotImplementedError
+
+    def acknowledge_trimmed(self, ledger_id: int, entry_id: int, remaining: int | None) -> None:
+        """A client acknowledged an entry, or of its batch all but ``remaining``, which the topic has trimmed."""
+        raise NotImplementedError
+
+    def acknowledge_trimmed_up_to(self, ledger_id: int, entry_id: int, remaining: int | None) -> None:
+        """A client acknowledged everything up to an id; of the batch it names only the indexes up to it."""
+        raise NotImplementedError
+
+
+class Acknowledgments(LogSubscription):
     """The part of a :class:`~.subscription.Subscription` that moves its cursor; the cursor is exact at every moment."""
 
     __slots__ = (
@@ -43,19 +80,24 @@ class Acknowledgments(LogSubscription, SubscriptionBase):
         "last_mark_delete_ms",
         "messages_acked",
         "msg_expired",
+        "pending",
+        "redelivery_counts",
+        "sub_type",
+        "topic",
         "unacked_messages",
     )
 
-    topic: Topic
-    expiry: Expiry
-    view: CompactedView | None
-    dispatcher: Dispatcher | None
-    sub_type: int | None
+    topic: StoredTopic
     pending: Deliveries
-    redelivery_counts: RedeliveryCounts
+    #: Its position in the compacted view, once a consumer asked for that.
+    view: AckedView | None
+    dispatcher: AckObserver | None
 
-    def __init__(self, name: str, cursor: Cursor, *, durable: bool, takes_part: bool) -> None:
-        super().__init__(name, cursor, durable=durable, takes_part=takes_part)
+    def __init__(self, name: str, record_key: bytes, cursor: Cursor, *, durable: bool, takes_part: bool) -> None:
+        super().__init__(name, record_key, cursor, durable=durable, takes_part=takes_part)
+        self.sub_type: int | None = None
+        self.pending = Deliveries()
+        self.redelivery_counts = RedeliveryCounts()
         self.messages_acked = 0
         #: Messages delivered to connected consumers and not acknowledged.
         self.unacked_messages = 0
@@ -65,12 +107,12 @@ class Acknowledgments(LogSubscription, SubscriptionBase):
         self.last_mark_delete_ms = 0
         self._marked = cursor.mark_delete
 
-    def persist_cursor(self, done: Done | None) -> None:
-        """The cursor changed: see that it becomes durable."""
-        raise NotImplementedError
-
     def skip_damaged(self, first: int, last: int, reason: str) -> None:
         """Pass over entries that cannot be read, see :func:`.skipping.skip_range`."""
+        raise NotImplementedError
+
+    def offer_again(self, offsets: BitMap64) -> None:
+        """Deliver entries after all that were withheld as expired."""
         raise NotImplementedError
 
     def tell_end(self) -> None:
@@ -407,24 +449,6 @@ class Acknowledgments(LogSubscription, SubscriptionBase):
                 self.acked(done)
 
         topic.read_headers(first, topic.end_offset - 1, found)
-
-    def expire_older_than(self, age_ms: int, done: Done) -> None:
-        """Let everything expire that the broker received more than ``age_ms`` ago."""
-        now_ms = self.topic.host.clock.now_ms()
-        first = max(self.cursor.first_unacked(), self.topic.first_offset)
-        self._expire_below(first_received_after(self.topic, first, now_ms - age_ms - 1), done)
-
-    def expire_up_to(self, ledger_id: int, entry_id: int, done: Done) -> None:
-        """Let everything expire up to and including a position."""
-        self._expire_below(self.topic.offset_at_or_after(ledger_id, entry_id + 1), done)
-
-    def _expire_below(self, offset: int, done: Done) -> None:
-        if self.topic.dead_letter_topic is None:
-            self.acknowledge_up_to(offset - 1, done, counted=self.count_expired)
-            return
-        offsets = BitMap64()
-        offsets.add_range(self.cursor.first_unacked(), max(offset, self.cursor.first_unacked()))
-        self.expiry.force(offsets, self.topic.host.clock.now_ms(), done)
 
     def acknowledge_trimmed(self, offset: int, total_messages: int, total_bytes: int) -> None:
         """Entries up to ``offset`` were trimmed although this cursor, not a durable one, had not passed them."""

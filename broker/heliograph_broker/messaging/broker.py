@@ -22,7 +22,7 @@ from heliograph_broker.storage.store import LedgerStore
 
 from . import gates, invariants, records, timing
 from .admission import auto_topic_creation, check_new_topics
-from .compaction import CompactionQueue
+from .compaction_run import CompactionQueue
 from .consumer import ConsumedTopic
 from .containment import Containment
 from .dead_letter import DeadLetters
@@ -48,6 +48,7 @@ from .rate_limits import ThrottledSubscriptions
 from .record_set import BrokerRecords, RecordWriter
 from .records import BrokerPoliciesRecord, NamespaceRecord, PartitionedRecord, TenantRecord
 from .schema_registry import SchemaRegistry
+from .stored_topic import StoredTopic
 from .subscription import Subscription
 from .tail_cache import TailCache
 from .topic import Topic
@@ -182,13 +183,13 @@ class Broker(Directory):
     def look_at(self, topic: Topic) -> None:
         self.housekeeping.changed(topic)
 
-    def subscription_added(self, subscription: Subscription) -> None:
-        gates.configure_subscription(self, subscription.topic, subscription, self.throttled)
+    def subscription_added(self, topic: Topic, subscription: Subscription) -> None:
+        gates.configure_subscription(self, topic, subscription, self.throttled)
 
     def watch_inactivity(self, topic: Topic) -> None:
         self.inactivity.configured(topic)
 
-    def wake_delayed(self, topic: Topic, due_ms: int) -> None:
+    def wake_delayed(self, topic: StoredTopic, due_ms: int) -> None:
         self._delayed_topics.wake(topic, due_ms)
 
     def tick(self) -> bool:

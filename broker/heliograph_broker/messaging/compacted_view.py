@@ -17,14 +17,13 @@ import structlog
 from heliograph_broker.storage.damage import DamagedEntries
 
 from .damaged import lost_range
-from .dispatcher import READ_ENTRIES
+from .dispatcher import READ_ENTRIES, ReadView
 from .errors import PersistenceError
 
 if TYPE_CHECKING:
     from .compacted_ledger import CompactedEntry, CompactedLedger
     from .consumer import Consumer
-    from .dispatcher import Dispatcher
-    from .subscription import Subscription
+    from .dispatcher import DispatchedSubscription, Dispatcher
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +35,7 @@ _HEADERS_AT_ONCE = 1000
 Gap = tuple[int, int, int, int]
 
 
-class CompactedView:
+class CompactedView(ReadView):
     """The reading position of one subscription in the compacted ledger, and what is acknowledged of it."""
 
     __slots__ = (
@@ -54,7 +53,7 @@ class CompactedView:
         "owed_from",
     )
 
-    def __init__(self, subscription: Subscription, owed_from: int = -1) -> None:
+    def __init__(self, subscription: DispatchedSubscription, owed_from: int = -1) -> None:
         self._subscription = subscription
         #: Lowest offset of what is trimmed from the topic and not acknowledged in the view, -1 if nothing is owed.
         self.owed_from = owed_from

@@ -8,7 +8,6 @@ being made is provisional until then, see :mod:`heliograph_broker.storage.tombst
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ import structlog
 from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.storage.tombstones import Tombstone
 
-from .compacted_ledger import CompactedLedger
+from .compacted_ledger import Compacted, CompactedLedger
 from .compaction_run import Cancelled, CompactionRun
 from .errors import BrokerError, Conflict
 from .names import COMPACTION
@@ -26,7 +25,7 @@ from .records import CompactionRecord
 if TYPE_CHECKING:
     from heliograph_broker.resources.policies import Policies
 
-    from .topic import Topic
+    from .stored_topic import StoredTopic
 
 log = structlog.get_logger(__name__)
 
@@ -34,35 +33,7 @@ log = structlog.get_logger(__name__)
 RETRY_MS = 60_000
 
 
-class CompactionQueue:
-    """Runs the compactions of a broker's topics one after the other: their key maps are not all in memory at once."""
-
-    __slots__ = ("_running", "_waiting")
-
-    def __init__(self) -> None:
-        self._running: CompactionRun | None = None
-        self._waiting: deque[CompactionRun] = deque()
-
-    def submit(self, run: CompactionRun) -> None:
-        """Begin ``run`` now, or when those before it are done."""
-        if self._running is None:
-            self._running = run
-            run.start()
-        else:
-            self._waiting.append(run)
-
-    def finished(self, run: CompactionRun) -> None:
-        """``run`` is over: the next one begins."""
-        if self._running is not run:
-            if run in self._waiting:
-                self._waiting.remove(run)
-            return
-        self._running = self._waiting.popleft() if self._waiting else None
-        if self._running is not None:
-            self._running.start()
-
-
-class TopicCompaction:
+class TopicCompaction(Compacted):
     """What a topic has compacted, and the run under way. Counters are of this life of the broker, times in ms."""
 
     __slots__ = (
@@ -74,17 +45,15 @@ class TopicCompaction:
         "_topic",
         "duration_ms",
         "failed_ms",
-        "ledger",
         "read_bytes",
         "removed",
         "succeeded_ms",
         "written_bytes",
     )
 
-    def __init__(self, topic: Topic, record: CompactionRecord | None) -> None:
+    def __init__(self, topic: StoredTopic, record: CompactionRecord | None) -> None:
         self._topic = topic
-        #: The ledger of the last compaction, None if there was none.
-        self.ledger = None if record is None else CompactedLedger(topic.host.store, record)
+        super().__init__(None if record is None else CompactedLedger(topic.host.store, record))
         #: Under way, or waiting for its turn.
         self._run: CompactionRun | None = None
         self._outcome = "NOT_RUN"
@@ -271,9 +240,3 @@ class TopicCompaction:
 
     def _if_trimmed(self, offset: int) -> int:
         return offset if offset < self._topic.first_offset else -1
-
-
-def compact(topic: Topic, now_ms: int) -> int | None:
-    """Housekeeping's duty: begin to compact a topic that has reached its threshold."""
-    topic.compaction.maybe_start(topic.effective)
-    return topic.compaction.retry_ms(now_ms)

@@ -267,3 +267,31 @@ class CompactionRun:
         if isinstance(result, Exception) and self._ledger_id >= 0:
             self._store.drop_ledger(self._ledger_id)
         self._done(result)
+
+
+class CompactionQueue:
+    """Runs the compactions of a broker's topics one after the other: their key maps are not all in memory at once."""
+
+    __slots__ = ("_running", "_waiting")
+
+    def __init__(self) -> None:
+        self._running: CompactionRun | None = None
+        self._waiting: deque[CompactionRun] = deque()
+
+    def submit(self, run: CompactionRun) -> None:
+        """Begin ``run`` now, or when those before it are done."""
+        if self._running is None:
+            self._running = run
+            run.start()
+        else:
+            self._waiting.append(run)
+
+    def finished(self, run: CompactionRun) -> None:
+        """``run`` is over: the next one begins."""
+        if self._running is not run:
+            if run in self._waiting:
+                self._waiting.remove(run)
+            return
+        self._running = self._waiting.popleft() if self._waiting else None
+        if self._running is not None:
+            self._running.start()

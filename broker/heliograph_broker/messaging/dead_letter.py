@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from heliograph_broker.config import BrokerConfig
     from heliograph_broker.storage.entry import Entry
 
-    from .subscription import Subscription
+    from .subscribed_log import LogSubscription
 
 log = structlog.get_logger(__name__)
 
@@ -95,7 +95,7 @@ class DeadLetters:
     def forward(
         self,
         target: str,
-        subscription: Subscription,
+        subscription: LogSubscription,
         expiring: list[tuple[Entry, int]],
         now_ms: int,
         settle: Settle,
@@ -129,7 +129,9 @@ class DeadLetters:
         if error is not None:
             flight.refused(error)
 
-    def _letters(self, target: str, subscription: Subscription, entry: Entry, bits: int, now_ms: int) -> list[_Letter]:
+    def _letters(
+        self, target: str, subscription: LogSubscription, entry: Entry, bits: int, now_ms: int
+    ) -> list[_Letter]:
         """Return a letter for each message that ``bits`` names. Raises :class:`EntryError`."""
         parsed = parse_entry(entry.frame)
         metadata = parsed.metadata
@@ -227,7 +229,7 @@ class _Flight:
 
     __slots__ = ("_ended", "_published", "error", "settle", "subscription", "under_way")
 
-    def __init__(self, subscription: Subscription, settle: Settle, ended: Ended) -> None:
+    def __init__(self, subscription: LogSubscription, settle: Settle, ended: Ended) -> None:
         self.subscription = subscription
         self.settle = settle
         self._ended = ended
@@ -266,7 +268,7 @@ class _Flight:
 
 
 def _dies(
-    metadata: wire.MessageMetadata, target: str, subscription: Subscription, message_id: str, now_ms: int
+    metadata: wire.MessageMetadata, target: str, subscription: LogSubscription, message_id: str, now_ms: int
 ) -> bool:
     """Turn a message's metadata into its letter's; False if it was in ``target`` before and must not go again."""
     said: dict[str, str] = {}

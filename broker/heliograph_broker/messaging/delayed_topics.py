@@ -16,14 +16,14 @@ from .timed_entries import NEVER_MS
 
 if TYPE_CHECKING:
     from .containment import Containment
-    from .subscription import Subscription
-    from .topic import Topic
+    from .stored_topic import StoredTopic
+    from .subscribed_log import LogSubscription
 
 #: The duty that :mod:`.containment` suspends when it raises.
 DUTY = "delayed delivery"
 
 
-def release_due(topic: Topic) -> None:
+def release_due(topic: StoredTopic) -> None:
     """Hand the entries whose time has come to the dispatchers; these deliver them when they are notified.
 
     Where delays do not count any more, the time of all of them has come.
@@ -31,7 +31,7 @@ def release_due(topic: Topic) -> None:
     hand_over(topic, topic.timed.release(topic.host.clock.now_ms() if topic.delayed_delivery else None))
 
 
-def hand_over(topic: Topic, due: BitMap64) -> None:
+def hand_over(topic: StoredTopic, due: BitMap64) -> None:
     """Have every dispatcher come back to the entries that it has been past and that wait no longer."""
     if due:
         for subscription in topic.subscriptions.values():
@@ -41,7 +41,7 @@ def hand_over(topic: Topic, due: BitMap64) -> None:
                 topic.host.containment.failed(subscription, DUTY, error, partial(_hand_over_again, subscription, due))
 
 
-def _hand_over_again(subscription: Subscription, due: BitMap64) -> None:
+def _hand_over_again(subscription: LogSubscription, due: BitMap64) -> None:
     """Nobody else says a second time what was due: it is kept until it has been handed over."""
 
     def hand_over_to_one() -> None:
@@ -59,13 +59,13 @@ class DelayedTopics:
 
     def __init__(self, containment: Containment) -> None:
         self._containment = containment
-        self._queue: DueQueue[Topic] = DueQueue()
+        self._queue: DueQueue[StoredTopic] = DueQueue()
 
-    def wake(self, topic: Topic, due_ms: int) -> None:
+    def wake(self, topic: StoredTopic, due_ms: int) -> None:
         """Something of the topic becomes deliverable at ``due_ms`` (wall clock)."""
         self._queue.sooner(topic, due_ms)
 
-    def forget(self, topic: Topic) -> None:
+    def forget(self, topic: StoredTopic) -> None:
         """The topic was deleted."""
         self._queue.forget(topic)
 
@@ -74,7 +74,7 @@ class DelayedTopics:
         while (topic := self._queue.take(now_ms)) is not None:
             self._containment.attempt(topic, DUTY, partial(self._deliver, topic), partial(self.wake, topic, now_ms))
 
-    def _deliver(self, topic: Topic) -> None:
+    def _deliver(self, topic: StoredTopic) -> None:
         release_due(topic)
         if topic.timed.next_due_ms < NEVER_MS:
             self.wake(topic, topic.timed.next_due_ms)

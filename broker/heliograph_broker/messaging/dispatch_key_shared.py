@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry
 
     from .consumer import Consumer
-    from .subscription import Subscription
+    from .dispatcher import DispatchedSubscription
 
 #: Entries read ahead whose consumer cannot take them; beyond it nothing new is read until some are delivered.
 LOOK_AHEAD = 20_000
@@ -51,7 +51,7 @@ class KeySharedDispatcher(DelayingDispatcher):
         "waiting_entries",
     )
 
-    def __init__(self, subscription: Subscription, *, sticky: bool, allow_out_of_order: bool) -> None:
+    def __init__(self, subscription: DispatchedSubscription, *, sticky: bool, allow_out_of_order: bool) -> None:
         super().__init__(subscription)
         self.sticky = sticky
         self.allow_out_of_order = allow_out_of_order

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry
 
     from .consumer import Consumer
-    from .subscription import Subscription
+    from .dispatcher import DispatchedSubscription
 
 #: Entries one consumer gets before the next one's turn, as Pulsar's dispatcherMaxRoundRobinBatchSize.
 TURN_ENTRIES = 20
@@ -25,7 +25,7 @@ class SharedDispatcher(DelayingDispatcher):
 
     __slots__ = ("_chunks", "_held", "_turn", "consumers")
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: DispatchedSubscription) -> None:
         super().__init__(subscription)
         self.consumers: list[Consumer] = []
         self._turn = 0

@@ -10,7 +10,7 @@ from .offsets import run_end
 
 if TYPE_CHECKING:
     from .consumer import Consumer
-    from .subscription import Subscription
+    from .dispatcher import DispatchedSubscription
 
 
 class SingleActiveDispatcher(Dispatcher):
@@ -22,7 +22,7 @@ class SingleActiveDispatcher(Dispatcher):
 
     __slots__ = ("active", "consumers", "failover")
 
-    def __init__(self, subscription: Subscription, *, failover: bool) -> None:
+    def __init__(self, subscription: DispatchedSubscription, *, failover: bool) -> None:
         super().__init__(subscription)
         self.failover = failover
         self.consumers: list[Consumer] = []

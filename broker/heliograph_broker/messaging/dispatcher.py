@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
+from .acknowledgment import AckedView, AckObserver
 from .damaged import lost_range
 from .delayed_topics import release_due
 from .errors import PersistenceError
+from .expiry import Expiry
 from .offsets import run_end
+from .rate_limits import ThrottledSubscription
 from .replay import Replay
 
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry
 
     from .consumer import Consumer
-    from .subscription import Subscription
+    from .cursor import Cursor
 
 #: What one read from the store may bring (bytes); a single larger entry comes whole.
 READ_BYTES = 1024 * 1024
@@ -28,7 +31,55 @@ DISPATCH = "dispatch"
 READ = "read"
 
 
-class Dispatcher:
+class ReadView(AckedView):
+    """A compacted view, as dispatchers know it."""
+
+    __slots__ = ()
+
+    def dispatch(self, dispatcher: Dispatcher, consumer: Consumer) -> bool:
+        """Deliver what the view has up to the horizon; return whether the topic's own entries are next."""
+        raise NotImplementedError
+
+
+class DispatchedSubscription(ThrottledSubscription):
+    """A subscription, as dispatchers and the compacted view know it."""
+
+    __slots__ = ("bytes_out", "entries_out", "expiry", "last_consumed_ms", "msg_out", "msg_redelivered")
+
+    view: ReadView | None
+
+    def __init__(self, name: str, record_key: bytes, cursor: Cursor, *, durable: bool, takes_part: bool) -> None:
+        super().__init__(name, record_key, cursor, durable=durable, takes_part=takes_part)
+        self.expiry = Expiry(self)
+        self.msg_out = 0
+        self.bytes_out = 0
+        self.entries_out = 0
+        self.msg_redelivered = 0
+        self.last_consumed_ms = 0
+
+    @property
+    def may_deliver(self) -> bool:
+        """Whether consumers hold few enough messages to get more; Exclusive and Failover have no limit."""
+        raise NotImplementedError
+
+    def withholds(self, entry: Entry) -> bool:
+        """Whether an entry about to be delivered has expired. Readers see what is stored, expired or not."""
+        raise NotImplementedError
+
+    def must_wait(self, entry: Entry) -> bool:
+        """Whether a delayed entry is not deliverable yet."""
+        raise NotImplementedError
+
+    def take_back(self, consumer: Consumer, offsets: list[int] | None) -> list[tuple[int, int]]:
+        """Take entries (all, or ``offsets``) from ``consumer``; return their offsets and key hashes, in order."""
+        raise NotImplementedError
+
+    def forget_deliveries(self, consumer: Consumer) -> None:
+        """Treat what the (only) active consumer holds as not delivered."""
+        raise NotImplementedError
+
+
+class Dispatcher(AckObserver):
     """Hands a subscription's entries to its consumers; one subclass a subscription type.
 
     ``read_offset`` is the next offset never read so far. :meth:`notify` is called whenever something may have
@@ -47,7 +98,7 @@ class Dispatcher:
         "subscription",
     )
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: DispatchedSubscription) -> None:
         self.subscription = subscription
         self.read_offset = subscription.cursor.first_unacked()
         self.reading = False
@@ -153,15 +204,6 @@ class Dispatcher:
         else:
             # Moved, or without consumers: what could not be read is not wanted any more.
             self.subscription.topic.host.containment.succeeded(self.subscription, READ)
-
-    def acked(self, offset: int, key_hash: int) -> None:
-        """An entry that was delivered is acknowledged in full."""
-
-    def gone(self, offset: int) -> None:
-        """An entry that no consumer holds is acknowledged in full: expired, skipped, evicted, or by its id."""
-
-    def gone_up_to(self, offset: int) -> None:
-        """Everything up to and including ``offset`` is acknowledged; :meth:`acked` says which of it was delivered."""
 
     def redeliver(self, consumer: Consumer, offsets: list[int] | None) -> None:
         """Deliver again what ``consumer`` holds: all of it, or the given offsets."""

@@ -8,7 +8,6 @@ consumer expires like any other, except one with a TTL of 0 ("deliver now or nev
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -18,16 +17,17 @@ from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.protocol.frames import EntryError
 
 from .damaged import received_from
+from .entry_expiry import base_ms, expired_messages, has_zero_ttl, is_expired, zero_ttl_messages
 from .errors import BrokerError
-from .expiry_run import ExpiryRun
-from .message_ttl import base_ms, expired_messages, has_zero_ttl, is_expired, zero_ttl_messages
+from .expiry_run import ExpiryRun, RunOwner
 from .retention import first_received_after
 from .skipping import skip_entry
 
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry
 
-    from .subscription import Done, Subscription
+    from .acknowledgment import Acknowledgments
+    from .errors import Done
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +39,7 @@ RETRY_MS = 1000
 _DELAY_GRAIN_MS = 500
 
 
-class Expiry:
+class Expiry(RunOwner):
     """Expires the messages of one subscription: :meth:`run` when :meth:`next_due_ms` says that some are due."""
 
     __slots__ = (
@@ -53,12 +53,10 @@ class Expiry:
         "hidden",
         "lent",
         "returned",
-        "running",
-        "subscription",
     )
 
-    def __init__(self, subscription: Subscription) -> None:
-        self.subscription = subscription
+    def __init__(self, subscription: Acknowledgments) -> None:
+        super().__init__(subscription)
         #: Entries with a TTL of 0 that are in flight, hence exempt.
         self.lent: set[int] = set()
         #: Entries a dispatcher found expired, or that came back with a TTL of 0.
@@ -69,8 +67,6 @@ class Expiry:
         self._unsent: dict[int, int] = {}
         #: Entries that the dispatcher skipped as expired and will not read again by itself.
         self._withheld = BitMap64()
-        #: Whether a run is under way: it reads entries or waits for dead letters to be stored.
-        self.running = False
         #: Runs that an operator asked for while another one was under way.
         self._waiting: deque[ExpiryRun] = deque()
         #: No run starts before then (monotonic ms).
@@ -94,13 +90,13 @@ class Expiry:
         if offset in self.lent:
             self.lent.discard(offset)
             self.returned.add(offset)
-            self.subscription.topic.host.look_at(self.subscription.topic)
+            self.subscription.topic.check_soon()
 
     def give_back_all(self) -> None:
         if self.lent:
             self.returned.update(self.lent)
             self.lent.clear()
-            self.subscription.topic.host.look_at(self.subscription.topic)
+            self.subscription.topic.check_soon()
 
     def withholds(self, entry: Entry, now_ms: int) -> bool:
         """Whether ``entry`` has expired and must not be delivered; the next run acknowledges it then.
@@ -119,7 +115,7 @@ class Expiry:
             skip_entry(self.subscription, entry.offset, str(error))
             return True
         self.returned.add(entry.offset)
-        topic.host.look_at(topic)
+        topic.check_soon()
         if self.subscription.unacked_bits(entry.offset, entry.messages) & ~expired:
             self.hidden[entry.offset] = self._unsent[entry.offset] = expired
             return False
@@ -304,7 +300,7 @@ class Expiry:
         topic = subscription.topic
         self.running = False
         self.returned |= due
-        topic.host.containment.failed(subscription, EXPIRE, error, partial(topic.host.look_at, topic))
+        topic.host.containment.failed(subscription, EXPIRE, error, topic.check_soon)
 
     def _not_read(self, error: BrokerError) -> None:
         """Not everything that expired as a whole could be acknowledged: search for it again later."""
@@ -315,4 +311,4 @@ class Expiry:
         topic = self.subscription.topic
         log.error("messages could not expire yet", topic=str(topic.name), sub=self.subscription.name, error=error)
         self._retry_ms = monotonic_ms(topic.host.clock) + RETRY_MS
-        topic.host.look_at(topic)
+        topic.check_soon()

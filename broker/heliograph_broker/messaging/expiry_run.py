@@ -20,12 +20,47 @@ from .skipping import skip_entry, skip_range
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry
 
-    from .expiry import Expiry
-    from .subscription import Done
+    from .acknowledgment import Acknowledgments
+    from .errors import Done
 
 #: The most that one read returns (bytes of frames, entries); a single larger entry is returned whole.
 _READ_BYTES = 1024 * 1024
 _READ_ENTRIES = 1000
+
+
+class RunOwner:
+    """What starts runs for one subscription, and judges for them what has expired."""
+
+    __slots__ = ("running", "subscription")
+
+    def __init__(self, subscription: Acknowledgments) -> None:
+        self.subscription = subscription
+        #: Whether a run is under way: it reads entries or waits for dead letters to be stored.
+        self.running = False
+
+    def run_ended(self) -> None:
+        """The run is over and ``running`` is False."""
+        raise NotImplementedError
+
+    def messages_to_expire(self, entry: Entry, now_ms: int, *, forced: bool) -> int:
+        """Return the messages of ``entry`` that expire now, a bit for each. Raises :class:`EntryError`."""
+        raise NotImplementedError
+
+    def forget_withheld(self, offset: int) -> bool:
+        """The run has judged the entry at ``offset``; return whether it was withheld from consumers until then."""
+        raise NotImplementedError
+
+    def acknowledge(self, expiring: list[tuple[Entry, int]]) -> None:
+        """Acknowledge and count the given messages (a bit for each) of each entry."""
+        raise NotImplementedError
+
+    def retry_later(self, due: BitMap64, error: str) -> None:
+        """The run could not settle ``due``: try it again after a pause. No consumer gets it meanwhile."""
+        raise NotImplementedError
+
+    def suspend(self, due: BitMap64, error: Exception) -> None:
+        """The run raised ``error``: suspend this expiry, and try ``due`` again when it resumes."""
+        raise NotImplementedError
 
 
 class ExpiryRun:
@@ -33,7 +68,7 @@ class ExpiryRun:
 
     __slots__ = ("_done", "_due", "_expiry", "_forced", "_generation", "_now_ms", "_subscription", "_topic")
 
-    def __init__(self, expiry: Expiry, due: BitMap64, now_ms: int, *, forced: bool, done: Done | None) -> None:
+    def __init__(self, expiry: RunOwner, due: BitMap64, now_ms: int, *, forced: bool, done: Done | None) -> None:
         """``due`` is owned by the run; ``forced`` expires its entries whatever their TTL; ``done`` gets the result."""
         self._expiry = expiry
         self._subscription = expiry.subscription

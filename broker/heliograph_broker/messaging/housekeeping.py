@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from heapq import heapify, heappop, heappush
 
-from .compaction import compact
 from .containment import Containment
 from .expiry import EXPIRE
 from .retention import next_trim_ms, trim_point
@@ -110,6 +109,12 @@ class Housekeeping:
                 return
         if soonest is not None:
             self._schedule(topic, max(soonest, now_ms + LOOK_INTERVAL_MS))
+
+
+def compact(topic: Topic, now_ms: int) -> int | None:
+    """Begin to compact a topic that has reached its threshold."""
+    topic.compaction.maybe_start(topic.effective)
+    return topic.compaction.retry_ms(now_ms)
 
 
 def expire(topic: Topic, now_ms: int) -> int | None:

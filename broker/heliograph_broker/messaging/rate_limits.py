@@ -168,8 +168,8 @@ class ThrottledSubscription(Acknowledgments):
         "rate_limited",
     )
 
-    def __init__(self, name: str, cursor: Cursor, *, durable: bool, takes_part: bool) -> None:
-        super().__init__(name, cursor, durable=durable, takes_part=takes_part)
+    def __init__(self, name: str, record_key: bytes, cursor: Cursor, *, durable: bool, takes_part: bool) -> None:
+        super().__init__(name, record_key, cursor, durable=durable, takes_part=takes_part)
         #: The dispatch rates it is under, and whether one of them stops it now.
         self.dispatch_gate: DispatchGate | None = None
         self.rate_limited = False

@@ -9,6 +9,7 @@ from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import DEFAULTS
 
 from . import records
+from .consumer import ConsumedTopic, SubscriptionBase
 from .damaged import RecordedLog
 from .errors import Done
 
@@ -21,15 +22,19 @@ if TYPE_CHECKING:
     from .recount import Held
 
 
-class LogSubscription:
+class LogSubscription(SubscriptionBase):
     """A subscription, as its topic's log and policies know it: a cursor, and how to move it."""
 
     __slots__ = (
         "closed",
         "cursor",
+        "dead_letter_failures",
+        "dead_letter_loops",
+        "dead_lettered",
         "durable",
         "generation",
         "name",
+        "record_key",
         "skipped_entries",
         "skipped_messages",
         "takes_part",
@@ -43,8 +48,9 @@ class LogSubscription:
     #: Whether its backlog counts for quotas and expires; that of the broker's own compaction does not.
     takes_part: bool
 
-    def __init__(self, name: str, cursor: Cursor, *, durable: bool, takes_part: bool) -> None:
+    def __init__(self, name: str, record_key: bytes, cursor: Cursor, *, durable: bool, takes_part: bool) -> None:
         self.name = name
+        self.record_key = record_key
         self.cursor = cursor
         self.durable = durable
         self.takes_part = takes_part
@@ -54,6 +60,10 @@ class LogSubscription:
         #: What could not be read or understood and was passed over, see :mod:`.skipping`.
         self.skipped_entries = 0
         self.skipped_messages = 0
+        #: Messages that went to the dead-letter topic, had been there before, or were refused there.
+        self.dead_lettered = 0
+        self.dead_letter_loops = 0
+        self.dead_letter_failures = 0
 
     @property
     def backlog_bytes(self) -> int:
@@ -96,8 +106,12 @@ class LogSubscription:
         """After any change of the cursor: persist it, let trimming know, and dispatch what the ack freed."""
         raise NotImplementedError
 
-    def notify(self) -> None:
-        """Something changed that may allow a delivery."""
+    def persist_cursor(self, done: Done | None) -> None:
+        """The cursor changed: see that it becomes durable."""
+        raise NotImplementedError
+
+    def encode_record(self, version: int) -> bytes:
+        """Return what is kept of a durable subscription."""
         raise NotImplementedError
 
     def hold_dispatch(self, until_ms: int) -> None:
@@ -109,7 +123,7 @@ class LogSubscription:
         raise NotImplementedError
 
 
-class SubscribedLog(RecordedLog):
+class SubscribedLog(RecordedLog, ConsumedTopic):
     """Figures over all subscriptions. Backlogs are those of durable ones; readers have none."""
 
     __slots__ = ("closed", "effective", "subscriptions")

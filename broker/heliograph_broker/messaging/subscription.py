@@ -15,27 +15,25 @@ from .compacted_view import CompactedView
 from .consumer import AckId, Consumer
 from .cursor import Cursor
 from .damaged import received_from
-from .deliveries import Deliveries, RedeliveryCounts
 from .dispatch_key_shared import KeySharedDispatcher
 from .dispatch_shared import SharedDispatcher
 from .dispatch_single import SingleActiveDispatcher
-from .dispatcher import Dispatcher
+from .dispatcher import DispatchedSubscription, Dispatcher
 from .errors import BrokerError, ConsumerBusy, Done, NotAllowed, PersistenceError
-from .expiry import Expiry
 from .names import COMPACTION
-from .rate_limits import ThrottledSubscription
+from .retention import first_received_after
 from .skipping import skip_range
 from .timing import note_delayed
 
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry
 
-    from .topic import Topic
+    from .stored_topic import StoredTopic
 
 __all__ = ["EXCLUSIVE", "FAILOVER", "KEY_SHARED", "SHARED", "TYPE_NAMES", "AckId", "Done", "Subscription"]
 
 
-class Subscription(ThrottledSubscription):
+class Subscription(DispatchedSubscription):
     """Delivers a topic's entries to its consumers and records, exactly, what they acknowledged.
 
     The type belongs to the connected consumers: with none it is undefined (None). A durable subscription's cursor
@@ -47,35 +45,21 @@ class Subscription(ThrottledSubscription):
         "_oldest",
         "_seeks_under_way",
         "_waiting_for_seek",
-        "bytes_out",
         "created_ms",
-        "dead_letter_failures",
-        "dead_letter_loops",
-        "dead_lettered",
         "dispatcher",
-        "entries_out",
-        "expiry",
         "last_consumed_flow_ms",
-        "last_consumed_ms",
         "last_used_ms",
         "max_unacked_messages",
         "max_unacked_per_consumer",
-        "msg_out",
-        "msg_redelivered",
-        "pending",
         "properties",
-        "record_key",
         "recorded_mark",
-        "redelivery_counts",
-        "sub_type",
-        "topic",
         "unacked_limit",
         "view",
     )
 
     def __init__(
         self,
-        topic: Topic,
+        topic: StoredTopic,
         name: str,
         cursor: Cursor,
         *,
@@ -83,34 +67,22 @@ class Subscription(ThrottledSubscription):
         properties: dict[str, str] | None = None,
         created_ms: int = 0,
     ) -> None:
-        super().__init__(name, cursor, durable=durable, takes_part=name != COMPACTION)
         self.topic = topic
-        self.record_key = records.cursor_key(str(topic.name), name)
+        record_key = records.cursor_key(str(topic.name), name)
+        super().__init__(name, record_key, cursor, durable=durable, takes_part=name != COMPACTION)
         #: The mark-delete position in the record taken last: no trim point may be durable ahead of it.
         self.recorded_mark = cursor.mark_delete
         self.properties = properties or {}
         self.created_ms = created_ms
         self.dispatcher: Dispatcher | None = None
-        self.sub_type: int | None = None
-        self.pending = Deliveries()
-        self.redelivery_counts = RedeliveryCounts()
         self.max_unacked_per_consumer = topic.host.config.max_unacked_per_consumer
         self.max_unacked_messages = topic.host.config.max_unacked_per_subscription
         #: What of the first holds for the type its consumers have now, 0 for no limit.
         self.unacked_limit = 0
-        self.msg_out = 0
-        self.bytes_out = 0
-        self.entries_out = 0
-        self.msg_redelivered = 0
-        self.dead_lettered = 0
-        self.dead_letter_loops = 0
-        self.dead_letter_failures = 0
-        self.last_consumed_ms = 0
         self.last_consumed_flow_ms = 0
         self._seeks_under_way = 0
         self._waiting_for_seek: list[Callable[[], None]] = []
         self._oldest: tuple[int, int] = (-1, -1)
-        self.expiry = Expiry(self)
         #: Its position in the compacted view, once a consumer asked for that.
         self.view: CompactedView | None = None
         #: When a consumer last came or left or somebody moved it by hand, or it was restored or created; monotonic.
@@ -352,6 +324,24 @@ class Subscription(ThrottledSubscription):
                 if not consumer.knows_end:
                     consumer.knows_end = True
                     consumer.sink.send_end_of_topic(consumer)
+
+    def expire_older_than(self, age_ms: int, done: Done) -> None:
+        """Let everything expire that the broker received more than ``age_ms`` ago."""
+        now_ms = self.topic.host.clock.now_ms()
+        first = max(self.cursor.first_unacked(), self.topic.first_offset)
+        self._expire_below(first_received_after(self.topic, first, now_ms - age_ms - 1), done)
+
+    def expire_up_to(self, ledger_id: int, entry_id: int, done: Done) -> None:
+        """Let everything expire up to and including a position."""
+        self._expire_below(self.topic.offset_at_or_after(ledger_id, entry_id + 1), done)
+
+    def _expire_below(self, offset: int, done: Done) -> None:
+        if self.topic.dead_letter_topic is None:
+            self.acknowledge_up_to(offset - 1, done, counted=self.count_expired)
+            return
+        offsets = BitMap64()
+        offsets.add_range(self.cursor.first_unacked(), max(offset, self.cursor.first_unacked()))
+        self.expiry.force(offsets, self.topic.host.clock.now_ms(), done)
 
     # -- moving by hand ----------------------------------------------------------------------------------------
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .delayed_topics import hand_over
-from .message_ttl import base_ms
+from .entry_expiry import base_ms
 from .timed_entries import TimedEntries
 
 if TYPE_CHECKING:
     from heliograph_broker.storage.entry import Entry, EntryHeader
 
-    from .topic import Topic
+    from .stored_topic import StoredTopic
 
 
 #: The duty that :mod:`.containment` suspends when the search fails.
 FIND = "find timed entries"
 
 
-def note(topic: Topic, offset: int, entry: Entry | EntryHeader) -> None:
+def note(topic: StoredTopic, offset: int, entry: Entry | EntryHeader) -> None:
     """An entry that is delayed, or has a TTL of its own, is durable."""
     if entry.deliver_at_ms > entry.receive_ms:
         note_delayed(topic, offset, entry.deliver_at_ms)
@@ -27,7 +27,7 @@ def note(topic: Topic, offset: int, entry: Entry | EntryHeader) -> None:
         topic.may_expire = True
 
 
-def note_delayed(topic: Topic, offset: int, deliver_at_ms: int) -> None:
+def note_delayed(topic: StoredTopic, offset: int, deliver_at_ms: int) -> None:
     """An entry is delayed: from now on all subscriptions know, and none reads it before its time."""
     waits = topic.delayed_delivery and deliver_at_ms > topic.host.clock.now_ms()
     topic.timed.add_delayed(offset, deliver_at_ms, waits=waits)
@@ -35,7 +35,7 @@ def note_delayed(topic: Topic, offset: int, deliver_at_ms: int) -> None:
         topic.host.wake_delayed(topic, deliver_at_ms)
 
 
-def find(topic: Topic) -> None:
+def find(topic: StoredTopic) -> None:
     """Find them in what is stored. Until that is done nothing expires; deliveries look at each entry first."""
     # Who waits goes on waiting: dispatchers have been past it.
     timed = topic.timed = TimedEntries(topic.timed.waiting)
@@ -67,7 +67,7 @@ def find(topic: Topic) -> None:
     topic.scan_headers(found)
 
 
-def trimmed(topic: Topic) -> None:
+def trimmed(topic: StoredTopic) -> None:
     """Entries are gone: the indexes need not have them, and a topic that has none needs no search at a start."""
     topic.timed.trim(topic.first_offset)
     if topic.has_timed and topic.timed_known and not topic.timed and not topic.has_in_flight:

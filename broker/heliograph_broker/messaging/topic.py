@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -21,11 +21,9 @@ from heliograph_broker.storage.entry import Entry
 from heliograph_broker.storage.tombstones import Tombstone
 
 from . import invariants, records, timing
-from .backlog_quota import QuotaState
 from .batches import is_batch
 from .compacted_view import CompactedView
 from .compaction import TopicCompaction
-from .consumer import ConsumedTopic
 from .cursor import Cursor
 from .damaged import totals_up_to, whole_runs
 from .errors import (
@@ -42,57 +40,61 @@ from .producer import Producer, ProducerRegistry, PublishTarget, Receipt
 from .record_set import RecordSet
 from .refusals import Refusals
 from .retention import releasable
-from .subscribed_log import SubscribedLog
+from .stored_topic import StoredTopic, StoredTopicHost
 from .subscription import Done, Subscription
-from .timed_entries import TimedEntries
 
 if TYPE_CHECKING:
     from .deduplication import Deduplication
     from .entry_rules import EntryRules
     from .rate_limits import PublishLimit, RateLimit, SubscribeLimit
-    from .topic_host import TopicHost
+    from .record_set import RecordWriter
+    from .subscribed_log import LogSubscription
 
 log = structlog.get_logger(__name__)
 
 
-class Topic(SubscribedLog, PublishTarget, ConsumedTopic):
+class TopicHost(StoredTopicHost, Protocol):
+    """What a topic needs of the broker around it."""
+
+    record_writer: RecordWriter
+
+    def subscription_added(self, topic: Topic, subscription: Subscription) -> None:
+        """A subscription was created or restored: see what its topic's policies say."""
+
+    def look_at(self, topic: Topic) -> None:
+        """Something changed (a publish, an ack, a policy): see soon what expires, is evicted, or may be let go."""
+
+    def watch_inactivity(self, topic: Topic) -> None:
+        """A subscription of the topic may end if nobody uses it: see when."""
+
+
+class Topic(StoredTopic, PublishTarget):
     """See the module."""
 
     __slots__ = (
         "_in_flight",
         "_refused",
         "bytes_in",
-        "chunks_below",
-        "compaction",
         "created_ms",
         "deduplication",
-        "delayed_delivery",
         "dispatch_limit",
         "entry_rules",
-        "fresh_from",
-        "has_timed",
         "host",
         "last_publish_ms",
-        "last_used_ms",
-        "may_expire",
         "msg_in",
         "policies",
         "producer_registry",
         "properties",
         "publish_limit",
         "publish_throttled",
-        "quota",
         "subscribe_limit",
         "subscriptions_changed_ms",
-        "terminated",
-        "timed",
-        "timed_known",
-        "ttl_ms",
     )
 
     persistent = True
     host: TopicHost
     subscriptions: dict[str, Subscription]
+    compaction: TopicCompaction
 
     def __init__(self, host: TopicHost, name: TopicName, record: records.TopicRecord) -> None:
         self.host = host
@@ -100,16 +102,6 @@ class Topic(SubscribedLog, PublishTarget, ConsumedTopic):
         self.properties = record.properties
         self.policies: Policies | None = record.policies
         self.producer_registry = ProducerRegistry(record.epoch)
-        self.delayed_delivery = True
-        self.terminated = record.terminated
-        #: The topic's TTL, -1 without; ``may_expire`` says whether any entry has to be looked at before delivery.
-        self.ttl_ms = -1
-        self.may_expire = False
-        self.timed = TimedEntries()
-        self.timed_known = True
-        #: From here on entries became durable just now, which is when those with a TTL of 0 have their chance.
-        self.fresh_from = sys.maxsize
-        self.quota = QuotaState(self)
         #: What its policies ask of entries, producers and consumers; None where they ask nothing.
         self.entry_rules: EntryRules | None = None
         self.deduplication: Deduplication | None = None
@@ -117,36 +109,22 @@ class Topic(SubscribedLog, PublishTarget, ConsumedTopic):
         self.dispatch_limit: RateLimit | None = None
         self.subscribe_limit: SubscribeLimit | None = None
         self.publish_throttled = 0
-        #: When it was last used (a client came or left, it was declared; at least since the start), monotonic.
-        self.last_used_ms = self.subscriptions_changed_ms = monotonic_ms(host.clock)
+        self.subscriptions_changed_ms = monotonic_ms(host.clock)
         self.msg_in = 0
         self.bytes_in = 0
         self.last_publish_ms = 0
         self._in_flight: deque[tuple[Producer, int, int]] = deque()
         self._refused = Refusals()
-        self.has_timed = record.timed
         self.compaction = TopicCompaction(self, record.compaction)
         record_set = RecordSet(host.record_writer, self, record.version, self)
         super().__init__(name, record, records.TOPIC + str(name).encode(), record_set)
-        #: No entry from this offset on is a chunk of a message.
-        self.chunks_below = self.end_offset if record.chunked else 0
 
     # -- figures ---------------------------------------------------------------------------------------------
-
-    @property
-    def dead_letter_topic(self) -> str | None:
-        """Full name of the topic expired messages go to."""
-        return self.effective.dead_letter_topic
-
-    def used(self) -> None:
-        """Note that somebody uses the topic now."""
-        self.last_used_ms = monotonic_ms(self.host.clock)
 
     def check_soon(self) -> None:
         self.host.look_at(self)
 
     def watch_inactivity(self) -> None:
-        """A subscription may end if nobody uses it: see when."""
         self.host.watch_inactivity(self)
 
     # -- policies --------------------------------------------------------------------------------------------
@@ -381,7 +359,7 @@ class Topic(SubscribedLog, PublishTarget, ConsumedTopic):
         )
         self.subscriptions[name] = subscription
         self.subscriptions_changed_ms = monotonic_ms(self.host.clock)
-        self.host.subscription_added(subscription)
+        self.host.subscription_added(self, subscription)
         self.quota.moved_back()
         self.host.look_at(self)
         if durable:
@@ -408,7 +386,7 @@ class Topic(SubscribedLog, PublishTarget, ConsumedTopic):
         self.records.version = max(self.records.version, record.version)
         if healed:
             self.records.commit(subscription)
-        self.host.subscription_added(subscription)
+        self.host.subscription_added(self, subscription)
 
     def subscription(self, name: str) -> Subscription:
         """Raises :class:`SubscriptionNotFound`."""
@@ -427,7 +405,7 @@ class Topic(SubscribedLog, PublishTarget, ConsumedTopic):
         if done is not None:
             self.records.when_durable(or_persistence_error(done))
 
-    def drop_subscription(self, subscription: Subscription) -> None:
+    def drop_subscription(self, subscription: LogSubscription) -> None:
         """Forget a subscription that has no consumers."""
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
@@ -439,7 +417,7 @@ class Topic(SubscribedLog, PublishTarget, ConsumedTopic):
             self.records.remove(subscription)
         self.host.look_at(self)
 
-    def cursor_moved(self, subscription: Subscription, done: Done | None) -> None:
+    def cursor_moved(self, subscription: LogSubscription, done: Done | None) -> None:
         """A cursor changed: persist it with the next group if somebody waits for that, else soon."""
         self.host.look_at(self)
         if not subscription.durable or subscription.closed:

@@ -130,8 +130,9 @@ def _attach(
         except Exception:
             subscription.remove_consumer(consumer)
             raise
-    if existing is None and isinstance(subscription, Subscription) and subscription.view is not None:
-        subscription.view.owe(owed_from_start(subscription.topic, request, broker.clock.now_ms()))
+    view = subscription.view if isinstance(subscription, Subscription) else None
+    if existing is None and view is not None and isinstance(topic, Topic):
+        view.owe(owed_from_start(topic, request, broker.clock.now_ms()))
     return consumer
 
 
@@ -300,8 +301,9 @@ def seek(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
     if isinstance(subscription, Subscription) and not subscription.durable:
         session.sought_readers[request.consumer_id] = subscription
     subscription.seek(offset, remaining, done)
-    if consumer.read_compacted and isinstance(subscription, Subscription) and subscription.view is not None:
-        subscription.view.owe(owed_from_seek(subscription.topic, request))
+    view = subscription.view if isinstance(subscription, Subscription) else None
+    if consumer.read_compacted and view is not None and isinstance(topic, Topic):
+        view.owe(owed_from_seek(topic, request))
 
 
 def get_last_message_id(session: Session, command: wire.BaseCommand, entry: bytes) -> None:

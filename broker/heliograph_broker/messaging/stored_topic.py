@@ -1,0 +1,104 @@
+"""A persistent topic, as its subscriptions, the expiry of messages, delays and compaction know it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Protocol
+
+from heliograph_broker.clock import monotonic_ms
+
+from .backlog_quota import QuotaState
+from .entry_log import LogHost
+from .subscribed_log import SubscribedLog
+from .timed_entries import TimedEntries
+
+if TYPE_CHECKING:
+    from heliograph_broker.resources.names import TopicName
+    from heliograph_broker.resources.policies import Policies
+
+    from . import records
+    from .compacted_ledger import Compacted
+    from .compaction_run import CompactionQueue
+    from .dead_letter import DeadLetters
+    from .errors import Done
+    from .record_set import RecordSet
+    from .subscribed_log import LogSubscription
+
+
+class StoredTopicHost(LogHost, Protocol):
+    """What a stored topic needs of the broker around it."""
+
+    dead_letters: DeadLetters
+    compactions: CompactionQueue
+
+    def wake_delayed(self, topic: StoredTopic, due_ms: int) -> None:
+        """A delayed entry of the topic becomes deliverable at ``due_ms`` (wall clock)."""
+
+
+class StoredTopic(SubscribedLog):
+    """See the module."""
+
+    __slots__ = (
+        "chunks_below",
+        "compaction",
+        "delayed_delivery",
+        "fresh_from",
+        "has_timed",
+        "last_used_ms",
+        "may_expire",
+        "quota",
+        "terminated",
+        "timed",
+        "timed_known",
+        "ttl_ms",
+    )
+
+    host: StoredTopicHost
+    compaction: Compacted
+
+    def __init__(self, name: TopicName, record: records.TopicRecord, record_key: bytes, record_set: RecordSet) -> None:
+        self.terminated = record.terminated
+        self.delayed_delivery = True
+        #: The topic's TTL, -1 without; ``may_expire`` says whether any entry has to be looked at before delivery.
+        self.ttl_ms = -1
+        self.may_expire = False
+        self.timed = TimedEntries()
+        self.timed_known = True
+        self.has_timed = record.timed
+        #: From here on entries became durable just now, which is when those with a TTL of 0 have their chance.
+        self.fresh_from = sys.maxsize
+        self.quota = QuotaState(self)
+        #: When it was last used (a client came or left, it was declared; at least since the start), monotonic.
+        self.last_used_ms = monotonic_ms(self.host.clock)
+        super().__init__(name, record, record_key, record_set)
+        #: No entry from this offset on is a chunk of a message.
+        self.chunks_below = self.end_offset if record.chunked else 0
+
+    @property
+    def dead_letter_topic(self) -> str | None:
+        """Full name of the topic expired messages go to."""
+        return self.effective.dead_letter_topic
+
+    def used(self) -> None:
+        """Note that somebody uses the topic now."""
+        self.last_used_ms = monotonic_ms(self.host.clock)
+
+    def watch_inactivity(self) -> None:
+        """A subscription may end if nobody uses it: see when."""
+        raise NotImplementedError
+
+    def configure(self, effective: Policies) -> None:
+        """Take over what the levels of policies come to; it holds for what is stored, too."""
+        raise NotImplementedError
+
+    def create_subscription(self, name: str, position: str = "latest") -> LogSubscription:
+        """Create a subscription at ``latest`` or ``earliest``; it is written with the next group."""
+        raise NotImplementedError
+
+    def drop_subscription(self, subscription: LogSubscription) -> None:
+        """Forget a subscription that has no consumers."""
+        raise NotImplementedError
+
+    def cursor_moved(self, subscription: LogSubscription, done: Done | None) -> None:
+        """A cursor changed: persist it with the next group if somebody waits for that, else soon."""
+        raise NotImplementedError
