@@ -157,9 +157,31 @@ def test_a_read_that_nobody_wants_any_more_is_not_suspended_for_good(core: Core,
     _, subscription = stored(core)
     store.failure = OSError("disk")
     consumer = core.consumer(subscription, SHARED, Client(), permits=10)
-    subscription.remove_consumer(consumer)
     assert len(core.broker.containment.of(subscription)) == 1
+    subscription.remove_consumer(consumer)
+    assert core.broker.containment.idle
+
+
+def test_a_read_whose_entries_were_acknowledged_meanwhile_is_not_suspended_for_good(core: Core, store: Store) -> None:
+    _, subscription = stored(core)
+    store.failure = OSError("disk")
+    core.consumer(subscription, SHARED, Client(), permits=10)
+    store.failure = None
+    subscription.clear_backlog(lambda error: None)
+    core.commit()
     core.advance(FIRST_PAUSE_MS)
+    assert subscription.backlog_messages == 0
+    assert core.broker.containment.idle
+
+
+def test_nothing_of_a_deleted_subscription_stays_suspended(core: Core) -> None:
+    topic, subscription = stored(core)
+    core.broker.containment.failed(subscription, "expire", ValueError("first"))
+    # It has been tried again, and what comes of that is not known yet.
+    core.clock.advance_ms(FIRST_PAUSE_MS)
+    core.broker.containment.run()
+    topic.delete_subscription("s", force=True)
+    core.advance(60_000)
     assert core.broker.containment.idle
 
 

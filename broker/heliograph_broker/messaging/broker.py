@@ -488,6 +488,7 @@ class Broker(Directory):
         topic.close()
         topic.delete()
         self.inactivity.forget(topic)
+        self.containment.forget(topic)
         del self.topics[str(name)]
         self.topics_by_namespace[name.namespace_name].pop(str(name), None)
         if isinstance(topic, Topic):

@@ -147,6 +147,7 @@ class CompactedView(ReadView):
             else:
                 self._index += len(result)
                 self._ahead.extend(result)
+            dispatcher.read_succeeded()
         dispatcher.notify()
 
     def _skip_lost(self, lost: DamagedEntries) -> None:

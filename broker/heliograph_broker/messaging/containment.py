@@ -195,6 +195,10 @@ class Containment:
         topic, subscription = suspension.names
         log.info("duty resumed", duty=duty, topic=topic, subscription=subscription, failures=suspension.failures)
 
+    def forget(self, owner: Owner) -> None:
+        """A topic or subscription was deleted: nobody tries its duties again."""
+        self.suspended.pop(owner, None)
+
     def run(self) -> None:
         """Try again what has paused long enough, and forget what belonged to a deleted topic or subscription."""
         queue = self._queue

@@ -173,9 +173,7 @@ class Dispatcher(AckObserver):
         if isinstance(result, list) and result and result[0].offset == offset:
             topic.remember(result)
             self._ahead = {entry.offset: entry for entry in result}
-            containment = topic.host.containment
-            if containment.suspended:
-                containment.succeeded(subscription, READ)
+            self.read_succeeded()
             self.notify()
             return
         lost = lost_range(topic, offset, result)
@@ -186,6 +184,7 @@ class Dispatcher(AckObserver):
                 self.failed_to_read(error)
                 return
         if offset < topic.first_offset or subscription.cursor.is_acked(offset):
+            self.read_succeeded()
             self._once_more = self._busy
             self.notify()
         else:
@@ -201,9 +200,15 @@ class Dispatcher(AckObserver):
         if generation == self.generation:
             self.reading = False
             self.notify()
-        else:
-            # Moved, or without consumers: what could not be read is not wanted any more.
-            self.subscription.topic.host.containment.succeeded(self.subscription, READ)
+            if not self.reading:
+                # Nobody wants it any more, or it has come to memory.
+                self.read_succeeded()
+
+    def read_succeeded(self) -> None:
+        """What could not be read before has been read, or is not wanted any more: the duty is not suspended."""
+        containment = self.subscription.topic.host.containment
+        if containment.suspended:
+            containment.succeeded(self.subscription, READ)
 
     def redeliver(self, consumer: Consumer, offsets: list[int] | None) -> None:
         """Deliver again what ``consumer`` holds: all of it, or the given offsets."""
@@ -279,6 +284,7 @@ class Dispatcher(AckObserver):
         """Start over at the first unacknowledged entry (seek, takeover): what was delivered counts as not delivered."""
         self.generation += 1
         self.reading = False
+        self.read_succeeded()
         self.replay.clear()
         self.read_offset = self.subscription.cursor.first_unacked()
         self.subscription.expiry.dispatch_restarts()

@@ -413,6 +413,7 @@ class Topic(StoredTopic, PublishTarget):
             if subscription.name == COMPACTION:
                 self.compaction.forget()
         subscription.closed = True
+        self.host.containment.forget(subscription)
         if subscription.durable:
             self.records.remove(subscription)
         self.host.look_at(self)
