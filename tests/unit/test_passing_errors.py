@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from heliograph_broker.messaging.batches import build_frame
 from heliograph_broker.messaging.containment import FIRST_PAUSE_MS
 from heliograph_broker.messaging.damaged import DamagedList
 from heliograph_broker.messaging.errors import BrokerError, PersistenceError
@@ -19,7 +20,7 @@ from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, KEY_SH
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.policies import Policies
 from heliograph_broker.storage.damage import DamagedEntries
-from heliograph_broker.storage.entry import EntryHeader
+from heliograph_broker.storage.entry import Entry, EntryHeader
 from heliograph_broker.storage.store import LedgerStore
 
 from tests.support.core import Client, Core, make_frame
@@ -113,6 +114,43 @@ def test_what_has_expired_goes_though_its_sizes_could_not_be_read(core: Core, mo
     assert failed
     core.advance(RETRY_MS)
     assert core.topic().subscription("s").backlog_messages == 0
+
+
+def test_what_has_expired_before_a_read_fails_stays_so_after_a_restart(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = core.topic()
+    topic.create_subscription("s")
+    producer = core.producer(topic)
+    for sequence_id in range(3):
+        metadata, _ = make_frame(sequence_id=sequence_id)
+        if sequence_id != 1:
+            metadata.properties.add(key=TTL_PROPERTY, value="5000")
+        topic.publish(producer, sequence_id, 0, 1, metadata, build_frame(metadata, b"x"))
+    core.commit()
+    read = LedgerStore.read
+    reads: list[int] = []
+
+    def read_once(
+        self: LedgerStore,
+        ledger_id: int,
+        first: int,
+        last: int,
+        max_bytes: int,
+        callback: Callable[[list[Entry] | Exception], None],
+    ) -> None:
+        reads.append(first)
+        if first == 0:
+            read(self, ledger_id, first, last, max_bytes, callback)
+        else:
+            callback(SHORTAGE)
+
+    with monkeypatch.context() as short:
+        short.setattr(LedgerStore, "read", read_once)
+        core.advance(5001)
+        assert reads[:2] == [0, 2]
+        core.restart()
+        assert core.topic().subscription("s").backlog_messages == 2
 
 
 # -- in the middle of finding out what is lost --------------------------------------------------------------------

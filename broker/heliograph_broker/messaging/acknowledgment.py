@@ -427,6 +427,8 @@ class Acknowledgments(LogSubscription):
                     self.skip(left, done)
                     return
             if isinstance(headers, Exception):
+                # What the steps before it have skipped stays so.
+                self.acked(None)
                 done(PersistenceError(f"cannot read entry headers: {headers}"))
                 return
             if generation == self.generation and not self.closed:

@@ -200,6 +200,8 @@ class ExpiryRun:
         self._refuse(first_line(error))
 
     def _refuse(self, error: str) -> None:
+        # What the run has acknowledged until now stays acknowledged.
+        self._subscription.acked(None)
         if self._done is not None:
             self._done(NotAllowed(f"messages could not expire: {error}"))
         self._expiry.run_ended()
