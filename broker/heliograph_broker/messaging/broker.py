@@ -301,6 +301,7 @@ class Broker(Directory):
             self.delete_partitioned_topic(TopicName.parse(base), force=True)
         for topic in list(topics.values()):
             self.delete_topic(topic.name, force=True)
+        self.schemas.delete_namespace(name)
         del self.namespaces[name]
         self._namespace_effective.pop(name, None)
         self.topics_by_namespace.pop(name, None)

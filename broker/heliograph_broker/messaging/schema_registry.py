@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 
+from heliograph_broker.resources.names import TopicName
+
 from . import records
 from .errors import IncompatibleSchema, PreconditionFailed
 from .schema_compatibility import FULL, TRANSITIVE, find_incompatibility
@@ -132,6 +134,11 @@ class SchemaRegistry:
             return None
         self._delete(records.SCHEMA + topic.encode())
         return len(versions) - 1
+
+    def delete_namespace(self, name: str) -> None:
+        """Forget the schemas of a namespace that is deleted, those included that never had a topic."""
+        for topic in [topic for topic in self._versions if TopicName.parse(topic).namespace_name == name]:
+            self.delete(topic)
 
     def topics(self) -> Iterable[str]:
         return self._versions.keys()

@@ -1,0 +1,27 @@
+"""What ends with a namespace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from heliograph_broker.messaging.records import NamespaceRecord, SchemaRecord
+
+from tests.support.core import Core
+
+TOPIC = "persistent://public/x/t"
+
+
+def test_a_namespace_takes_schemas_that_have_no_topic_with_it(tmp_path: Path) -> None:
+    core = Core(tmp_path / "d")
+    core.broker.create_namespace("public/x", NamespaceRecord())
+    core.broker.schemas.add(TOPIC, SchemaRecord("t", 1, b"of the first namespace"))
+    core.broker.schemas.add("persistent://public/default/t", SchemaRecord("t", 1, b"of another"))
+    core.commit()
+    core.broker.delete_namespace("public/x", force=True)
+    core.broker.create_namespace("public/x", NamespaceRecord())
+    assert core.broker.schemas.latest(TOPIC) is None
+    core.commit()
+    core.restart()
+    assert core.broker.schemas.latest(TOPIC) is None
+    assert core.broker.schemas.latest("persistent://public/default/t") is not None
+    core.close()
