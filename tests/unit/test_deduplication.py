@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -311,6 +312,33 @@ def test_switched_on_it_counts_from_then_on_also_after_a_crash(core: Core) -> No
     crash(core)
     topic = core.topic()
     assert last(topic) == 3
+
+
+def test_a_crash_right_after_it_was_switched_on_leaves_nothing_to_heal(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core.broker.set_namespace_policies("public/default", OFF)
+    topic = core.topic()
+    producer = core.producer(topic)
+    send(core, producer, 0)
+    core.commit()
+    send(core, producer, 1, 2)
+    core.broker.set_namespace_policies("public/default", ON)
+    # The group's metadata is durable, its entries are not.
+    monkeypatch.setattr(core.store, "_write_entries", _killed)
+    core.store._seal()
+    crash(core)
+    topic = core.topic()
+    assert core.broker.figures.healed_invariants == {}
+    send(core, core.producer(topic), 1, 2)
+    core.commit()
+    crash(core)
+    assert last(core.topic()) == 2
+    assert stored(core.topic()) == 3
+
+
+def _killed(*args: object) -> int:
+    raise OSError(errno.ENOSPC, "killed")
 
 
 def test_switched_on_while_entries_fail_later_ones_count(core: Core) -> None:

@@ -328,8 +328,7 @@ class Broker(Directory):
         self.said_defaults = defaults
         self.broker_policies = resolve(defaults, None, DEFAULTS)
         self.broker_limits = limits
-        record = BrokerPoliciesRecord(defaults, limits)
-        self.records.put(records.BROKER_POLICIES, records.encode(record))
+        self.records.put(records.BROKER_POLICIES, records.encode(BrokerPoliciesRecord(defaults, limits)))
         self._policies_changed(lambda topic: True)
 
     def _policies_changed(self, concerned: Callable[[AnyTopic], bool]) -> None:
@@ -489,7 +488,6 @@ class Broker(Directory):
         topic.close()
         topic.delete()
         self.inactivity.forget(topic)
-        self.containment.forget(topic)
         del self.topics[str(name)]
         self.topics_by_namespace[name.namespace_name].pop(str(name), None)
         if isinstance(topic, Topic):

@@ -58,6 +58,7 @@ class Deduplication:
         "_active_ms",
         "_admitted",
         "_closed",
+        "_counted_from",
         "_covered",
         "_durable",
         "_durable_end",
@@ -79,7 +80,9 @@ class Deduplication:
         self._closed = False
         self._stored = stored
         self._durable: dict[str, int] = {}
-        self._durable_end = topic.next_offset
+        self._durable_end = topic.end_offset
+        #: Entries below this offset do not count, also those that were under way when it was switched on.
+        self._counted_from = topic.next_offset
         #: Entries below this offset are in the last snapshot.
         self._covered = 0
         self._since_snapshot = 0
@@ -95,7 +98,9 @@ class Deduplication:
             position = msgspec.msgpack.decode(stored, type=records.SnapshotPosition)
             topic.records.version = max(topic.records.version, position.version)
             self._covered = invariants.heal_snapshot(topic, position.offset)
-            if self._covered != position.offset:
+            # What was under way then may never have become durable: its offsets go to entries that count.
+            self._counted_from = min(position.counted_from, topic.end_offset)
+            if (self._covered, self._counted_from) != (position.offset, position.counted_from):
                 self.recover()
                 topic.records.commit(self)
         else:
@@ -174,9 +179,9 @@ class Deduplication:
         """Nothing that was under way became durable: duplicates of that fail as their originals did."""
         self._submitted.clear()
         self._under_way.clear()
-        self._durable_end = min(self._durable_end, self._topic.end_offset)
-        if self._covered > self._durable_end:
+        if self._counted_from > self._topic.end_offset:
             # Switched on while they were under way: their offsets go to entries that count.
+            self._counted_from = self._topic.end_offset
             self._take_snapshot()
         self._answer_waiting()
 
@@ -235,7 +240,7 @@ class Deduplication:
         durable = msgspec.msgpack.decode(self._stored, type=records.DeduplicationRecord).sequence_ids
         topic = self._topic
         entries = 0
-        for metadata in topic.metadata_from(self._covered, _metadata_of):
+        for metadata in topic.metadata_from(max(self._covered, self._counted_from), _metadata_of):
             entries += 1
             # Whose an unreadable entry was, and its sequence id, nobody knows: sent again it is stored again.
             if metadata is not None and _completes_message(metadata):
@@ -262,7 +267,9 @@ class Deduplication:
     def encode_record(self, version: int) -> bytes:
         """Return the snapshot as of the entries that are durable now."""
         self._covered = self._durable_end
-        return records.encode(records.DeduplicationRecord(self._durable_end, self._durable, version))
+        return records.encode(
+            records.DeduplicationRecord(self._durable_end, self._durable, version, self._counted_from)
+        )
 
     def close(self) -> None:
         """Forget everything: the policy was switched off, or the topic is deleted."""

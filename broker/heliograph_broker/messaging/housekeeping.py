@@ -50,6 +50,7 @@ class Housekeeping:
         self._changed.pop(topic, None)
         self._due.pop(topic, None)
         self._looked.pop(topic, None)
+        self._containment.forget(topic)
 
     def clock_moved(self, topics: Iterable[Topic]) -> None:
         """The clock was moved: what was due by it is due at other times now. Look at all ``topics``."""

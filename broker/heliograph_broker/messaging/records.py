@@ -154,6 +154,8 @@ class DeduplicationRecord(msgspec.Struct):
     offset: int
     sequence_ids: dict[str, int]
     version: int = 0
+    #: Entries below this offset, were they durable or not, were published before deduplication was switched on.
+    counted_from: int = 0
 
 
 class SnapshotPosition(msgspec.Struct):
@@ -161,6 +163,7 @@ class SnapshotPosition(msgspec.Struct):
 
     offset: int
     version: int = 0
+    counted_from: int = 0
 
 
 class SchemaRecord(msgspec.Struct):
