@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from heliograph_broker.messaging import inactivity
+from heliograph_broker.messaging.backlog_quota import QuotaState
 from heliograph_broker.messaging.containment import FIRST_PAUSE_MS
 from heliograph_broker.messaging.record_set import RecordWriter
 from heliograph_broker.messaging.subscription import SHARED, Subscription
@@ -55,9 +56,14 @@ def _expires(core: Core, bad: Subscription, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(bad.topic, "read", _boom, raising=False)
 
 
+def _quota(subscription: Subscription) -> QuotaState:
+    assert isinstance(subscription.topic, Topic)
+    return subscription.topic.quota
+
+
 BREAKS: dict[str, Callable[[Subscription], tuple[Any, str]]] = {
     "trim": lambda sub: (sub.topic, "trim"),
-    "quota": lambda sub: (sub.topic.quota, "evict"),
+    "quota": lambda sub: (_quota(sub), "evict"),
     "compaction": lambda sub: (sub.topic.compaction, "maybe_start"),
     "expiry": lambda sub: (sub.expiry, "run"),
 }

@@ -51,7 +51,7 @@ from .schema_registry import SchemaRegistry
 from .stored_topic import StoredTopic
 from .subscription import Subscription
 from .tail_cache import TailCache
-from .topic import Topic
+from .topic import Topic, TopicHost
 from .topic_list import TopicWatches
 
 log = structlog.get_logger(__name__)
@@ -62,7 +62,7 @@ MAINTAIN_MS = 500
 CONFIGURED_AT_ONCE = 50
 
 
-class Broker(Directory):
+class Broker(Directory, TopicHost):
     """See the module. ``topics`` holds every concrete topic by full name, ``partitioned`` the partitioned ones."""
 
     def __init__(self, store: LedgerStore, clock: Clock, config: BrokerConfig, rng: random.Random) -> None:

@@ -174,13 +174,3 @@ class CompactedLedger:
         )
         entry.offset = offset
         return CompactedEntry(entry, size, retained)
-
-
-class Compacted:
-    """What a topic has compacted."""
-
-    __slots__ = ("ledger",)
-
-    def __init__(self, ledger: CompactedLedger | None) -> None:
-        #: The ledger of the last compaction, None if there was none.
-        self.ledger = ledger

@@ -16,16 +16,22 @@ import structlog
 from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.storage.tombstones import Tombstone
 
-from .compacted_ledger import Compacted, CompactedLedger
+from .compacted_ledger import CompactedLedger
 from .compaction_run import Cancelled, CompactionRun
 from .errors import BrokerError, Conflict
+from .log_host import LogHost
 from .names import COMPACTION
 from .records import CompactionRecord
+from .subscribed_log import SubscribedLog
 
 if TYPE_CHECKING:
+    from heliograph_broker.resources.names import TopicName
     from heliograph_broker.resources.policies import Policies
 
-    from .stored_topic import StoredTopic
+    from .compaction_run import CompactionQueue
+    from .record_set import RecordSet
+    from .records import TopicRecord
+    from .subscribed_log import LogSubscription
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +39,29 @@ log = structlog.get_logger(__name__)
 RETRY_MS = 60_000
 
 
-class TopicCompaction(Compacted):
+class CompactionHost(LogHost):
+    """What a log that is compacted needs of the broker around it."""
+
+    compactions: CompactionQueue
+
+
+class CompactedLog(SubscribedLog):
+    """A log that can be compacted."""
+
+    __slots__ = ("compaction",)
+
+    host: CompactionHost
+
+    def __init__(self, name: TopicName, record: TopicRecord, record_key: bytes, record_set: RecordSet) -> None:
+        self.compaction = TopicCompaction(self, record.compaction)
+        super().__init__(name, record, record_key, record_set)
+
+    def create_subscription(self, name: str, position: str = "latest") -> LogSubscription:
+        """Create a subscription at ``latest`` or ``earliest``; it is written with the next group."""
+        raise NotImplementedError
+
+
+class TopicCompaction:
     """What a topic has compacted, and the run under way. Counters are of this life of the broker, times in ms."""
 
     __slots__ = (
@@ -45,15 +73,17 @@ class TopicCompaction(Compacted):
         "_topic",
         "duration_ms",
         "failed_ms",
+        "ledger",
         "read_bytes",
         "removed",
         "succeeded_ms",
         "written_bytes",
     )
 
-    def __init__(self, topic: StoredTopic, record: CompactionRecord | None) -> None:
+    def __init__(self, topic: CompactedLog, record: CompactionRecord | None) -> None:
         self._topic = topic
-        super().__init__(None if record is None else CompactedLedger(topic.host.store, record))
+        #: The ledger of the last compaction, None if there was none.
+        self.ledger = None if record is None else CompactedLedger(topic.host.store, record)
         #: Under way, or waiting for its turn.
         self._run: CompactionRun | None = None
         self._outcome = "NOT_RUN"

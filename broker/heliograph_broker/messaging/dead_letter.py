@@ -25,6 +25,7 @@ from .key_selector import sticky_hash
 from .message_ttl import TTL_PROPERTY
 from .producer import Producer, PublishTarget, Receipt
 from .skipping import skip_entry
+from .stored_topic import LetterBox
 
 if TYPE_CHECKING:
     import random
@@ -80,7 +81,7 @@ class LetterTopics:
         raise NotImplementedError
 
 
-class DeadLetters:
+class DeadLetters(LetterBox):
     """Publishes letters as a producer of its own and hears of their receipts (a ``ProducerSink``)."""
 
     def __init__(self, broker: LetterTopics) -> None:

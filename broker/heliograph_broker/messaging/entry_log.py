@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -18,15 +18,11 @@ from heliograph_broker.storage.damage import DamagedEntries
 from heliograph_broker.storage.entry import Entry, EntryHeader
 
 from . import records
-from .figures import BrokerFigures, TopicFigures
-from .tail_cache import TailCache, TopicTail
+from .figures import TopicFigures
+from .tail_cache import TopicTail
 
 if TYPE_CHECKING:
-    from heliograph_broker.clock import Clock
-    from heliograph_broker.config import BrokerConfig
-    from heliograph_broker.storage.store import LedgerStore
-
-    from .containment import Containment
+    from .log_host import LogHost
 
 log = structlog.get_logger(__name__)
 
@@ -36,17 +32,6 @@ T = TypeVar("T")
 HeaderFacts = tuple[int, int, int, int, int]
 _HEADERS_AT_ONCE = 10_000
 _NO_LATEST_MS = 1 << 63
-
-
-class LogHost(Protocol):
-    """What a log needs of the broker around it."""
-
-    store: LedgerStore
-    clock: Clock
-    config: BrokerConfig
-    tail_cache: TailCache
-    figures: BrokerFigures
-    containment: Containment
 
 
 class LedgerInfo:

@@ -186,7 +186,7 @@ class ExpiryRun:
     def _finished(self) -> None:
         self._expiry.running = False
         self._subscription.acked(self._done)
-        self._topic.quota.expired(self._subscription, self._topic.host.clock.now_ms())
+        self._topic.expiry_ended(self._subscription)
         self._expiry.run_ended()
 
     def _give_up(self, error: str) -> None:

@@ -19,8 +19,8 @@ from .producer import Producer, ProducerRegistry, PublishTarget
 from .subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES
 
 if TYPE_CHECKING:
-    from .entry_log import LogHost
     from .entry_rules import EntryRules
+    from .log_host import LogHost
     from .rate_limits import PublishLimit, SubscribeLimit
 
 

@@ -11,8 +11,8 @@ from .errors import ProducerBusy, ProducerFenced
 if TYPE_CHECKING:
     from heliograph_broker.resources.names import TopicName
 
-    from .entry_log import LogHost
     from .entry_rules import EntryRules
+    from .log_host import LogHost
 
 SHARED = wire.Shared
 EXCLUSIVE = wire.Exclusive

@@ -3,50 +3,66 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from heliograph_broker.clock import monotonic_ms
 
-from .backlog_quota import QuotaState
-from .entry_log import LogHost
-from .subscribed_log import SubscribedLog
+from .compaction import CompactedLog, CompactionHost
 from .timed_entries import TimedEntries
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from heliograph_broker.resources.names import TopicName
     from heliograph_broker.resources.policies import Policies
+    from heliograph_broker.storage.entry import Entry
 
     from . import records
-    from .compacted_ledger import Compacted
-    from .compaction_run import CompactionQueue
-    from .dead_letter import DeadLetters
     from .errors import Done
     from .record_set import RecordSet
     from .subscribed_log import LogSubscription
 
 
-class StoredTopicHost(LogHost, Protocol):
+class LetterBox:
+    """Where messages go that expired in a topic with a dead-letter topic."""
+
+    def forward(
+        self,
+        target: str,
+        subscription: LogSubscription,
+        expiring: list[tuple[Entry, int]],
+        now_ms: int,
+        settle: Callable[[Entry, int], None],
+        ended: Callable[[str | None], None],
+    ) -> None:
+        """Publish the messages ``expiring`` names (entry, bits of batch indexes), up to the first that is refused.
+
+        ``settle`` is called for each one that is durable in ``target``, or must not go there again. ``ended`` follows
+        when nothing is under way any more, with the reason if the others could not be stored.
+        """
+        raise NotImplementedError
+
+
+class StoredTopicHost(CompactionHost):
     """What a stored topic needs of the broker around it."""
 
-    dead_letters: DeadLetters
-    compactions: CompactionQueue
+    dead_letters: LetterBox
 
     def wake_delayed(self, topic: StoredTopic, due_ms: int) -> None:
         """A delayed entry of the topic becomes deliverable at ``due_ms`` (wall clock)."""
+        raise NotImplementedError
 
 
-class StoredTopic(SubscribedLog):
+class StoredTopic(CompactedLog):
     """See the module."""
 
     __slots__ = (
         "chunks_below",
-        "compaction",
         "delayed_delivery",
         "fresh_from",
         "has_timed",
         "last_used_ms",
         "may_expire",
-        "quota",
         "terminated",
         "timed",
         "timed_known",
@@ -54,7 +70,6 @@ class StoredTopic(SubscribedLog):
     )
 
     host: StoredTopicHost
-    compaction: Compacted
 
     def __init__(self, name: TopicName, record: records.TopicRecord, record_key: bytes, record_set: RecordSet) -> None:
         self.terminated = record.terminated
@@ -67,7 +82,6 @@ class StoredTopic(SubscribedLog):
         self.has_timed = record.timed
         #: From here on entries became durable just now, which is when those with a TTL of 0 have their chance.
         self.fresh_from = sys.maxsize
-        self.quota = QuotaState(self)
         #: When it was last used (a client came or left, it was declared; at least since the start), monotonic.
         self.last_used_ms = monotonic_ms(self.host.clock)
         super().__init__(name, record, record_key, record_set)
@@ -91,12 +105,16 @@ class StoredTopic(SubscribedLog):
         """Take over what the levels of policies come to; it holds for what is stored, too."""
         raise NotImplementedError
 
-    def create_subscription(self, name: str, position: str = "latest") -> LogSubscription:
-        """Create a subscription at ``latest`` or ``earliest``; it is written with the next group."""
-        raise NotImplementedError
-
     def drop_subscription(self, subscription: LogSubscription) -> None:
         """Forget a subscription that has no consumers."""
+        raise NotImplementedError
+
+    def moved_back(self) -> None:
+        """A subscription was created or moved back: what was known of the slowest one no longer holds."""
+        raise NotImplementedError
+
+    def expiry_ended(self, subscription: LogSubscription) -> None:
+        """An expiry run of the subscription is over."""
         raise NotImplementedError
 
     def cursor_moved(self, subscription: LogSubscription, done: Done | None) -> None:

@@ -382,7 +382,7 @@ class Subscription(DispatchedSubscription):
                 else:
                     self.cursor.reset(offset - 1, *result)
                 self.expiry.restart()
-                topic.quota.moved_back()
+                topic.moved_back()
                 self.redelivery_counts.forget_all()
                 self.pending.forget_all()
                 self.unacked_messages = 0

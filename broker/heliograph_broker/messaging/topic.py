@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -21,9 +21,9 @@ from heliograph_broker.storage.entry import Entry
 from heliograph_broker.storage.tombstones import Tombstone
 
 from . import invariants, records, timing
+from .backlog_quota import QuotaState
 from .batches import is_batch
 from .compacted_view import CompactedView
-from .compaction import TopicCompaction
 from .cursor import Cursor
 from .damaged import totals_up_to, whole_runs
 from .errors import (
@@ -53,19 +53,22 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class TopicHost(StoredTopicHost, Protocol):
+class TopicHost(StoredTopicHost):
     """What a topic needs of the broker around it."""
 
     record_writer: RecordWriter
 
     def subscription_added(self, topic: Topic, subscription: Subscription) -> None:
         """A subscription was created or restored: see what its topic's policies say."""
+        raise NotImplementedError
 
     def look_at(self, topic: Topic) -> None:
         """Something changed (a publish, an ack, a policy): see soon what expires, is evicted, or may be let go."""
+        raise NotImplementedError
 
     def watch_inactivity(self, topic: Topic) -> None:
         """A subscription of the topic may end if nobody uses it: see when."""
+        raise NotImplementedError
 
 
 class Topic(StoredTopic, PublishTarget):
@@ -87,6 +90,7 @@ class Topic(StoredTopic, PublishTarget):
         "properties",
         "publish_limit",
         "publish_throttled",
+        "quota",
         "subscribe_limit",
         "subscriptions_changed_ms",
     )
@@ -94,7 +98,6 @@ class Topic(StoredTopic, PublishTarget):
     persistent = True
     host: TopicHost
     subscriptions: dict[str, Subscription]
-    compaction: TopicCompaction
 
     def __init__(self, host: TopicHost, name: TopicName, record: records.TopicRecord) -> None:
         self.host = host
@@ -115,11 +118,11 @@ class Topic(StoredTopic, PublishTarget):
         self.last_publish_ms = 0
         self._in_flight: deque[tuple[Producer, int, int]] = deque()
         self._refused = Refusals()
-        self.compaction = TopicCompaction(self, record.compaction)
+        self.quota = QuotaState(self)
         record_set = RecordSet(host.record_writer, self, record.version, self)
         super().__init__(name, record, records.TOPIC + str(name).encode(), record_set)
 
-    # -- figures ---------------------------------------------------------------------------------------------
+    # -- what happens to it ------------------------------------------------------------------------------------
 
     def check_soon(self) -> None:
         self.host.look_at(self)
@@ -145,6 +148,12 @@ class Topic(StoredTopic, PublishTarget):
         self.may_expire = self.ttl_ms >= 0 or bool(self.timed.own) or not self.timed_known
         self.quota.configure(effective)
         self.host.look_at(self)
+
+    def moved_back(self) -> None:
+        self.quota.moved_back()
+
+    def expiry_ended(self, subscription: LogSubscription) -> None:
+        self.quota.expired(subscription, self.host.clock.now_ms())
 
     def clock_moved(self, ms: int) -> None:
         super().clock_moved(ms)
