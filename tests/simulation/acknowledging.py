@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from heliograph_broker.protocol import wire_pb2 as wire
 
-from . import consuming, entries
+from . import chunking, consuming, entries
 from .action import Action
 from .model import EXCLUSIVE, FAILOVER, ConsumerModel, Message, Position
 
@@ -27,16 +27,15 @@ def do_acknowledge(world: World, client: SimulatedClient, number: int, rng: rand
     receipt = rng.random() < 0.3
     cumulative = consumer.kind in (EXCLUSIVE, FAILOVER) and rng.random() < 0.4
     if cumulative:
-        acknowledge_up_to(world, client, consumer, rng.choice(held), receipt)
+        up_to = chunking.whole(held, [rng.choice(held)])
+        if up_to:
+            acknowledge_up_to(world, client, consumer, up_to[-1], receipt)
         return
     some = held if rng.random() < 0.4 else rng.sample(held, rng.randint(1, min(5, len(held))))
-    acknowledge(
-        world,
-        client,
-        consumer,
-        [(*each, each[2] if rng.random() < 0.8 else each[2] & rng.getrandbits(20)) for each in some],
-        receipt,
-    )
+    bits = [each[2] if rng.random() < 0.8 else each[2] & rng.getrandbits(20) for each in some]
+    parts = [(*each, of_it) for each, of_it in zip(some, bits, strict=True) if each[0].chunked is None]
+    wholes = [(*each, each[2]) for each in chunking.whole(held, some) if each[0].chunked is not None]
+    acknowledge(world, client, consumer, parts + wholes, receipt)
 
 
 def acknowledge(

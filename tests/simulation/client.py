@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from heliograph_broker.protocol import wire_pb2 as wire
 
 from . import expectations
-from .model import NOWHERE, ConsumerModel, Message, TopicModel, Violation, check_delivery
+from .deliveries import check_delivery, given_back_before
+from .model import NOWHERE, ConsumerModel, Message, TopicModel, Violation
 from .network import Connection
 from .wire_frames import FrameReader, command_frame
 
@@ -172,6 +173,8 @@ class SimulatedClient:
                     if message.sequence_id == command.send_error.sequence_id:
                         message.refused = True
                         producer.waiting.remove(message)
+                        # All chunks of a message have its sequence id, and each has an answer.
+                        break
         elif kind == wire.BaseCommand.CLOSE_PRODUCER:
             producer = self._producer(command.close_producer.producer_id)
             if producer is not None:
@@ -234,7 +237,8 @@ class SimulatedClient:
         if holder is not None:
             self.world.suspect(holder, consumer, message)
         consumer.hand[message.number] = bits
-        consumer.given_back.discard(message.number)
+        if not given_back_before(consumer, message):
+            consumer.given_back.discard(message.number)
         consumer.subscription.delivered.add(message.number)
         delivered = (message, position, bits)
         if self.connection is not None and self.connection.reads:

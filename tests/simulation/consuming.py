@@ -104,6 +104,17 @@ def flow(world: World, client: SimulatedClient, consumer: ConsumerModel, permits
     client.send(command)
 
 
+def own_consumer(
+    world: World, client: SimulatedClient, topic: TopicModel, kind: int, permits: int
+) -> ConsumerModel | None:
+    """Return a new consumer of a subscription of the situation's own, None if it does not come about."""
+    if not client.connect():
+        return None
+    consumer = subscribe(world, client, topic, f"of-{client.number}", kind, permits)
+    world.advance(150)
+    return consumer if consumer.open and not consumer.closed else None
+
+
 def open_consumer(world: World, client: SimulatedClient, rng: random.Random) -> ConsumerModel | None:
     consumers = [consumer for consumer in client.consumers.values() if consumer.open and not consumer.closed]
     if not client.connected or not consumers:
@@ -136,6 +147,9 @@ def do_negative_acknowledge(world: World, client: SimulatedClient, number: int, 
             one = request.message_ids.add()
             one.ledgerId, one.entryId = position
             consumer.given_back.add(message.number)
+            if message.chunked is not None:
+                # The broker takes back all of it.
+                consumer.given_back.update(chunk.number for chunk in message.chunked.chunks)
     client.send(command)
 
 

@@ -13,7 +13,7 @@ from .wire_frames import batch_payload, entry_frame
 if TYPE_CHECKING:
     pass
 
-_KEYS = ("a", "b", "c", "d")
+KEYS = ("a", "b", "c", "d")
 TTL = "x-message-ttl"
 #: What a socket may cost the broker before it has said who it is (bytes).
 STRANGERS_BYTES = 16 * 1024
@@ -29,7 +29,7 @@ def make_message(
 ) -> Message:
     """Return a message as an official client would make it."""
     metadata = metadata_of(number, producer, sequence_id, now_ms)
-    key = rng.choice(_KEYS) if rng.random() < 0.7 else None
+    key = rng.choice(KEYS) if rng.random() < 0.7 else None
     if key is not None:
         metadata.partition_key = key
     deliver_at_ms = 0

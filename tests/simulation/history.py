@@ -65,6 +65,16 @@ _TROUBLES: dict[str, dict[str, float]] = {
 }
 
 
+class _Some(NamedTuple):
+    """``runs`` is the share of runs that have an operation, ``most`` how often at most."""
+
+    runs: float
+    most: int
+
+
+#: What is put between the operations of some runs, drawn apart so that all others stay as they are.
+_ADDED = {"produce_chunks": _Some(0.3, 10), "unread_messages": _Some(0.12, 2), "lose_metadata": _Some(0.06, 1)}
+
 #: What some runs have much of, so that rare combinations come often: a *profile*, drawn by the seed.
 PROFILES: dict[str, dict[str, float]] = {
     "trimming": {"trim_race": 12, "acknowledge": 30, "produce": 30, "crash": 3},
@@ -116,4 +126,16 @@ def generate(seed: int, length: int, troubles: tuple[str, ...] = TROUBLES) -> li
     for kind in rng.choices(kinds, likely, k=length):
         then = rng.choice([0, 1, 5, 20, 60, 110, 250, 1200]) if rng.random() < 0.5 else -rng.randrange(25)
         operations.append(Operation(kind, rng.randrange(clients), rng.randrange(topics), rng.getrandbits(32), then))
+    for kind, some in _ADDED.items():
+        _add(seed, kind, some, operations, clients, topics)
     return operations
+
+
+def _add(seed: int, kind: str, some: _Some, operations: list[Operation], clients: int, topics: int) -> None:
+    rng = random.Random(f"{kind} {seed}")
+    if rng.random() >= some.runs:
+        return
+    for _ in range(rng.randint(1, some.most)):
+        actors = rng.randrange(clients), rng.randrange(topics)
+        operation = Operation(kind, *actors, rng.getrandbits(32), -rng.randrange(25))
+        operations.insert(rng.randint(0, len(operations)), operation)

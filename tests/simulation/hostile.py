@@ -11,12 +11,16 @@ from heliograph_broker.protocol import wire_pb2 as wire
 
 from . import consuming, entries, expectations
 from .action import Action
-from .model import NOWHERE, SHARED, Message, TopicModel
+from .model import NOWHERE, SHARED, Message, TopicModel, Violation
 from .wire_frames import batch_payload, entry_frame, text_field
 
 if TYPE_CHECKING:
     from .client import SimulatedClient
     from .world import World
+
+
+#: More than the largest batch has messages for.
+_TOO_MANY_WORDS = 20_000
 
 
 def hostile_message(
@@ -141,13 +145,23 @@ def do_hostile_acknowledge(world: World, client: SimulatedClient, number: int, r
     one = request.message_id.add()
     one.ledgerId, one.entryId = rng.choice([(0, 0), (1, NOWHERE), (1 << 62, 3), (1, 1 << 40)])
     if rng.random() < 0.5:
-        one.ack_set.extend([-1] * rng.choice([1, 3, 2000]))
-    if rng.random() < 0.5:
+        one.ack_set.extend([-1] * rng.choice([1, 3, _TOO_MANY_WORDS]))
+    with_receipt = rng.random() < 0.5
+    if with_receipt:
         request.request_id = client.next_id()
     if request.ack_type == wire.CommandAck.Cumulative:
         # It may be after everything there is.
         consumer.subscription.excuse_all()
-    client.send(command)
+    if not with_receipt:
+        client.send(command)
+        return
+    words = len(one.ack_set)
+
+    def answered(answer: wire.BaseCommand | None) -> None:
+        if answer is not None and words == _TOO_MANY_WORDS and not answer.ackResponse.HasField("error"):
+            raise Violation("more acknowledged than there can be", f"an ack_set of {words} words was taken")
+
+    client.request(command, answered)
 
 
 def do_poison(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:

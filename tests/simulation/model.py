@@ -31,6 +31,19 @@ class Violation(Exception):
         self.kind = kind
 
 
+class ChunkedMessage:
+    """What a client sent in chunks, each an entry of its own; it is there once the last of them is."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self.name = name
+        self.count = count
+        self.chunks: list[Message] = []
+
+    def completed_by(self, message: Message) -> bool:
+        """Whether it is the last chunk."""
+        return len(self.chunks) == self.count and self.chunks[-1] is message
+
+
 class Message:
     """One entry: a message, or a batch of ``count``. Bits of a batch are counted from its first message."""
 
@@ -47,6 +60,7 @@ class Message:
         deliver_at_ms: int = 0,
         ttl_ms: int = -1,
         hostile: bool = False,
+        chunked: ChunkedMessage | None = None,
     ) -> None:
         self.number = number
         self.topic = topic
@@ -59,6 +73,10 @@ class Message:
         self.ttl_ms = ttl_ms
         #: Whether a broker may refuse it, set it aside, or find that it cannot be read.
         self.hostile = hostile
+        #: What it is a chunk of.
+        self.chunked = chunked
+        if chunked is not None:
+            chunked.chunks.append(self)
         self.times_sent = 0
         self.wall_ms = self.passed_ms = 0
         #: The earliest time that the broker may have taken it for when the message came.
@@ -83,6 +101,8 @@ class Message:
         where = ",".join(f"{ledger & 0xFFFFFF}:{entry}" for ledger, entry in sorted(self.positions)) or "?"
         said = [f"x{self.count}"] if self.count > 1 else []
         said += ["delayed"] if self.deliver_at_ms else []
+        if self.chunked is not None:
+            said.append(f"chunk {self.chunked.chunks.index(self)} of {self.chunked.count}")
         said += [f"ttl {self.ttl_ms}"] if self.ttl_ms >= 0 else []
         return " ".join([f"#{self.number}@{where}", *said])
 
@@ -240,61 +260,7 @@ class Ledger:
         if other is not message:
             raise Violation("place taken twice", f"{position} is {other!r} and {message!r}")
         message.positions.add(position)
-        if len(message.positions) > (1 if message.topic.deduplicated else max(1, message.times_sent)):
+        # Of a chunked message the last chunk is the one that is known by its sequence id.
+        once = message.topic.deduplicated and (message.chunked is None or message.chunked.completed_by(message))
+        if len(message.positions) > (1 if once else max(1, message.times_sent)):
             raise Violation("duplicate", f"{message!r} was sent {message.times_sent} times, in {message.topic.name}")
-
-
-def check_delivery(
-    consumer: ConsumerModel, message: Message, position: Position, bits: int, now_ms: int
-) -> ConsumerModel | None:
-    """Check one delivery; return who else seems to hold the message, to be asked again in a moment.
-
-    Raises :class:`Violation`.
-    """
-    subscription = consumer.subscription
-    where = f"{message!r} to consumer {consumer.number} of {subscription!r}"
-    if message.topic is not subscription.topic:
-        raise Violation("foreign message", f"{where}, published to {message.topic.name}")
-    if subscription.unknown or consumer.compacted:
-        return None
-    # Sent again after a crash it may be there twice: the other one is not acknowledged.
-    if len(message.positions) <= 1 and bits & subscription.settled_bits(message):
-        raise Violation("acknowledged message came back", f"{where}, bits {bits:b}")
-    _check_order(consumer, message, position, now_ms, where)
-    holder = None
-    for other in subscription.consumers:
-        if other is not consumer and message.number in other.hand and message.number not in other.given_back:
-            holder = other
-    return holder
-
-
-def _check_order(consumer: ConsumerModel, message: Message, position: Position, now_ms: int, where: str) -> None:
-    subscription = consumer.subscription
-    if consumer.kind == SHARED:
-        return
-    if consumer.kind in (EXCLUSIVE, FAILOVER):
-        if message.may_have_expired:
-            moment, before = consumer.last_released
-            if moment == now_ms and position <= before:
-                raise Violation("order", f"{where} after {before}: withheld and released in disorder")
-            consumer.last_released = (now_ms, position)
-        else:
-            if position <= consumer.last and message.number not in consumer.given_back:
-                raise Violation("order", f"{where} after {consumer.last}")
-            consumer.last = max(consumer.last, position)
-    if not subscription.durable or message.may_have_expired or message.hostile:
-        return
-    for earlier in subscription.topic.messages:
-        if (
-            earlier is not message
-            and earlier.receipted
-            and (consumer.kind != KEY_SHARED or earlier.key == message.key is not None)
-            and not earlier.deliver_at_ms
-            and not message.deliver_at_ms
-            and earlier.number not in consumer.hand
-            and earlier.number not in consumer.given_back
-            and earlier.positions
-            and max(earlier.positions) < position
-            and subscription.owes(earlier)
-        ):
-            raise Violation("order", f"{where} before {earlier!r}, which is not acknowledged and not in its hands")

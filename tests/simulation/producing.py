@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from . import entries
 from .action import Action
-from .model import TopicModel
+from .model import Message, TopicModel
+from .wire_frames import entry_frame
 
 if TYPE_CHECKING:
     from .client import SimulatedClient
@@ -34,6 +35,26 @@ def publish(world: World, client: SimulatedClient, topic: TopicModel, rng: rando
         producer.next_sequence += message.count
         world.messages.add(message)
         client.produce(producer, message)
+
+
+def publish_plain(
+    world: World, client: SimulatedClient, topic: TopicModel, rng: random.Random, count: int, size: int
+) -> list[Message]:
+    """Send so many messages of ``size`` bytes and with a key, one by one; return them."""
+    producer = client.open_producer(topic)
+    sent = []
+    for _ in range(count):
+        number = len(world.messages.messages) + 1
+        key = rng.choice(entries.KEYS)
+        metadata = entries.metadata_of(number, producer.name, producer.next_sequence, world.machine.clock.now_ms())
+        metadata.partition_key = key
+        frame = entry_frame(metadata.SerializeToString(), bytes(size))
+        message = Message(number, topic, frame, producer.next_sequence, key=key)
+        producer.next_sequence += 1
+        world.messages.add(message)
+        client.produce(producer, message)
+        sent.append(message)
+    return sent
 
 
 ACTIONS: dict[str, Action] = {

@@ -12,10 +12,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
 
-from . import acknowledging, administration, connections, consuming, damage, expectations, hostile, producing
+from . import acknowledging, administration, consuming, damage, expectations, hostile, producing
 from .action import Action
 from .disk import Crashed
 from .model import EXCLUSIVE, SHARED, ConsumerModel, TopicModel, Violation
@@ -32,9 +31,6 @@ CLOGGED = (UNREACHABLE, _LETTERS)
 #: What segments may take beside what is live (bytes): the open one, one that leaves, and copies.
 _BURST_BYTES = 256 * 1024
 _BURSTS = 60
-#: What may wait for a client that does not read, beside what its kernel takes (bytes): some write limits.
-_UNREAD_BYTES = 6 * 32 * 1024
-_REQUESTS = 2000
 #: Nothing expires, waits, is trimmed or held back.
 _KEEP = Policies(
     message_ttl_ms=-1,
@@ -49,7 +45,7 @@ _HOUR_MS = 3_600_000
 def trim_race(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
     """Acks without receipt, trimmed at once, a record of the topic written, and a kill before the acks' own flush."""
     topic = world.topic(10 + number)
-    consumer = _consume(world, client, topic, SHARED, 1000)
+    consumer = consuming.own_consumer(world, client, topic, SHARED, 1000)
     if consumer is None:
         return
     administration.set_policies(world, topic, Policies(retention=Retention(0, 0)))
@@ -68,7 +64,7 @@ def trim_race(world: World, client: SimulatedClient, number: int, rng: random.Ra
 def withhold(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
     """Messages expire, cannot go to the dead-letter topic, and live on with the next policies: in order."""
     topic = world.topic(20 + number)
-    consumer = _consume(world, client, topic, EXCLUSIVE, 0)
+    consumer = consuming.own_consumer(world, client, topic, EXCLUSIVE, 0)
     if consumer is None:
         return
     administration.set_policies(world, topic, Policies(message_ttl_ms=300, dead_letter_topic=UNREACHABLE))
@@ -88,8 +84,8 @@ def small_letters(world: World, client: SimulatedClient, number: int, rng: rando
         letters = world.topics[_LETTERS] = TopicModel(_LETTERS)
         letters.dead_letters = True
     crashes = world.crashes
-    audit = _consume(world, client, letters, SHARED, 100_000)
-    consumer = _consume(world, client, topic, SHARED, 0)
+    audit = consuming.own_consumer(world, client, letters, SHARED, 100_000)
+    consumer = consuming.own_consumer(world, client, topic, SHARED, 0)
     if audit is None or consumer is None:
         return
     administration.set_policies(world, letters, Policies(backlog_quota_size=BacklogQuota(2000, "producer_exception")))
@@ -116,7 +112,7 @@ def small_letters(world: World, client: SimulatedClient, number: int, rng: rando
 def bursts(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
     """A queue that fills and is drained every second, for a minute. The segments must not grow meanwhile."""
     topic = world.topic(40 + number)
-    consumer = _consume(world, client, topic, SHARED, 100_000)
+    consumer = consuming.own_consumer(world, client, topic, SHARED, 100_000)
     if consumer is None:
         return
     # Without delays, and as much at a time as there is: what waits would keep all behind it.
@@ -146,7 +142,7 @@ def bursts(world: World, client: SimulatedClient, number: int, rng: random.Rando
 def clock_steps(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
     """The wall clock is set, back or ahead and back, while messages come that expire soon. They must expire soon."""
     topic = world.topic(50 + number)
-    if _consume(world, client, topic, SHARED, 0) is None:
+    if consuming.own_consumer(world, client, topic, SHARED, 0) is None:
         return
     administration.set_policies(world, topic, Policies(message_ttl_ms=1000))
     clock = world.machine.clock
@@ -172,7 +168,7 @@ def clock_steps(world: World, client: SimulatedClient, number: int, rng: random.
 def poisoned_expiry(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
     """Entries that cannot be read are among those that expire. The others must expire all the same."""
     topic = world.topic(60 + number)
-    if _consume(world, client, topic, SHARED, 0) is None:
+    if consuming.own_consumer(world, client, topic, SHARED, 0) is None:
         return
     for _ in range(3):
         hostile.smuggle(world, topic, rng)
@@ -182,30 +178,6 @@ def poisoned_expiry(world: World, client: SimulatedClient, number: int, rng: ran
         world, topic, Policies(message_ttl_ms=300, dead_letter_topic=rng.choice([None, _LETTERS]))
     )
     world.advance(2000)
-
-
-def unread_answers(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
-    """A client asks and asks and reads no answer. What waits for it must be bounded."""
-    if not client.connect() or client.connection is None:
-        return
-    world.advance(50)
-    connection = client.connection
-    if connection.lost:
-        return
-    connection.reads = False
-    for _ in range(_REQUESTS):
-        command = wire.BaseCommand(type=wire.BaseCommand.GET_TOPICS_OF_NAMESPACE)
-        command.getTopicsOfNamespace.request_id = client.next_id()
-        command.getTopicsOfNamespace.namespace = "public/default"
-        client.send(command)
-    world.advance(100)
-    if connection.most_unread > _UNREAD_BYTES:
-        raise Violation("answers wait without limit", f"{connection.most_unread} bytes for client {client.number}")
-    if rng.random() < 0.5:
-        # Its machine is gone, and what waits for it will never be read.
-        connections.do_go_silent(world, client, number, rng)
-    else:
-        client.read_on()
 
 
 def raising(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
@@ -229,7 +201,7 @@ def raising(world: World, client: SimulatedClient, number: int, rng: random.Rand
 def lost_entries(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
     """Of what a consumer still has to read a bit flips, or its segment is lost. The rest comes, and all is settled."""
     topic, other = world.topic(70 + number), world.topic(80 + number)
-    if _consume(world, client, topic, SHARED, 0) is None or (stored := world.stored(topic)) is None:
+    if consuming.own_consumer(world, client, topic, SHARED, 0) is None or (stored := world.stored(topic)) is None:
         return
     administration.set_policies(world, topic, _KEEP)
     producing.publish(world, client, topic, rng, 12)
@@ -262,7 +234,7 @@ def lost_entries(world: World, client: SimulatedClient, number: int, rng: random
 
 def _read_around(world: World, client: SimulatedClient, topic: TopicModel, rng: random.Random) -> None:
     """Read and acknowledge a topic that has lost entries: what is readable is delivered, what is not is settled."""
-    consumer = _consume(world, client, topic, SHARED, 100_000)
+    consumer = consuming.own_consumer(world, client, topic, SHARED, 100_000)
     stored = world.stored(topic)
     if consumer is None or stored is None or stored.policies != _KEEP:
         return
@@ -286,7 +258,7 @@ def _read_around(world: World, client: SimulatedClient, topic: TopicModel, rng: 
 def failed_reservation(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
     """The metadata fails just when ledger ids are reserved, and a crash follows. No id may be given out twice."""
     before, after = world.topic(90 + number), world.topic(100 + number)
-    if _consume(world, client, before, SHARED, 1000) is None:
+    if consuming.own_consumer(world, client, before, SHARED, 1000) is None:
         return
     client.open_producer(before)
     store = world.store
@@ -302,7 +274,7 @@ def failed_reservation(world: World, client: SimulatedClient, number: int, rng: 
             return
         producing.publish(world, client, topic, rng, 2)
         world.advance(300)
-    _consume(world, client, before, SHARED, 1000)
+    consuming.own_consumer(world, client, before, SHARED, 1000)
 
 
 SITUATIONS: dict[str, Action] = {
@@ -312,20 +284,10 @@ SITUATIONS: dict[str, Action] = {
     "bursts": bursts,
     "clock_steps": clock_steps,
     "poisoned_expiry": poisoned_expiry,
-    "unread_answers": unread_answers,
     "raising": raising,
     "lost_entries": lost_entries,
     "failed_reservation": failed_reservation,
 }
-
-
-def _consume(world: World, client: SimulatedClient, topic: TopicModel, kind: int, permits: int) -> ConsumerModel | None:
-    """Return a new consumer of a subscription of the situation's own, None if it does not come about."""
-    if not client.connect():
-        return None
-    consumer = consuming.subscribe(world, client, topic, f"of-{client.number}", kind, permits)
-    world.advance(150)
-    return consumer if consumer.open and not consumer.closed else None
 
 
 def _acknowledge(world: World, client: SimulatedClient, consumer: ConsumerModel, count: int) -> None:

@@ -47,7 +47,7 @@ def test_another_process_replays_the_same_run() -> None:
 
 def test_histories_meet_every_kind_of_trouble() -> None:
     kinds = {operation.kind for seed in range(SEEDS) for operation in generate(seed, LENGTH)}
-    assert kinds == ACTIONS.keys() - {"flip_bit", "lose_segment", "lose_metadata"}
+    assert kinds == ACTIONS.keys() - {"flip_bit", "lose_segment"}
 
 
 def test_a_failing_history_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:

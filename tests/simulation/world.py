@@ -16,6 +16,7 @@ from heliograph_broker.storage.store import LedgerStore
 from . import (
     acknowledging,
     administration,
+    chunking,
     connections,
     consuming,
     damage,
@@ -24,6 +25,7 @@ from . import (
     faults,
     hostile,
     producing,
+    slow_clients,
 )
 from .action import Action
 from .client import SimulatedClient
@@ -45,6 +47,8 @@ from .situations import SITUATIONS
 #: What each kind of operation does.
 ACTIONS: dict[str, Action] = {
     **producing.ACTIONS,
+    **chunking.ACTIONS,
+    **slow_clients.ACTIONS,
     **consuming.ACTIONS,
     **acknowledging.ACTIONS,
     **administration.ACTIONS,

@@ -14,12 +14,8 @@ class Patch(NamedTuple):
 
 
 class Defect(NamedTuple):
-    """``number`` is how the table of docs/simulation.md calls it, ``what`` says it in words.
-
-    ``troubles`` are needed beside those every run may meet.
-    """
+    """``number`` is how the table of docs/simulation.md calls it, ``what`` says it in words."""
 
     number: str
     what: str
     patches: tuple[Patch, ...]
-    troubles: tuple[str, ...] = ()

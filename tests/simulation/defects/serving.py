@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from heliograph_broker.messaging import broker
+from heliograph_broker.messaging.chunks import ChunkedMessages
 from heliograph_broker.messaging.dispatch_single import SingleActiveDispatcher
 from heliograph_broker.messaging.subscription import Subscription
-from heliograph_broker.server import connection
+from heliograph_broker.server import connection, consumer_commands
 from heliograph_broker.server.connection import Connection
 from heliograph_broker.server.receive_buffer import ReceiveBuffer, SharedBuffer
 from heliograph_broker.server.session import Session
@@ -31,6 +32,30 @@ _hold = Connection.hold
 def _hold_for_others(self: Any, reason: object, ms: int | None = None) -> None:
     if reason is not connection._UNREAD:
         _hold(self, reason, ms)
+
+
+def _take_writes(self: Any) -> None:
+    """``writable`` stays set."""
+
+
+_handled = ReceiveBuffer.handled
+
+
+def _allocate_announced(self: Any, count: int, frame_bytes: int) -> None:
+    _handled(self, count, frame_bytes)
+    if frame_bytes > len(self._shared.view) and self._large is None:
+        rest = bytes(self.rest())
+        self.clear()
+        self._large = bytearray(frame_bytes)
+        self._large[: len(rest)] = rest
+        self._end, self._frame_bytes = len(rest), frame_bytes
+
+
+def _shift_words(ack_set: Any) -> int | None:
+    bits = 0
+    for index, word in enumerate(ack_set):
+        bits |= (word & ((1 << 64) - 1)) << (64 * index)
+    return bits if ack_set else None
 
 
 # 11: the wall clock drives everything
@@ -100,6 +125,24 @@ DEFECTS = {
         "answers that are not read are collected without limit",
         (Patch(Connection, "hold", _hold_for_others),),
     ),
+    "unread-messages": Defect(
+        "10",
+        "messages go out to a client that does not read",
+        (Patch(Connection, "pause_writing", _take_writes),),
+    ),
+    "announced-frames": Defect(
+        "10",
+        "a frame that is announced gets its buffer at once, before CONNECT too",
+        (
+            Patch(ReceiveBuffer, "handled", _allocate_announced),
+            Patch(Connection, "_check_frame_size", lambda self, total: 5 << 20),
+        ),
+    ),
+    "long-ack-sets": Defect(
+        "10",
+        "an ack_set of any length is taken, at a cost that grows with its square",
+        (Patch(consumer_commands, "remaining_of", _shift_words),),
+    ),
     "wall-clock": Defect(
         "11",
         "the wall clock drives flushes, looks and retries",
@@ -114,6 +157,11 @@ DEFECTS = {
         "order",
         "Exclusive and Failover deliver what was withheld and released last first",
         (Patch(SingleActiveDispatcher, "next_replayed", _last_first),),
+    ),
+    "chunks-apart": Defect(
+        "chunks",
+        "chunks of a message go to whoever is next",
+        (Patch(ChunkedMessages, "assign", lambda self, entry, consumer: consumer),),
     ),
     "take-over": Defect(
         "take-over",

@@ -176,7 +176,6 @@ DEFECTS = {
             Patch(store, "_identify", _take_any_identity),
             Patch(LedgerStore, "retain_ledgers", _retain_known_only),
         ),
-        ("metadata",),
     ),
     "nothing-reclaimed": Defect(
         "6",
