@@ -43,6 +43,7 @@ class QuotaState:
         "_floor",
         "_held",
         "_held_names",
+        "_letters",
         "_refused_bytes",
         "_topic",
         "active",
@@ -79,6 +80,8 @@ class QuotaState:
         self._refused_bytes = 0
         self._held: list[Resume] = []
         self._held_names: set[str] = set()
+        #: Subscriptions whose dead letters were refused: what tells them that there is room, and for how many bytes.
+        self._letters: dict[object, tuple[Resume, int]] = {}
         self._evicting: set[LogSubscription] = set()
         self._after_expiry: set[LogSubscription] = set()
 
@@ -133,6 +136,11 @@ class QuotaState:
         producer.topic.producer_registry.remove(producer)
         producer.sink.send_close_producer(producer)
         return False
+
+    def never_admits(self, size: int) -> bool:
+        """Whether an entry of ``size`` bytes would be refused even if nothing else were in the backlog."""
+        refuses = self.size_limit >= 0 and self.size_action != EVICT
+        return refuses and size > self.size_limit and self._topic.slowest_acked_bytes() is not None
 
     def _refusing_action(self, size: int, now_ms: int) -> str | None:
         topic = self._topic
@@ -193,14 +201,25 @@ class QuotaState:
         if resume in self._held:
             self._held.remove(resume)
 
+    def hold_letters(self, subscription: object, resume: Resume, size: int) -> None:
+        """As :meth:`hold` for the dead letters of a subscription, the smallest of which refused has ``size`` bytes."""
+        held = self._letters.get(subscription)
+        self._letters[subscription] = (resume, size if held is None else min(size, held[1]))
+
     def release(self) -> None:
-        """Let held producers go on if there is room for what was refused last."""
-        if self._held and not (
+        """Let held producers, and refused dead letters, go on if there is room for what was refused last."""
+        if (self._held or self._letters) and not (
             (self.size_action != EVICT and self.size_exceeded) or (self.age_action != EVICT and self.age_exceeded)
         ):
             self._refused_bytes = 0
             held, self._held = self._held, []
             self._held_names.clear()
+            letters, self._letters = self._letters, {}
+            for subscription, (resume, size) in letters.items():
+                if self.never_admits(size):
+                    self._letters[subscription] = (resume, size)
+                else:
+                    held.append(resume)
             for resume in held:
                 resume()
 

@@ -1,8 +1,9 @@
 """Expired messages on their way to the dead-letter topic, with headers that say what happened to them.
 
 A copy is durable before its original is acknowledged, one by one, so a crash can double a dead letter and never lose
-one, and a refusal doubles none. Every message of a batch is a letter of its own. A message that died in the target
-before is dropped: the loop ends there.
+one, and a refusal doubles none. A letter that is refused by itself, as one that is larger than the target's backlog
+quota, holds up no other; a topic that takes nothing is asked once in a run. Every message of a batch is a letter of its
+own. A message that died in the target before is dropped: the loop ends there.
 """
 
 from __future__ import annotations
@@ -51,8 +52,10 @@ HEADERS = (REASON, TOPIC, SUBSCRIPTION, TIME, COUNT, MESSAGE_ID, TOPICS, ORIGINA
 
 #: Told the entry and the messages of it (bits of batch indexes) that are done with.
 Settle = Callable[["Entry", int], None]
-#: Told, at the end, why the rest could not be stored.
-Ended = Callable[[str | None], None]
+#: Told, at the end, why not all could be stored, and whether the target takes nothing now.
+Ended = Callable[[str | None, bool], None]
+#: Answers to a publish that say something of the letter; any other says something of the topic.
+_OF_ONE_LETTER = (wire.NotAllowedError,)
 
 
 class _Letter(NamedTuple):
@@ -89,9 +92,11 @@ class DeadLetters(LetterBox):
         self._producers: dict[str, Producer] = {}
         #: by producer id: what waits for its receipt, in order
         self._waiting: dict[int, deque[tuple[_Flight, _Letter]]] = {}
+        self._topic_names: dict[int, str] = {}
         self._name = f"{broker.config.cluster_name}-dead-letters-{broker.rng.getrandbits(32):08x}"
         self._sequence = 0
         self._publishing = False
+        self._publishing_bytes = 0
 
     def forward(
         self,
@@ -102,12 +107,12 @@ class DeadLetters(LetterBox):
         settle: Settle,
         ended: Ended,
     ) -> None:
-        """Publish the messages ``expiring`` names (entry, bits of batch indexes), up to the first that is refused.
+        """Publish the messages ``expiring`` names (entry, bits of batch indexes) as far as ``target`` takes them.
 
         ``settle`` is called for each one that is durable in ``target``, or must not go there again. ``ended`` follows
         when nothing is under way any more, with the reason if the others could not be stored.
         """
-        flight = _Flight(subscription, settle, ended)
+        flight = _Flight(self._broker, target, subscription, settle, ended)
         for entry, bits in expiring:
             try:
                 letters = self._letters(target, subscription, entry, bits, now_ms)
@@ -116,7 +121,7 @@ class DeadLetters(LetterBox):
                 continue
             for letter in letters:
                 self._send(target, flight, letter, now_ms)
-                if flight.error is not None:
+                if flight.takes_nothing:
                     flight.published()
                     return
         flight.published()
@@ -126,9 +131,7 @@ class DeadLetters(LetterBox):
             flight.subscription.dead_letter_loops += 1
             flight.settle(letter.entry, letter.bits)
             return
-        error = self._publish(target, letter, now_ms, flight)
-        if error is not None:
-            flight.refused(error)
+        self._publish(target, letter, now_ms, flight)
 
     def _letters(
         self, target: str, subscription: LogSubscription, entry: Entry, bits: int, now_ms: int
@@ -150,8 +153,8 @@ class DeadLetters(LetterBox):
                 log.debug("batch is dead-lettered unopened", topic=str(subscription.topic.name), reason=str(error))
         return [_Letter(entry, bits, metadata, payload, position)]
 
-    def _publish(self, target: str, letter: _Letter, now_ms: int, flight: _Flight) -> str | None:
-        """Publish one letter; return why that was not even tried."""
+    def _publish(self, target: str, letter: _Letter, now_ms: int, flight: _Flight) -> None:
+        """Publish one letter, unless its topic has refused one before it as it would any other."""
         metadata = letter.metadata
         try:
             name = TopicName.parse(target)
@@ -159,35 +162,46 @@ class DeadLetters(LetterBox):
             if partitions:
                 spread = sticky_hash(metadata) or self._sequence
                 name = name.with_partition(spread % partitions)
+            if str(name) in flight.closed:
+                return
             topic = self._broker.topics.get(str(name))
             if topic is None:
                 topic = self._broker.create_topic(name)
         except (BrokerError, InvalidName) as error:
-            return f"dead-letter topic {target}: {error}"
+            flight.refused(f"dead-letter topic {target}: {error}", target)
+            return
         producer = self._producers.get(str(name))
         if producer is None or producer.topic is not topic:
             producer = Producer(topic, self, len(self._waiting), self._name, connected_ms=now_ms)
             self._producers[str(name)] = producer
             self._waiting[producer.producer_id] = deque()
+            self._topic_names[producer.producer_id] = str(name)
         self._sequence += 1
         metadata.producer_name = self._name
         metadata.publish_time = now_ms
         metadata.sequence_id = self._sequence
         frame = build_frame(metadata, letter.payload)
+        never = topic.never_fits(len(frame))
+        if never is not None:
+            # Not asked: the quota would expect a client to come back with it.
+            flight.refused(never)
+            topic.wait_for_room(flight.subscription, flight.subscription.letters_have_room, len(frame))
+            return
+        self._publishing_bytes = len(frame)
         waiting = self._waiting[producer.producer_id]
         waiting.append((flight, letter))
         flight.under_way += 1
         self._publishing = True
         try:
             topic.publish(producer, self._sequence, 0, metadata.num_messages_in_batch, metadata, frame)
-        except Exception:
+        except Exception as error:
             # The topic has taken nothing: no receipt will come.
+            log.exception("a dead letter could not be published", topic=str(name), message=letter.message_id)
             waiting.pop()
             flight.under_way -= 1
-            raise
+            flight.refused(first_line(error))
         finally:
             self._publishing = False
-        return None
 
     # -- producer's sink -------------------------------------------------------------------------------------
 
@@ -205,7 +219,8 @@ class DeadLetters(LetterBox):
         waiting = self._waiting[producer_id]
         flight, _ = waiting.pop() if self._publishing else waiting.popleft()
         flight.under_way -= 1
-        flight.refused(f"the dead-letter topic refused it: {message}")
+        error = f"the dead-letter topic refused it: {message}"
+        flight.refused(error, None if server_error in _OF_ONE_LETTER else self._topic_names[producer_id])
         flight.settled()
 
     def hold_publishing(self, reason: object, ms: int) -> None:
@@ -222,19 +237,28 @@ class DeadLetters(LetterBox):
         if self._publishing:
             flight, _ = self._waiting[producer.producer_id].pop()
             flight.under_way -= 1
-            flight.refused(f"the dead-letter topic {producer.topic.name} is over its backlog quota")
+            name = str(producer.topic.name)
+            flight.refused(f"the dead-letter topic {name} is over its backlog quota", name)
+            waiter = flight.subscription
+            producer.topic.wait_for_room(waiter, waiter.letters_have_room, self._publishing_bytes)
 
 
 class _Flight:
     """The letters of one run, some of them on their way to the disk."""
 
-    __slots__ = ("_ended", "_published", "error", "settle", "subscription", "under_way")
+    __slots__ = ("_broker", "_ended", "_published", "_target", "closed", "error", "settle", "subscription", "under_way")
 
-    def __init__(self, subscription: LogSubscription, settle: Settle, ended: Ended) -> None:
+    def __init__(
+        self, broker: LetterTopics, target: str, subscription: LogSubscription, settle: Settle, ended: Ended
+    ) -> None:
+        self._broker = broker
+        self._target = target
+        #: Topics (the target or partitions of it) that refused a letter as they would any other.
+        self.closed: set[str] = set()
         self.subscription = subscription
         self.settle = settle
         self._ended = ended
-        #: Why the first letter that was refused was refused: nothing is published after it.
+        #: Why the first letter that was refused was refused.
         self.error: str | None = None
         #: Letters whose receipts have not come yet, and whether there will be more.
         self.under_way = 0
@@ -249,10 +273,25 @@ class _Flight:
         except Exception as error:
             self.refused(first_line(error))
 
-    def refused(self, error: str) -> None:
+    def refused(self, error: str, topic: str | None = None) -> None:
+        """A letter is not stored. With ``topic``, that topic takes no others either."""
         self.subscription.dead_letter_failures += 1
         if self.error is None:
             self.error = error
+        if topic is not None:
+            self.closed.add(topic)
+
+    @property
+    def takes_nothing(self) -> bool:
+        """Whether the target, or each partition of it, has refused all letters."""
+        if not self.closed:
+            return False
+        try:
+            name = TopicName.parse(self._target)
+            partitions = self._broker.partitions_of(name)
+        except InvalidName:
+            return True
+        return not partitions or self._target in self.closed or len(self.closed) >= partitions
 
     def published(self) -> None:
         """No more letters come."""
@@ -263,7 +302,7 @@ class _Flight:
         """Some letters came to their end: see whether all have."""
         if self._published and not self.under_way:
             self._published = False
-            self._ended(self.error)
+            self._ended(self.error, self.takes_nothing)
         elif not self.subscription.closed:
             self.subscription.persist_cursor(None)
 

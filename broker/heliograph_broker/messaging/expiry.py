@@ -18,7 +18,7 @@ from heliograph_broker.protocol.frames import EntryError
 
 from .damaged import received_from
 from .entry_expiry import base_ms, expired_messages, has_zero_ttl, is_expired, zero_ttl_messages
-from .errors import BrokerError
+from .errors import BrokerError, NotAllowed
 from .expiry_run import ExpiryRun, RunOwner
 from .retention import first_received_after
 from .skipping import skip_entry
@@ -33,10 +33,16 @@ log = structlog.get_logger(__name__)
 
 #: The duty that :mod:`.containment` suspends when expiry raises.
 EXPIRE = "expire"
-#: A run that could not read entries or store dead letters is tried again after this pause.
+#: The duty that is suspended while dead letters are refused.
+STORE_LETTERS = "store letters"
+#: A run that could not read entries is tried again after this pause.
 RETRY_MS = 1000
 #: Ticks release delayed entries: an entry counts as due just now for this long after its time.
 _DELAY_GRAIN_MS = 500
+
+
+class LettersRefused(NotAllowed):
+    """A dead-letter topic does not take a letter."""
 
 
 class Expiry(RunOwner):
@@ -44,8 +50,11 @@ class Expiry(RunOwner):
 
     __slots__ = (
         "_delayed_until",
+        "_has_room",
         "_own_until",
+        "_refused",
         "_regular_from",
+        "_retried",
         "_retry_ms",
         "_unsent",
         "_waiting",
@@ -67,6 +76,12 @@ class Expiry(RunOwner):
         self._unsent: dict[int, int] = {}
         #: Entries that the dispatcher skipped as expired and will not read again by itself.
         self._withheld = BitMap64()
+        #: Entries whose dead letters were refused: no run includes them before the pause of STORE_LETTERS is over.
+        self._refused = BitMap64()
+        #: Those of them that the run under way, or the last one, tried again.
+        self._retried = BitMap64()
+        #: Whether the dead-letter topic got room during the run that is under way.
+        self._has_room = False
         #: Runs that an operator asked for while another one was under way.
         self._waiting: deque[ExpiryRun] = deque()
         #: No run starts before then (monotonic ms).
@@ -84,6 +99,11 @@ class Expiry(RunOwner):
         if self._withheld:
             withheld, self._withheld = self._withheld, BitMap64()
             self.subscription.offer_again(withheld)
+        if self._refused:
+            # Perhaps to another topic, or not at all any more.
+            self.returned |= self._refused
+            self._refused.clear()
+            self.subscription.topic.host.containment.succeeded(self.subscription, STORE_LETTERS)
 
     def give_back(self, offset: int) -> None:
         """A delivery ended without an ack (nack, disconnect): the message keeps its expiry, past for a TTL of 0."""
@@ -169,7 +189,7 @@ class Expiry(RunOwner):
             own = topic.timed.by_own_expiry.next_after(self._own_until)
             if own is not None:
                 due.append(own)
-        if self.returned:
+        if self.returned or self._may_retry():
             due.append(now_ms)
         return min(due) if due else None
 
@@ -182,10 +202,13 @@ class Expiry(RunOwner):
         topic = subscription.topic
         if self.running or not subscription.durable:
             return
-        if topic.ttl_ms < 0 and not topic.timed.own and not self.returned:
+        if topic.ttl_ms < 0 and not topic.timed.own and not self.returned and not self._may_retry():
             return
         if self._retry_ms > monotonic_ms(topic.host.clock):
             return
+        if self._may_retry():
+            self.returned |= self._refused
+            self._retried, self._refused = self._refused, BitMap64()
         returned = self.returned.copy()
         try:
             self._run(now_ms)
@@ -195,6 +218,11 @@ class Expiry(RunOwner):
             self.running = False
             self.restart()
             raise
+
+    def _may_retry(self) -> bool:
+        """Whether refused dead letters may be tried again now."""
+        subscription = self.subscription
+        return bool(self._refused) and not subscription.topic.host.containment.holds(subscription, STORE_LETTERS)
 
     def _run(self, now_ms: int) -> None:
         subscription = self.subscription
@@ -232,6 +260,7 @@ class Expiry(RunOwner):
             reached.add_range(first, point)
             # Not taken from ``due``: what was given back expires although it is a delayed one.
             due |= reached - waiting
+        due -= self._refused
         ExpiryRun(self, due, now_ms, forced=False, done=None).start()
 
     def force(self, offsets: BitMap64, now_ms: int, done: Done) -> None:
@@ -283,10 +312,48 @@ class Expiry(RunOwner):
             subscription.acknowledge_entry(entry.offset, entry.messages, len(entry.frame), remaining or None)
             if not remaining:
                 self.lent.discard(entry.offset)
+                self._withheld.discard(entry.offset)
             unsent = self._unsent.pop(entry.offset, 0) & ~bits
             if unsent:
                 self._unsent[entry.offset] = unsent
         subscription.count_expired(subscription.cursor.acked_messages - before)
+
+    def letters_ended(self, refused: BitMap64, error: str | None, *, forced: bool) -> None:
+        """The run is over; ``error`` says why dead letters of the entries ``refused`` were not stored.
+
+        They stay, withheld from consumers, and are tried again after pauses that grow until one of them is stored.
+        """
+        subscription = self.subscription
+        topic = subscription.topic
+        containment = topic.host.containment
+        if forced:
+            # What has not expired by itself is not tried again, and what has joins the others with the next run.
+            self.returned |= refused
+            if refused:
+                topic.check_soon()
+            return
+        retried, self._retried = self._retried, BitMap64()
+        has_room, self._has_room = self._has_room, False
+        if error is not None and refused:
+            self._refused |= refused
+            if has_room:
+                self.letters_have_room()
+                return
+            if retried - refused:
+                containment.succeeded(subscription, STORE_LETTERS)
+            if not containment.holds(subscription, STORE_LETTERS):
+                containment.failed(subscription, STORE_LETTERS, LettersRefused(error), topic.check_soon)
+        elif not self._refused and containment.suspended:
+            containment.succeeded(subscription, STORE_LETTERS)
+
+    def letters_have_room(self) -> None:
+        """The dead-letter topic, which was over its quota, has room again: try at once."""
+        if self.running:
+            self._has_room = True
+        elif self._refused and not self.subscription.closed:
+            topic = self.subscription.topic
+            topic.host.containment.succeeded(self.subscription, STORE_LETTERS)
+            topic.check_soon()
 
     def retry_later(self, due: BitMap64, error: str) -> None:
         """The run could not settle ``due``: try it again after :data:`RETRY_MS`. No consumer gets it meanwhile."""

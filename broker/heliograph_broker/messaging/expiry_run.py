@@ -54,6 +54,10 @@ class RunOwner:
         """Acknowledge and count the given messages (a bit for each) of each entry."""
         raise NotImplementedError
 
+    def letters_ended(self, refused: BitMap64, error: str | None, *, forced: bool) -> None:
+        """The run is over; ``error`` says why dead letters of the entries ``refused`` were not stored."""
+        raise NotImplementedError
+
     def retry_later(self, due: BitMap64, error: str) -> None:
         """The run could not settle ``due``: try it again after a pause. No consumer gets it meanwhile."""
         raise NotImplementedError
@@ -66,7 +70,18 @@ class RunOwner:
 class ExpiryRun:
     """Call :meth:`start` once. A subscription has at most one run at a time: ``expiry.running`` says whether."""
 
-    __slots__ = ("_done", "_due", "_expiry", "_forced", "_generation", "_now_ms", "_subscription", "_topic")
+    __slots__ = (
+        "_done",
+        "_due",
+        "_error",
+        "_expiry",
+        "_forced",
+        "_generation",
+        "_now_ms",
+        "_refused",
+        "_subscription",
+        "_topic",
+    )
 
     def __init__(self, expiry: RunOwner, due: BitMap64, now_ms: int, *, forced: bool, done: Done | None) -> None:
         """``due`` is owned by the run; ``forced`` expires its entries whatever their TTL; ``done`` gets the result."""
@@ -77,6 +92,9 @@ class ExpiryRun:
         self._now_ms = now_ms
         self._forced = forced
         self._done = done
+        #: Entries whose dead letters were refused, and why the first one was.
+        self._refused = BitMap64()
+        self._error: str | None = None
         self._generation = self._subscription.generation
 
     def start(self) -> None:
@@ -86,6 +104,7 @@ class ExpiryRun:
             due.remove_range(0, max(subscription.cursor.first_unacked(), topic.first_offset))
             due.difference_update(subscription.cursor.acked)
         if not due or due.min() >= topic.end_offset or not self._is_current():
+            self._expiry.letters_ended(BitMap64(), None, forced=self._forced)
             if self._done is not None:
                 topic.cursor_moved(subscription, self._done)
             return
@@ -139,7 +158,7 @@ class ExpiryRun:
                 continue
             if bits:
                 expiring.append((entry, bits))
-            if self._expiry.forget_withheld(entry.offset) and not bits:
+            elif self._expiry.forget_withheld(entry.offset):
                 self._subscription.offer_again(BitMap64((entry.offset,)))
         self._due.remove_range(0, entries[-1].offset + 1)
         target = self._topic.dead_letter_topic
@@ -161,21 +180,24 @@ class ExpiryRun:
         if self._is_current() and not self._subscription.closed:
             self._expiry.acknowledge([(entry, bits)])
 
-    def _letters_ended(self, expiring: list[tuple[Entry, int]], error: str | None) -> None:
-        """Every copy is durable, or ``error`` says why the rest is not."""
+    def _letters_ended(self, expiring: list[tuple[Entry, int]], error: str | None, takes_nothing: bool) -> None:
+        """Every copy is durable, or ``error`` says why not; the others wait if the target ``takes_nothing`` at all."""
         subscription = self._subscription
         try:
             if not self._is_current() or subscription.closed:
                 self._finished()
-            elif error is None:
-                self._next_chunk()
-            else:
-                self._due.update(
+                return
+            if error is not None:
+                self._error = self._error or error
+                self._refused.update(
                     entry.offset
                     for entry, bits in expiring
                     if subscription.unacked_bits(entry.offset, entry.messages) & bits
                 )
-                self._give_up(error)
+            if takes_nothing:
+                self._refused |= self._due
+                self._due.clear()
+            self._next_chunk()
         except Exception as failure:
             self._abandon(failure)
 
@@ -185,18 +207,25 @@ class ExpiryRun:
 
     def _finished(self) -> None:
         self._expiry.running = False
-        self._subscription.acked(self._done)
+        error = self._error if self._is_current() else None
+        self._expiry.letters_ended(self._refused, error, forced=self._forced)
+        if error is None:
+            self._subscription.acked(self._done)
+        else:
+            self._subscription.acked(None)
+            if self._done is not None:
+                self._done(NotAllowed(f"messages could not expire: {error}"))
         self._topic.expiry_ended(self._subscription)
         self._expiry.run_ended()
 
     def _give_up(self, error: str) -> None:
         """Leave the rest withheld and try again later."""
-        self._expiry.retry_later(self._due, error)
+        self._expiry.retry_later(self._due | self._refused, error)
         self._refuse(error)
 
     def _abandon(self, error: Exception) -> None:
         """This run raised ``error``: suspend the subscription's expiry, which will try the rest again."""
-        self._expiry.suspend(self._due, error)
+        self._expiry.suspend(self._due | self._refused, error)
         self._refuse(first_line(error))
 
     def _refuse(self, error: str) -> None:

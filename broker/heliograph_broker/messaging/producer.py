@@ -9,6 +9,8 @@ from heliograph_broker.protocol import wire_pb2 as wire
 from .errors import ProducerBusy, ProducerFenced
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from heliograph_broker.resources.names import TopicName
 
     from .entry_rules import EntryRules
@@ -79,6 +81,13 @@ class PublishTarget:
     ) -> None:
         """Take an entry; the producer gets its receipt, or a named error."""
         raise NotImplementedError
+
+    def never_fits(self, size: int) -> str | None:
+        """Return why an entry of ``size`` bytes would be refused even if nothing were stored, None if it would not."""
+        return None
+
+    def wait_for_room(self, waiter: object, resume: Callable[[], None], size: int) -> None:
+        """Call ``resume``, once for each ``waiter``, when a backlog quota that refused ``size`` bytes has room."""
 
     def refuse(self, producer: Producer, sequence_id: int, server_error: int, message: str) -> None:
         """Tell a producer that an entry is not stored; what is stored at all has its receipts first."""

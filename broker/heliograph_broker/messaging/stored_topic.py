@@ -33,12 +33,12 @@ class LetterBox:
         expiring: list[tuple[Entry, int]],
         now_ms: int,
         settle: Callable[[Entry, int], None],
-        ended: Callable[[str | None], None],
+        ended: Callable[[str | None, bool], None],
     ) -> None:
-        """Publish the messages ``expiring`` names (entry, bits of batch indexes), up to the first that is refused.
+        """Publish the messages ``expiring`` names (entry, bits of batch indexes) as far as ``target`` takes them.
 
         ``settle`` is called for each one that is durable in ``target``, or must not go there again. ``ended`` follows
-        when nothing is under way any more, with the reason if the others could not be stored.
+        when nothing is under way any more, with the reason if others were refused, and whether all would be now.
         """
         raise NotImplementedError
 

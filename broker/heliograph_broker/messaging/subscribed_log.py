@@ -75,6 +75,10 @@ class LogSubscription(SubscriptionBase):
         """Whether entries of it are expiring now: being read, or on their way to a dead-letter topic."""
         raise NotImplementedError
 
+    def letters_have_room(self) -> None:
+        """The dead-letter topic was over its backlog quota and has room: refused letters are tried again at once."""
+        raise NotImplementedError
+
     def oldest_unacked_receive_ms(self) -> int:
         """Broker receive time (wall-clock ms) of the oldest unacknowledged entry, -1 if there is none."""
         raise NotImplementedError

@@ -116,6 +116,9 @@ class Subscription(DispatchedSubscription):
     def expiring(self) -> bool:
         return self.expiry.running
 
+    def letters_have_room(self) -> None:
+        self.expiry.letters_have_room()
+
     def limit_unacked(self, per_consumer: int, per_subscription: int) -> None:
         """Set how many messages may be unacknowledged (0: any number): with Shared and Key_Shared, as in Pulsar.
 

@@ -44,6 +44,8 @@ from .stored_topic import StoredTopic, StoredTopicHost
 from .subscription import Done, Subscription
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .deduplication import Deduplication
     from .entry_rules import EntryRules
     from .rate_limits import PublishLimit, RateLimit, SubscribeLimit
@@ -253,6 +255,16 @@ class Topic(StoredTopic, PublishTarget):
         self.chunks_below = self._next_offset + 1
         if not known:
             self.records.commit(self)
+
+    def never_fits(self, size: int) -> str | None:
+        if not self.quota.never_admits(size):
+            return None
+        return (
+            f"an entry of {size} bytes does not fit the backlog quota of {self.quota.size_limit} bytes of {self.name}"
+        )
+
+    def wait_for_room(self, waiter: object, resume: Callable[[], None], size: int) -> None:
+        self.quota.hold_letters(waiter, resume, size)
 
     def refuse(self, producer: Producer, sequence_id: int, server_error: int, message: str) -> None:
         """Tell a producer that an entry is not stored, after the receipts of what came before it."""

@@ -38,11 +38,11 @@ def _forward_as_one(
 ) -> None:
     settled: list[tuple[Any, int]] = []
 
-    def end(error: str | None) -> None:
+    def end(error: str | None, takes_nothing: bool) -> None:
         if error is None:
             for entry, bits in settled:
                 settle(entry, bits)
-        ended(error)
+        ended(error, takes_nothing)
 
     _forward(self, target, subscription, expiring, now_ms, lambda entry, bits: settled.append((entry, bits)), end)
 

@@ -1,0 +1,378 @@
+"""A dead letter that is refused stays behind alone: others go on, it is tried again, and everybody can see why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from heliograph_broker.messaging.batches import build_batch, build_frame
+from heliograph_broker.messaging.key_selector import sticky_hash
+from heliograph_broker.messaging.subscription import EXCLUSIVE, SHARED, Subscription
+from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_broker.protocol.frames import parse_entry
+from heliograph_broker.resources.names import TopicName
+from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_broker.storage.entry import Entry
+
+from tests.support.core import Client, Core, make_frame
+
+DEAD = TopicName.parse("persistent://public/default/dead")
+LETTERS = "store letters"
+DYING = Policies(message_ttl_ms=1000, dead_letter_topic=str(DEAD))
+LARGE = b"L" * 5000
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Core]:
+    core = Core(tmp_path / "data")
+    yield core
+    core.close()
+
+
+def _publish(core: Core, topic: Topic, *payloads: bytes, key: str = "k") -> None:
+    producer = next(iter(topic.producers.values()), None) or core.producer(topic)
+    for payload in payloads:
+        core.publish(producer, payload, key=key)
+    core.commit()
+
+
+def _payload(entry: Entry) -> bytes:
+    return entry.frame[parse_entry(entry.frame).payload_offset :]
+
+
+def _stored(topic: Topic) -> list[bytes]:
+    found: list[Entry] = []
+    if topic.end_offset > topic.first_offset:
+        topic.read(topic.first_offset, 1000, 1 << 20, lambda result: found.extend(result))  # type: ignore[arg-type]
+    return [_payload(entry) for entry in found]
+
+
+def _dying(core: Core, name: str = "t") -> tuple[Topic, Subscription]:
+    topic = core.topic(name)
+    core.broker.set_topic_policies(topic.name, DYING)
+    return topic, topic.create_subscription("s")
+
+
+def _small_quota(core: Core) -> Topic:
+    """The dead-letter topic, with a backlog and a quota that a large letter exceeds by itself."""
+    dead = core.topic(str(DEAD))
+    core.broker.set_topic_policies(dead.name, Policies(backlog_quota_size=BacklogQuota(4000, "producer_exception")))
+    dead.create_subscription("audit")
+    return dead
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_letter_that_never_fits_holds_up_no_other(core: Core, at_once: bool) -> None:
+    dead = _small_quota(core)
+    topic, subscription = _dying(core)
+    if at_once:
+        _publish(core, topic, b"a", LARGE, b"b", b"c")
+    else:
+        _publish(core, topic, LARGE)
+        core.advance(3000)
+        _publish(core, topic, b"a")
+        core.advance(1500)
+        _publish(core, topic, b"b", b"c")
+    core.advance(1500)
+    assert _stored(dead) == [b"a", b"b", b"c"]
+    assert (subscription.backlog_messages, subscription.dead_lettered) == (1, 3)
+
+
+def test_of_a_batch_only_the_message_that_never_fits_stays(core: Core) -> None:
+    dead = _small_quota(core)
+    topic, subscription = _dying(core)
+    core.broker.set_topic_policies(topic.name, Policies())
+    singles = [(wire.SingleMessageMetadata(payload_size=len(each)), each) for each in (b"a", LARGE, b"b")]
+    metadata, payload = build_batch(wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), singles)
+    topic.publish(core.producer(topic), 0, 0, 3, metadata, build_frame(metadata, payload))
+    core.commit()
+    core.broker.set_topic_policies(topic.name, DYING)
+    core.advance(2000)
+    assert _stored(dead) == [b"a", b"b"]
+    assert subscription.backlog_messages == 1
+
+
+def test_delivery_of_what_has_not_expired_goes_on(core: Core) -> None:
+    _small_quota(core)
+    topic, subscription = _dying(core)
+    _publish(core, topic, LARGE)
+    core.advance(3000)
+    client = Client()
+    core.consumer(subscription, EXCLUSIVE, client, permits=100)
+    _publish(core, topic, b"alive")
+    assert [_payload(entry) for _, entry, _, _ in client.take()] == [b"alive"]
+
+
+def test_it_is_tried_again_after_growing_pauses_and_the_reason_is_shown(core: Core) -> None:
+    dead = _small_quota(core)
+    topic, subscription = _dying(core)
+    _publish(core, topic, LARGE)
+    core.advance(1000)
+    containment = core.broker.containment
+    pauses: list[int] = []
+    failures: list[int] = []
+    for _ in range(2000):
+        core.advance(100)
+        found = [each for each in containment.of(subscription) if each.duty == LETTERS]
+        assert len(found) == 1
+        assert "does not fit the backlog quota of 4000 bytes" in found[0].reason
+        assert str(dead.name) in found[0].reason
+        if not pauses or pauses[-1] != found[0].pause_ms:
+            pauses.append(found[0].pause_ms)
+        failures.append(subscription.dead_letter_failures)
+    assert pauses == [1000, 2000, 4000, 8000, 16_000, 32_000, 60_000]
+    # Once for each pause, whatever else happens on the topic.
+    assert failures[-1] <= 9
+    # There is room: it goes with the next try, and nothing is suspended any more.
+    core.broker.set_topic_policies(dead.name, Policies())
+    core.advance(61_000)
+    assert _stored(dead) == [LARGE]
+    assert subscription.backlog_messages == 0
+    assert containment.of(subscription) == []
+
+
+def test_others_that_expire_meanwhile_do_not_hurry_it(core: Core) -> None:
+    dead = _small_quota(core)
+    topic, subscription = _dying(core)
+    _publish(core, topic, LARGE)
+    core.advance(1000)
+    for _ in range(60):
+        _publish(core, topic, b"")
+        core.advance(1000)
+        dead.subscription("audit").clear_backlog(lambda error: None)
+    assert subscription.dead_letter_failures <= 8
+    assert subscription.backlog_messages <= 2
+
+
+def test_a_new_policy_of_its_topic_lets_it_be_tried_at_once(core: Core) -> None:
+    _small_quota(core)
+    topic, subscription = _dying(core)
+    _publish(core, topic, LARGE)
+    core.advance(100_000)
+    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=1000))
+    for _ in range(4):
+        core.advance(100)
+    assert subscription.backlog_messages == 0
+    assert core.broker.containment.of(subscription) == []
+
+
+@pytest.mark.parametrize("met", ["before", "after"])
+def test_one_that_lives_longer_after_all_is_delivered_once(core: Core, met: str) -> None:
+    """Its TTL goes while its letter is refused, whether a consumer came before or after the refusal."""
+    _small_quota(core)
+    topic, subscription = _dying(core)
+    client = Client()
+    consumer = core.consumer(subscription, SHARED, client)
+    _publish(core, topic, LARGE, b"a")
+    core.clock.advance_ms(1000)
+    if met == "before":
+        subscription.flow(consumer, 100)
+        core.advance(100)
+    else:
+        core.advance(100)
+        subscription.flow(consumer, 100)
+    core.advance(1000)
+    assert client.take() == []
+    core.broker.set_topic_policies(topic.name, Policies())
+    core.advance(2000)
+    assert [_payload(entry) for _, entry, _, _ in client.take()] == [LARGE]
+
+
+def test_what_is_cleared_or_sought_over_is_no_longer_tried(core: Core) -> None:
+    _small_quota(core)
+    topic, subscription = _dying(core)
+    _publish(core, topic, LARGE)
+    core.advance(2000)
+    subscription.clear_backlog(lambda error: None)
+    core.commit()
+    core.advance(120_000)
+    assert core.broker.containment.of(subscription) == []
+    before = subscription.dead_letter_failures
+    core.advance(120_000)
+    assert subscription.dead_letter_failures == before
+    assert core.broker.containment.idle
+
+
+def test_expiry_by_hand_takes_the_others_and_says_what_stays(core: Core) -> None:
+    dead = _small_quota(core)
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    core.broker.set_topic_policies(topic.name, Policies(dead_letter_topic=str(DEAD)))
+    _publish(core, topic, b"a", LARGE, b"b")
+    core.advance(5000)
+    said: list[str | None] = []
+    subscription.expire_older_than(1000, lambda error: said.append(None if error is None else str(error)))
+    core.commit()
+    assert _stored(dead) == [b"a", b"b"]
+    assert len(said) == 1
+    assert said[0] is not None
+    assert "does not fit the backlog quota" in said[0]
+    core.advance(5000)
+    # It has no TTL: by itself it does not expire.
+    assert core.broker.containment.idle
+    client = Client()
+    core.consumer(subscription, SHARED, client, permits=10)
+    assert [_payload(entry) for _, entry, _, _ in client.take()] == [LARGE]
+
+
+def test_after_a_restart_it_is_tried_again(core: Core) -> None:
+    _small_quota(core)
+    topic, _ = _dying(core)
+    _publish(core, topic, LARGE, b"a")
+    core.advance(2000)
+    core.restart()
+    subscription = core.topic().subscription("s")
+    assert subscription.backlog_messages == 1
+    core.advance(100)
+    assert [each.duty for each in core.broker.containment.of(subscription)] == [LETTERS]
+    core.broker.set_topic_policies(DEAD, Policies(retention=Retention(-1, -1)))
+    core.advance(2000)
+    assert subscription.backlog_messages == 0
+
+
+def _terminate(core: Core, dead: Topic) -> None:
+    dead.terminate(lambda error: None)
+
+
+def _fill(core: Core, dead: Topic) -> None:
+    core.broker.set_topic_policies(dead.name, Policies(backlog_quota_size=BacklogQuota(4000, "producer_request_hold")))
+    _publish(core, dead, b"x" * 3800)
+
+
+def _age(core: Core, dead: Topic) -> None:
+    _publish(core, dead, b"old")
+    core.broker.set_topic_policies(dead.name, Policies(backlog_quota_age=BacklogQuota(1, "producer_exception")))
+    core.advance(100)
+
+
+@pytest.mark.parametrize("refuses", [_terminate, _fill, _age])
+def test_a_topic_that_takes_nothing_keeps_the_letters_and_is_asked_rarely(
+    core: Core, refuses: Callable[[Core, Topic], None]
+) -> None:
+    dead = core.topic(str(DEAD))
+    dead.create_subscription("audit")
+    refuses(core, dead)
+    stored = len(_stored(dead))
+    topic, subscription = _dying(core)
+    _publish(core, topic, *[b"%03d" % number for number in range(300)])
+    for _ in range(60):
+        core.advance(1000)
+    assert len(_stored(dead)) == stored
+    assert subscription.backlog_messages == 300
+    # The first one's refusal is enough: the topic refuses all of them.
+    assert subscription.dead_letter_failures <= 8
+    (suspension,) = core.broker.containment.of(subscription)
+    assert suspension.duty == LETTERS
+    assert str(DEAD) in suspension.reason
+    # Nobody gets them meanwhile, and what is new is delivered.
+    client = Client()
+    core.consumer(subscription, SHARED, client, permits=1000)
+    _publish(core, topic, b"alive")
+    assert [_payload(entry) for _, entry, _, _ in client.take()] == [b"alive"]
+
+
+@pytest.mark.parametrize(
+    "policies",
+    [
+        Policies(max_message_size=10),
+        Policies(max_producers=1),
+        Policies(schema_validation_enforced=True),
+        Policies(encryption_required=True),
+        Policies(deduplication=True),
+        Policies(max_delivery_delay_ms=1),
+        Policies(backlog_quota_size=BacklogQuota(4000, "consumer_backlog_eviction")),
+        Policies(auto_update_schema=False),
+    ],
+    ids=lambda policies: next(name for name in policies.__struct_fields__ if getattr(policies, name) is not None),
+)
+def test_what_a_topic_asks_of_its_clients_does_not_refuse_letters(core: Core, policies: Policies) -> None:
+    dead = core.topic(str(DEAD))
+    dead.create_subscription("audit")
+    core.producer(dead, name="other")
+    core.broker.set_topic_policies(dead.name, policies)
+    topic, subscription = _dying(core)
+    _publish(core, topic, LARGE, b"a")
+    core.advance(1500)
+    assert (subscription.backlog_messages, subscription.dead_lettered) == (0, 2)
+    assert core.broker.containment.idle
+
+
+def test_a_partition_that_takes_nothing_holds_up_no_other_partition(core: Core) -> None:
+    core.broker.create_partitioned_topic(DEAD, 2)
+    parts = [core.topic(str(DEAD.with_partition(index))) for index in range(2)]
+    for part in parts:
+        part.create_subscription("audit")
+    parts[0].terminate(lambda error: None)
+    topic, subscription = _dying(core)
+    keys = [str(number) for number in range(40)]
+    taken = [key.encode() for key in keys if sticky_hash(make_frame(key=key)[0]) % 2]
+    assert 10 < len(taken) < 30
+    for key in keys:
+        _publish(core, topic, key.encode(), key=key)
+    core.advance(1500)
+    assert _stored(parts[1]) == taken
+    assert _stored(parts[0]) == []
+    assert subscription.backlog_messages == 40 - len(taken)
+    core.advance(5000)
+    assert _stored(parts[1]) == taken
+
+
+def test_a_letter_that_cannot_be_published_at_all_holds_up_no_other(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = core.topic(str(DEAD))
+    dead.create_subscription("audit")
+    topic, subscription = _dying(core)
+    _publish(core, topic, b"a", LARGE, b"b")
+    append = type(core.store).append
+
+    def refuse(store: object, sink: object, entry: Entry) -> None:
+        if len(entry.frame) > 4000 and sink is dead:
+            raise ValueError("a field out of its stored range")
+        append(store, sink, entry)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(core.store), "append", refuse)
+    core.advance(1500)
+    assert _stored(dead) == [b"a", b"b"]
+    assert subscription.backlog_messages == 1
+    (suspension,) = core.broker.containment.of(subscription)
+    assert (suspension.duty, "out of its stored range" in suspension.reason) == (LETTERS, True)
+    monkeypatch.undo()
+    core.advance(5000)
+    assert _stored(dead) == [b"a", b"b", LARGE]
+    assert core.broker.containment.idle
+
+
+def test_two_subscriptions_and_two_topics_do_not_hold_up_each_other(core: Core) -> None:
+    dead = _small_quota(core)
+    first, one = _dying(core, "first")
+    other = first.create_subscription("other")
+    second, two = _dying(core, "second")
+    _publish(core, first, LARGE)
+    core.advance(2000)
+    _publish(core, second, b"second")
+    _publish(core, first, b"first")
+    core.advance(1500)
+    assert sorted(_stored(dead)) == [b"first", b"first", b"second"]
+    assert [each.backlog_messages for each in (one, other, two)] == [1, 1, 0]
+
+
+def test_letters_go_on_at_once_when_a_full_topic_has_room_again(core: Core) -> None:
+    dead = core.topic(str(DEAD))
+    audit = dead.create_subscription("audit")
+    _fill(core, dead)
+    first, one = _dying(core, "first")
+    second, two = _dying(core, "second")
+    for topic in (first, second):
+        _publish(core, topic, *[b"%03d" % number for number in range(8)])
+    core.advance(100_000)
+    assert (one.dead_lettered, two.dead_lettered) == (0, 0)
+    for _ in range(12):
+        audit.clear_backlog(lambda error: None)
+        core.commit()
+        for _ in range(5):
+            core.advance(100)
+    assert (one.dead_lettered, two.dead_lettered) == (8, 8)
+    assert core.broker.containment.idle
