@@ -79,7 +79,11 @@ class LoopScheduler:
     def _run_writer(self) -> None:
         while (item := self._jobs.get()) is not None:
             job, done = item
-            self._written.append((done, _outcome(job)))
+            try:
+                outcome = _outcome(job)
+            except BaseException as error:  # the thread must not end: nothing would ever be written again
+                outcome = RuntimeError(f"{type(error).__name__}: {error}")
+            self._written.append((done, outcome))
             self._on_loop(self._deliver)
 
     def _deliver(self) -> None:
