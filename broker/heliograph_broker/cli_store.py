@@ -63,7 +63,7 @@ def scrub(
         str | None, typer.Option("--rate", metavar="SIZE", help="Read at most this much a second, such as 50M.")
     ] = None,
 ) -> None:
-    """Read every stored message and compare it with its checksum. Nothing is changed.
+    """Read every stored message and every record of metadata and compare it with its checksum. Nothing is changed.
 
     Each range of entries that is damaged is named with its segment, ledger and topic. Chunks that a version before
     checksums wrote are only checked for their sizes; a running broker gives them checksums as it rewrites them.
@@ -75,6 +75,7 @@ def scrub(
       heliograph store scrub heliograph-data
       heliograph store scrub heliograph-data --rate 50M
     """
+    from .messaging.unreadable_records import readable_key
     from .resources.sizes import parse_size
     from .storage.damage import LostRange
 
@@ -110,6 +111,9 @@ def scrub(
                         time.sleep(max(0.0, due - time.monotonic()))
                 verified += done
                 advance(file.size - done)
+        for key, reason in claims.unreadable.items():
+            damaged += 1
+            print(f"- metadata.lmdb: the record {readable_key(key)} cannot be read ({reason})")
         if contents.metadata_problem:
             damaged += 1
             print(f"- metadata.lmdb: {contents.metadata_problem}; see 'heliograph store check {directory}'")
@@ -136,7 +140,7 @@ def salvage(
     searched, too, and pages behind damaged ones. If metadata.lmdb is lost, topics and subscriptions are unknown:
     each ledger becomes a topic persistent://public/salvaged/ledger-<id>, for any client to read, which keeps
     everything. If a part of it is lost, the topics that are still known keep everything, too, until you set their
-    retention again.
+    retention again. A record that cannot be decoded is named and kept aside; one that deletes nothing takes its place.
 
     Exit code: 0 everything was readable, 1 something is missing in NEWDIR or nothing could be written, 2 DIR cannot be
     read.
@@ -222,6 +226,7 @@ def _salvage(salvaging: Salvage, contents: Contents, claims: Claims, to: Path, *
     from .clock import SystemClock
     from .messaging.claims import Claims, adoption, keep_everything, topic_of
     from .messaging.offline_check import gaps, lost
+    from .messaging.unreadable_records import contain, readable_key
     from .storage.identity import Identity
 
     with _progress("searching", salvaging.total_bytes) as advance:
@@ -231,8 +236,11 @@ def _salvage(salvaging: Salvage, contents: Contents, claims: Claims, to: Path, *
     if why:
         problems.append(f"metadata.lmdb: {why}")
         records = keep_everything(records)
-        claims = Claims(records)
     now_ms = SystemClock().now_ms()
+    unread, aside, instead = contain(records, now_ms)
+    problems += [f"the record {readable_key(each.key)} is kept aside: {each.reason}" for each in unread]
+    records = {key: value for key, value in (records | instead).items() if value is not None} | aside
+    claims = Claims(records)
     adopted: list[int] = []
     for ledger_id, ledger in found.items():
         if ledger_id in claims.ledgers or ledger_id in claims.tombstones or not (why or adopt_all):
@@ -334,6 +342,7 @@ def _change_quarantined(
 
 def _print_summary(contents: Contents, claims: Claims) -> None:
     from .messaging.offline_check import quarantined
+    from .messaging.unreadable_records import readable_key
 
     identity = contents.identity
     said = "missing" if contents.format_text is None else f"'{contents.format_text.splitlines()[0][:40]}'"
@@ -349,6 +358,8 @@ def _print_summary(contents: Contents, claims: Claims) -> None:
         f"ledgers     {format_count(len(stored))} stored: {named} of topics, {dying} being deleted, "
         f"{len(unknown)} in quarantine; {len(claims.ledgers)} named by topics"
     )
+    for each in claims.kept_aside:
+        print(f"kept aside  {readable_key(each.key)}: {each.reason}")
     table = new_table("SEGMENT", ">SIZE", ">LEDGERS", ">ENTRIES", "STATE")
     for file in [*contents.segments, *contents.spare]:
         entries = sum(run.last - run.first + 1 for run in file.runs.values())

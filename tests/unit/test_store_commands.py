@@ -303,6 +303,38 @@ def test_metadata_that_can_be_read_in_part_loses_no_message(data: Path, tmp_path
     core.close()
 
 
+def test_a_record_that_cannot_be_decoded_is_named_and_not_taken_over(
+    data: Path, tmp_path: Path, heliograph: Run
+) -> None:
+    key = b"topic/persistent://public/default/orders"
+    with (
+        lmdb.open(str(data / "metadata.lmdb"), subdir=False, lock=False) as environment,
+        environment.begin(write=True) as txn,
+    ):
+        value = bytes(txn.get(key, b""))
+        txn.put(key, value[:3] + bytes([value[3] ^ 1]) + value[4:])
+    before = fingerprint(data)
+    checked = heliograph("store", "check", data)
+    assert checked.code == 1
+    assert f"the record {key.decode()} cannot be read" in checked.out
+    scrubbed = heliograph("store", "scrub", data)
+    assert scrubbed.code == 1
+    assert f"metadata.lmdb: the record {key.decode()} cannot be read" in scrubbed.out
+    salvaged = heliograph("store", "salvage", data, "--to", tmp_path / "new")
+    assert salvaged.code == 1
+    assert f"the record {key.decode()} is kept aside" in salvaged.out
+    assert "3 ledgers that no topic names are kept in quarantine" in salvaged.out
+    assert fingerprint(data) == before
+    core = open_core(tmp_path / "new")
+    assert "persistent://public/default/orders" not in core.broker.topics
+    assert core.broker.figures.unreadable_records == 2
+    core.close()
+    # What is kept aside is shown, and the subscription with its topic.
+    shown = heliograph("store", "check", tmp_path / "new").out
+    assert f"kept aside  {key.decode()}" in shown
+    assert "kept aside  cursor/persistent://public/default/orders s" in shown
+
+
 def test_a_missing_format_file(data: Path, tmp_path: Path, heliograph: Run) -> None:
     (data / "FORMAT").unlink()
     checked = heliograph("store", "check", data)

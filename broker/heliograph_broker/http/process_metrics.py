@@ -104,6 +104,11 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
             "Bytes of messages in ledgers that no topic refers to.",
             sum(store.quarantined.values()),
         ),
+        _gauge(
+            "heliograph_unreadable_records",
+            "Records of topics, subscriptions or policies that could not be read and are kept aside.",
+            broker.figures.unreadable_records,
+        ),
         _gauge("heliograph_damaged_segments", "Damaged payload files that are kept aside.", store.damaged_segments()),
         _gauge(
             "heliograph_lost_entries",

@@ -48,6 +48,7 @@ from .rate_limits import ThrottledSubscriptions
 from .record_set import BrokerRecords, RecordWriter
 from .records import BrokerPoliciesRecord, NamespaceRecord, PartitionedRecord, TenantRecord
 from .schema_registry import SchemaRegistry
+from .sound_records import SoundRecords
 from .stored_topic import StoredTopic
 from .subscription import Subscription
 from .tail_cache import TailCache
@@ -111,49 +112,47 @@ class Broker(Directory, TopicHost):
 
     def load(self) -> None:
         """Read everything from the metadata store; create the defaults ``public`` and ``public/default``."""
+        sound = SoundRecords(self.store, self.records, self.figures, self.clock.now_ms())
         decode = msgspec.msgpack.decode
-        for key, value in self.store.scan(records.TENANT):
-            self.tenants[key[len(records.TENANT) :].decode()] = decode(value, type=TenantRecord)
-        for key, value in self.store.scan(records.NAMESPACE):
-            self.namespaces[key[len(records.NAMESPACE) :].decode()] = decode(value, type=NamespaceRecord)
-        for key, value in self.store.scan(records.PARTITIONED):
-            self.partitioned[key[len(records.PARTITIONED) :].decode()] = decode(value, type=PartitionedRecord)
-        stored = self.store.get(records.BROKER_SET)
+        self.tenants.update(sound.decoded(records.TENANT, TenantRecord))
+        self.namespaces.update(sound.decoded(records.NAMESPACE, NamespaceRecord))
+        self.partitioned.update(sound.decoded(records.PARTITIONED, PartitionedRecord))
+        stored = sound.get(records.BROKER_SET)
         if stored is not None:
             self.records.version = decode(stored, type=records.BrokerSetRecord).version
-        stored = self.store.get(records.BROKER_POLICIES)
+        stored = sound.get(records.BROKER_POLICIES)
         if stored is not None:
             record = decode(stored, type=BrokerPoliciesRecord)
             self.said_defaults, self.broker_limits = record.defaults, record.limits
             self.broker_policies = resolve(record.defaults, None, DEFAULTS)
-        schema_decoder = msgspec.msgpack.Decoder(list[records.SchemaRecord])
-        for key, value in self.store.scan(records.SCHEMA):
-            self.schemas.restore(key[len(records.SCHEMA) :].decode(), schema_decoder.decode(value))
-        self.snapshots.load()
-        self._load_topics()
-        self.snapshots.loaded()
+        for name, versions in sound.decoded(records.SCHEMA, list[records.SchemaRecord]):
+            self.schemas.restore(name, versions)
+        self.snapshots.load(sound)
+        self._load_topics(sound)
+        if sound.complete:
+            self.snapshots.loaded()
         if "public" not in self.tenants:
             self.create_tenant("public", TenantRecord(allowed_clusters=[self.config.cluster_name]))
         if "public/default" not in self.namespaces:
             self.create_namespace("public/default", NamespaceRecord())
 
-    def _load_topics(self) -> None:
+    def _load_topics(self, sound: SoundRecords) -> None:
         topic_decoder = msgspec.msgpack.Decoder(records.TopicRecord)
         cursor_decoder = msgspec.msgpack.Decoder(records.CursorRecord)
         kept: dict[int, int] = {}
-        for key, value in self.store.scan(records.TOPIC):
+        for key, value in sound.scan(records.TOPIC):
             name = TopicName.parse(key[len(records.TOPIC) :].decode())
             topic = Topic(self, name, topic_decoder.decode(value))
             invariants.heal_totals(topic)
             kept.update(topic.retain_in_store() | topic.compaction.retained_ledgers())
             self._register(topic)
-        for key, value in self.store.scan(records.DAMAGED):
+        for key, value in sound.scan(records.DAMAGED):
             found = self.topics.get(key[len(records.DAMAGED) :].decode())
             if isinstance(found, Topic):
                 found.damaged.restore(value)
             else:
                 self.records.delete(key)
-        for key, value in self.store.scan(records.CURSOR):
+        for key, value in sound.scan(records.CURSOR):
             full_name, _, subscription = key[len(records.CURSOR) :].decode().partition("\0")
             found = self.topics.get(full_name)
             if isinstance(found, Topic):
@@ -162,7 +161,7 @@ class Broker(Directory, TopicHost):
                 # A topic of that name that comes later is another one.
                 invariants.note(self.figures, invariants.OWNER, topic=full_name, subscription=subscription)
                 self.records.delete(key)
-        self.store.retain_ledgers(kept)
+        self.store.retain_ledgers(kept, keep_unknown=not sound.complete)
         for restored in self.topics.values():
             if isinstance(restored, Topic) and restored.has_timed:
                 timing.find(restored)

@@ -5,7 +5,6 @@ Also how a ledger that no record speaks of becomes a topic, so that its messages
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from heliograph_broker.resources.policies import InactiveTopic, Policies, Retent
 from heliograph_broker.storage.entry import EntryHeader
 from heliograph_broker.storage.tombstones import Tombstone
 
-from . import records
+from . import records, unreadable_records
 from .compacted_ledger import is_compacted
 
 #: The namespace of topics that were made of ledgers.
@@ -49,11 +48,13 @@ class Claims:
         self.tombstones: set[int] = set()
         #: Records that cannot be read, and why.
         self.unreadable: dict[bytes, str] = {}
+        #: Records that could not be read when a broker started, or when they were salvaged, and are kept aside.
+        self.kept_aside: list[records.UnreadableRecord] = []
+        for each in unreadable_records.find(stored.items()):
+            self.unreadable[each.key] = each.reason
         for key, value in stored.items():
-            try:
+            if key not in self.unreadable:
                 self._take(key, value)
-            except (msgspec.DecodeError, UnicodeDecodeError, struct.error) as error:
-                self.unreadable[key] = str(error)
         for name, topic in self.topics.items():
             self._claim(name, topic)
 
@@ -69,6 +70,8 @@ class Claims:
             self.snapshots[topic] = decode(value, type=records.SnapshotPosition)
         elif key.startswith(Tombstone.PREFIX):
             self.tombstones.add(Tombstone.ledger_of(key))
+        elif key.startswith(records.UNREADABLE):
+            self.kept_aside.append(decode(value, type=records.UnreadableRecord))
 
     def _claim(self, name: str, topic: records.TopicRecord) -> None:
         base = topic.base_offset

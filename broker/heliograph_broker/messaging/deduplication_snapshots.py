@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from heliograph_broker.resources.names import TopicName
 
     from .directory import Directory
+    from .sound_records import SoundRecords
 
 
 class Snapshots:
@@ -26,9 +27,9 @@ class Snapshots:
         self._found: dict[str, bytes] = {}
         self._next_look_ms = 0
 
-    def load(self) -> None:
+    def load(self, stored: SoundRecords) -> None:
         prefix = records.DEDUPLICATION
-        self._found = {key[len(prefix) :].decode(): value for key, value in self._broker.store.scan(prefix)}
+        self._found = {key[len(prefix) :].decode(): value for key, value in stored.scan(prefix)}
 
     def take(self, topic: TopicName) -> bytes | None:
         """Return the snapshot of a topic, once."""

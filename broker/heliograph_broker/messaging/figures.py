@@ -176,6 +176,8 @@ class BrokerFigures:
         self.policy_checks = Histogram((5.0, 10.0, 30.0, 60.0, 300.0))
         #: How often an invariant of the stored records was found broken, and healed, when they were loaded.
         self.healed_invariants: dict[str, int] = {}
+        #: Records that could not be decoded and are kept aside.
+        self.unreadable_records = 0
         self.binary_connections = ConnectionFigures()
         self.http_connections = ConnectionFigures()
         #: Connections that are not read from because too much waits for the store.

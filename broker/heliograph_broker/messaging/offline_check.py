@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 from heliograph_broker.storage.identity import FORMAT_VERSION, KNOWN_VERSIONS
 from heliograph_broker.storage.inspection import HAS_TOMBSTONES, NEXT_LEDGER, Contents
+from heliograph_broker.storage.record_sum import number_in
 
 from . import invariants
 from .claims import Claim, Claims
 from .records import TopicRecord
+from .unreadable_records import readable_key
 
 #: By ledger, the first and last entry of each range that is there, in order.
 Stored = Mapping[int, Sequence[tuple[int, int]]]
@@ -56,7 +58,7 @@ def quarantined(contents: Contents, claims: Claims) -> list[Quarantined]:
     if not contents.has_metadata:
         return []
     # Versions without tombstones left ledgers behind, which go at the first start of this one.
-    garbage_to = 0 if HAS_TOMBSTONES in contents.records else int(contents.records.get(NEXT_LEDGER, b"0"))
+    garbage_to = 0 if HAS_TOMBSTONES in contents.records else number_in(contents.records.get(NEXT_LEDGER)) or 0
     return [
         Quarantined(ledger_id, runs[0].first, runs[-1].last, sum(run.total - run.dead_total for run in runs))
         for ledger_id, runs in sorted(contents.stored().items())
@@ -144,9 +146,9 @@ def _metadata(contents: Contents, claims: Claims) -> Iterator[Finding]:
         )
     for key, reason in claims.unreadable.items():
         yield Finding(
-            f"the record {_readable(key)} cannot be read ({reason})",
-            "no broker starts on this directory",
-            "restore a backup with 'heliograph restore'",
+            f"the record {readable_key(key)} cannot be read ({reason})",
+            "a broker keeps it aside when it starts, and goes on with one that deletes nothing",
+            "restore a backup with 'heliograph restore', or set anew what it said",
         )
 
 
@@ -246,7 +248,3 @@ def _records(contents: Contents, claims: Claims) -> Iterator[Finding]:
 
 def _name(contents: Contents, path: Path) -> str:
     return str(path.relative_to(contents.path))
-
-
-def _readable(key: bytes) -> str:
-    return key.replace(b"\0", b" ").decode(errors="backslashreplace")

@@ -18,6 +18,8 @@ CURSOR = b"cursor/"
 SCHEMA = b"schema/"
 DEDUPLICATION = b"deduplication/"
 DAMAGED = b"damaged/"
+#: What could not be decoded is kept here, whatever it was; see :mod:`.unreadable_records`.
+UNREADABLE = b"unreadable/"
 BROKER_POLICIES = b"broker/policies"
 #: The version of the set of records that are the broker's own.
 BROKER_SET = b"broker/records"
@@ -164,6 +166,15 @@ class SnapshotPosition(msgspec.Struct):
     offset: int
     version: int = 0
     counted_from: int = 0
+
+
+class UnreadableRecord(msgspec.Struct):
+    """A record that could not be decoded, verbatim, with its key, why, and when that was found (wall-clock ms)."""
+
+    key: bytes
+    value: bytes
+    reason: str
+    found_ms: int
 
 
 class SchemaRecord(msgspec.Struct):

@@ -24,6 +24,7 @@ from .entry import Entry
 from .environment import open_writable
 from .failure import StorageFull, StoreFailed, breaks_store, lacks_space
 from .group import Committed, Durable, EntrySink, Group, RecordSource, StoreStats, check_record
+from .record_sum import with_sum
 from .scheduler import InlineScheduler, Scheduler
 from .segment import Segment
 from .segment_set import SegmentSet
@@ -273,7 +274,7 @@ class GroupCommit:
                 if value is None:
                     txn.delete(key)
                 else:
-                    txn.put(key, value)
+                    txn.put(key, with_sum(key, value))
         self._metadata_bytes = self._data_dir.disk.file_bytes(self._data_dir.metadata)
 
     def _write_entries(self, group: Group, segment: Segment) -> int:

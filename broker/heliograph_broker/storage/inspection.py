@@ -20,6 +20,7 @@ from .damage import DamagedEntries, LostRange
 from .disk import RealDisk
 from .entry import EntryHeader
 from .identity import Format, Identity, of_metadata, parse_format
+from .record_sum import content_of, with_sum
 from .segment import DAMAGE, DAMAGED_SUFFIX, Run, Segment, parse_name
 from .segment_records import MissingSegments
 
@@ -155,10 +156,7 @@ class Contents:
         """Return what the metadata says was in segments that are not there or cannot be used."""
         present = [file.path for file in self.segments if file.runs and not self.is_foreign(file)]
         records = [(key, value) for key, value in self.records.items() if key.startswith(segment_records.PREFIX)]
-        try:
-            return MissingSegments(records, present)
-        except (msgspec.DecodeError, ValueError):
-            return MissingSegments([], present)
+        return MissingSegments(segment_records.sound(records).items(), present)
 
     def expected(self) -> dict[int, list[tuple[int, int]]]:
         """Return the first and last entry of each range that was stored, damaged or not, by ledger."""
@@ -210,7 +208,7 @@ class Contents:
                 try:
                     with txn.cursor() as cursor:
                         for key, value in cursor.iterprev() if reverse else cursor.iternext():
-                            self.records[bytes(key)] = bytes(value)
+                            self.records[bytes(key)] = content_of(bytes(key), bytes(value))
                     return
                 except DAMAGE as error:
                     self.metadata_problem = str(error)
@@ -295,6 +293,6 @@ def put_records(contents: Contents, records: Mapping[bytes, bytes]) -> None:
     try:
         with environment.begin(write=True) as txn:
             for key, value in records.items():
-                txn.put(key, value)
+                txn.put(key, with_sum(key, value))
     finally:
         environment.close()

@@ -24,6 +24,7 @@ from .entry import EntryHeader
 from .environment import open_writable
 from .identity import Identity, format_text, stamp
 from .inspection import HAS_TOMBSTONES, SegmentFile
+from .record_sum import with_sum
 from .segment import Segment
 
 _DISK = RealDisk()
@@ -254,9 +255,9 @@ def _write_metadata(path: Path, records: Mapping[bytes, bytes], identity: Identi
     try:
         with environment.begin(write=True) as txn:
             for key, value in sorted(records.items()):
-                txn.put(key, value)
+                txn.put(key, with_sum(key, value))
             # What is unknown is kept, whatever version the records are of.
-            txn.put(HAS_TOMBSTONES, b"1")
+            txn.put(HAS_TOMBSTONES, with_sum(HAS_TOMBSTONES, b"1"))
         stamp(environment, identity)
     finally:
         environment.close()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from .entry import Entry, EntryHeader
 from .failure import StorageFull, StoreFailed, lacks_space
 from .group_commit import GroupCommit, open_metadata
 from .identity import Identity, format_text, of_metadata, stamp
+from .record_sum import content_of, number_in
 from .scheduler import InlineScheduler, LoopScheduler, Scheduler
 from .scrub import Scrub
 from .segment import DAMAGE, Segment
@@ -96,11 +98,14 @@ class LedgerStore(GroupCommit):
             self._write_record(key, value)
         self._closed = False
         self._backup: Backup | None = None
-        self._dying = DyingLedgers(Tombstone.ledger_of(key) for key, _ in self.scan(Tombstone.PREFIX))
+        self._dying = DyingLedgers(_tombstones(key for key, _ in self.scan(Tombstone.PREFIX)))
         #: Ledgers that nothing refers to and no tombstone is for, and their bytes: kept for whoever knows them.
         self.quarantined: Mapping[int, int] = {}
         stored = self.get(_NEXT_LEDGER)
-        reserved = int(stored) if stored else new_epoch << _EPOCH_SHIFT
+        number = number_in(stored)
+        if stored is not None and number is None:
+            log.error("the record of the ids given to ledgers is damaged; ledgers get ids of another epoch")
+        reserved = new_epoch << _EPOCH_SHIFT if number is None else number
         # Metadata that is older than the segments, put there by hand, must not lead to ids that are taken.
         limit = reserved + (1 << _EPOCH_SHIFT) - (reserved & ((1 << _EPOCH_SHIFT) - 1))
         taken = max((ledger for ledger in segments.ledgers() if ledger < limit), default=0)
@@ -325,7 +330,7 @@ class LedgerStore(GroupCommit):
         """Return a metadata record as last committed."""
         with self._metadata.begin() as txn:
             value = txn.get(key)
-            return None if value is None else bytes(value)
+            return None if value is None else content_of(key, bytes(value))
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the committed metadata records whose key begins with ``prefix``, in order. For start-up."""
@@ -392,15 +397,18 @@ class LedgerStore(GroupCommit):
         self.put(Tombstone(ledger_id).record_key, b"1")
         return ledger_id
 
-    def retain_ledgers(self, kept: Mapping[int, int]) -> None:
+    def retain_ledgers(self, kept: Mapping[int, int], *, keep_unknown: bool = False) -> None:
         """At start: keep of each ledger named the entries from its first one on, and let go those with a tombstone.
 
         Any other is kept in quarantine: somebody may know it. But versions without tombstones left ledgers like that
-        behind as a matter of course: at the first start after one of them, those whose ids it gave out go.
+        behind as a matter of course: at the first start after one of them, those whose ids it gave out go,
+        unless ``keep_unknown`` says that a record which named them may be lost.
         """
         unknown: dict[int, int] = {}
         stored = self.get(_NEXT_LEDGER)
-        garbage_to = int(stored) if stored and self.get(_HAS_TOMBSTONES) is None else 0
+        garbage_to = 0
+        if self.get(_HAS_TOMBSTONES) is None and not keep_unknown:
+            garbage_to = number_in(stored) or 0
         self.put(_HAS_TOMBSTONES, b"1")
         for ledger_id, stored_bytes in self._segments.bytes_by_ledger().items():
             first = kept.get(ledger_id)
@@ -541,11 +549,21 @@ def _identify(data_dir: DataDir, metadata: lmdb.Environment, new: Identity) -> I
     return new
 
 
+def _tombstones(keys: Iterable[bytes]) -> Iterator[int]:
+    """Yield the ledgers of tombstones' keys."""
+    for key in keys:
+        try:
+            yield Tombstone.ledger_of(key)
+        except struct.error as error:
+            log.error("the record of a deleted ledger is damaged", key=str(key), error=str(error))
+
+
 def _records(metadata: lmdb.Environment, prefix: bytes) -> list[tuple[bytes, bytes]]:
     records = []
     with metadata.begin() as txn, txn.cursor() as cursor:
         more = cursor.set_range(prefix)
         while more and cursor.key().startswith(prefix):
-            records.append((bytes(cursor.key()), bytes(cursor.value())))
+            key = bytes(cursor.key())
+            records.append((key, content_of(key, bytes(cursor.value()))))
             more = cursor.next()
     return records
