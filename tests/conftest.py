@@ -9,5 +9,15 @@ from tests.support.cluster_fixtures import (
     pytest_collection_modifyitems,
     pytest_runtest_makereport,
 )
+from tests.support.skipped_tests import pytest_collectreport, pytest_runtest_logreport, pytest_sessionfinish
 
-__all__ = ["cluster", "images", "kube_namespace", "pytest_collection_modifyitems", "pytest_runtest_makereport"]
+__all__ = [
+    "cluster",
+    "images",
+    "kube_namespace",
+    "pytest_collection_modifyitems",
+    "pytest_collectreport",
+    "pytest_runtest_logreport",
+    "pytest_runtest_makereport",
+    "pytest_sessionfinish",
+]
