@@ -94,6 +94,18 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
         _histogram("heliograph_event_loop_lag_seconds", "How late timers fire.", lag.seconds),
         _gauge("heliograph_store_pending_bytes", "Bytes taken and not yet durable.", store.pending_bytes),
         _gauge("heliograph_store_live_bytes", "Bytes of messages that are still wanted.", store.live_bytes()),
+        Block(
+            "heliograph_store_full_groups_total",
+            "counter",
+            [("", "", store.shortage.groups)],
+            "Groups that a full disk refused.",
+        ),
+        Block(
+            "heliograph_store_full_entries_total",
+            "counter",
+            [("", "", store.shortage.entries)],
+            "Entries in such groups; their producers were told.",
+        ),
         _gauge(
             "heliograph_quarantined_ledgers",
             "Ledgers on the disk that no topic refers to; they are kept.",

@@ -18,6 +18,8 @@ from pathlib import Path
 import lmdb
 import structlog
 
+from heliograph_broker.clock import Clock
+
 from .data_dir import DataDir
 from .disk import Disk
 from .entry import Entry
@@ -28,6 +30,7 @@ from .record_sum import with_sum
 from .scheduler import InlineScheduler, Scheduler
 from .segment import Segment
 from .segment_set import SegmentSet
+from .shortage import Shortage
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +79,13 @@ class GroupCommit:
     """The writing half of the store. All methods are called on the event loop's thread, but :meth:`_write`."""
 
     def __init__(
-        self, data_dir: DataDir, metadata: lmdb.Environment, segments: SegmentSet, scheduler: Scheduler, reserve: int
+        self,
+        data_dir: DataDir,
+        metadata: lmdb.Environment,
+        segments: SegmentSet,
+        clock: Clock,
+        scheduler: Scheduler,
+        reserve: int,
     ) -> None:
         self._data_dir = data_dir
         self._metadata = metadata
@@ -97,6 +106,7 @@ class GroupCommit:
         self._refused: dict[RecordSource, Exception] = {}
         self.pending_bytes = 0
         self.disk_full = False
+        self.shortage = Shortage(clock)
         #: Why the store takes nothing any more, None while it does.
         self.failure: str | None = None
         self._on_failure: list[Callable[[str], None]] = []
@@ -306,7 +316,7 @@ class GroupCommit:
             self.pending_bytes -= sum(len(entry.frame) for entry in entries)
             self._fail({sink: entries}, reason)
         if group.entries and error is None:
-            self.disk_full = False
+            self._found_room()
             if self._scheduler.concurrent and (self._full or self._filling):
                 # The disk is faster asked than the receipts are encoded: let the writer go on meanwhile.
                 self._seal()
@@ -334,9 +344,17 @@ class GroupCommit:
         if self._full or self._filling:
             self._schedule_seal()
 
+    def _found_room(self) -> None:
+        self.disk_full = False
+        self.shortage.ends()
+
     def _note_error(self, group: Group, outcome: _Outcome, error: Exception) -> None:
         """Log what went wrong, and let the store fail if it is broken."""
-        self.disk_full = isinstance(error, StorageFull)
+        if isinstance(error, StorageFull):
+            self.disk_full = True
+            self.shortage.refused(len(group.entries), error)
+            return
+        self._found_room()
         if outcome.metadata_error is not None:
             log.error(
                 "metadata was not stored; it is retried with the next group",

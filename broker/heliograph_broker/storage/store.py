@@ -92,7 +92,7 @@ class LedgerStore(GroupCommit):
         except BaseException:
             metadata.close()
             raise
-        super().__init__(data_dir, metadata, segments, scheduler, disk_reserve_bytes)
+        super().__init__(data_dir, metadata, segments, clock, scheduler, disk_reserve_bytes)
         early, self._early_records = self._early_records, None
         for key, value in early.items():
             self._write_record(key, value)
@@ -502,8 +502,9 @@ class LedgerStore(GroupCommit):
         """Find out whether the disk is full: without traffic no append would, neither that it is nor that it was."""
         if self._data_dir.free_bytes() <= self._reserve:
             self.disk_full = True
+            self.shortage.begins()
         elif not self._carried:
-            self.disk_full = False
+            self._found_room()
 
     def _room(self) -> int:
         """Return the disk space a copy may take: what is above the reserve, of a fuller disk half of what is free."""
