@@ -99,3 +99,50 @@ def test_it_can_be_switched_off(path: Path) -> None:
     look(store, clock, 100)
     assert store.scrub.bytes_read == 0
     store.close()
+
+
+def test_restarts_in_the_midst_of_a_pass_do_not_begin_it_again(path: Path) -> None:
+    read = lives = 0
+    clock = VirtualClock()
+    while lives < 50:
+        store = open_store(path, clock)
+        # Less than a pass takes, so that each life ends in the midst of one.
+        look(store, clock, TOTAL / RATE / 2)
+        lives += 1
+        read += store.scrub.bytes_read
+        passes = store.scrub.passes
+        store.close()
+        if passes:
+            break
+    # A segment under way begins again with each life.
+    assert lives <= 4
+    assert read < 2 * TOTAL
+    store = open_store(path, clock)
+    look(store, clock, 3500 - TOTAL / RATE)
+    assert (store.scrub.passes, store.scrub.bytes_read) == (0, 0)
+    look(store, clock, TOTAL / RATE * 2 + 200)
+    assert store.scrub.passes == 1
+    store.close()
+
+
+def test_what_was_found_damaged_is_known_after_a_restart(path: Path) -> None:
+    for file in (path / "segments").glob("*.lmdb"):
+        if b"1234 xxx" in file.read_bytes():
+            flip(file, b"1234 xxx")
+    clock = VirtualClock()
+    store = open_store(path, clock)
+    look(store, clock, 30)
+    damaged = store.scrub.damaged
+    assert len(damaged) == 1
+    store.close()
+    store = open_store(path, clock)
+    assert store.scrub.damaged == damaged
+    store.put(b"store/scrub", b"nonsense")
+    store.commit()
+    store.close()
+    # A place that is not known is the beginning.
+    store = open_store(path, clock)
+    look(store, clock, 30)
+    assert store.scrub.passes == 1
+    assert store.scrub.damaged == damaged
+    store.close()

@@ -3,19 +3,24 @@
 It goes through the closed segments, a step a look of the store's, in the background thread that also rewrites and
 unlinks, and takes as many bytes as its rate allows; while entries are written, a quarter of that. What it finds it logs
 and counts; it changes nothing. Those who read the damaged entries get around them anyway.
+
+Its place is a record of the store, written with each segment it is through with: a start goes on where the last life of
+the broker was, so that with any number of restarts everything is verified in time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
+
+from .damage import LostRange
 
 if TYPE_CHECKING:
     from heliograph_broker.clock import Clock
 
-    from .damage import LostRange
     from .scheduler import Scheduler
     from .segment import Segment
 
@@ -25,6 +30,18 @@ log = structlog.get_logger(__name__)
 _STEP_BYTES = 8 * 1024 * 1024
 #: While entries are written, the rate is divided by this.
 _BESIDE_TRAFFIC = 4
+#: So many damaged ranges are remembered over a restart.
+_KEPT_RANGES = 1000
+
+
+class Place(msgspec.Struct, array_like=True):
+    """Where the scrub is, as its record: ``last_order`` is 0 between passes, which ``passed_ms`` (wall clock) ended."""
+
+    last_order: int = 0
+    passed_ms: int = 0
+    #: What is known to be damaged, and which of that the pass under way has found.
+    damaged: list[LostRange] = msgspec.field(default_factory=list)
+    found: list[LostRange] = msgspec.field(default_factory=list)
 
 
 class Scrub:
@@ -39,18 +56,31 @@ class Scrub:
         "_interval_s",
         "_last_order",
         "_looked_at",
+        "_passed_ms",
         "_rate",
         "_reading",
         "_scheduler",
         "_segment",
+        "_write",
         "bytes_read",
         "damaged",
         "passes",
         "progress",
     )
 
-    def __init__(self, clock: Clock, scheduler: Scheduler, bytes_per_s: int, interval_s: float) -> None:
-        """``bytes_per_s`` 0: never. ``interval_s`` lies between the beginnings of two passes."""
+    def __init__(
+        self,
+        clock: Clock,
+        scheduler: Scheduler,
+        bytes_per_s: int,
+        interval_s: float,
+        stored: bytes | None,
+        write: Callable[[bytes], None],
+    ) -> None:
+        """``bytes_per_s`` 0: never. ``interval_s`` lies between the end of a pass and the next one.
+
+        ``stored`` is its place in the last life of the broker, if known; ``write`` makes a new one durable.
+        """
         self._clock = clock
         self._scheduler = scheduler
         self._rate = bytes_per_s
@@ -70,6 +100,23 @@ class Scrub:
         self.damaged: dict[tuple[int, int], LostRange] = {}
         #: Share of the segments' disk space that the pass under way is through with, 1 between passes.
         self.progress = 1.0
+        self._write = write
+        self._passed_ms = 0
+        self._continue(_parse(stored))
+
+    def _continue(self, place: Place) -> None:
+        self._last_order, self._passed_ms = place.last_order, place.passed_ms
+        self.damaged = {(each.ledger_id, each.first): each for each in place.damaged}
+        self._found = {(each.ledger_id, each.first): each for each in place.found}
+        if not place.last_order and place.passed_ms:
+            # A clock that was set must not put it off for longer than that.
+            gone_s = (self._clock.now_ms() - place.passed_ms) / 1000
+            self._begin_at += min(max(self._interval_s - gone_s, 0.0), self._interval_s)
+
+    def _keep_place(self) -> None:
+        damaged, found = list(self.damaged.values()), list(self._found.values())
+        place = Place(self._last_order, self._passed_ms, damaged[:_KEPT_RANGES], found[:_KEPT_RANGES])
+        self._write(msgspec.msgpack.encode(place))
 
     def look(self, closed: Sequence[Segment], *, traffic: bool) -> None:
         """Read some more of the ``closed`` segments, which are in the order of their numbers."""
@@ -94,6 +141,8 @@ class Scrub:
         self._begin_at = now + self._interval_s
         self.progress = 1.0
         self.damaged, self._found = self._found, {}
+        self._passed_ms = self._clock.now_ms()
+        self._keep_place()
         log.info("scrubbed", segments=len(closed), damaged=len(self.damaged))
 
     def _step(self, segment: Segment, most: int) -> None:
@@ -133,5 +182,18 @@ class Scrub:
                         last=each.last,
                         reason=each.reason,
                     )
+            if self._at is None:
+                self._keep_place()
 
         self._scheduler.background(lambda: segment.scrub(at, most), done)
+
+
+def _parse(stored: bytes | None) -> Place:
+    """Return the place that is stored; the beginning if there is none that makes sense."""
+    if stored is None:
+        return Place()
+    try:
+        return msgspec.msgpack.decode(stored, type=Place)
+    except msgspec.DecodeError as error:
+        log.warning("the scrub's place is not known; it begins again", error=str(error))
+        return Place()

@@ -36,6 +36,7 @@ log = structlog.get_logger(__name__)
 
 _NEXT_LEDGER = b"next-ledger-id"
 _HAS_TOMBSTONES = b"store/has-tombstones"
+_SCRUB = b"store/scrub"
 _LEDGER_BLOCK = 1000
 #: A ledger's id is the store's epoch and a number: ids of two stores can meet without clashing.
 _EPOCH_SHIFT = 40
@@ -144,7 +145,14 @@ class LedgerStore(GroupCommit):
         try:
             new_identity = Identity(new_store_id, clock.now_ms())
             store = cls(directory, clock, scheduler, segment_bytes, disk_reserve_bytes, new_epoch, new_identity)
-            store.scrub = Scrub(clock, scheduler, scrub_bytes_per_s, scrub_interval_s)
+            store.scrub = Scrub(
+                clock,
+                scheduler,
+                scrub_bytes_per_s,
+                scrub_interval_s,
+                store.get(_SCRUB),
+                store._keep_scrubbed,
+            )
             return store
         except DataDirError:
             directory.close()
@@ -176,6 +184,11 @@ class LedgerStore(GroupCommit):
     @property
     def closed(self) -> bool:
         return self._closed
+
+    def _keep_scrubbed(self, place: bytes) -> None:
+        # The scrub's thread may end with the store.
+        if not self._closed and self.failure is None:
+            self.put(_SCRUB, place)
 
     def probe_segment(self, done: Callable[[Exception | None], None]) -> None:
         """Have the writer begin to write to the open segment, and end there; ``done`` gets what prevents that."""
