@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
-from .cli_support import DEFAULT_HTTP_URL, HttpUrl, call_broker, print_json
+from .cli_figures import new_table, readable_size
+from .cli_support import DEFAULT_HTTP_URL, HttpUrl, call_broker, console, format_count, print_json
 
 brokers_app = typer.Typer(
     no_args_is_help=True,
@@ -80,6 +82,32 @@ def version(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
       heliograph brokers version
     """
     print(call_broker(http_url, lambda client: client.broker_version()))
+
+
+@brokers_app.command("quarantine")
+def quarantine(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+    """List the ledgers that are kept although no topic names them; their messages are served to nobody.
+
+    'heliograph store adopt' makes topics of them and 'heliograph store drop' deletes them, while the broker is stopped.
+
+    \b
+    Examples:
+      heliograph brokers quarantine
+    """
+    found = call_broker(http_url, lambda client: client.request("GET", "/heliograph/v1/quarantine"))
+    if not found:
+        print("no ledger is in quarantine")
+        return
+    table = new_table(">LEDGER", ">ENTRIES", ">SIZE", "SINCE", "REASON")
+    for each in found:
+        table.add_row(
+            str(each["ledgerId"]),
+            format_count(each["lastEntryId"] - each["firstEntryId"] + 1),
+            readable_size(each["bytes"]),
+            datetime.fromtimestamp(each["sinceTimestamp"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+            each["reason"],
+        )
+    console().print(table)
 
 
 @clusters_app.command("list")

@@ -224,6 +224,7 @@ def test_brokers_and_clusters(run: Run, broker: BrokerProcess) -> None:
     assert run("brokers healthcheck").out == "ok\n"
     assert run("brokers version").out.strip()
     assert run("brokers leader-broker").json["serviceUrl"] == broker.http_url
+    assert run("brokers quarantine").out == "no ledger is in quarantine\n"
     assert run(f"clusters get {cluster}").json["brokerServiceUrl"] == broker.service_url
 
 

@@ -33,6 +33,20 @@ class DamagedRange(msgspec.Struct, rename="camel"):
     found_timestamp: int
 
 
+class QuarantinedLedger(msgspec.Struct, rename="camel"):
+    """A ledger that is kept although no topic names it; ``sinceTimestamp`` is when (wall-clock ms).
+
+    ``bytes`` are those of its messages.
+    """
+
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+    bytes: int
+    reason: str
+    since_timestamp: int
+
+
 class Damaged(msgspec.Struct):
     """The number of damaged entries found so far, and the positions of the latest."""
 
@@ -72,6 +86,18 @@ async def get_suspended(request: web.Request) -> web.Response:
     )
 
 
+@operation("Ledgers in quarantine: kept, and served to nobody.", answers={200: list[QuarantinedLedger]})
+async def get_quarantine(request: web.Request) -> web.Response:
+    store = request.app[BROKER].store
+    found = []
+    for ledger_id, size in sorted(store.quarantined.items()):
+        bounds = store.bounds(ledger_id)
+        if bounds is not None:
+            since_ms = store.quarantined_since[ledger_id]
+            found.append(QuarantinedLedger(ledger_id, *bounds, size, "no record of a topic names it", since_ms))
+    return as_json(found)
+
+
 @operation("Damaged entries found in a topic or one partition.", answers={200: Damaged})
 async def get_damaged(request: web.Request) -> web.Response:
     damaged = one_topic(request, "A partitioned topic has no entries of its own").damaged
@@ -97,5 +123,6 @@ async def get_damaged(request: web.Request) -> web.Response:
 def routes() -> list[web.RouteDef]:
     return [
         web.get("/heliograph/v1/suspended", get_suspended),
+        web.get("/heliograph/v1/quarantine", get_quarantine),
         web.get(f"{TOPIC_PATH}/damaged", get_damaged),
     ]

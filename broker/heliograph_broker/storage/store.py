@@ -13,7 +13,7 @@ import structlog
 
 from heliograph_broker.clock import Clock
 
-from . import segment_records
+from . import quarantine, segment_records
 from .backup import METADATA_NAME, SEGMENTS_PREFIX, Backup, BackupError, Source
 from .damage import DamagedEntries, LostRange
 from .data_dir import WAY_ON, DataDir, DataDirError
@@ -102,6 +102,9 @@ class LedgerStore(GroupCommit):
         self._dying = DyingLedgers(_tombstones(key for key, _ in self.scan(Tombstone.PREFIX)))
         #: Ledgers that nothing refers to and no tombstone is for, and their bytes: kept for whoever knows them.
         self.quarantined: Mapping[int, int] = {}
+        #: When each was found first (wall-clock ms).
+        self.quarantined_since: Mapping[int, int] = {}
+        self._opened_ms = clock.now_ms()
         stored = self.get(_NEXT_LEDGER)
         number = number_in(stored)
         if stored is not None and number is None:
@@ -439,6 +442,7 @@ class LedgerStore(GroupCommit):
                 self._dying.discard(ledger_id)
                 self.delete(Tombstone(ledger_id).record_key)
         self.quarantined = unknown
+        self._note_quarantine(unknown)
         missing = self._segments.missing
         if missing.open_segment:
             log.error("the segment that was written last is missing or damaged; what was only there is lost")
@@ -458,6 +462,14 @@ class LedgerStore(GroupCommit):
                 bytes=sum(unknown.values()),
                 first=sorted(unknown)[:20],
             )
+
+    def _note_quarantine(self, unknown: Iterable[int]) -> None:
+        known = quarantine.since(self.scan(quarantine.PREFIX))
+        self.quarantined_since = {ledger_id: known.get(ledger_id, self._opened_ms) for ledger_id in unknown}
+        for ledger_id in self.quarantined_since.keys() - known.keys():
+            self.put(quarantine.key(ledger_id), str(self._opened_ms).encode())
+        for ledger_id in known.keys() - self.quarantined_since.keys():
+            self.delete(quarantine.key(ledger_id))
 
     def _write_record(self, key: bytes, value: bytes | None) -> None:
         if self._early_records is not None:

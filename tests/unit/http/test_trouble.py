@@ -23,10 +23,13 @@ def core(tmp_path: Path) -> Core:
     return Core(tmp_path / "d")
 
 
+def _serving(core: Core) -> TestClient[Any, Any]:
+    return TestClient(TestServer(create_app(core.broker, core.config, Endpoints("pulsar://unused", "http://unused"))))
+
+
 @pytest.fixture
 async def http(core: Core) -> AsyncIterator[TestClient[Any, Any]]:
-    application = create_app(core.broker, core.config, Endpoints("pulsar://unused", "http://unused"))
-    async with TestClient(TestServer(application)) as client:
+    async with _serving(core) as client:
         yield client
     core.close()
 
@@ -110,6 +113,41 @@ async def test_what_is_suspended_is_shown(
         f'heliograph_suspended{{cluster="standalone",topic="{topic.name}",subscription="s",duty="expire"}} 1' in metrics
     )
     assert 'heliograph_duty_failures_total{cluster="standalone",duty="expire"} 1' in metrics
+
+
+async def test_what_is_in_quarantine_is_shown_with_the_time_it_was_found(
+    core: Core, http: TestClient[Any, Any]
+) -> None:
+    assert await (await http.get("/heliograph/v1/quarantine")).json() == []
+    topic = core.topic()
+    producer = core.producer(topic)
+    for number in range(5):
+        core.publish(producer, sequence_id=number)
+    core.commit()
+    ledger_id, size = topic.ledgers[0].ledger_id, topic.total_bytes
+    core.store.delete(topic.record_key)
+    core.commit()
+    core.crash()
+    found_ms = core.clock.now_ms()
+    for _ in range(2):
+        async with _serving(core) as restarted:
+            assert await (await restarted.get("/heliograph/v1/quarantine")).json() == [
+                {
+                    "ledgerId": ledger_id,
+                    "firstEntryId": 0,
+                    "lastEntryId": 4,
+                    "bytes": size,
+                    "reason": "no record of a topic names it",
+                    "sinceTimestamp": found_ms,
+                }
+            ]
+        # The time outlives a restart.
+        core.clock.advance_ms(5000)
+        core.restart()
+    core.store.drop_ledger(ledger_id)
+    core.restart()
+    assert core.store.quarantined_since == {}
+    assert list(core.store.scan(b"store/quarantine/")) == []
 
 
 async def test_what_is_damaged_and_skipped_is_shown(core: Core, http: TestClient[Any, Any]) -> None:
