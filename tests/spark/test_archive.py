@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -201,17 +202,22 @@ def test_a_batch_that_was_half_in_its_places_when_the_job_was_killed_is_written_
     assert (first.rows, first.error) == (40, None)
     assert first.files >= 4
     # As a job leaves it that is killed between the renames of its last batch: Spark does not know the batch is done,
-    # one of its files is in its place, another one still in staging.
+    # one of its files is in its place, another one still in staging, and so is one of the release before this one.
     (state,) = (tmp_path / "_checkpoint").glob("topic=*")
     last = max(int(each.name) for each in (state / "commits").glob("[0-9]*"))
     for each in [state / "commits" / str(last), state / "commits" / f".{last}.crc"]:
         each.unlink()
     moved, *_ = sorted(tmp_path.glob(f"topic=*/date=*/*-{last:08}-*.parquet"))
-    moved.rename(tmp_path / "_staging" / moved.name)
+    for left in (tmp_path / "_staging" / f"{Path(topic_directory('', named(topic))).name}{own}" for own in ("+1", "")):
+        (left / moved.parent.name).mkdir(parents=True)
+        shutil.copy(moved, left / moved.parent.name)
+    moved.unlink()
+    beside = tmp_path / "_staging" / f"{Path(topic_directory('', named(topic) + '-b')).name}+1"
+    beside.mkdir()
     again = run(spark, broker, tmp_path, topics=(topic,), **small)
     assert again.error is None
     assert numbers(spark, tmp_path, named(topic)) == list(range(40))
-    assert list((tmp_path / "_staging").glob("topic=*")) == []
+    assert list((tmp_path / "_staging").glob("topic=*")) == [beside]
 
 
 def test_a_checkpoint_that_is_gone_does_not_write_everything_again(

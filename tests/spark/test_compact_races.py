@@ -10,7 +10,7 @@ import json
 import random
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,90 +24,9 @@ from heliograph_spark.jobs.compact import CompactOptions, Table
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from .stepping import Run, make_steps, stop_here
+
 TOPIC = "persistent://public/default/t"
-STEP_WITHIN_S = 60.0
-
-
-class Killed(BaseException):
-    """Ends a run as a kill does: nothing that it still wants to do with files happens."""
-
-
-class Run(threading.Thread):
-    """One run, which goes on only when it is told to, up to where it next stops."""
-
-    def __init__(self, work: Callable[[], tuple[Table, bool]]) -> None:
-        super().__init__(daemon=True)
-        self._work = work
-        self._may_go = threading.Semaphore(0)
-        self._has_stopped = threading.Semaphore(0)
-        self._killed = False
-        self.over = False
-        self.made: Table | None = None
-        self.error: Exception | None = None
-        self.start()
-
-    def run(self) -> None:
-        self._may_go.acquire()
-        try:
-            if not self._killed:
-                self.made, _ = self._work()
-        except Killed:
-            pass
-        except Exception as error:
-            self.error = error
-        finally:
-            self.over = True
-            self._has_stopped.release()
-
-    def stop_here(self) -> None:
-        """Called by the run itself, at a point where another may go first."""
-        if not self._killed:
-            self._has_stopped.release()
-            self._may_go.acquire()
-        if self._killed:
-            raise Killed
-
-    def step(self) -> bool:
-        """Let it go on to where it next stops; False if it is over."""
-        if not self.over:
-            self._may_go.release()
-            assert self._has_stopped.acquire(timeout=STEP_WITHIN_S), "the run does not stop"
-        return not self.over
-
-    def finish(self) -> None:
-        while self.step():
-            pass
-
-    def kill(self) -> None:
-        if not self.over:
-            self._killed = True
-            self.finish()
-
-
-def stop_here() -> None:
-    run = threading.current_thread()
-    if isinstance(run, Run):
-        run.stop_here()
-
-
-class SteppedSystem:
-    """Hadoop's file system, with a stop after each call."""
-
-    def __init__(self, system: Any) -> None:
-        self._system = system
-
-    def __getattr__(self, name: str) -> Any:
-        call = getattr(self._system, name)
-
-        def stepped(*arguments: Any) -> Any:
-            run = threading.current_thread()
-            if isinstance(run, Run) and run._killed:
-                raise Killed
-            done = call(*arguments)
-            stop_here()
-            return done
-
-        return stepped
 
 
 def write_two_parts(root: Directory, name: str, _frame: Any, *_partitions: str) -> int:
@@ -148,7 +67,7 @@ class Tables:
 
     def run(self) -> Run:
         options = CompactOptions(str(self.path / "archive"), str(self.path / "tables"))
-        return Run(lambda: compact._make(self.spark, options, TOPIC))
+        return Run(lambda: compact._make(self.spark, options, TOPIC)[0])
 
     def whole(self, table: Path) -> bool:
         parts = [table / "part-a", table / "part-b"]
@@ -188,13 +107,7 @@ class Tables:
 @pytest.fixture
 def made_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that stop at each call of the file system, and write small files where Spark would write tables."""
-    as_it_is = Directory.__init__
-
-    def stepped(self: Directory, spark: SparkSession, path: str) -> None:
-        as_it_is(self, spark, path)
-        self._system = SteppedSystem(self._system)
-
-    monkeypatch.setattr(Directory, "__init__", stepped)
+    make_steps(monkeypatch)
     monkeypatch.setattr(compact, "read_archive", lambda *_: None)
     monkeypatch.setattr(compact, "last_values", lambda _: None)
     monkeypatch.setattr(compact, "stage", write_two_parts)

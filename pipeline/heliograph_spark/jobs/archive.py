@@ -14,6 +14,7 @@ job finds it in use. It is acknowledged up to what Spark's commits say is writte
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -126,7 +127,8 @@ class _TopicRun:
         encoded = topic_directory("", topic).removeprefix("/")
         self._files = Directory(spark, topic_directory(options.path, topic))
         self._archive = Directory(spark, options.path)
-        self._staging = f"{STAGING}/{encoded}"
+        # A name of the run's own: what one writes that was cut off from the broker is never taken for another's.
+        self._own = f"{encoded}+{uuid.uuid4().hex}"
         self._checkpoint = Directory(
             spark, f"{options.checkpoint or options.path.rstrip('/') + '/_checkpoint'}/{encoded}"
         )
@@ -205,24 +207,28 @@ class _TopicRun:
         ranges = [each for each in ranges if each.start < each.end]
         size = stored_bytes(ranges, {each.topic: ledgers_of(asked.connection, each.topic) for each in ranges})
         frame = batch.withColumn(DATE, expr(_DAY)).coalesce(max(1, -(-size // self._options.file_bytes)))
-        rows = stage(self._archive, self._directory, frame, DATE)
-        # From here on it takes a moment, and a killed run's part of it is undone first.
         name = f"{query_id(self._checkpoint)}-{number:08}"
+        if self._first:
+            # Of runs that were killed: this one has the subscription.
+            for left in self._archive.names(STAGING):
+                if left.partition("+")[0] == self._directory:
+                    self._archive.delete(f"{STAGING}/{left}")
+        staging = f"{STAGING}/{self._own}"
+        rows = stage(self._archive, self._own, frame, DATE)
+        # From here on it takes a moment, and a killed run's part of it is undone first.
         if self._first:
             for left in self._files.matching(f"{DATE}=*/{name}-*"):
                 self._files.delete(left)
             self._first = False
-        found = self._archive.matching(f"{self._staging}/{DATE}=*/*.parquet")
+        found = self._archive.matching(f"{staging}/{DATE}=*/*.parquet")
         if rows and not found:
-            raise JobError(
-                f"{self._archive.path}/{self._staging}: {rows} rows were written there, and no file is there"
-            )
+            raise JobError(f"{self._archive.path}/{staging}: {rows} rows were written there, and no file is there")
         for place, file in enumerate(found):
             day = file.split("/")[-2]
             self._files.make(day)
             self.bytes += self._archive.size(file)
             self._archive.rename(file, f"{self._directory}/{day}/{name}-{place:05}.parquet")
-        self._archive.delete(self._staging)
+        self._archive.delete(staging)
         self.rows += rows
         self.files += len(found)
         progress(

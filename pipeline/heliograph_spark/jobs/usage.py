@@ -7,7 +7,6 @@ driver is one row for each partition, and at most 400 intervals of it.
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args, get_type_hints
@@ -18,7 +17,6 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from heliograph_spark.archived import archived_topics, read_archive, topic_directory
-from heliograph_spark.errors import JobError
 from heliograph_spark.files import Directory
 from heliograph_spark.options import read_options
 from heliograph_spark.session import Broker, progress
@@ -26,6 +24,7 @@ from heliograph_spark.topics import PARTITION
 
 from .broker_stats import Lag, PartitionStats, find_partitions, stats_of
 from .forecast import interval_for
+from .publishing import aside, put_in_place
 from .usage_figures import (
     BiggestKey,
     Counted,
@@ -76,13 +75,14 @@ def usage(spark: SparkSession, options: UsageOptions, now: Callable[[], float] =
 
     What was published after ``now`` (seconds since 1970) is not counted. An earlier report there is replaced: the page
     is deleted first and written last, so it is there only with the tables that it is made of. Raises
-    :class:`PulsarSourceError`, naming what was wrong.
+    :class:`PulsarSourceError`, naming what was wrong, and if another run has put its report there.
     """
     now_ms = int(now() * 1000)
     connection = read_options(options.broker.source_options(topic="any"), streaming=False).connection
     wanted = find_partitions(connection, options.tenants)
     archived = {} if options.archive is None else _archived(spark, options.archive)
-    Directory(spark, options.to).make()
+    directory = Directory(spark, options.to)
+    directory.make()
     found = [stats_of(connection, each) for each in wanted]
     stats = [each for each in found if each is not None]
     progress(f"counting {len({each.topic for each in stats})} topics in {len(stats)} partitions")
@@ -113,7 +113,8 @@ def usage(spark: SparkSession, options: UsageOptions, now: Callable[[], float] =
             forecasts={usage.partition: found for usage, found in both if found is not None},
             counted=counted,
         )
-        _write(spark, options.to, report, keys)
+        with aside(directory, now_ms) as own:
+            _write(spark, directory, own, report, keys)
     finally:
         by_key.unpersist()
     return UsageResult(
@@ -218,7 +219,7 @@ def _columns(kind: type) -> t.StructType:
     return t.StructType(found)
 
 
-def _write(spark: SparkSession, to: str, report: Report, keys: DataFrame) -> None:
+def _write(spark: SparkSession, directory: Directory, own: str, report: Report, keys: DataFrame) -> None:
     tables: dict[str, tuple[type, Sequence[Any]]] = {
         "tenants": (GroupUsage, report.tenants),
         "namespaces": (GroupUsage, report.namespaces),
@@ -240,9 +241,8 @@ def _write(spark: SparkSession, to: str, report: Report, keys: DataFrame) -> Non
     frames["series"] = spark.createDataFrame(series, columns).coalesce(1)
     frames["keys"] = keys
     page = html(report)
-    Directory(spark, to).delete(REPORT)
     for name, frame in frames.items():
-        frame.write.mode("overwrite").parquet(f"{to.rstrip('/')}/parquet/{name}")
-        frame.write.mode("overwrite").option("header", "true").csv(f"{to.rstrip('/')}/csv/{name}")
-    if not Directory(spark, to).write_new(REPORT, page, aside=f"_{REPORT}.{uuid.uuid4().hex}.unfinished"):
-        raise JobError(f"{to}/{REPORT}: another run has written its report meanwhile")
+        frame.write.parquet(f"{directory.path}/{own}/parquet/{name}")
+        frame.write.option("header", "true").csv(f"{directory.path}/{own}/csv/{name}")
+    written = [f"{kind}/{name}" for kind in ("parquet", "csv") for name in frames]
+    put_in_place(directory, own, written, REPORT, page)
