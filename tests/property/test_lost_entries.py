@@ -70,7 +70,7 @@ class LostEntriesMachine(RuleBasedStateMachine):
         self.subscription.acknowledge(None, [self._id(offset, remaining)], None)
         self.core.commit()
         # Of a lost entry, whose batch is not known, all is acknowledged.
-        self.unacked[offset] &= 0 if lost or self.sizes[offset] == 1 else remaining
+        self.unacked[offset] &= 0 if lost else remaining
 
     @rule(data=st.data())
     def acknowledge_cumulatively(self, data: st.DataObject) -> None:

@@ -268,8 +268,6 @@ class ClientSteps(ModelledBroker):
     def _keep_of_batch(self, topic: str, oracle: OracleSubscription, number: int, remaining: int) -> None:
         if number not in oracle.unacked:
             return
-        if len(self.oracle.topics[topic].entries[number].messages) == 1:
-            remaining = 0
         oracle.unacked[number] = {index for index in oracle.unacked[number] if remaining >> index & 1}
         if not oracle.unacked[number]:
             oracle.forget(number)
