@@ -11,7 +11,7 @@ import pytest
 from heliograph_broker.messaging.consumer import Consumer
 from heliograph_broker.messaging.deliveries import Deliveries
 from heliograph_broker.messaging.offsets import run_end
-from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, SHARED, AckId
+from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, AckId
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import Policies
@@ -92,6 +92,26 @@ def test_in_order_delivery_has_no_unacked_limit(tmp_path: Path, sub_type: int) -
     consumer = core.consumer(subscription, SHARED, client, permits=100)
     assert len(client.take()) == 3
     assert consumer.blocked_on_unacked
+    core.close()
+
+
+@pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
+def test_the_consumers_of_a_subscription_hold_no_more_than_its_limit(tmp_path: Path, sub_type: int) -> None:
+    core = Core(tmp_path / "limited", max_unacked_per_consumer=0, max_unacked_per_subscription=7)
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    publish(core, topic, 40)
+    clients = [Client(), Client()]
+    for number, client in enumerate(clients):
+        core.consumer(subscription, sub_type, client, consumer_id=number, name=f"c{number}", permits=100)
+    seen: list[int] = []
+    while subscription.backlog_messages:
+        delivered = [entry.offset for client in clients for _, entry, _, _ in client.take()]
+        assert delivered
+        seen += delivered
+        assert subscription.unacked_messages <= 7
+        subscription.acknowledge(None, [AckId(*topic.position(offset)) for offset in delivered], None)
+    assert sorted(seen) == list(range(40))
     core.close()
 
 

@@ -204,12 +204,16 @@ class KeySharedDispatcher(DelayingDispatcher):
                 return
         self._dispatch_new()
 
+    @property
+    def _takes_more(self) -> bool:
+        return self.subscription.may_deliver and any(consumer.ready for consumer in self.consumers)
+
     def _dispatch_waiting(self, consumer: Consumer) -> bool:
         """Deliver what waits for ``consumer``; return False if a read has begun."""
         topic = self.subscription.topic
         cursor = self.subscription.cursor
         hashes = self._assigned[consumer]
-        while hashes and consumer.ready:
+        while hashes and consumer.ready and self.subscription.may_deliver:
             key_hash = next(iter(hashes))
             queue = self._waiting[key_hash]
             offset = queue.min()
@@ -229,7 +233,7 @@ class KeySharedDispatcher(DelayingDispatcher):
 
     def _dispatch_replayed(self) -> bool:
         """Deliver what came back, or let it wait by its key; return False if not all of it was read."""
-        while any(consumer.ready for consumer in self.consumers):
+        while self._takes_more:
             entry = self.next_replayed()
             if entry is None:
                 break
@@ -239,7 +243,7 @@ class KeySharedDispatcher(DelayingDispatcher):
     def _dispatch_new(self) -> None:
         if self._some_gone and self.waiting_entries >= LOOK_AHEAD:
             self._forget_gone()
-        while self.waiting_entries < LOOK_AHEAD and any(consumer.ready for consumer in self.consumers):
+        while self.waiting_entries < LOOK_AHEAD and self._takes_more:
             entry = self.next_new()
             if entry is None:
                 return

@@ -113,7 +113,7 @@ class SharedDispatcher(DelayingDispatcher):
                             return
                         continue
                 self.deliver(target, entry)
-                if not consumer.ready:
+                if not consumer.ready or not self.subscription.may_deliver:
                     break
 
     def _dispatch_held(self) -> bool:
