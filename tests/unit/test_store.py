@@ -9,13 +9,16 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from heliograph_broker.clock import SystemClock, VirtualClock
 from heliograph_broker.storage.data_dir import DataDir
 from heliograph_broker.storage.entry import Entry, EntryHeader
+from heliograph_broker.storage.scheduler import Job
 from heliograph_broker.storage.segment import Segment
 from heliograph_broker.storage.store import (
     DataDirError,
@@ -401,4 +404,45 @@ def test_ledger_ids_are_never_repeated_after_a_crash(tmp_path: Path) -> None:
     store.close()
     store = open_store(tmp_path / "d")
     assert store.next_ledger_id() > max(first)
+    store.close()
+
+
+class _HeldWrites(InlineScheduler):
+    """Writes come back when :meth:`run` is called, as the writer's thread gives them back to the loop."""
+
+    concurrent = True
+
+    def __init__(self) -> None:
+        self._jobs: deque[Callable[[], None]] = deque()
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        self._jobs.append(callback)
+
+    def write(self, job: Job, done: Callable[[Any], None]) -> None:
+        self._jobs.append(lambda: done(job()))
+
+    def run(self) -> None:
+        while self._jobs:
+            self._jobs.popleft()()
+
+    def close(self) -> None:
+        self.run()
+        self.concurrent = False
+
+
+def test_who_waits_for_a_group_is_told_after_the_receivers_of_its_entries(tmp_path: Path) -> None:
+    scheduler = _HeldWrites()
+    store = LedgerStore.open(tmp_path / "d", VirtualClock(), scheduler=scheduler)
+    sink = Sink()
+    store.append(sink, entry(0))
+    scheduler.run()
+    told: list[str] = []
+    sink.entries_durable = lambda entries: told.append("durable")  # type: ignore[method-assign]
+    store.append(sink, entry(1))
+    seal = scheduler._jobs.popleft()
+    seal()
+    # The group is being written: the next one has nothing to write, as when a producer is closed right after a send.
+    store.after_commit(lambda error: told.append("closed"))
+    scheduler.run()
+    assert told == ["durable", "closed"]
     store.close()

@@ -225,30 +225,34 @@ class GroupCommit:
 
     def _seal(self) -> None:
         self._seal_scheduled = False
-        if self._writing is not None:
-            return
+        if self._writing is None:
+            ended = self._begin_next()
+            if ended is not None:
+                self._finish(*ended)
+
+    def _begin_next(self) -> tuple[Group, _Outcome] | None:
+        """Seal the next group and hand it to the writer; return it if nothing of it is written, to be finished."""
         if self._full:
             group = self._full.popleft()
         elif self._filling or self._write_carried:
             group = self._filling
             self._filling = Group()
         else:
-            return
+            return None
         self._write_carried = False
         group.seal(self._refused)
         self._carry(group)
         self._writing = group
         if self.failure is not None:
-            self._finish(group, _Outcome.failed(StoreFailed(f"the store has failed: {self.failure}")))
-            return
+            return group, _Outcome.failed(StoreFailed(f"the store has failed: {self.failure}"))
         if not group.entries and not group.metadata:
-            self._finish(group, _Outcome())
-            return
+            return group, _Outcome()
         segment = self._segments.begin_write() if group.entries else None
         self._scheduler.write(
             lambda: self._write(group, segment),
             lambda outcome: self._finish(group, outcome),
         )
+        return None
 
     def _carry(self, group: Group) -> None:
         """Add to a sealed group what groups before it could not write."""
@@ -305,6 +309,7 @@ class GroupCommit:
             self.stats.group_bytes.observe(group.entry_bytes)
         self._writing = None
         error = outcome.append_error
+        ended: tuple[Group, _Outcome] | None = None
         if group.entries and outcome.written:
             self._segments.end_write(group.by_ledger if error is None else None, outcome.disk_bytes)
         if outcome.metadata_error is not None:
@@ -317,9 +322,9 @@ class GroupCommit:
             self._fail({sink: entries}, reason)
         if group.entries and error is None:
             self._found_room()
-            if self._scheduler.concurrent and (self._full or self._filling):
+            if self._scheduler.concurrent:
                 # The disk is faster asked than the receipts are encoded: let the writer go on meanwhile.
-                self._seal()
+                ended = self._begin_next()
             self.stats.commit_s = outcome.seconds
             for sink, entries in group.appends.items():
                 try:
@@ -341,7 +346,10 @@ class GroupCommit:
             except Exception:
                 # One callback's mistake must not keep the others, which belong to other clients, from being told.
                 log.exception("unhandled error in a commit callback")
-        if self._full or self._filling:
+        if ended is not None:
+            # Not before: who waits for the group after this one is told after those who wait for this one.
+            self._finish(*ended)
+        elif self._full or self._filling:
             self._schedule_seal()
 
     def _found_room(self) -> None:
