@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -77,20 +78,31 @@ def _answers(endpoint: str) -> bool:
 
 def archive(bucket: Bucket, broker: RunningBroker, topic: str, secret_key: str) -> subprocess.CompletedProcess[str]:
     """Run the command with the environment that a Secret of the Topic's would give it."""
-    jars = ",".join(str(jar) for jar in sorted((TOOLS / "jars").glob("*.jar")))
     arguments = ["--service-url", broker.service_url, "--admin-url", broker.http_url, "--topic", topic]
-    arguments += ["--path", f"s3a://{BUCKET}/shop", "--master", "local[2]", "--conf", f"spark.jars={jars}"]
-    arguments += ["--conf", "spark.hadoop.fs.s3a.path.style.access=true"]
-    arguments += ["--conf", "spark.hadoop.fs.s3a.endpoint.region=us-east-1"]
-    arguments += ["--conf", "spark.hadoop.fs.s3a.attempts.maximum=1"]
-    environment = os.environ | {
-        "AWS_ACCESS_KEY_ID": bucket.access_key,
-        "AWS_SECRET_ACCESS_KEY": secret_key,
-        "AWS_ENDPOINT_URL": bucket.endpoint,
+    arguments += ["--path", f"s3a://{BUCKET}/shop", "--master", "local[2]"]
+    for name, value in settings().items():
+        arguments += ["--conf", f"{name}={value}"]
+    return run([*COMMAND, "archive", *arguments], bucket, secret_key)
+
+
+def settings() -> dict[str, str]:
+    return {
+        "spark.jars": ",".join(str(jar) for jar in sorted((TOOLS / "jars").glob("*.jar"))),
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+        "spark.hadoop.fs.s3a.attempts.maximum": "1",
     }
+
+
+def run(command: list[str], bucket: Bucket, secret_key: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, "archive", *arguments],
-        env=environment,
+        command,
+        env=os.environ
+        | {
+            "AWS_ACCESS_KEY_ID": bucket.access_key,
+            "AWS_SECRET_ACCESS_KEY": secret_key,
+            "AWS_ENDPOINT_URL": bucket.endpoint,
+        },
         capture_output=True,
         text=True,
         timeout=RUN_WITHIN_S,
@@ -128,3 +140,37 @@ def test_credentials_that_are_wrong_end_the_run_with_the_servers_word(
     error = json.loads(done.stdout.splitlines()[-1])["error"]
     assert "Signature" in error or "403" in error, error
     assert list(bucket.files.iterdir()) == []
+
+
+#: Four writers want each of ten names: at once where a request has the condition, one after the other where it cannot.
+WRITERS = """
+import json, sys
+from concurrent.futures import ThreadPoolExecutor
+from heliograph_spark.files import Directory
+from heliograph_spark.session import SessionOptions, build_session
+
+spark = build_session("names", SessionOptions("local[1]", json.loads(sys.argv[1])))
+directory = Directory(spark, sys.argv[2])
+found = []
+with ThreadPoolExecutor(int(sys.argv[3])) as writers:
+    for name in map(str, range(10)):
+        write = lambda number: directory.write_new(name, f"{number}", aside=f"_{name}-{number}")
+        found.append((list(writers.map(write, range(4))), directory.read_text(name)))
+found.append(directory.write_new("0", "late", aside="_late"))
+spark.stop()
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("conditional", [True, False])
+def test_a_name_in_a_bucket_is_given_to_the_one_whose_file_is_there(bucket: Bucket, conditional: bool) -> None:
+    given = settings() | {"spark.hadoop.fs.s3a.create.conditional.enabled": str(conditional).lower()}
+    command = [sys.executable, "-c", WRITERS, json.dumps(given), f"s3a://{BUCKET}/names", "4" if conditional else "1"]
+    done = run(command, bucket, bucket.secret_key)
+    assert done.returncode == 0, done.stderr[-3000:]
+    *names, late = json.loads(done.stdout.splitlines()[-1])
+    assert late is False
+    for written, text in names:
+        assert [number for number, is_its in enumerate(written) if is_its] == [int(text)]
+    assert sorted(each.name for each in (bucket.files / "names").iterdir()) == [str(name) for name in range(10)]
