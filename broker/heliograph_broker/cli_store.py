@@ -32,12 +32,12 @@ Ledgers = Annotated[list[int], typer.Argument(metavar="LEDGER...", help="Ids, as
 
 @store_app.command()
 def check(directory: Directory) -> None:
-    """Show what a data directory holds and what is wrong with it. Nothing in it is changed.
+    """List the content of a data directory and its problems, without changing it.
 
-    It compares FORMAT, metadata and segments with each other: whose they are, whether every ledger that a topic names
-    is there, and whether there are any that no topic names. Messages themselves are verified by 'store scrub'.
+    It checks that FORMAT, metadata and segments belong to the same store, that every ledger that a topic refers to
+    exists, and that a topic refers to every ledger. To verify the messages, use 'heliograph store scrub'.
 
-    Exit code: 0 nothing is wrong, 1 something is (one line each: what, what it means, what to do), 2 the directory
+    Exit code: 0 no problem, 1 problems (one line each: the problem, its consequence, the remedy), 2 the directory
     cannot be read.
 
     \b
@@ -60,15 +60,15 @@ def check(directory: Directory) -> None:
 def scrub(
     directory: Directory,
     rate: Annotated[
-        str | None, typer.Option("--rate", metavar="SIZE", help="Read at most this much a second, such as 50M.")
+        str | None, typer.Option("--rate", metavar="SIZE", help="Read at most this much per second, such as 50M.")
     ] = None,
 ) -> None:
-    """Read every stored message and every record of metadata and compare it with its checksum. Nothing is changed.
+    """Verify the checksums of every stored message and metadata record, without changing anything.
 
-    Each range of entries that is damaged is named with its segment, ledger and topic. Chunks that a version before
-    checksums wrote are only checked for their sizes; a running broker gives them checksums as it rewrites them.
+    It prints every damaged range of entries with its segment, ledger and topic. Messages written by versions without
+    checksums are only checked for their sizes; a running broker adds checksums when it rewrites them.
 
-    Exit code: 0 everything is as it was written, 1 something is damaged, 2 the directory cannot be read.
+    Exit code: 0 no damage, 1 damage was found, 2 the directory cannot be read.
 
     \b
     Examples:
@@ -93,7 +93,7 @@ def scrub(
                 name = file.path.relative_to(directory)
                 if file.problem:
                     damaged += 1
-                    print(f"- {name}: {file.problem}; 'heliograph store salvage' looks for what is left in it")
+                    print(f"- {name}: {file.problem}; 'heliograph store salvage' can search it for readable messages")
                     advance(file.size)
                     continue
                 done = 0
@@ -126,24 +126,23 @@ def scrub(
 @store_app.command()
 def salvage(
     directory: Directory,
-    to: Annotated[Path, typer.Option("--to", metavar="NEWDIR", help="Where to; empty, or not there yet.")],
+    to: Annotated[Path, typer.Option("--to", metavar="NEWDIR", help="A new or empty directory to write to.")],
     adopt_all: Annotated[
         bool,
         typer.Option(
-            "--adopt", help="Make topics of ledgers that no topic names, instead of keeping them in quarantine."
+            "--adopt", help="Turn ledgers that no topic refers to into topics, instead of keeping them in quarantine."
         ),
     ] = False,
 ) -> None:
-    """Copy everything that can be read into a new data directory, on which a broker starts. DIR is never changed.
+    """Copy everything readable to a new data directory, on which a broker can start. DIR is never changed.
 
-    Every message is verified by its checksum. What cannot be read is named. Segments that a broker set aside are
-    searched, too, and pages behind damaged ones. If metadata.lmdb is lost, topics and subscriptions are unknown:
-    each ledger becomes a topic persistent://public/salvaged/ledger-<id>, for any client to read, which keeps
-    everything. If a part of it is lost, the topics that are still known keep everything, too, until you set their
-    retention again. A record that cannot be decoded is named and kept aside; one that deletes nothing takes its place.
+    It verifies the checksum of every message and prints the ranges that cannot be read. It also searches segments
+    that a broker has set aside, and the pages behind damaged ones. If metadata.lmdb is lost, topics and subscriptions
+    are unknown: each ledger becomes a topic persistent://public/salvaged/ledger-<id>, which keeps all messages and
+    which any client can read. If only a part of it is lost, the known topics keep all messages until you set their
+    retention again. A record that cannot be decoded is printed and kept aside; its replacement deletes nothing.
 
-    Exit code: 0 everything was readable, 1 something is missing in NEWDIR or nothing could be written, 2 DIR cannot be
-    read.
+    Exit code: 0 everything was readable, 1 NEWDIR is incomplete or could not be written, 2 DIR cannot be read.
 
     \b
     Examples:
@@ -154,7 +153,7 @@ def salvage(
 
     inside, outside = to.resolve(), directory.resolve()
     if inside == outside or outside in inside.parents:
-        usage_error(f"--to {to} lies in {directory}, which is not to be changed; name a place beside it")
+        usage_error(f"--to {to} is inside {directory}, which is never changed; give a directory outside it")
     with _inspected(directory) as (contents, claims):
         if contents.format is None and (contents.format_text or "").startswith("heliograph "):
             _unreadable(f"{directory} has format '{contents.format_text}'; use the version of Heliograph that wrote it")
@@ -174,7 +173,9 @@ def salvage(
 
 @store_app.command()
 def adopt(directory: Directory, ledgers: Ledgers) -> None:
-    """Make topics of ledgers that no topic names: persistent://public/salvaged/ledger-<id>, which keep everything.
+    """Turn ledgers that no topic refers to into topics persistent://public/salvaged/ledger-<id>.
+
+    The topics exist after the next start of the broker, and keep all messages.
 
     \b
     Examples:
@@ -194,7 +195,7 @@ def adopt(directory: Directory, ledgers: Ledgers) -> None:
             raise CliError(f"{error}; use 'heliograph store salvage --adopt'") from error
         records = adoption(ledger_id, header, frame, contents.records | added, now_ms)
         if records is None:
-            raise CliError(f"ledger {ledger_id} is what a compaction left: its entries are not messages by themselves")
+            raise CliError(f"ledger {ledger_id} is the result of a compaction, which cannot become a topic")
         return records
 
     _change_quarantined(directory, ledgers, adopted)
@@ -204,7 +205,7 @@ def adopt(directory: Directory, ledgers: Ledgers) -> None:
 
 @store_app.command()
 def drop(directory: Directory, ledgers: Ledgers) -> None:
-    """Delete ledgers that no topic names. The next start of the broker deletes their messages for good.
+    """Delete ledgers that no topic refers to. The next start of the broker deletes their messages for good.
 
     \b
     Examples:
@@ -222,7 +223,7 @@ def drop(directory: Directory, ledgers: Ledgers) -> None:
 
 
 def _salvage(salvaging: Salvage, contents: Contents, claims: Claims, to: Path, *, adopt_all: bool) -> bool:
-    """Salvage, and say what was and what was not; return whether everything was readable."""
+    """Salvage, print the result, and return whether everything was readable."""
     from .clock import SystemClock
     from .messaging.claims import Claims, adoption, keep_everything, topic_of
     from .messaging.offline_check import gaps, lost
@@ -269,7 +270,7 @@ def _salvage(salvaging: Salvage, contents: Contents, claims: Claims, to: Path, *
     for path, pieces in salvaging.unsound.items():
         problems.append(f"{path.relative_to(contents.path)}: {pieces} damaged pieces were left out")
     for ledger_id in sorted(salvaging.clashing):
-        problems.append(f"ledger {ledger_id} is in a segment of another store, too; that one was left out")
+        problems.append(f"ledger {ledger_id} is also in a segment of another store; its entries there were left out")
     for problem in problems:
         print(f"- {problem}")
     for ledger_id in adopted:
@@ -280,7 +281,7 @@ def _salvage(salvaging: Salvage, contents: Contents, claims: Claims, to: Path, *
     if unknown:
         shown = ", ".join(map(str, unknown[:10]))
         print(
-            f"{len(unknown)} ledgers that no topic names are kept in quarantine ({shown}); see 'heliograph store adopt'"
+            f"{len(unknown)} ledgers that no topic refers to stay in quarantine ({shown}); see 'heliograph store adopt'"
         )
     entries = sum(found[ledger_id].entries for ledger_id in kept)
     print(
@@ -292,18 +293,18 @@ def _salvage(salvaging: Salvage, contents: Contents, claims: Claims, to: Path, *
 
 
 def _records(contents: Contents) -> tuple[dict[bytes, bytes], str]:
-    """Return the records to take over, and why those are not all, if so."""
+    """Return the records to copy, and the reason why some are missing (empty if none is)."""
     said = "" if contents.format is None else contents.format.store_id
     found = "" if contents.identity is None else contents.identity.store_id
     if said and found and said != found and any(file.store_id == said for file in contents.segments):
-        return {}, f"it belongs to the store {found}, the segments to the store {said}; none of it was taken"
+        return {}, f"it belongs to store {found}, the segments to store {said}; its records were not copied"
     if said and not found and not contents.metadata_problem:
-        return dict(contents.records), "it belongs to no store; what it says may be of another time"
+        return dict(contents.records), "it has no store id, so its records may be outdated"
     return dict(contents.records), contents.metadata_problem
 
 
 def _require_quarantined(contents: Contents, claims: Claims, ledgers: list[int]) -> None:
-    """Raises :class:`CliError` unless no topic names any of the ledgers, and they are there."""
+    """Raise :class:`CliError` unless all of the ledgers are in quarantine."""
     from .messaging.offline_check import quarantined
 
     if not contents.has_metadata:
@@ -314,7 +315,7 @@ def _require_quarantined(contents: Contents, claims: Claims, ledgers: list[int])
             raise CliError(f"ledger {ledger_id} belongs to {claims.ledgers[ledger_id].topic}")
         if ledger_id not in there:
             known = ", ".join(map(str, sorted(there)[:10])) or "none"
-            raise CliError(f"no ledger {ledger_id} is in quarantine; there: {known}")
+            raise CliError(f"ledger {ledger_id} is not in quarantine; ledgers in quarantine: {known}")
 
 
 def _change_quarantined(
@@ -365,7 +366,7 @@ def _print_summary(contents: Contents, claims: Claims) -> None:
         entries = sum(run.last - run.first + 1 for run in file.runs.values())
         state = "foreign" if contents.is_foreign(file) else "damaged" if file.problem else "ok"
         if file in contents.spare:
-            state = "set aside" if file.problem else "replaced by another one"
+            state = "set aside" if file.problem else "replaced"
         table.add_row(file.path.name, readable_size(file.size), str(len(file.runs)), format_count(entries), state)
     if table.row_count:
         console().print(table)
@@ -374,15 +375,15 @@ def _print_summary(contents: Contents, claims: Claims) -> None:
 def _whose(claims: Claims, ledger_id: int, last: int) -> str:
     claim = claims.ledgers.get(ledger_id)
     if claim is None:
-        return "being deleted" if ledger_id in claims.tombstones else "of no topic"
+        return "being deleted" if ledger_id in claims.tombstones else "no topic"
     if last < claim.first:
-        return f"{claim.topic}, which needs them no more"
+        return f"{claim.topic}, already deleted there"
     return f"compacted, of {claim.topic}" if claim.compacted else claim.topic
 
 
 @contextmanager
 def _inspected(directory: Path) -> Iterator[tuple[Contents, Claims]]:
-    """Give what a directory holds, while no broker can use it; end with exit code 2 if it cannot be read."""
+    """Yield the content of a directory while no broker can use it; exit with code 2 if it cannot be read."""
     from .messaging.claims import Claims
     from .storage.inspection import InspectionError, inspect, unused
 
@@ -401,7 +402,7 @@ def _unreadable(message: str) -> NoReturn:
 
 @contextmanager
 def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar on a terminal, nothing elsewhere; the function given is called with how many bytes more are done."""
+    """Show a progress bar if stderr is a terminal; yields a function that advances it by a number of bytes."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 

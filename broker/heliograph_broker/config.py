@@ -83,9 +83,9 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     segment_bytes: int = 128 * _MIB
     """A payload file is closed and a new one begun at about this size."""
     scrub_bytes_per_s: int = 4 * _MIB
-    """Rate at which closed payload files are verified in the background, a quarter of it beside traffic; 0: never."""
+    """Rate at which closed payload files are verified in the background; under traffic a quarter of it. 0: never."""
     scrub_interval_s: float = 7 * 86_400.0
-    """Least time between the starts of two such verifications of everything."""
+    """Shortest time between the starts of two verifications of all closed payload files."""
     disk_reserve_bytes: int = 64 * _MIB
     """New messages are refused when less than this would stay free on the disk; acknowledgements still go on."""
     ledger_max_entries: int = 50_000
@@ -93,7 +93,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     ledger_max_age_ms: int = 240 * _MINUTE_MS
     """A ledger that holds entries is closed at this age."""
     ledger_max_bytes: int = 2048 * _MIB
-    """A ledger is closed and a new one begun when its entries reach this size."""
+    """A ledger is closed and a new one started when its entries reach this size."""
 
     max_unacked_per_consumer: int = 50_000
     """A Shared or Key_Shared consumer gets no more messages while it has so many unacknowledged; 0: no limit."""
@@ -119,7 +119,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     """Deduplication forgets a producer that was not connected for so long."""
 
     receive_buffer_bytes: int = 256 * _KIB
-    """Size of the read buffer that all connections share: most bytes of one read from a socket."""
+    """Size of the read buffer that all connections share, and the most bytes of one read from a socket."""
     max_pending_publish_bytes: int = 16 * _MIB
     """Reading from publishing connections pauses while so much was received and is not yet durable."""
     max_connection_write_bytes: int = _MIB

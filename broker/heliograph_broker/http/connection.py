@@ -1,4 +1,4 @@
-"""One HTTP connection: counted, and cut if its client never says a word. What it says is aiohttp's to handle."""
+"""One HTTP connection: counted, and aborted if its client sends nothing in time. aiohttp handles the requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 
 def refusal(reason: str) -> bytes:
-    """Return the answer to a client that may not connect."""
+    """Return the HTTP answer to a client that is refused."""
     body = f"{reason}\n".encode()
     return (
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n"

@@ -36,11 +36,11 @@ class Ready(msgspec.Struct):
 async def check_ready(broker: Broker) -> None:
     """Raises :class:`ApiError` 503 naming what is wrong."""
     if broker.store.failure is not None:
-        raise ApiError(503, f"the store has failed and the broker ends: {broker.store.failure}")
+        raise ApiError(503, f"the store has failed and the broker is stopping: {broker.store.failure}")
     since_tick = broker.clock.monotonic() - broker.ticked_at
     if since_tick > TICK_TIMEOUT_S:
         raise ApiError(
-            503, f"the broker's timer last ran {since_tick:.0f} s ago: nothing is flushed, delivered or expired in time"
+            503, f"the broker's timer last ran {since_tick:.0f} s ago: flushes, deliveries and expiry are late"
         )
     if broker.store.disk_full:
         raise ApiError(503, "the disk is full: new messages are refused until space is freed")

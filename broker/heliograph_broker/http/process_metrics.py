@@ -92,8 +92,8 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
         _histogram("heliograph_group_commit_bytes", "Bytes in each group.", stats.group_bytes),
         _histogram("heliograph_group_commit_seconds", "Time to write and sync a group.", stats.sync_seconds),
         _histogram("heliograph_event_loop_lag_seconds", "How late timers fire.", lag.seconds),
-        _gauge("heliograph_store_pending_bytes", "Bytes taken and not yet durable.", store.pending_bytes),
-        _gauge("heliograph_store_live_bytes", "Bytes of messages that are still wanted.", store.live_bytes()),
+        _gauge("heliograph_store_pending_bytes", "Bytes accepted and not yet durable.", store.pending_bytes),
+        _gauge("heliograph_store_live_bytes", "Bytes of messages that are stored and not deleted.", store.live_bytes()),
         Block(
             "heliograph_store_full_groups_total",
             "counter",
@@ -104,11 +104,11 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
             "heliograph_store_full_entries_total",
             "counter",
             [("", "", store.shortage.entries)],
-            "Entries in such groups; their producers were told.",
+            "Entries in groups that a full disk refused; their producers got an error.",
         ),
         _gauge(
             "heliograph_quarantined_ledgers",
-            "Ledgers on the disk that no topic refers to; they are kept.",
+            "Ledgers on disk that no topic refers to; they are kept.",
             len(store.quarantined),
         ),
         _gauge(
@@ -121,25 +121,38 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
             "Records of topics, subscriptions or policies that could not be read and are kept aside.",
             broker.figures.unreadable_records,
         ),
-        _gauge("heliograph_damaged_segments", "Damaged payload files that are kept aside.", store.damaged_segments()),
+        _gauge(
+            "heliograph_damaged_segments",
+            "Damaged payload files, which are kept but not read.",
+            store.damaged_segments(),
+        ),
         _gauge(
             "heliograph_lost_entries",
-            "Entries not yet deleted that were in segments found missing or damaged.",
+            "Entries that should be stored but are lost with a missing or damaged segment.",
             store.lost_entries(),
         ),
         _gauge(
             "heliograph_scrub_progress",
-            "Share of the data the scrub under way has read; 1 between two.",
+            "Share of the data that the current scrub has read; 1 if none is running.",
             scrub.progress,
         ),
-        _gauge("heliograph_scrub_damaged_ranges", "Runs of damaged entries found by the scrub.", len(scrub.damaged)),
-        Block("heliograph_scrub_bytes_total", "counter", [("", "", scrub.bytes_read)], "Bytes the scrub has verified."),
-        Block("heliograph_scrub_passes_total", "counter", [("", "", scrub.passes)], "Scrubs that came to their end."),
+        _gauge(
+            "heliograph_scrub_damaged_ranges", "Ranges of damaged entries that the scrub has found.", len(scrub.damaged)
+        ),
+        Block(
+            "heliograph_scrub_bytes_total",
+            "counter",
+            [("", "", scrub.bytes_read)],
+            "Bytes that the scrub has verified.",
+        ),
+        Block("heliograph_scrub_passes_total", "counter", [("", "", scrub.passes)], "Scrubs completed."),
         _gauge("heliograph_store_disk_bytes", "Disk space the data directory takes.", disk.used),
         _gauge("heliograph_store_disk_free_bytes", "Disk space that is free where the data is.", disk.free),
         _gauge("heliograph_store_disk_full", "1 if new messages are refused.", int(store.disk_full)),
         _gauge("heliograph_tail_cache_bytes", "Recent entries in memory, overhead included.", cache.used_bytes),
-        _gauge("heliograph_tail_cache_limit_bytes", "What they may take.", broker.config.tail_cache_bytes),
+        _gauge(
+            "heliograph_tail_cache_limit_bytes", "Limit of heliograph_tail_cache_bytes.", broker.config.tail_cache_bytes
+        ),
     ]
     blocks += _connection_blocks(broker.figures.binary_connections, broker.figures.http_connections)
     blocks += [

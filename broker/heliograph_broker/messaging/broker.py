@@ -217,8 +217,8 @@ class Broker(Directory, TopicHost):
         return more
 
     def _clock_moved(self, ms: int) -> None:
-        """The machine's clock was set, and has stayed so: what is stored keeps its age by the new time."""
-        log.warning("the wall clock was set; the broker's clock follows it", by_ms=ms)
+        """The machine's clock was set and has kept its new time: stored entries keep their ages by the new time."""
+        log.warning("the wall clock was set and the broker follows it", by_ms=ms)
         topics = [topic for topic in self.topics.values() if isinstance(topic, Topic)]
         for topic in topics:
             self.containment.attempt(topic, "clock", partial(topic.clock_moved, ms))

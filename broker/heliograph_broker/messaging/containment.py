@@ -52,14 +52,14 @@ Owner = TopicLike | SubscriptionLike | str
 
 
 def first_line(error: BaseException) -> str:
-    """Return the kind and the first line of an exception, for people."""
+    """Return the type and the first line of an exception's text, at most 300 characters."""
     lines = str(error).splitlines()
     text = f"{type(error).__name__}: {lines[0]}" if lines and lines[0] else type(error).__name__
     return text if len(text) <= _REASON_CHARACTERS else f"{text[: _REASON_CHARACTERS - 3]}..."
 
 
 class Suspension:
-    """A duty that raised. ``since_ms`` and ``last_ms`` are wall-clock times, ``pause_ms`` is the pause it is in."""
+    """A duty that raised. ``since_ms`` and ``last_ms`` are wall-clock times, ``pause_ms`` is its current pause."""
 
     __slots__ = ("_again", "due_ms", "duty", "failures", "last_ms", "owner", "pause_ms", "reason", "since_ms")
 
@@ -76,7 +76,7 @@ class Suspension:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Topic and subscription; both empty for a part of the broker itself."""
+        """The names of topic and subscription; both are empty for a part of the broker itself."""
         owner = self.owner
         if isinstance(owner, str):
             return "", ""
@@ -95,7 +95,7 @@ class Suspension:
         self._again = again
 
     def try_again(self) -> None:
-        """Ask for the duty; it goes through :meth:`Containment.attempt` again."""
+        """Request the duty again, through :meth:`Containment.attempt`."""
         if self._again is not None:
             self._again()
 
@@ -107,7 +107,7 @@ class Containment:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        #: What is suspended now, by owner and duty. Empty nearly always, which is what hot paths look at.
+        #: Suspended duties, by owner and duty. Nearly always empty: hot paths check only that.
         self.suspended: dict[Owner, dict[str, Suspension]] = {}
         self._queue: list[tuple[int, int, Suspension]] = []
         self._serial = 0
@@ -120,7 +120,7 @@ class Containment:
         return not self.suspended
 
     def holds(self, owner: Owner, duty: str) -> bool:
-        """Whether ``duty`` is in a pause and must not be tried now. Cheap while nothing is suspended."""
+        """Whether ``duty`` is pausing and must not be tried now. Cheap while nothing is suspended."""
         if not self.suspended:
             return False
         found = self.suspended.get(owner, {}).get(duty)
@@ -177,7 +177,7 @@ class Containment:
         )
 
     def noted(self, owner: Owner, duty: str, error: Exception) -> None:
-        """Log and count what raised and cannot be tried again, as telling a client something: nothing is suspended."""
+        """Log and count an error in something that cannot be retried, such as an answer; nothing is suspended."""
         self.failures[duty] = self.failures.get(duty, 0) + 1
         topic, subscription = Suspension(owner, duty, 0).names
         log.error(
@@ -185,7 +185,7 @@ class Containment:
         )
 
     def succeeded(self, owner: Owner, duty: str) -> None:
-        """A duty was done: it is not suspended any more."""
+        """The duty succeeded: end its suspension."""
         duties = self.suspended.get(owner)
         suspension = duties.pop(duty, None) if duties is not None else None
         if suspension is None:
@@ -200,7 +200,7 @@ class Containment:
         self.suspended.pop(owner, None)
 
     def run(self) -> None:
-        """Try again what has paused long enough, and forget what belonged to a deleted topic or subscription."""
+        """Retry duties whose pause is over, and forget those of deleted topics and subscriptions."""
         queue = self._queue
         if not queue:
             return
@@ -219,11 +219,11 @@ class Containment:
                 self.failed(suspension.owner, suspension.duty, error, suspension.try_again)
 
     def of(self, owner: Owner) -> list[Suspension]:
-        """Return what is suspended of a topic or subscription."""
+        """Return the suspended duties of a topic or subscription."""
         return list(self.suspended.get(owner, {}).values())
 
     def all(self) -> list[Suspension]:
-        """Return everything that is suspended now, the oldest first."""
+        """Return all suspended duties, the oldest first."""
         return sorted(
             (each for duties in self.suspended.values() for each in duties.values()), key=lambda each: each.since_ms
         )

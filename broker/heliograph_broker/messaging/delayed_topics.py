@@ -53,7 +53,7 @@ def _hand_over_again(subscription: LogSubscription, due: BitMap64) -> None:
 
 
 class DelayedTopics:
-    """Call :meth:`run` with every tick: it has the dispatchers deliver what is due."""
+    """The topics with delayed messages. Every tick calls :meth:`run`, which delivers those that are due."""
 
     __slots__ = ("_containment", "_queue")
 
@@ -62,7 +62,7 @@ class DelayedTopics:
         self._queue: DueQueue[StoredTopic] = DueQueue()
 
     def wake(self, topic: StoredTopic, due_ms: int) -> None:
-        """Something of the topic becomes deliverable at ``due_ms`` (wall clock)."""
+        """Note that a message of the topic becomes deliverable at ``due_ms`` (wall clock)."""
         self._queue.sooner(topic, due_ms)
 
     def forget(self, topic: StoredTopic) -> None:
@@ -70,7 +70,7 @@ class DelayedTopics:
         self._queue.forget(topic)
 
     def run(self, now_ms: int) -> None:
-        """Deliver what was delayed up to ``now_ms`` (wall clock). Topics in which nothing is due cost nothing."""
+        """Deliver messages delayed until ``now_ms`` (wall clock) or earlier. Topics with none of these cost nothing."""
         while (topic := self._queue.take(now_ms)) is not None:
             self._containment.attempt(topic, DUTY, partial(self._deliver, topic), partial(self.wake, topic, now_ms))
 

@@ -1,4 +1,4 @@
-"""What a subscription's consumers hold unacknowledged, and how often entries were delivered before."""
+"""The unacknowledged deliveries of a subscription, and how often each entry was redelivered."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Deliveries(dict[int, Pending]):
     __slots__ = ()
 
     def settle(self, offset: int) -> None:
-        """The delivery at ``offset`` has ended: it is acknowledged or taken back."""
+        """Remove the delivery at ``offset``, which was acknowledged or taken back."""
         self.pop(offset)[0].held.discard(offset)
 
     def take_up_to(self, offset: int, consumers: list[Consumer]) -> list[tuple[int, Pending]]:
-        """Settle the deliveries up to and including ``offset`` and return them; what lies beyond costs nothing."""
+        """Remove and return the deliveries up to and including ``offset``; the cost depends on these alone."""
         taken: list[tuple[int, Pending]] = []
         for consumer in consumers:
             held = consumer.held
@@ -39,7 +39,7 @@ class Deliveries(dict[int, Pending]):
         return taken
 
     def forget_all(self) -> None:
-        """Nothing counts as delivered any more."""
+        """Forget all deliveries."""
         for delivery in self.values():
             delivery[0].held.clear()
         self.clear()
@@ -56,25 +56,25 @@ class RedeliveryCounts(dict[int, int]):
         self._offsets: BitMap64 | None = None
 
     def count(self, offset: int) -> None:
-        """The entry is to be delivered once more."""
+        """Count one more redelivery of the entry."""
         self[offset] = self.get(offset, 0) + 1
         if self._offsets is None:
             self._offsets = BitMap64()
         self._offsets.add(offset)
 
     def forget(self, offset: int) -> None:
-        """The entry is acknowledged."""
+        """Forget the count of an acknowledged entry."""
         if self._offsets is not None and self.pop(offset, None) is not None:
             self._offsets.discard(offset)
 
     def forget_up_to(self, offset: int) -> None:
-        """Everything up to and including ``offset`` is acknowledged or gone."""
+        """Forget the counts up to and including ``offset``, which is acknowledged or trimmed."""
         offsets = self._offsets
         while offsets and (first := offsets.min()) <= offset:
             offsets.discard(first)
             del self[first]
 
     def forget_all(self) -> None:
-        """The cursor was moved by hand: everything may come for the first time again."""
+        """Forget all counts, because the cursor was moved (seek, reset)."""
         self.clear()
         self._offsets = None

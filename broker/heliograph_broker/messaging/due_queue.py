@@ -1,4 +1,4 @@
-"""Keys by the time they are due: whoever waits for time costs nothing until it has come."""
+"""Keys ordered by the time they are due, so that finding the due ones does not depend on how many wait."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DueQueue(Generic[K]):
         return len(self._due)
 
     def schedule(self, key: K, due_ms: int) -> None:
-        """Make ``key`` due at ``due_ms``, whatever was said before."""
+        """Make ``key`` due at ``due_ms``, replacing any earlier time."""
         self._serial += 1
         self._due[key] = due_ms, self._serial
         heappush(self._heap, (due_ms, self._serial, key))
@@ -43,7 +43,7 @@ class DueQueue(Generic[K]):
             self.schedule(key, due_ms)
 
     def forget(self, key: K) -> None:
-        """``key`` is not due at all any more."""
+        """Remove ``key``."""
         self._due.pop(key, None)
 
     def take(self, now_ms: int) -> K | None:

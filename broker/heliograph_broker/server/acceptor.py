@@ -1,6 +1,6 @@
-"""Accepts the connections of one port, one by one, and refuses those that are over a limit before they cost anything.
+"""Accepts the connections of one port, and refuses those above a limit before they use memory.
 
-An event loop's own server accepts whatever waits and asks nobody; with no descriptor left it would do so without end.
+The server of the event loop has no such limits, and retries without a pause when no descriptor is left.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from .connection_limits import ConnectionLimits
 
 log = structlog.get_logger(__name__)
 
-#: Makes the protocol of a connection; what it is given it calls once when the connection is lost.
+#: Makes the protocol of a connection, which calls the given function once when the connection is lost.
 ProtocolFactory = Callable[[Callable[[], None]], asyncio.BaseProtocol]
 
 _BACKLOG = 512
-#: Connections accepted in one wake-up.
+#: Most connections accepted in one iteration of the event loop.
 _ACCEPTS_A_TURN = 64
-#: Accepting is tried again so long (s) after the system refused.
+#: Pause (s) before accepting is tried again after the system refused.
 _PAUSE_S = 1.0
-#: A refused client has so long (s) to read why; only so many at a time have.
+#: Time (s) that a refused client has to read the reason, and most clients that get it at a time.
 _LINGER_S = 1.0
 _LINGERING = 4
-#: The log names a refusal so often (s): the metrics count them all.
-_TOLD_EVERY_S = 10.0
+#: Shortest time (s) between two log lines about refusals; the metrics count all of them.
+_LOG_INTERVAL_S = 10.0
 
 
 class Acceptor:
-    """The listening sockets of one port. ``refusal`` gives the bytes that tell a client of the protocol a reason."""
+    """The listening sockets of one port. ``refusal`` encodes the reason of a refusal for the client."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Acceptor:
         self._lingering: dict[socket.socket, asyncio.TimerHandle] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
-        self._told_again_at = 0.0
+        self._next_log_at = 0.0
 
     async def listen(self, host: str, port: int) -> None:
         """Bind every address of ``host``; port 0 takes any free one. Raises :class:`OSError` if one is taken."""
@@ -69,7 +69,7 @@ class Acceptor:
         self._go_on()
 
     def stop(self) -> None:
-        """Close the port; the connections there are stay."""
+        """Close the port; existing connections stay open."""
         if self._pause is not None:
             self._pause.cancel()
         for listening in self._listening:
@@ -79,7 +79,7 @@ class Acceptor:
         for timer in self._lingering.values():
             timer.cancel()
         for refused in list(self._lingering):
-            self._let_go(refused)
+            self._close_refused(refused)
 
     def _go_on(self) -> None:
         self._pause = None
@@ -93,7 +93,7 @@ class Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # No descriptors or memory: what waits stays in the queue, which must not wake us all the time.
+                # No descriptors or memory: the queue keeps waiting connections, and must not wake the loop meanwhile.
                 log.error("cannot accept connections", error=str(error), again_in_s=_PAUSE_S)
                 for each in self._listening:
                     self._loop.remove_reader(each)
@@ -122,26 +122,26 @@ class Acceptor:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.connect_accepted_socket(lambda: self._protocol(end), connection)
         except OSError as error:
-            # The client has gone in between.
+            # The client has disconnected meanwhile.
             log.info("connection setup failed", client=address, error=str(error))
             end()
             connection.close()
 
     def _refuse(self, connection: socket.socket, reason: str) -> None:
         now = self._loop.time()
-        if now >= self._told_again_at:
-            self._told_again_at = now + _TOLD_EVERY_S
+        if now >= self._next_log_at:
+            self._next_log_at = now + _LOG_INTERVAL_S
             log.warning("connections are refused", port=self.port, reason=reason)
-        # A client that is gone already needs no answer.
+        # The client may have disconnected already.
         with contextlib.suppress(OSError):
             connection.send(self._refusal(reason))
             connection.shutdown(socket.SHUT_WR)
         if len(self._lingering) >= _LINGERING:
             connection.close()
         else:
-            # Closed at once, what the client has sent would make the end a reset, and that may overtake the answer.
-            self._lingering[connection] = self._loop.call_later(_LINGER_S, self._let_go, connection)
+            # With unread data, closing at once would send a reset, which may arrive before the answer.
+            self._lingering[connection] = self._loop.call_later(_LINGER_S, self._close_refused, connection)
 
-    def _let_go(self, connection: socket.socket) -> None:
+    def _close_refused(self, connection: socket.socket) -> None:
         self._lingering.pop(connection, None)
         connection.close()

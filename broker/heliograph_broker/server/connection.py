@@ -1,12 +1,13 @@
-"""The bytes of one client connection: frames in to the handlers, frames out in few writes, and how it ends.
+"""One client connection: received frames go to the handlers, sent frames are collected into few writes.
 
 A :class:`asyncio.BufferedProtocol`: the socket is read into a buffer that all connections share, and every complete
 frame in it is handled in the same wake-up. What goes out is collected and written once at the end of the loop
 iteration. An entry's bytes are copied once, from the buffer; the same object then serves the store, the tail cache and
 every consumer.
 
-A stranger costs little: until CONNECT only small frames are taken, and it has to come in time. Who does not read what
-it is sent is not read from either, and a connection whose end its client does not take is broken off.
+A client that is not authenticated costs little: before CONNECT only small frames are accepted, and CONNECT must arrive
+in time. If a client does not read, the broker does not read from it either. A connection that is closed is aborted if
+its client does not read the remaining data in time.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Takes the connection (a session), a command and the entry behind it.
+#: Handles a command of a connection (a session); the last argument is the entry that follows the command.
 Handler = Callable[[Any, wire.BaseCommand, bytes], None]
 
 _SIZES = struct.Struct(">II")
 _SEND = wire.BaseCommand.SEND
-#: The largest frame (bytes) before CONNECT was answered, CONNECT itself included: credentials are of a few KiB.
+#: The largest frame (bytes) up to and including CONNECT: credentials have a few KiB.
 HANDSHAKE_FRAME_BYTES = 8 * 1024
-#: After so long (s) of handling what one connection has sent the others get their turn.
+#: Longest time (s) for which frames of one connection are handled before others get their turn.
 _TURN_S = 0.01
-#: Of frequent commands, which are cheap, only each so manyth looks at the clock (a power of two).
+#: The clock is read after every n-th frequent command only (a power of two), because these are cheap.
 _LOOKS_EVERY = 256
-#: Why a connection is not read from: it does not read, or it had its turn.
+#: Reasons for not reading from a connection: its client does not read, or others have their turn.
 _UNREAD = "answers wait unread"
 _TURN = "others have their turn"
 #: Commands that are cheap, and that a client sends for every few messages.
@@ -61,7 +62,7 @@ class ConnectionHost:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """What a session is built on: it knows frames, not what they ask for."""
+    """The base of a session: it reads and writes frames and does not know the meaning of commands."""
 
     def __init__(self, listener: ConnectionHost, ended: Callable[[], None] | None = None) -> None:
         """``ended`` is called once the connection is lost."""
@@ -75,9 +76,9 @@ class Connection(asyncio.BufferedProtocol):
         self.pinged_at = 0.0
         self._transport: asyncio.Transport | None = None
         self._closing = False
-        #: When the connection is broken off: its CONNECT did not come, or its end was not taken.
+        #: Aborts the connection: no CONNECT in time, or remaining data not read in time.
         self._deadline: asyncio.TimerHandle | None = None
-        #: Why nothing is taken from the socket now, and the timers that end it.
+        #: The current reasons for not reading from the socket, and the timers that end them.
         self._holds: dict[object, asyncio.TimerHandle | None] = {}
         #: Closing or held: no further frame is handled.
         self._stopped = False
@@ -87,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._out_bytes = 0
         self._flush_scheduled = False
         self._write_limit = self.broker.config.max_connection_write_bytes
-        #: Bytes handed to the transport, and how many of them the client had taken when that was asked last.
+        #: Bytes handed to the transport, and how many of these the client had read at the last check.
         self._written = 0
         self._taken = 0
 
@@ -116,7 +117,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._ended()
 
     def handshake_done(self) -> None:
-        """The client has said CONNECT: it may send entries now, and takes as long as it likes."""
+        """CONNECT was accepted: large frames are allowed from now on, and the handshake's time limit ends."""
         self.connected = True
         self._frame_limit = self.broker.config.max_message_size + FRAME_OVERHEAD
         self._cancel_deadline()
@@ -127,7 +128,7 @@ class Connection(asyncio.BufferedProtocol):
             self._deadline = None
 
     def _end(self) -> None:
-        """Nothing is taken from the client any more."""
+        """Stop reading from the client and give up everything it held."""
         self._closing = self._stopped = True
         self.writable = False
         self._cancel_deadline()
@@ -139,24 +140,24 @@ class Connection(asyncio.BufferedProtocol):
         self.give_up()
 
     def opened(self) -> None:
-        """The connection is made."""
+        """Called once the connection is made."""
         raise NotImplementedError
 
     def give_up(self) -> None:
-        """The connection ends: what the client held goes to others at once. May be called again."""
+        """Called when the connection ends: release everything the client held. May be called again."""
         raise NotImplementedError
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Called once the connection is lost."""
         raise NotImplementedError
 
     def may_dispatch(self) -> None:
-        """The client has read: there is room for messages."""
+        """Called when the client has read enough for more messages to be sent."""
         raise NotImplementedError
 
     @property
     def alive(self) -> bool:
-        """Whether the client can still hear an answer."""
+        """Whether answers can still be sent to the client."""
         return not self._closing
 
     @property
@@ -166,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unwritten_bytes(self) -> int:
-        """Bytes sent to the client that its connection has not taken yet."""
+        """Bytes queued for the client that the socket has not accepted yet."""
         return self._out_bytes + self.unread_bytes
 
     @property
@@ -191,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
         return (name[0], name[1]) if name else ("127.0.0.1", 0)
 
     def close(self, reason: str) -> None:
-        """End the connection after what is queued has been written, or after ``close_timeout_s`` all the same."""
+        """End the connection once everything queued is written, or after ``close_timeout_s`` at the latest."""
         if self._transport is None or self._closing:
             return
         log.info("closing connection", client=self.address, reason=reason)
@@ -204,9 +205,9 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def abort(self, kind: str, reason: str) -> None:
-        """End the connection at once: what is queued is not written, what the client held goes to others.
+        """End the connection at once, without writing what is queued.
 
-        ``kind`` is the one it is counted as in the metrics.
+        ``kind`` is the reason that the metrics count it by.
         """
         if self._transport is None:
             return
@@ -217,9 +218,9 @@ class Connection(asyncio.BufferedProtocol):
         self._end()
 
     def silent_s(self, now: float) -> float:
-        """Return for how long (s) nothing shows that the client is there; 0 while it is kept waiting on purpose."""
+        """Return the time (s) since the last sign of life from the client; 0 while the broker makes it wait."""
         if _UNREAD in self._holds:
-            # It is not read from, for it has to read first: taking what was sent is a sign of life.
+            # Nothing is read from it until it reads: so that it reads is its sign of life.
             taken = self._written - self.unwritten_bytes
             if taken > self._taken:
                 self._taken = taken
@@ -247,11 +248,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def held(self) -> bool:
-        """Whether the client is kept waiting on purpose."""
+        """Whether the broker makes the client wait, other than for its turn."""
         return bool(self._holds) and list(self._holds) != [_TURN]
 
     def hold(self, reason: object, ms: int | None = None) -> None:
-        """Take nothing more from the client until :meth:`release` of the same ``reason``, or for ``ms``."""
+        """Read nothing from the client until :meth:`release` of the same ``reason``, or for ``ms``."""
         if self._transport is None or self._transport.is_closing():
             return
         if not self._holds:
@@ -263,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
         self._holds[reason] = None if ms is None else self.listener.loop.call_later(ms / 1000, self.release, reason)
 
     def release(self, reason: object) -> None:
-        """Go on, unless there is another reason to wait: first with the frames that were received before."""
+        """End one reason for not reading. After the last, handle the frames received before, then read again."""
         if reason not in self._holds:
             return
         timer = self._holds.pop(reason)
@@ -301,7 +302,7 @@ class Connection(asyncio.BufferedProtocol):
             self.send_error(0, wire.UnknownError, f"malformed frame: {error}")
             self.close("malformed frame")
         except Exception:
-            # A mistake of ours, met by this client's command: its connection ends, the others go on.
+            # A defect of the broker that this client's command met: only its connection ends.
             log.exception("unhandled error", client=self.address)
             self.send_error(0, wire.UnknownError, "internal error")
             self.close("internal error")
@@ -355,7 +356,7 @@ class Connection(asyncio.BufferedProtocol):
         self.listener.check_pressure(self)
 
     def _check_frame_size(self, total: int) -> int:
-        """Return the limit of frames. Raises :class:`FrameError` if this one is larger."""
+        """Return the largest allowed frame (bytes). Raises :class:`FrameError` if ``total`` is larger."""
         limit = self._frame_limit
         if total > limit:
             when = "" if self.connected else " before CONNECT"
@@ -365,7 +366,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- frames out ------------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Queue bytes; everything queued in one loop iteration is written at its end, or when it is much."""
+        """Queue bytes, which are written at the end of the loop iteration, or earlier above the write limit."""
         self._out.append(data)
         self._out_bytes += len(data)
         if not self._flush_scheduled:
@@ -388,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
             self._written += self._out_bytes
             self._out_bytes = 0
             transport.writelines(out)
-            # Dispatch has stopped before; answers to commands have not, so the commands have to.
+            # Dispatch has stopped before. Answers have not, so no more commands are read.
             if not self.writable and transport.get_write_buffer_size() > 2 * self._write_limit:
                 self.hold(_UNREAD)
         self._out_bytes = 0

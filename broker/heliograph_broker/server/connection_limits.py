@@ -1,4 +1,4 @@
-"""How many connections a port may have: in all, from one address, and so that descriptors are left for the store."""
+"""Limits of the connections of a port: in total, by address, and by the file descriptors that the store needs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .descriptors import descriptor_limit, reserve_of
 
 
 class ConnectionLimits:
-    """Counts the connections of one port. A maximum of 0 is none.
+    """Counts the connections of one port. A maximum of 0 means no limit.
 
-    ``descriptors`` are those of the process, the last ``reserve`` of which no connection gets.
+    ``descriptors`` is the limit of the process; connections must leave ``reserve`` of them free.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class ConnectionLimits:
         self._by_address: Counter[str] = Counter()
 
     def refusal(self, address: str, descriptor: int) -> str:
-        """Return why a connection is refused, with the limit's name; empty if it is not."""
+        """Return the reason for refusing a connection, with the limit's name; empty if it is accepted."""
         if descriptor >= self._descriptors - self._reserve:
             self._figures.refused["descriptors"] += 1
             return (
@@ -57,7 +57,7 @@ class ConnectionLimits:
 
 
 def limits_of(config: BrokerConfig, figures: ConnectionFigures, *, of_reserve: float = 1.0) -> ConnectionLimits:
-    """Return the limits of a port that leaves this part of the reserved descriptors to others."""
+    """Return the limits of a port that leaves the fraction ``of_reserve`` of the reserved descriptors free."""
     descriptors = descriptor_limit()
     return ConnectionLimits(
         figures,

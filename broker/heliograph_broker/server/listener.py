@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 _Type = wire.BaseCommand
 
-#: A silent client is noticed at most this part of the keep-alive interval late.
+#: Checks for silent clients per keep-alive interval.
 _CHECKS_AN_INTERVAL = 4
 
 HANDLERS: dict[int, Handler] = {
@@ -107,7 +107,7 @@ class Listener(SessionHost):
         self.keep_watch()
 
     def keep_watch(self) -> None:
-        """Look for silent clients from now on."""
+        """Start the periodic check for silent clients."""
         interval = self.broker.config.keep_alive_interval_s
         self._keep_alive = self.loop.call_later(interval / _CHECKS_AN_INTERVAL, self._check_alive)
 
@@ -118,7 +118,7 @@ class Listener(SessionHost):
             self._acceptor.stop()
 
     async def stop(self) -> None:
-        """Close the port and every connection; clients have ``close_timeout_s`` to read what is left for them."""
+        """Close the port and every connection; clients have ``close_timeout_s`` to read the remaining data."""
         self.stop_accepting()
         for session in list(self.sessions):
             session.close("the broker is stopping")
@@ -166,7 +166,7 @@ class Listener(SessionHost):
         self._paused.clear()
 
     def _check_alive(self) -> None:
-        """Ping who was silent for an interval; break off who stayed silent for two."""
+        """Ping clients that were silent for one keep-alive interval; abort those silent for two."""
         interval = self.broker.config.keep_alive_interval_s
         now = self.broker.clock.monotonic()
         ping = wire.BaseCommand(type=wire.BaseCommand.PING)
@@ -176,7 +176,7 @@ class Listener(SessionHost):
             if not session.connected or silent < interval:
                 continue
             if silent >= 2 * interval:
-                # Not closed: the end of what was sent to it would wait for a client that is gone.
+                # Aborted, not closed: closing would wait for a dead client to read the remaining data.
                 session.abort("silent", f"silent for {silent:.0f} s")
             elif session.pinged_at <= session.heard_at:
                 session.pinged_at = now

@@ -1,4 +1,4 @@
-"""What a connection has received and not handled yet; all connections of a loop read into one shared buffer.
+"""Bytes that a connection has received and not handled yet; all connections read into one shared buffer.
 
 A connection that has handled all it received holds no buffer. The beginning of a frame stays in the shared buffer until
 another connection reads: only then it is copied, to be laid in front of the next read. A frame that does not fit the
