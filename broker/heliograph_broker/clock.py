@@ -70,7 +70,7 @@ class SteadyClock:
         return round(self._ms + (self.monotonic() - self._at) * self._rate)
 
     def follow(self) -> int:
-        """Look at the wall clock; call it often. Return by how many ms this clock was moved, mostly 0."""
+        """Follow the wall clock; call it often. Return by how many ms this clock was moved, mostly 0."""
         now = self.monotonic()
         line = self._ms + (now - self._at) * self._rate
         ahead = self._clock.now_ms() - line
@@ -95,7 +95,7 @@ class SteadyClock:
 
 
 class VirtualClock:
-    """A clock that stands still until it is told to advance; its wall clock can be set beside that."""
+    """A clock that only advances on request; its wall clock can also be set."""
 
     __slots__ = ("_ms", "_set_by_ms", "_start")
 
@@ -117,5 +117,5 @@ class VirtualClock:
         self._ms += ms
 
     def step_wall_ms(self, ms: int) -> None:
-        """Set the wall clock forward by ``ms``, or back; monotonic time does not notice."""
+        """Set the wall clock forward or back by ``ms``; monotonic time is unaffected."""
         self._set_by_ms += ms

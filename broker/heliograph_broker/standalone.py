@@ -26,7 +26,7 @@ from .storage.store import MAX_EPOCH, LedgerStore
 log = structlog.get_logger(__name__)
 
 _TICK_S = 0.05
-#: Between slices of what is due at once, so that traffic and small commits come between.
+#: Pause between slices of work that is due at once, so that traffic and small commits are not delayed.
 _SLICE_PAUSE_S = 0.002
 
 
@@ -42,7 +42,7 @@ class Standalone:
         disk: Disk | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        """``clock``, ``disk`` and ``rng`` are the machine's own where none is given."""
+        """``clock``, ``disk`` and ``rng`` default to those of the machine."""
         self.config = config
         self._manifests = manifests
         self._clock = clock or SystemClock()
@@ -124,7 +124,7 @@ class Standalone:
         server = self._runner.server
         assert server is not None
         figures = self.broker.figures.http_connections
-        # Who looks after the broker gets in when its clients have used up their descriptors.
+        # Administrators can connect even if clients have used up their descriptors.
         self._http = Acceptor(
             self._loop,
             limits_of(self.config, figures, of_reserve=0.75),

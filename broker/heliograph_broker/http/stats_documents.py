@@ -79,7 +79,7 @@ class ConsumerStats(ConsumerFigures, rename="camel", kw_only=True):
 
 
 class Ranges(msgspec.Struct, rename="camel", kw_only=True):
-    """What is remembered beyond a mark-delete position: ranges acknowledged out of order, and delayed messages."""
+    """State beyond a mark-delete position: ranges acknowledged out of order, and delayed messages."""
 
     non_contiguous_deleted_messages_ranges: int
     non_contiguous_deleted_messages_ranges_serialized_size: int
@@ -87,7 +87,7 @@ class Ranges(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class SubscriptionFigures(Ranges, rename="camel", kw_only=True):
-    """What a subscription was given and has not acknowledged. The backlog counts messages, also of batches.
+    """The backlog and the unacknowledged messages of a subscription. The backlog counts the messages in batches.
 
     ``backlogSize`` is -1 if it was not asked for, ``earliestMsgPublishTimeInBacklog`` 0. ``skippedEntries`` and
     ``skippedMessages``, which Pulsar's have not, were damaged, and acknowledged without a delivery.
@@ -152,7 +152,7 @@ class SubscriptionStats(SubscriptionFigures, rename="camel", kw_only=True):
 
 
 class CompactionStats(msgspec.Struct, rename="camel", kw_only=True):
-    """The latest compactions."""
+    """Results of the latest compactions."""
 
     last_compaction_removed_event_count: int = 0
     last_compaction_succeed_timestamp: int = 0
@@ -161,7 +161,7 @@ class CompactionStats(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class ReplicatorStats(msgspec.Struct, rename="camel"):
-    """Of another cluster; there is none."""
+    """Always empty: geo-replication is not supported."""
 
 
 class SuspendedDuty(msgspec.Struct, rename="camel"):
@@ -237,7 +237,7 @@ class TopicStats(TopicFigures, rename="camel", kw_only=True):
 
 
 class PartitionsInfo(msgspec.Struct):
-    """How many partitions there are."""
+    """The number of partitions."""
 
     partitions: int
     deleted: bool = False
@@ -251,7 +251,7 @@ class PartitionedStats(TopicFigures, rename="camel", kw_only=True):
 
 
 class LedgerStats(msgspec.Struct, rename="camel"):
-    """What is kept of one ledger."""
+    """The stored part of one ledger."""
 
     ledger_id: int
     entries: int
@@ -261,7 +261,7 @@ class LedgerStats(msgspec.Struct, rename="camel"):
 
 
 class CursorStats(msgspec.Struct, rename="camel", kw_only=True):
-    """Where a subscription stands; positions are ``ledger:entry``."""
+    """A subscription's cursor; positions are ``ledger:entry``."""
 
     mark_delete_position: str
     read_position: str
@@ -302,7 +302,7 @@ class InternalStats(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class PartitionedInternalStats(msgspec.Struct, rename="camel"):
-    """Those of each partition."""
+    """The internal statistics of each partition."""
 
     metadata: PartitionsInfo
     partitions: dict[str, InternalStats]

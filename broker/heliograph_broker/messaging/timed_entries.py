@@ -1,4 +1,4 @@
-"""Entries of a topic that expire by another rule than their receive time: delayed ones, and those with an own TTL."""
+"""Indexes of a topic's delayed entries and of its entries with their own TTL, ordered by time."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ class TimedEntries:
         #: by the time their own TTL ends; a batch has one for each TTL in it
         self.by_own_expiry = TimeIndex()
         self.waiting = waiting if waiting is not None else BitMap64()
-        #: When the first of those that wait may be due (wall clock).
+        #: The earliest time at which a waiting entry may be due (wall clock).
         self.next_due_ms = NEVER_MS
-        #: Nothing waits for a time up to this.
+        #: No entry waits for a time up to this.
         self._released_ms = 0
         self._trimmed = 0
 
@@ -127,7 +127,7 @@ class TimedEntries:
         self.by_own_expiry.add(expiry_ms, offset)
 
     def release(self, now_ms: int | None) -> BitMap64:
-        """End the waiting of what is due at ``now_ms``, of everything for None; return the entries."""
+        """Release and return the waiting entries that are due at ``now_ms``; None releases all."""
         waiting = self.waiting
         if not waiting:
             self.next_due_ms = NEVER_MS
@@ -145,7 +145,7 @@ class TimedEntries:
         return due
 
     def take_unknown(self) -> BitMap64:
-        """Return what waits and was not noted in this index; it waits no longer."""
+        """Release and return the waiting entries that this index does not contain."""
         unknown = self.waiting - self.delayed
         self.waiting.difference_update(unknown)
         return unknown

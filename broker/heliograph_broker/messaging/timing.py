@@ -1,4 +1,4 @@
-"""Which of a topic's entries go by a time of their own: noted when they are stored, found when the topic is loaded."""
+"""Registers delayed entries and entries with their own TTL, when they are stored and when the topic is loaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIND = "find timed entries"
 
 
 def note(topic: StoredTopic, offset: int, entry: Entry | EntryHeader) -> None:
-    """An entry that is delayed, or has a TTL of its own, is durable."""
+    """Register a durable entry that is delayed or has its own TTL."""
     if entry.deliver_at_ms > entry.receive_ms:
         note_delayed(topic, offset, entry.deliver_at_ms)
     if entry.ttl_ms >= 0:
@@ -28,7 +28,7 @@ def note(topic: StoredTopic, offset: int, entry: Entry | EntryHeader) -> None:
 
 
 def note_delayed(topic: StoredTopic, offset: int, deliver_at_ms: int) -> None:
-    """An entry is delayed: from now on all subscriptions know, and none reads it before its time."""
+    """Register a delayed entry, so that no subscription reads it before its time."""
     waits = topic.delayed_delivery and deliver_at_ms > topic.host.clock.now_ms()
     topic.timed.add_delayed(offset, deliver_at_ms, waits=waits)
     if waits:
@@ -36,7 +36,7 @@ def note_delayed(topic: StoredTopic, offset: int, deliver_at_ms: int) -> None:
 
 
 def find(topic: StoredTopic) -> None:
-    """Find them in what is stored. Until that is done nothing expires; deliveries look at each entry first."""
+    """Register the stored entries. Until it is done nothing expires, and dispatchers check each entry themselves."""
     # Who waits goes on waiting: dispatchers have been past it.
     timed = topic.timed = TimedEntries(topic.timed.waiting)
     topic.timed_known = False
@@ -68,7 +68,7 @@ def find(topic: StoredTopic) -> None:
 
 
 def trimmed(topic: StoredTopic) -> None:
-    """Entries are gone: the indexes need not have them, and a topic that has none needs no search at a start."""
+    """Remove trimmed entries. If none is left, the next start need not search the topic."""
     topic.timed.trim(topic.first_offset)
     if topic.has_timed and topic.timed_known and not topic.timed and not topic.has_in_flight:
         topic.has_timed = False

@@ -1,4 +1,4 @@
-"""Lists of a namespace's topics for pattern subscriptions: filter, hash, and watchers told of changes (PIP-145).
+"""Lists of a namespace's topics for pattern subscriptions: filter, hash, and updates for watchers (PIP-145).
 
 The hash is of the whole list, so that a change costs as much as the list is long. It is computed once for all changes
 of a tick and all watchers of a pattern: five hundred new partitions and twenty watchers cost one hash.
@@ -52,7 +52,7 @@ def _without_java_quotes(pattern: str) -> str:
 
 
 class TopicListWatcher:
-    """A client that wants to hear of topics matching its pattern appear and disappear."""
+    """A client that is notified when topics that match its pattern appear or disappear."""
 
     __slots__ = ("list", "update")
 
@@ -62,7 +62,7 @@ class TopicListWatcher:
 
 
 class WatchedList:
-    """The topics of a namespace that match a pattern, kept once for all who watch it."""
+    """The topics of a namespace that match a pattern, shared by all its watchers."""
 
     __slots__ = ("added", "deleted", "names", "namespace", "pattern", "watchers")
 
@@ -70,7 +70,7 @@ class WatchedList:
         self.namespace = namespace
         self.pattern = pattern
         self.names = sorted(topics)
-        #: Changes the watchers have not been told.
+        #: Changes that watchers were not sent yet.
         self.added: dict[str, None] = {}
         self.deleted: dict[str, None] = {}
         self.watchers: dict[TopicListWatcher, None] = {}
@@ -85,7 +85,7 @@ class WatchedList:
         return True
 
     def removed(self, topic: str) -> bool:
-        """Note that a topic is gone; return whether that changes the list."""
+        """Note a deleted topic; return whether that changes the list."""
         at = bisect_left(self.names, topic)
         if self.names[at : at + 1] != [topic]:
             return False
@@ -98,7 +98,7 @@ class WatchedList:
         return True
 
     def tell(self) -> None:
-        """Tell all watchers what changed: one hash and one update, however many changes there were."""
+        """Send all watchers one update with all changes and one hash."""
         if self.added or self.deleted:
             added, deleted = list(self.added), list(self.deleted)
             self.added.clear()
@@ -109,7 +109,7 @@ class WatchedList:
 
 
 class TopicWatches:
-    """All watchers of one broker. Changes are collected, and told with the next :meth:`run`."""
+    """All watchers of one broker. Changes are collected until :meth:`run` sends them."""
 
     __slots__ = ("_changed", "_lists")
 
@@ -119,7 +119,7 @@ class TopicWatches:
         self._changed: dict[WatchedList, None] = {}
 
     def watch(self, namespace: str, pattern: TopicPattern, topics: Iterable[str], update: Update) -> TopicListWatcher:
-        """Add a watcher, which knows the matching ``topics`` there are now, and hears of changes from then on."""
+        """Add a watcher that already knows the matching ``topics``; it gets all later changes."""
         lists = self._lists.setdefault(namespace, {})
         watched = lists.get(pattern.source)
         if watched is None:
@@ -132,7 +132,7 @@ class TopicWatches:
         return watcher
 
     def end(self, watcher: TopicListWatcher) -> None:
-        """The client is gone, or does not want to hear more."""
+        """Remove a watcher: its client has disconnected or closed it."""
         watched = watcher.list
         watched.watchers.pop(watcher, None)
         lists = self._lists.get(watched.namespace, {})
@@ -143,19 +143,19 @@ class TopicWatches:
                 del self._lists[watched.namespace]
 
     def created(self, namespace: str, topic: str) -> None:
-        """A persistent topic is new."""
+        """Note a new persistent topic."""
         for watched in self._lists.get(namespace, {}).values():
             if watched.created(topic):
                 self._changed[watched] = None
 
     def deleted(self, namespace: str, topic: str) -> None:
-        """A topic is gone."""
+        """Note a deleted topic."""
         for watched in self._lists.get(namespace, {}).values():
             if watched.removed(topic):
                 self._changed[watched] = None
 
     def run(self) -> None:
-        """Tell what changed."""
+        """Send the collected changes."""
         if self._changed:
             changed, self._changed = self._changed, {}
             for watched in changed:

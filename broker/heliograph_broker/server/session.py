@@ -24,10 +24,10 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _UINT64 = 0xFFFFFFFFFFFFFFFF
-#: So long (s) a message may be under way from a producer that was closed meanwhile.
+#: Time (s) for which messages of a closed producer may still arrive.
 _UNDER_WAY_S = 60.0
 
-#: What refuses one message, and would refuse it again.
+#: Errors that concern one message, and that sending it again would cause again.
 _OF_ONE_MESSAGE = (wire.NotAllowedError, wire.UnknownError)
 #: The C++ client, which the Python and Node.js ones are made of, fails a single message for a ChecksumError only.
 #: For any other error it reconnects and sends the same message again, without end.
@@ -50,7 +50,7 @@ class SessionHost(ConnectionHost):
         raise NotImplementedError
 
     def service_url_for(self, session: Session) -> str:
-        """Return the URL a client shall use: the advertised one, else the address it reached us at."""
+        """Return the URL that the client must use: the advertised one, else the address it connected to."""
         raise NotImplementedError
 
     def producer_ready(self, session: Session, producer: Producer) -> None:
@@ -70,9 +70,9 @@ class Session(Connection):
         #: Subscriptions that are not durable, kept over a seek for the reader (by consumer id) that is to come back.
         self.sought_readers: dict[int, Subscription] = {}
         self.watchers: dict[int, TopicListWatcher] = {}
-        #: Producers that were closed (monotonic, s): what is still on the way from them is dropped, not an error.
+        #: Closed producers and when they were closed (monotonic, s): their late messages are dropped without an error.
         self.closed_producers: dict[int, float] = {}
-        #: Producers whose opening waits for room in the topic's backlog quota, and how to give that up.
+        #: Producers that wait for room in the topic's backlog quota, and functions that cancel this.
         self.held_producers: dict[int, Callable[[], None]] = {}
         self.protocol_version = 0
         self.client_version = ""
@@ -104,7 +104,7 @@ class Session(Connection):
         try:
             action(what)
         except Exception:
-            # A mistake of ours in one topic must not keep what the client has in others.
+            # A defect of the broker in one topic must not prevent the cleanup in others.
             log.exception("cleanup after a closed connection failed", client=self.address)
 
     # -- answers ---------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Session(Connection):
             self.send(command)
 
     def producer_closed(self, producer_id: int) -> None:
-        """What comes from that producer was sent before it was closed, for as long as it can be under way."""
+        """Remember a closed producer for as long as messages that it sent before may arrive."""
         now = self.broker.clock.monotonic()
         closed = self.closed_producers
         closed[producer_id] = now
@@ -184,13 +184,13 @@ class Session(Connection):
             del closed[next(iter(closed))]
 
     def stop_holding(self, producer_id: int) -> None:
-        """The client gave up, or asks again."""
+        """Stop waiting for room: the client closed the producer or requests it again."""
         give_up = self.held_producers.pop(producer_id, None)
         if give_up is not None:
             give_up()
 
     def forget_producer(self, producer: Producer) -> None:
-        """The producer is gone: its topic may hand exclusive access on."""
+        """Remove the producer; exclusive access may pass to the next one."""
         self.producers.pop(producer.producer_id, None)
         successor = producer.topic.producer_registry.remove(producer)
         if successor is not None:
@@ -253,7 +253,7 @@ class Session(Connection):
             )
 
     def stays_away(self, consumer_id: int) -> None:
-        """The reader that was to come back after a seek does not: its subscription ends, unless others use it."""
+        """Delete the subscription kept for a reader that did not return after a seek, unless others use it."""
         subscription = self.sought_readers.pop(consumer_id, None)
         if subscription is not None and not subscription.consumers and not subscription.closed:
             subscription.topic.drop_subscription(subscription)
