@@ -323,7 +323,7 @@ def test_a_record_that_cannot_be_decoded_is_named_and_not_taken_over(
     salvaged = heliograph("store", "salvage", data, "--to", tmp_path / "new")
     assert salvaged.code == 1
     assert f"the record {key.decode()} is kept aside" in salvaged.out
-    assert "3 ledgers that no topic names are kept in quarantine" in salvaged.out
+    assert "3 ledgers that no topic refers to stay in quarantine" in salvaged.out
     assert fingerprint(data) == before
     core = open_core(tmp_path / "new")
     assert "persistent://public/default/orders" not in core.broker.topics

@@ -178,7 +178,7 @@ async def test_not_ready_after_an_environment_has_failed(
     # It stays so, although the next write would not fail.
     status, text = await ask(standalone)
     assert status == 503
-    assert "the store has failed and the broker ends" in text
+    assert "the store has failed and the broker is stopping" in text
     assert "MDB_PANIC" in text
 
 
