@@ -38,14 +38,23 @@ class LostEntriesMachine(RuleBasedStateMachine):
     def subscription(self) -> Subscription:
         return self.core.topic().subscription("s")
 
-    @initialize(sizes=st.lists(st.integers(1, 9), min_size=5, max_size=25))
-    def publish(self, sizes: list[int]) -> None:
+    @initialize(
+        sizes=st.lists(st.integers(1, 9), min_size=8, max_size=20),
+        acked=st.sets(st.integers(0, 19), min_size=1, max_size=8),
+        lost=st.sets(st.integers(0, 19), min_size=2, max_size=10),
+    )
+    def publish(self, sizes: list[int], acked: set[int], lost: set[int]) -> None:
         producer = self.core.producer(self.core.topic())
         for number, messages in enumerate(sizes):
             self.core.publish(producer, b"x" * (number + 1), messages=messages, sequence_id=number)
         self.core.commit()
         self.sizes = list(sizes)
         self.unacked = [(1 << messages) - 1 for messages in sizes]
+        for offset in acked & set(range(len(sizes))):
+            self.subscription.acknowledge(None, [self._id(offset)], None)
+            self.core.commit()
+            self.unacked[offset] = 0
+        self.lost.lose(*(lost & set(range(len(sizes)))))
 
     def _id(self, offset: int, remaining: int | None = None) -> AckId:
         return AckId(*self.core.topic().position(offset), remaining)
