@@ -65,6 +65,14 @@ def earliest_ms(world: World) -> int:
     return clock.passed_ms + min([clock.offset_ms, *(offset for _, offset in world.offsets)])
 
 
+def note_started(world: World) -> None:
+    """The broker has started: what is stamped later than it is now counts as received now."""
+    earliest = earliest_ms(world)
+    for topic in world.topics.values():
+        for message in topic.messages:
+            message.earliest_ms = min(message.earliest_ms, earliest)
+
+
 def set_wall_clock(world: World, offset_ms: int) -> None:
     """Set the wall clock: so far (ms) it is ahead of virtual time from now on."""
     note_expired(world)

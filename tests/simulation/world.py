@@ -236,6 +236,7 @@ class World:
                 self.machine.disk.heal()
                 self.machine.crash(power_lost=False)
         expectations.check_promised(self)
+        expectations.note_started(self)
 
     def recover(self) -> None:
         """Crash, now or where it happened, and start again."""
