@@ -9,11 +9,8 @@ from contextlib import nullcontext
 from multiprocessing import Pool
 
 from .defects import DEFECTS, put_back
-from .history import TROUBLES, generate
+from .history import DAMAGE, TROUBLES, generate
 from .run import LENGTH, Result, quiet, run, shrink
-
-#: Damage of what is stored is asked for by name, see docs/simulation.md.
-DAMAGE = ("damage", "metadata")
 
 
 def _one(task: tuple[int, int, tuple[str, ...], str | None]) -> tuple[int, str | None]:
@@ -33,7 +30,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes (%(default)s)")
     parser.add_argument("--seed", type=int, help="run this one only and, if it fails, show it made small")
     parser.add_argument("--length", type=int, default=LENGTH, help="operations of a history (%(default)s)")
-    parser.add_argument("--damage", action="store_true", help="flip stored bits and lose files, too")
+    parser.add_argument("--damage", action="store_true", help="flip stored bits and lose files in any run")
     parser.add_argument(
         "--defect", choices=["all", *DEFECTS], help="put a defect back and say after how many seeds it is found"
     )

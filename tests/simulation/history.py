@@ -102,8 +102,15 @@ def profile(seed: int) -> str | None:
     return None if seed % 2 else sorted(PROFILES)[seed // 2 % len(PROFILES)]
 
 
-#: What every run may meet; the others are asked for by name.
+#: What every run may meet.
 TROUBLES = ("crash", "disk", "reads", "clocks", "slow", "hostile")
+#: What the others meet when it is asked for: less is claimed after it.
+DAMAGE = ("damage", "metadata")
+
+
+def damaged(seed: int) -> bool:
+    """Whether bits flip and segments are lost in the run of a seed, one of sixteen."""
+    return seed % 16 == 15
 
 
 def generate(seed: int, length: int, troubles: tuple[str, ...] = TROUBLES) -> list[Operation]:
@@ -117,6 +124,9 @@ def generate(seed: int, length: int, troubles: tuple[str, ...] = TROUBLES) -> li
         if rng.random() < (0.7 if trouble == "crash" else 0.33):
             for kind, weight in added.items():
                 weights[kind] = weights.get(kind, 0.0) + weight
+    if damaged(seed):
+        # Always, and nothing drawn: the other runs stay as they are.
+        weights.update(_TROUBLES["damage"])
     of_profile = profile(seed)
     if of_profile is not None:
         weights.update({**PROFILES, **APART}[of_profile])

@@ -231,6 +231,7 @@ class ConsumerModel:
         self.inbox.clear()
         self.given_back.clear()
         self.last = (-1, -1)
+        self.last_released = (-1, (-1, -1))
 
     def end(self) -> None:
         """It is closed, or its connection is gone."""
