@@ -7,7 +7,6 @@ consumer expires like any other, except one with a TTL of 0 ("deliver now or nev
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 import structlog
@@ -83,7 +82,8 @@ class Expiry(RunOwner):
         #: Whether the dead-letter topic got room during the run that is under way.
         self._has_room = False
         #: Runs that an operator asked for while another one was under way.
-        self._waiting: deque[ExpiryRun] = deque()
+        # A list: an empty deque takes 0.7 KiB, and there is one of these for each subscription.
+        self._waiting: list[ExpiryRun] = []
         #: No run starts before then (monotonic ms).
         self._retry_ms = 0
         self.restart()
@@ -279,7 +279,7 @@ class Expiry(RunOwner):
     def run_ended(self) -> None:
         """The run is over and ``running`` is False: the next one starts that an operator has asked for meanwhile."""
         while self._waiting and not self.running:
-            self._waiting.popleft().start()
+            self._waiting.pop(0).start()
 
     def messages_to_expire(self, entry: Entry, now_ms: int, *, forced: bool) -> int:
         """Return the messages of ``entry`` that expire now, a bit for each. Raises :class:`EntryError`."""
