@@ -27,7 +27,7 @@ FOUND = {
     "wall-clock": 2,
     "receive-time-clamped": 2,
     "replay-backwards": 16,
-    "take-over": 10,
+    "take-over": 14,
     "nothing-reclaimed": 18,
     "reads-at-once": 21,
     "missing-unnoticed": 21,
