@@ -12,6 +12,8 @@ from heliograph_broker.storage import pages
 from heliograph_broker.storage.chunk import KEY
 from heliograph_broker.storage.damage import DamagedEntries
 from heliograph_broker.storage.entry import Entry
+from heliograph_broker.storage.rewrite import Rewriting
+from heliograph_broker.storage.segment import Segment
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
 
 from tests.support.core import Client, Core
@@ -253,4 +255,31 @@ def test_pages_that_lead_nowhere_are_gone_around(tmp_path: Path) -> None:
     # A lost entry is like the readable one before it.
     first = store.first_entry_where(1, 0, last + 1, lambda header: header.entry_id >= damaged)
     assert damaged < first <= hole[1] + 1
+    store.close()
+
+
+def test_as_many_damaged_chunks_as_there_are_are_gone_around(tmp_path: Path) -> None:
+    """An error that is kept keeps no transaction: those for readers are limited."""
+    store = open_store(tmp_path / "d")
+    fill(store, entries=200, group=1)
+    (segment,) = store._segments._segments
+    with segment.environment().begin(write=True) as txn:
+        for entry_id in range(0, 200, 2):
+            key = KEY.pack(1, entry_id)
+            value = bytearray(txn.get(key))
+            value[-1] ^= 1
+            txn.put(key, bytes(value))
+    kept = [
+        result_of(lambda done, at=at: store.read(1, at, at, 50_000, done))  # type: ignore[misc]
+        for at in range(0, 200, 2)
+    ]
+    assert all(isinstance(each, DamagedEntries) for each in kept)
+    found, lost = read_around(store, 199)
+    assert found == [*range(1, 200, 2)]
+    assert lost == [(each, each) for each in range(0, 200, 2)]
+    orders = segment.first_order, segment.last_order
+    successor = Segment(segment.disk, segment.path.parent, orders, 2, 1 << 26, segment.store_id, writable=False)
+    rewriting = Rewriting([segment], successor, lambda _: True)
+    rewriting.run()
+    assert [each.first_entry for each in rewriting.damaged[segment]] == [*range(0, 200, 2)]
     store.close()

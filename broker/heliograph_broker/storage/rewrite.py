@@ -100,7 +100,8 @@ class Rewriting:
             try:
                 yield from source.chunks(ledger_id, first, last)
             except DamagedEntries as error:
-                self.damaged.setdefault(source, []).append(error)
+                # A new one: this one's traceback would keep the transaction and its place for readers.
+                self.damaged.setdefault(source, []).append(error.within(error.last_entry))
                 first = error.last_entry + 1
             else:
                 return

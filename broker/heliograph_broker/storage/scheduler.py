@@ -10,6 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+from .damage import DamagedEntries
+
 Job = Callable[[], Any]
 
 
@@ -45,6 +47,9 @@ class Scheduler(Protocol):
 def _outcome(job: Job) -> Any:
     try:
         return job()
+    except DamagedEntries as error:
+        # A new one: the traceback, and the error it comes from, would keep the transaction and its place for readers.
+        return error.within(error.last_entry)
     except Exception as error:  # handed to the callback, which decides
         return error
 
