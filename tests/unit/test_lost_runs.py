@@ -57,6 +57,12 @@ def agrees(subscription: Subscription) -> None:
     assert recount(subscription.topic, cursor, subscription.pending) == (cursor.acked_messages, cursor.acked_bytes)
 
 
+def counted_messages(topic: Topic, subscription: Subscription) -> int:
+    counted = recount(topic, subscription.cursor)
+    assert counted is not None
+    return counted[0]
+
+
 @pytest.mark.parametrize("before", [(3,), (4,), (5,), (3, 5), (4, 5)])
 def test_what_was_acknowledged_of_a_lost_run_by_itself_is_counted_once(
     core: Core, lost: LostEntries, before: tuple[int, ...]
@@ -93,6 +99,16 @@ def test_a_mark_delete_position_within_a_lost_run_counts_what_is_behind_it(core:
     subscription.skip_damaged(4, 5, "bit rot")
     assert subscription.backlog_messages == messages([6, 8, 9])
     agrees(subscription)
+
+
+def test_a_lost_run_that_has_grown_is_counted_as_a_whole(core: Core, lost: LostEntries) -> None:
+    topic, subscription = filled(core)
+    ack(subscription, 0, 2)
+    lost.lose(0, 1)
+    # Nothing is known of entry 1, which holds a message at least.
+    assert counted_messages(topic, subscription) == messages([0, 1]) - 1 + messages([2])
+    lost.lose(2, 3)
+    assert counted_messages(topic, subscription) == messages([0, 1, 2, 3]) - 2
 
 
 def test_batch_indexes_left_of_a_lost_entry_are_counted_as_they_are(core: Core, lost: LostEntries) -> None:

@@ -117,6 +117,10 @@ class DamagedList:
         run = self._lost = LostRun(first, last, max(0, high[0] - low[0]), max(0, high[1] - low[1]), *high)
         return run
 
+    def forget_run(self) -> None:
+        """Find the next lost run afresh: the one that is remembered may have grown."""
+        self._lost = None
+
     @property
     def record_key(self) -> bytes:
         return DAMAGED + str(self._topic.name).encode()

@@ -81,6 +81,8 @@ def recount(
     """Return the messages and bytes that a cursor has acknowledged; None if that takes more than ``most`` look-ups."""
     if most is not None and len(cursor.acked) + len(cursor.partial) > most:
         return None
+    # Part of a run that has grown meanwhile would be taken for all of it.
+    topic.damaged.forget_run()
     mark = cursor.mark_delete
     messages, size = totals_up_to(topic, mark)
     counted = mark
