@@ -137,9 +137,9 @@ class Publisher:
         assert time.monotonic() < deadline, f"{len(self._pending)} entries are not answered"
         await asyncio.sleep(0.002)
         self._collect_refusals()
-        assert not self._link.ended.is_set(), "the connection ended"
         if self._link.failure is not None:
             raise self._link.failure
+        assert not self._link.ended.is_set(), "the connection ended"
 
     async def publish_until_taken(self, count: int) -> None:
         """Publish until ``count`` entries in a row were receipted."""
