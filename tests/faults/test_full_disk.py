@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -203,7 +204,7 @@ def explained(broker: BrokerProcess, run: Callable[[], object]) -> None:
     try:
         run()
     except (AssertionError, TimeoutError, WireError) as error:
-        raise AssertionError(f"{error!r}; log:\n{broker.log_tail()}") from error
+        raise AssertionError(f"{error!r}; exit code {broker.process.poll()}; log:\n{broker.log_tail()}") from error
 
 
 def test_a_disk_full_of_messages_refuses_more_and_serves_the_rest(broker: BrokerProcess, small_disk: Path) -> None:
@@ -233,6 +234,30 @@ async def _full_of_messages(broker: BrokerProcess) -> None:
     await reader.recount(broker, promises)
     reader.consumer.acknowledge_everything()
     await until(lambda: topic_stats(broker.http_url, f"{NAMESPACE}/full")["storageSize"] == 0, "everything given back")
+
+
+_OPEN = """
+import errno, sys
+from pathlib import Path
+from heliograph_broker.storage.disk import RealDisk
+try:
+    RealDisk().open_environment(Path(sys.argv[1]), 1 << 20).close()
+except OSError as error:
+    sys.exit(errno.errorcode[error.errno])
+"""
+
+
+def test_opening_an_environment_on_a_full_disk_fails_and_kills_nobody(small_disk: Path) -> None:
+    """LMDB's lock file is a map: touching a page of it for which there is no room would be a SIGBUS."""
+    neighbour = Neighbour(small_disk)
+    neighbour.take_everything()
+    command = [sys.executable, "-c", _OPEN, str(small_disk / "segment.lmdb")]
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert (refused.returncode, refused.stderr.strip()) == (1, "ENOSPC")
+    neighbour.give_back()
+    assert subprocess.run(command).returncode == 0
+    neighbour.take_everything()
+    assert subprocess.run(command).returncode == 0
 
 
 def test_a_disk_taken_by_others_while_ledgers_roll_loses_nothing(broker: BrokerProcess, small_disk: Path) -> None:

@@ -16,6 +16,9 @@ from typing import Protocol
 
 import lmdb
 
+#: A lock file has this size at least: room for LMDB's header and more than 64 readers.
+_LOCK_BYTES = 8192
+
 
 class Locked(Exception):
     """Another process holds the lock; the message is what it wrote into the file."""
@@ -86,6 +89,13 @@ class RealDisk:
     def open_environment(
         self, path: Path, map_bytes: int, *, readonly: bool = False, lock: bool = True, sync: bool = True
     ) -> lmdb.Environment:
+        if lock:
+            # LMDB maps it, and a page touched for which the disk has no room ends the process by SIGBUS.
+            descriptor = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.posix_fallocate(descriptor, 0, _LOCK_BYTES)
+            finally:
+                os.close(descriptor)
         return lmdb.open(
             str(path), map_size=map_bytes, subdir=False, readonly=readonly, lock=lock, sync=sync, max_readers=64
         )
