@@ -230,31 +230,65 @@ def test_ids_of_entries_that_are_lost_without_a_trace_are_not_given_again(tmp_pa
     core.close()
 
 
-def test_pages_that_lead_nowhere_are_gone_around(tmp_path: Path) -> None:
-    """LMDB refuses a transaction that came to such a page whatever else it is asked: each look needs its own."""
-    store = open_store(tmp_path / "d")
+def with_pages_that_lead_nowhere(path: Path, which: tuple[int, ...]) -> tuple[LedgerStore, list[tuple[int, int]]]:
+    """Return a store whose tree leads nowhere at some of the chunks, and the entries of these."""
+    store = open_store(path)
     fill(store, 1000)
-    path = store._segments._segments[0].path
-    last = 1000 - 1
+    segment = store._segments._segments[0].path
     store.close()
-    content = bytearray(path.read_bytes())
-    damaged = sorted(each.first for each in pages.chunks(memoryview(bytes(content))) if not isinstance(each, int))[8]
-    key = KEY.pack(1, damaged)
-    at = content.find(key)
-    while at >= 0:
-        # The number of the first of the pages that its value has.
-        content[at + len(key) : at + len(key) + 8] = (1 << 40).to_bytes(8, "little")
-        at = content.find(key, at + 1)
-    path.write_bytes(content)
-    store = open_store(tmp_path / "d")
-    found, lost = read_around(store, last)
-    (hole,) = lost
-    # What a read that begins in the chunk before cannot get past may be a part of it.
-    assert damaged - 60 < hole[0] <= damaged <= hole[1] < damaged + 60
-    assert found == [*range(hole[0]), *range(hole[1] + 1, last + 1)]
+    content = bytearray(segment.read_bytes())
+    firsts = sorted({each.first for each in pages.chunks(memoryview(bytes(content))) if not isinstance(each, int)})
+    for number in which:
+        key = KEY.pack(1, firsts[number])
+        at = content.find(key)
+        while at >= 0:
+            # The number of the first of the pages that its value has.
+            content[at + len(key) : at + len(key) + 8] = (1 << 40).to_bytes(8, "little")
+            at = content.find(key, at + 1)
+    segment.write_bytes(content)
+    return open_store(path), [(firsts[number], firsts[number + 1] - 1) for number in which]
+
+
+@pytest.mark.parametrize("which", [(1,), (4,), (4, 6), (4, 5)])
+def test_pages_that_lead_nowhere_are_gone_around(tmp_path: Path, which: tuple[int, ...]) -> None:
+    """LMDB refuses a transaction that came to such a page whatever else it is asked: each look needs its own."""
+    store, holes = with_pages_that_lead_nowhere(tmp_path / "d", which)
+    found, lost = read_around(store, 999)
+    hidden = {at for first, last in holes for at in range(first, last + 1)}
+    assert {at for first, last in lost for at in range(first, last + 1)} == hidden
+    assert found == [at for at in range(1000) if at not in hidden]
+    # Each by itself, too: a search for an entry comes to the chunk behind it first.
+    for at in range(1000):
+        result = result_of(lambda done, at=at: store.read(1, at, at, 1, done))  # type: ignore[misc]
+        assert isinstance(result, DamagedEntries) == (at in hidden), at
+        if at in hidden:
+            with pytest.raises(DamagedEntries):
+                store.header(1, at)
+        else:
+            header = store.header(1, at)
+            assert header is not None
+            assert header.entry_id == at
     # A lost entry is like the readable one before it.
-    first = store.first_entry_where(1, 0, last + 1, lambda header: header.entry_id >= damaged)
-    assert damaged < first <= hole[1] + 1
+    damaged, last = holes[0]
+    behind = holes[1][1] + 1 if which == (4, 5) else last + 1
+    assert store.first_entry_where(1, 0, 1000, lambda header: header.entry_id >= damaged) == behind
+    store.close()
+
+
+@pytest.mark.parametrize("which", [(1,), (4,), (4, 6)])
+def test_the_scrub_reports_what_pages_that_lead_nowhere_hide_and_no_more(
+    tmp_path: Path, which: tuple[int, ...]
+) -> None:
+    store, holes = with_pages_that_lead_nowhere(tmp_path / "d", which)
+    segment = store._segments._segments[0]
+    found: list[tuple[int, int]] = []
+    at: bytes | None = None
+    for _ in range(100):
+        at, _, damaged = segment.scrub(at, 100_000)
+        found += [(each.first, each.last) for each in damaged]
+        if at is None:
+            break
+    assert found == holes
     store.close()
 
 

@@ -59,6 +59,65 @@ def until_next(cursor: lmdb.Cursor[memoryview], ledger_id: int, last: int) -> in
     return last
 
 
+def chunk_below(environment: lmdb.Environment, ledger_id: int, entry_id: int) -> int | None:
+    """Return the first entry of the chunk that holds an entry, if the way there from above is damaged.
+
+    A search for an entry comes to the chunk behind it before it comes to its own. This one goes there from below.
+    None if it comes to no chunk that says it holds the entry.
+    """
+    found = None
+    step = 0
+    # The last entry from which the search comes to a chunk that is not behind ``entry_id`` is its chunk's first.
+    high = entry_id + 1
+    while high > 0 and found is None:
+        at = max(0, entry_id - step)
+        found = _first_from(environment, ledger_id, at, entry_id)
+        if found is None:
+            high = at
+            step = step * 2 + 1
+    while found is not None and found + 1 < high:
+        middle = (found + high) // 2
+        later = _first_from(environment, ledger_id, middle, entry_id)
+        if later is None:
+            high = middle
+        else:
+            found = later
+    if found is None:
+        return None
+    with environment.begin(buffers=True) as txn:
+        value = txn.get(KEY.pack(ledger_id, found))
+        return found if value is not None and entry_id < found + chunk.likely_count(value) else None
+
+
+def _first_from(environment: lmdb.Environment, ledger_id: int, at: int, last: int) -> int | None:
+    """Return the first entry of the first chunk that begins with one of the entries ``at..last``."""
+    with environment.begin(buffers=True) as txn, txn.cursor() as cursor:
+        try:
+            if not cursor.set_range(KEY.pack(ledger_id, at)):
+                return None
+            ledger, first = KEY.unpack(cursor.key())
+        except UNSOUND:
+            return None
+    return first if ledger == ledger_id and first <= last else None
+
+
+def header_of(environment: lmdb.Environment, ledger_id: int, entry_id: int) -> EntryHeader | None:
+    """As :func:`header_at_or_before`, whatever the chunk behind the entry's own is like."""
+    try:
+        return _look(environment, ledger_id, entry_id)
+    except UNSOUND:
+        first = chunk_below(environment, ledger_id, entry_id)
+        if first is None:
+            raise
+        # Its key leads straight to it.
+        start = _look(environment, ledger_id, first)
+        if start is None or start.entry_id != first:
+            raise
+        with environment.begin(buffers=True) as txn:
+            value = txn.get(KEY.pack(ledger_id, first))
+            return None if value is None else chunk.header_at(value, first, entry_id - first)
+
+
 def _look(environment: lmdb.Environment, ledger_id: int, entry_id: int) -> EntryHeader | None:
     """As :func:`header_at_or_before`, in a transaction of its own: after an error one is good for nothing any more."""
     with environment.begin(buffers=True) as txn, txn.cursor() as cursor:
@@ -75,7 +134,7 @@ def readable(environment: lmdb.Environment, ledger_id: int, entry_id: int, low: 
     while found is None:
         at = max(low, entry_id - step)
         try:
-            found = _look(environment, ledger_id, at)
+            found = header_of(environment, ledger_id, at)
         except UNSOUND:
             lost = at
             if at <= low:
@@ -87,7 +146,7 @@ def readable(environment: lmdb.Environment, ledger_id: int, entry_id: int, low: 
     # Damage is of pages, which hold neighbours: its beginning is between the two.
     while found.entry_id + 1 < lost:
         try:
-            later = _look(environment, ledger_id, (found.entry_id + lost) // 2)
+            later = header_of(environment, ledger_id, (found.entry_id + lost) // 2)
         except UNSOUND:
             lost = (found.entry_id + lost) // 2
             continue

@@ -21,7 +21,7 @@ from .disk import Disk
 from .entry import Entry, EntryHeader
 from .environment import open_writable
 from .identity import SEGMENT_KEY, parse_segment_value, segment_value
-from .lookup import UNSOUND, UNSUMMED, first_sound, header_at_or_before, readable, seek, until_next
+from .lookup import UNSOUND, UNSUMMED, chunk_below, first_sound, header_of, readable, seek, until_next
 
 T = TypeVar("T")
 #: Says of a chunk's key and value whether they are what was written.
@@ -306,10 +306,17 @@ class Segment:
         A value is valid until the next one is asked for. ``first`` is not below the ledger's first entry here. Raises
         :class:`DamagedEntries` at the first entry that is stored no more, or whose chunk is not ``sound``.
         """
-        last = min(last, self.runs[ledger_id].last)
+        return self._chunks(ledger_id, first, first, min(last, self.runs[ledger_id].last), sound)
+
+    def _chunks(
+        self, ledger_id: int, begin: int, first: int, last: int, sound: Sound
+    ) -> Iterator[tuple[memoryview, int, int, int]]:
+        """As :meth:`chunks`, beginning with the chunk that holds the entry ``begin``."""
+        below: int | None = None
         with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
+            more = None
             try:
-                more = seek(cursor, ledger_id, first)
+                more = seek(cursor, ledger_id, begin)
                 while more and first <= last:
                     ledger, at = KEY.unpack(cursor.key())
                     if ledger != ledger_id or at > first:
@@ -324,10 +331,16 @@ class Segment:
                         first = at + high + 1
                     more = cursor.next()
             except UNSOUND as error:
-                raise DamagedEntries(
-                    ledger_id, first, self._unsound_until(ledger_id, first, last), str(error)
-                ) from None
-        if first <= last:
+                if more is None and begin == first:
+                    # The chunk behind the first one may be damaged, to which a search comes before.
+                    below = chunk_below(self.environment(), ledger_id, first)
+                if below is None or below == first:
+                    raise DamagedEntries(
+                        ledger_id, first, self._unsound_until(ledger_id, first, last), str(error)
+                    ) from None
+        if below is not None:
+            yield from self._chunks(ledger_id, below, first, last, sound)
+        elif first <= last:
             raise DamagedEntries(ledger_id, first, last, _MISSING)
 
     def _unsound_until(self, ledger_id: int, first: int, last: int) -> int:
@@ -353,7 +366,12 @@ class Segment:
         return unsound
 
     def _leads_to(self, ledger_id: int, entry_id: int) -> bool:
-        """Return whether the pages that lead to an entry's chunk make sense."""
+        """Return whether any pages that make sense lead to an entry's chunk."""
+        return (
+            self._seek_succeeds(ledger_id, entry_id) or chunk_below(self.environment(), ledger_id, entry_id) is not None
+        )
+
+    def _seek_succeeds(self, ledger_id: int, entry_id: int) -> bool:
         # A transaction that came to one that does not is good for nothing any more.
         with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
             try:
@@ -409,11 +427,10 @@ class Segment:
 
     def header(self, ledger_id: int, entry_id: int) -> EntryHeader:
         """Return the header of an entry between the ledger's first and last here. Raises :class:`DamagedEntries`."""
-        with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
-            try:
-                header = header_at_or_before(cursor, ledger_id, entry_id)
-            except UNSOUND as error:
-                raise DamagedEntries(ledger_id, entry_id, entry_id, str(error)) from None
+        try:
+            header = header_of(self.environment(), ledger_id, entry_id)
+        except UNSOUND as error:
+            raise DamagedEntries(ledger_id, entry_id, entry_id, str(error)) from None
         if header is None or header.entry_id != entry_id:
             raise DamagedEntries(ledger_id, entry_id, entry_id, _MISSING)
         return header
@@ -448,7 +465,7 @@ class Segment:
         damaged: list[LostRange] = []
         size = 0
         with self.environment().begin(buffers=True) as txn, txn.cursor() as cursor:
-            ledger_id, first = KEY.unpack(at or SEGMENT_KEY)
+            ledger_id, unverified = (-1, 0) if at is None else KEY.unpack(at)
             try:
                 more = cursor.first() if at is None else cursor.set_range(at)
                 while more and size < max_bytes:
@@ -458,13 +475,21 @@ class Segment:
                         if not chunk.is_sound(cursor.key(), cursor.value()):
                             until = first + chunk.likely_count(cursor.value()) - 1
                             damaged.append(LostRange(ledger_id, first, until, UNSUMMED))
+                        unverified = first + chunk.likely_count(cursor.value())
                     more = cursor.next()
                 return (bytes(cursor.key()) if more else None), size, damaged
             except UNSOUND as error:
-                # There is no way to the chunks behind that.
-                run = self.runs.get(ledger_id)
-                last = first if run is None else run.last
-                return None, size, [*damaged, LostRange(ledger_id, first, last, f"pages are damaged: {error}")]
+                reason = f"pages are damaged: {error}"
+        run = self.runs.get(ledger_id)
+        if run is None or unverified > run.last:
+            following = min((each for each in self.runs if each > ledger_id), default=None)
+            if following is None:
+                return None, size, damaged
+            ledger_id, run = following, self.runs[following]
+            unverified = run.first
+        until = self._unsound_until(ledger_id, unverified, run.last)
+        damaged.append(LostRange(ledger_id, unverified, until, reason))
+        return KEY.pack(ledger_id, until + 1), size, damaged
 
     def keep_aside(self) -> None:
         """Take the segment's file out of use under another name, for inspection. Raises :class:`OSError`."""
