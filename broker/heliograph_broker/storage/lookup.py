@@ -120,8 +120,19 @@ def header_of(environment: lmdb.Environment, ledger_id: int, entry_id: int) -> E
 
 def _look(environment: lmdb.Environment, ledger_id: int, entry_id: int) -> EntryHeader | None:
     """As :func:`header_at_or_before`, in a transaction of its own: after an error one is good for nothing any more."""
+    found = _tried(environment, ledger_id, entry_id)
+    if isinstance(found, lmdb.Error):
+        raise found
+    return found
+
+
+def _tried(environment: lmdb.Environment, ledger_id: int, entry_id: int) -> EntryHeader | lmdb.Error | None:
     with environment.begin(buffers=True) as txn, txn.cursor() as cursor:
-        return header_at_or_before(cursor, ledger_id, entry_id)
+        try:
+            return header_at_or_before(cursor, ledger_id, entry_id)
+        except UNSOUND as error:
+            # Its traceback would keep the transaction, and with it one of the places for readers.
+            return lmdb.CorruptedError(str(error))
 
 
 def readable(environment: lmdb.Environment, ledger_id: int, entry_id: int, low: int) -> EntryHeader | None:
