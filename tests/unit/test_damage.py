@@ -300,7 +300,7 @@ def test_as_many_damaged_chunks_as_there_are_are_gone_around(tmp_path: Path) -> 
     with segment.environment().begin(write=True) as txn:
         for entry_id in range(0, 200, 2):
             key = KEY.pack(1, entry_id)
-            value = bytearray(txn.get(key))
+            value = bytearray(txn.get(key) or b"")
             value[-1] ^= 1
             txn.put(key, bytes(value))
     kept = [
