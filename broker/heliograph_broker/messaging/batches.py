@@ -24,7 +24,7 @@ from heliograph_broker.protocol.frames import MAGIC_CRC32C
 MAX_UNCOMPRESSED_BYTES = 64 * 1024 * 1024
 
 #: A batch that says it has so many messages that each takes fewer bytes of the payload is opened and counted.
-_COUNTED_BELOW_BYTES = 8
+COUNTED_BELOW_BYTES = 8
 #: The least that a message of a batch takes, uncompressed: its metadata's size, and metadata with a payload_size.
 _SMALLEST_MESSAGE_BYTES = 6
 
@@ -180,12 +180,13 @@ def check_count(metadata: wire.MessageMetadata, entry: bytes, payload_offset: in
     """Raise :class:`BatchError` if the batch in ``entry`` cannot hold as many messages as it says.
 
     Each takes some bytes. Where it says that they are fewer than is usual, uncompressed or not, the batch is opened
-    and counted; one that only its consumers can open must at least say that it is large enough. Cheap for all others.
+    and counted; one that only its consumers can open must at least say that it is large enough. Callers ask only where
+    a message has less than :data:`COUNTED_BELOW_BYTES` of the payload.
     """
+    if not is_batch(metadata):
+        return
     messages = metadata.num_messages_in_batch
     payload_bytes = len(entry) - payload_offset
-    if messages * _COUNTED_BELOW_BYTES <= payload_bytes or not is_batch(metadata):
-        return
     if not is_encrypted(metadata):
         open_batch(metadata, entry[payload_offset:])
         return

@@ -8,7 +8,7 @@ from heliograph_broker.messaging.admission import (
     check_schemaless_producer,
     may_auto_subscribe,
 )
-from heliograph_broker.messaging.batches import BatchError, check_count
+from heliograph_broker.messaging.batches import COUNTED_BELOW_BYTES, BatchError, check_count
 from heliograph_broker.messaging.errors import BrokerError, NotAllowed, TopicTerminated
 from heliograph_broker.messaging.producer import SHARED, Producer
 from heliograph_broker.messaging.schema_registry import encode_version
@@ -187,16 +187,17 @@ def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
         return
     messages = metadata.num_messages_in_batch
     refusal = ""
+    payload_bytes = len(entry) - payload_offset
     if not 0 < messages <= MAX_BATCH_MESSAGES:
         refusal = f"a batch of {messages} messages; 1 to {MAX_BATCH_MESSAGES} are allowed"
-    elif len(entry) - payload_offset > session.broker.config.max_message_size:
+    elif payload_bytes > session.broker.config.max_message_size:
         refusal = (
-            f"payload of {len(entry) - payload_offset} bytes exceeds the maximum message size of "
+            f"payload of {payload_bytes} bytes exceeds the maximum message size of "
             f"{session.broker.config.max_message_size} bytes"
         )
     elif metadata.HasField("txnid_most_bits"):
         refusal = "transactions are not supported by this broker"
-    else:
+    elif messages * COUNTED_BELOW_BYTES > payload_bytes:
         try:
             check_count(metadata, entry, payload_offset)
         except BatchError as error:
@@ -205,7 +206,7 @@ def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
         topic.refuse(producer, sequence_id, wire.NotAllowedError, refusal)
         return
     if topic.entry_rules is not None:
-        broken = topic.entry_rules.refusal(metadata, len(entry) - payload_offset)
+        broken = topic.entry_rules.refusal(metadata, payload_bytes)
         if broken is not None:
             topic.refuse(producer, sequence_id, broken.server_error, str(broken))
             return
