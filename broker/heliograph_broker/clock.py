@@ -53,26 +53,25 @@ class SteadyClock:
     whole difference and says so. Only then can it go back.
     """
 
-    __slots__ = ("_at", "_clock", "_ms", "_rate", "_step_ms", "_stepped_at", "monotonic")
+    __slots__ = ("_clock", "_origin_ms", "_rate", "_step_ms", "_stepped_at", "monotonic")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.monotonic = clock.monotonic
-        #: The time at the last change of the rate, monotonic (s) and wall-clock (ms), and the ms a second since.
-        self._at = clock.monotonic()
-        self._ms: float = clock.now_ms()
+        #: The ms a second since the rate changed last, and the wall-clock ms where that line crosses monotonic 0.
         self._rate = 1000.0
+        self._origin_ms = clock.now_ms() - clock.monotonic() * 1000.0
         #: Since when the wall clock has been away, and by how much.
         self._stepped_at: float | None = None
         self._step_ms = 0.0
 
     def now_ms(self) -> int:
-        return round(self._ms + (self.monotonic() - self._at) * self._rate)
+        return round(self._origin_ms + self.monotonic() * self._rate)
 
     def follow(self) -> int:
         """Follow the wall clock; call it often. Return by how many ms this clock was moved, mostly 0."""
         now = self.monotonic()
-        line = self._ms + (now - self._at) * self._rate
+        line = self._origin_ms + now * self._rate
         ahead = self._clock.now_ms() - line
         if abs(ahead) <= STEP_MS:
             self._stepped_at = None
@@ -86,12 +85,12 @@ class SteadyClock:
         if now - self._stepped_at < CONFIRM_S:
             return 0
         self._stepped_at = None
-        self._ms += round(ahead)
+        self._origin_ms += round(ahead)
         return round(ahead)
 
     def _go_on(self, now: float, line: float, rate: float) -> None:
         if rate != self._rate:
-            self._at, self._ms, self._rate = now, line, rate
+            self._origin_ms, self._rate = line - now * rate, rate
 
 
 class VirtualClock:

@@ -285,7 +285,7 @@ class EntryLog:
 
     # -- growing ---------------------------------------------------------------------------------------------
 
-    def must_roll(self, ledger: LedgerInfo, now_ms: int) -> bool:
+    def must_roll(self, ledger: LedgerInfo, now_ms: float) -> bool:
         """Whether the open ``ledger`` is full or old enough (monotonic ms) for the next entry to begin another one."""
         config = self.host.config
         if ledger.entries == 0:

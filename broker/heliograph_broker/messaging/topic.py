@@ -215,7 +215,7 @@ class Topic(StoredTopic, PublishTarget):
             self._chunk_comes()
         ledgers = self.ledgers
         taken_at = host.clock.monotonic()
-        if not ledgers or ledgers[-1].closed or self.must_roll(ledgers[-1], round(taken_at * 1000)):
+        if not ledgers or ledgers[-1].closed or self.must_roll(ledgers[-1], taken_at * 1000):
             self._roll_ledger(now)
         ledger = ledgers[-1]
         entry = Entry(
