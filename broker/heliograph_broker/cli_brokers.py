@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
-from .cli_figures import new_table, readable_size
+from .cli_figures import new_table, readable_size, readable_time
 from .cli_support import DEFAULT_HTTP_URL, HttpUrl, call_broker, console, format_count, print_json
 
 brokers_app = typer.Typer(
@@ -104,7 +103,7 @@ def quarantine(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
             str(each["ledgerId"]),
             format_count(each["lastEntryId"] - each["firstEntryId"] + 1),
             readable_size(each["bytes"]),
-            datetime.fromtimestamp(each["sinceTimestamp"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+            readable_time(each["sinceTimestamp"]),
             each["reason"],
         )
     console().print(table)

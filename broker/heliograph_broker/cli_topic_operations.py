@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .cli_figures import new_table
+from .cli_figures import new_table, readable_time
 from .cli_support import (
     DEFAULT_HTTP_URL,
     CliError,
@@ -130,7 +129,7 @@ def damaged(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
             f"{each['ledgerId']}:{each['entryId']}",
             f"{each['lastLedgerId']}:{each['lastEntryId']}",
             format_count(each["entries"]),
-            datetime.fromtimestamp(each["foundTimestamp"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+            readable_time(each["foundTimestamp"]),
             each["reason"],
         )
     console().print(table)

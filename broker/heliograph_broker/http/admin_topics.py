@@ -168,10 +168,9 @@ async def create_missed_partitions(request: web.Request) -> web.Response:
 
 def concrete_names(broker: Broker, name: TopicName) -> list[TopicName]:
     """Return the topic itself or all its partitions. Raises :class:`TopicNotFound`."""
-    partitions = broker.partitions_of(name)
-    if partitions:
-        return [name.with_partition(index) for index in range(partitions)]
-    return [broker.get_topic(name).name]
+    if not broker.partitions_of(name):
+        broker.get_topic(name)
+    return broker.concrete_names(name)
 
 
 def routes() -> list[web.RouteDef]:

@@ -67,8 +67,8 @@ async def apply(request: web.Request) -> web.Response:
 def _sets(broker: Broker, applied: list[Applied]) -> Iterator[RecordSet]:
     """Yield the sets of records of the topics that were applied."""
     for name in (TopicName.parse(each.name) for each in applied if each.kind == "Topic"):
-        for number in range(broker.partitions_of(name)) or (-1,):
-            topic = broker.topics.get(str(name if number < 0 else name.with_partition(number)))
+        for concrete in broker.concrete_names(name):
+            topic = broker.topics.get(str(concrete))
             if isinstance(topic, Topic):
                 yield topic.records
 

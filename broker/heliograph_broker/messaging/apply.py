@@ -113,7 +113,7 @@ class _Changes:
             self._refuse(resource, f"spec.partitions: {partitions} is more than {MAX_PARTITIONS}")
             return
         broker = self._broker
-        there = sum(str(part) in broker.topics for part in self._parts(name))
+        there = sum(str(part) in broker.topics for part in self._broker.concrete_names(name))
         if not self._fits(name, resource, wanted, max(0, max(partitions, 1) - there)):
             return
         if broker.exists(name):
@@ -143,7 +143,7 @@ class _Changes:
                 return False
             self._new_topics[namespace] += more
         limit = effective.max_subscriptions
-        parts = [broker.topics.get(str(part)) for part in self._parts(name)]
+        parts = [broker.topics.get(str(part)) for part in self._broker.concrete_names(name)]
         for part in parts:
             if part is None:
                 continue
@@ -203,16 +203,12 @@ class _Changes:
             changes.append(lambda: self._add_subscriptions(name, resource.spec.all_subscriptions))
         self._do("Topic", str(name), CONFIGURED if len(changes) > 1 else UNCHANGED, changes, _note(resource))
 
-    def _parts(self, name: TopicName) -> list[TopicName]:
-        partitions = self._broker.partitions_of(name)
-        return [name.with_partition(index) for index in range(partitions)] if partitions else [name]
-
     def _missing_subscriptions(self, name: TopicName, subscriptions: Sequence[str]) -> bool:
-        topics = [self._broker.topics.get(str(part)) for part in self._parts(name)]
+        topics = [self._broker.topics.get(str(part)) for part in self._broker.concrete_names(name)]
         return any(topic is None or sub not in topic.subscriptions for topic in topics for sub in subscriptions)
 
     def _add_subscriptions(self, name: TopicName, subscriptions: Sequence[str]) -> None:
-        for part in self._parts(name):
+        for part in self._broker.concrete_names(name):
             topic = self._broker.get_topic(part)
             for sub in subscriptions:
                 if sub not in topic.subscriptions:

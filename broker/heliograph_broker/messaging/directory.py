@@ -54,6 +54,10 @@ class Directory(LetterTopics):
     def exists(self, name: TopicName) -> bool:
         return str(name) in self.topics or str(name) in self.partitioned
 
+    def concrete_names(self, name: TopicName) -> list[TopicName]:
+        """Return the names of all partitions of a partitioned topic, else ``name`` itself, whether or not it exists."""
+        return [name.with_partition(index) for index in range(self.partitions_of(name))] or [name]
+
     def missing_partitions(self, name: TopicName) -> list[int]:
         """Return the numbers of the partitions that were deleted one by one."""
         indexes = range(self.partitions_of(name))
