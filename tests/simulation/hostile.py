@@ -9,7 +9,7 @@ from heliograph_broker.messaging.producer import Producer, Receipt
 from heliograph_broker.messaging.records import TenantRecord
 from heliograph_broker.protocol import wire_pb2 as wire
 
-from . import consuming, entries, expectations
+from . import consuming, entries, expectations, producing
 from .action import Action
 from .model import NOWHERE, SHARED, Message, TopicModel, Violation
 from .wire_frames import batch_payload, entry_frame, text_field
@@ -117,21 +117,8 @@ def smuggle(world: World, topic: TopicModel, rng: random.Random) -> None:
 
 
 def do_hostile_send(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
-    if not client.connect():
-        return
-    topic = world.topic(number)
-    producer = client.open_producer(topic)
-    message = hostile_message(
-        len(world.messages.messages) + 1,
-        topic,
-        producer.name,
-        producer.next_sequence,
-        world.machine.clock.now_ms(),
-        rng,
-    )
-    producer.next_sequence += message.count
-    world.messages.add(message)
-    client.produce(producer, message)
+    if client.connect():
+        producing.send(world, client, world.topic(number), rng, hostile_message)
 
 
 def do_hostile_acknowledge(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from . import entries
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from .client import SimulatedClient
     from .world import World
 
+#: Makes a message by its number, topic, producer's name, sequence id and publish time (wall-clock ms).
+MakeMessage = Callable[[int, TopicModel, str, int, int, random.Random], Message]
+
 
 def do_produce(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
     if client.connect():
@@ -22,19 +26,18 @@ def do_produce(world: World, client: SimulatedClient, number: int, rng: random.R
 
 def publish(world: World, client: SimulatedClient, topic: TopicModel, rng: random.Random, count: int) -> None:
     """Send so many entries of all sorts."""
-    producer = client.open_producer(topic)
     for _ in range(count):
-        message = entries.make_message(
-            len(world.messages.messages) + 1,
-            topic,
-            producer.name,
-            producer.next_sequence,
-            world.machine.clock.now_ms(),
-            rng,
-        )
-        producer.next_sequence += message.count
-        world.messages.add(message)
-        client.produce(producer, message)
+        send(world, client, topic, rng, entries.make_message)
+
+
+def send(world: World, client: SimulatedClient, topic: TopicModel, rng: random.Random, make: MakeMessage) -> None:
+    """Send the next message of the client's producer on ``topic``."""
+    producer = client.open_producer(topic)
+    number = len(world.messages.messages) + 1
+    message = make(number, topic, producer.name, producer.next_sequence, world.machine.clock.now_ms(), rng)
+    producer.next_sequence += message.count
+    world.messages.add(message)
+    client.produce(producer, message)
 
 
 def publish_plain(

@@ -63,10 +63,14 @@ def test_everything_is_verified_at_the_rate_and_again_after_the_interval(path: P
     store.close()
 
 
-def test_damage_is_found_and_counted_until_nobody_wants_it(path: Path) -> None:
+def damage_an_entry(path: Path) -> None:
     for file in (path / "segments").glob("*.lmdb"):
         if b"1234 xxx" in file.read_bytes():
             flip(file, b"1234 xxx")
+
+
+def test_damage_is_found_and_counted_until_nobody_wants_it(path: Path) -> None:
+    damage_an_entry(path)
     clock = VirtualClock()
     store = open_store(path, clock)
     look(store, clock, 30)
@@ -126,9 +130,7 @@ def test_restarts_in_the_midst_of_a_pass_do_not_begin_it_again(path: Path) -> No
 
 
 def test_what_was_found_damaged_is_known_after_a_restart(path: Path) -> None:
-    for file in (path / "segments").glob("*.lmdb"):
-        if b"1234 xxx" in file.read_bytes():
-            flip(file, b"1234 xxx")
+    damage_an_entry(path)
     clock = VirtualClock()
     store = open_store(path, clock)
     look(store, clock, 30)
