@@ -78,7 +78,7 @@ class LostEntriesMachine(RuleBasedStateMachine):
         lost = offset in self.lost.entries and offset not in self.subscription.pending
         self.subscription.acknowledge(None, [self._id(offset, remaining)], None)
         self.core.commit()
-        # Of a lost entry, whose batch is not known, all is acknowledged.
+        # The size of a lost batch is unknown, so all of it is acknowledged.
         self.unacked[offset] &= 0 if lost else remaining
 
     @rule(data=st.data())

@@ -61,7 +61,7 @@ def make_message(
         metadata.chunk_id = rng.randrange(3)
         metadata.num_chunks_from_msg = 3
         metadata.total_chunk_msg_size = 9000
-        # Which of its consumers a part reaches is not followed here, nor is deduplication by parts.
+        # The model tracks neither which consumer receives a part, nor deduplication of single parts.
     frame = entry_frame(metadata.SerializeToString(), payload)
     return Message(
         number,

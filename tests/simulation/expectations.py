@@ -1,4 +1,4 @@
-"""What may be expected: what was confirmed is there, and what had time to expire may be gone."""
+"""Expectations: everything confirmed exists, and messages that have had time to expire may be gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong with the machine: crashes, loss of power, a disk that fails or is slow, a wall clock that is set."""
+"""Faults of the machine: crashes, power loss, a disk that fails or is slow, a wall clock that is set."""
 
 from __future__ import annotations
 

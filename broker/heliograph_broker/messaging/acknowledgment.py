@@ -183,7 +183,7 @@ class Acknowledgments(LogSubscription):
         def found(headers: list[tuple[int, int, int, int, int]] | Exception) -> None:
             lost = lost_range(self.topic, offset, headers)
             if lost is not None:
-                # Whoever had it before it was lost is done with it, and nobody gets it any more.
+                # A consumer that got it before it was lost is done with it; it cannot be delivered again.
                 headers = self._pass_over(generation, offset, offset, lost[1]) or []
             if isinstance(headers, Exception):
                 self._ack_unknown(unknown, done, PersistenceError(f"cannot read entry header: {headers}"))

@@ -40,7 +40,7 @@ RETRY_MS = 60_000
 
 
 class CompactionHost(LogHost):
-    """What a log that is compacted needs of the broker around it."""
+    """The services of the broker that a compacted log uses."""
 
     compactions: CompactionQueue
 

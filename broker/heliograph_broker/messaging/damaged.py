@@ -1,7 +1,7 @@
 """A topic's entries that cannot be read or understood: what is known of them, and the list of them for inspection.
 
 The list is durable and keeps the newest :data:`MOST_RANGES` ranges; how many entries there were in all is counted.
-What becomes of such entries for a subscription is in :mod:`.skipping`.
+:mod:`.skipping` describes how a subscription skips such entries.
 """
 
 from __future__ import annotations

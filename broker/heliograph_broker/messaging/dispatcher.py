@@ -205,7 +205,7 @@ class Dispatcher(AckObserver):
                 self.read_succeeded()
 
     def read_succeeded(self) -> None:
-        """What could not be read before has been read, or is not wanted any more: the duty is not suspended."""
+        """End the suspension of reads: the entries were read, or are no longer needed."""
         containment = self.subscription.topic.host.containment
         if containment.suspended:
             containment.succeeded(self.subscription, READ)

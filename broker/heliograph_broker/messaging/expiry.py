@@ -327,7 +327,7 @@ class Expiry(RunOwner):
         topic = subscription.topic
         containment = topic.host.containment
         if forced:
-            # What has not expired by itself is not tried again, and what has joins the others with the next run.
+            # The next run tries those again that have expired by their TTL, and leaves out the others.
             self.returned |= refused
             if refused:
                 topic.check_soon()

@@ -1,4 +1,4 @@
-"""The broker, as a topic's log knows it."""
+"""The part of the broker that a topic's log uses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LogHost:
-    """What a log needs of the broker around it."""
+    """The services of the broker that a log uses."""
 
     store: LedgerStore
     clock: Clock

@@ -97,7 +97,7 @@ def _acknowledge(subscription: LogSubscription, first: int, last: int) -> int:
         cursor.acked_messages += messages - counted[0]
         cursor.acked_bytes += bytes_of_run - counted[1]
     if touched:
-        # What had been acknowledged of these runs one by one is only in the sum.
+        # Only the totals contain what was acknowledged of these runs before, one entry at a time.
         cursor.estimated = True
         correct_figures(topic, cursor, subscription.pending)
     return entries

@@ -44,7 +44,7 @@ class LetterBox:
 
 
 class StoredTopicHost(CompactionHost):
-    """What a stored topic needs of the broker around it."""
+    """The services of the broker that a stored topic uses."""
 
     dead_letters: LetterBox
 

@@ -56,7 +56,7 @@ log = structlog.get_logger(__name__)
 
 
 class TopicHost(StoredTopicHost):
-    """What a topic needs of the broker around it."""
+    """The services of the broker that a topic uses."""
 
     record_writer: RecordWriter
 

@@ -1,9 +1,9 @@
 """Records that cannot be decoded: each is kept aside, and a start goes on with something that deletes nothing.
 
-What takes its place depends on what it is of. A topic has none: with the records that belong to it it goes aside, and
-its ledgers are in quarantine. A subscription begins at the first entry that is stored: messages may come twice, none is
-missed. Sequence ids are read from the entries again. Where policies are lost (of tenants, namespaces, partitioned
-topics, the broker), everything is kept from then on, until somebody sets them anew.
+The replacement depends on the kind of record. A topic's record has none: it is kept aside with the records that belong
+to it, and its ledgers go to quarantine. A subscription begins at the first entry that is stored: messages may come
+twice, none is missed. Sequence ids are read from the entries again. Where policies are lost (of tenants, namespaces,
+partitioned topics, the broker), everything is kept from then on, until somebody sets them again.
 """
 
 from __future__ import annotations
@@ -80,15 +80,15 @@ def _checks() -> dict[bytes, Callable[[bytes, bytes], object]]:
     }
 
 
-PREFIXES = tuple(_checks())
+_CHECKS = _checks()
+PREFIXES = tuple(_CHECKS)
 
 
 def find(stored: Iterable[tuple[bytes, bytes]]) -> list[Unreadable]:
     """Return the records that cannot be decoded; unknown ones are nobody's business."""
-    checks = _checks()
     found = []
     for key, value in stored:
-        for prefix, check in checks.items():
+        for prefix, check in _CHECKS.items():
             if key.startswith(prefix):
                 try:
                     check(key, value)
@@ -178,5 +178,5 @@ def _aside_value(unreadable: Unreadable, now_ms: int) -> bytes:
 
 
 def readable_key(key: bytes) -> str:
-    """Return a record's key for people."""
+    """Return a record's key as printable text."""
     return key.replace(b"\0", b" ").decode(errors="backslashreplace")

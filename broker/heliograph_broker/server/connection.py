@@ -49,7 +49,7 @@ _FREQUENT = frozenset({wire.BaseCommand.ACK, wire.BaseCommand.FLOW, wire.BaseCom
 
 
 class ConnectionHost:
-    """What a connection needs of the port that accepted it."""
+    """The services of the listener that a connection uses."""
 
     broker: Broker
     loop: asyncio.AbstractEventLoop

@@ -35,7 +35,7 @@ _CPP = "Pulsar-CPP"
 
 
 class SessionHost(ConnectionHost):
-    """What a session needs of the port that accepted it."""
+    """The services of the listener that a session uses."""
 
     #: Commands that all sessions fill in and encode.
     message_command: wire.BaseCommand

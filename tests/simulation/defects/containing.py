@@ -102,7 +102,7 @@ DEFECTS = {
     ),
     "expiry-stuck": Defect(
         "8",
-        "an entry that cannot be read leaves its subscription's expiry running for ever",
+        "an entry that cannot be read keeps its subscription's expiry running forever",
         (
             Patch(expiry, "skip_entry", _raise_poison),
             Patch(expiry_run, "skip_entry", _raise_poison),
