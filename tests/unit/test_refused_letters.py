@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from heliograph_broker.messaging.batches import build_batch, build_frame
-from heliograph_broker.messaging.key_selector import sticky_hash
+from heliograph_broker.messaging.key_hash import sticky_hash
 from heliograph_broker.messaging.subscription import EXCLUSIVE, SHARED, Subscription
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol import wire_pb2 as wire

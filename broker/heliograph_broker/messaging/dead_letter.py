@@ -22,7 +22,7 @@ from heliograph_broker.resources.names import InvalidName, TopicName
 from .batches import BatchError, build_frame, is_batch, open_batch, single_entry
 from .containment import first_line
 from .errors import BrokerError
-from .key_selector import sticky_hash
+from .key_hash import sticky_hash
 from .message_ttl import TTL_PROPERTY
 from .producer import Producer, PublishTarget, Receipt
 from .skipping import skip_entry

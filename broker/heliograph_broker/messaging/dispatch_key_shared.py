@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from .chunks import ChunkedMessages
 from .dispatcher import DelayingDispatcher
-from .key_selector import ConsistentHashSelector, StickyRangeSelector, spread
+from .key_hash import spread
+from .key_selector import ConsistentHashSelector, StickyRangeSelector
 from .replay import Replay
 
 if TYPE_CHECKING:

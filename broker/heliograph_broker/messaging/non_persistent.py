@@ -13,7 +13,8 @@ from heliograph_broker.storage.entry import Entry
 
 from .consumer import AckId, ConsumedTopic, Consumer, SubscriptionBase
 from .errors import BrokerError, Conflict, ConsumerBusy, Done, NotAllowed, PreconditionFailed, SubscriptionNotFound
-from .key_selector import ConsistentHashSelector, StickyRangeSelector, spread, sticky_hash
+from .key_hash import spread, sticky_hash
+from .key_selector import ConsistentHashSelector, StickyRangeSelector
 from .names import check_name
 from .producer import Producer, ProducerRegistry, PublishTarget
 from .subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES

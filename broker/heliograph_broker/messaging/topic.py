@@ -33,7 +33,7 @@ from .errors import (
     SubscriptionNotFound,
     or_persistence_error,
 )
-from .key_selector import sticky_hash
+from .key_hash import sticky_hash
 from .message_ttl import InvalidMessageTtl, ttl_of, ttls_in
 from .names import COMPACTION, check_name, check_properties
 from .producer import Producer, ProducerRegistry, PublishTarget, Receipt
