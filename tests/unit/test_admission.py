@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,10 +32,8 @@ NAME = TopicName.parse("t")
 
 
 @pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d", max_unacked_per_consumer=100, max_unacked_per_subscription=1000)
-    yield opened
-    opened.close()
+def core_settings() -> dict[str, int]:
+    return {"max_unacked_per_consumer": 100, "max_unacked_per_subscription": 1000}
 
 
 def policy(core: Core, **policies: object) -> None:

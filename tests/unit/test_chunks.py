@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from unittest.mock import patch
 
 import msgspec
@@ -18,13 +17,6 @@ from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
 
 from tests.support.core import Client, Core
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    yield opened
-    opened.close()
 
 
 def offsets(client: Client) -> list[int]:

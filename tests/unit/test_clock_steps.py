@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from heliograph_broker.clock import CONFIRM_S
@@ -19,13 +18,6 @@ HOUR = 60 * MINUTE
 YEAR = 365 * 24 * HOUR
 LONG = round(CONFIRM_S * 1000) + SECOND
 TTL = 10 * MINUTE
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    yield opened
-    opened.close()
 
 
 def _publish(core: Core, number: int = 1) -> None:

@@ -27,11 +27,14 @@ FOREVER = Policies(retention=Retention(-1, -1))
 
 
 @pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d", ledger_max_entries=7)
-    opened.keep_nothing()
-    yield opened
-    opened.close()
+def core_settings() -> dict[str, int]:
+    return {"ledger_max_entries": 7}
+
+
+@pytest.fixture
+def core(core: Core) -> Core:
+    core.keep_nothing()
+    return core
 
 
 class Seen(NamedTuple):

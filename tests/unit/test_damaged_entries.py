@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +15,6 @@ from heliograph_broker.storage.damage import DamagedEntries
 from heliograph_broker.storage.entry import Entry, EntryHeader
 
 from tests.support.core import Client, Core
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    yield opened
-    opened.close()
 
 
 def _filled(core: Core, entries: int = 10) -> tuple[Topic, Subscription]:

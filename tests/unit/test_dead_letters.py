@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import msgspec
-import pytest
 from heliograph_broker.messaging.batches import build_batch, build_frame, open_batch
 from heliograph_broker.messaging.producer import Producer
 from heliograph_broker.messaging.subscription import EXCLUSIVE, SHARED, AckId
@@ -20,13 +16,6 @@ from heliograph_broker.storage.entry import Entry
 from tests.support.core import Client, Core
 
 DEAD = "persistent://public/default/dead"
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    core = Core(tmp_path / "data")
-    yield core
-    core.close()
 
 
 def _with(core: Core, policies: Policies, name: str = "t") -> Topic:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,13 +24,16 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d", deduplication_inactivity_ms=HOUR_MS)
-    opened.keep_nothing()
-    opened.broker.set_namespace_policies("public/default", ON)
-    opened.commit()
-    yield opened
-    opened.close()
+def core_settings() -> dict[str, int]:
+    return {"deduplication_inactivity_ms": HOUR_MS}
+
+
+@pytest.fixture
+def core(core: Core) -> Core:
+    core.keep_nothing()
+    core.broker.set_namespace_policies("public/default", ON)
+    core.commit()
+    return core
 
 
 def crash(core: Core) -> None:

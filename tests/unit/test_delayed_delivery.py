@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -20,13 +19,6 @@ from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import Policies, Retention
 
 from tests.support.core import Client, Core
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    yield opened
-    opened.close()
 
 
 def offsets(client: Client) -> list[int]:

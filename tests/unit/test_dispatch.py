@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,6 @@ from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import Policies
 
 from tests.support.core import Client, Core
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    yield opened
-    opened.close()
 
 
 def offsets(client: Client) -> list[int]:

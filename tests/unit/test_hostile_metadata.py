@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,13 +16,6 @@ from heliograph_broker.resources.policies import Policies
 from tests.support.core import Client, Core, make_frame
 
 NOT_TEXT = b"\xff\xfe"
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    yield opened
-    opened.close()
 
 
 def _field(number: int, value: bytes) -> bytes:

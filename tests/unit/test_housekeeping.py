@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 from heliograph_broker.messaging.housekeeping import LOOK_INTERVAL_MS, TOPICS_A_SLICE
 from heliograph_broker.messaging.record_set import FLUSH_MS
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.resources.policies import Policies, Retention
 
 from tests.support.core import Core
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    yield opened
-    opened.close()
 
 
 def _watched(core: Core) -> list[tuple[Topic, int]]:

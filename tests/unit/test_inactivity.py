@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from heliograph_broker.messaging import inactivity
 from heliograph_broker.messaging.apply import apply_resources
@@ -22,13 +19,6 @@ from tests.support.core import Client, Core
 PERIOD_MS = 60_000
 NAME = TopicName.parse("t")
 CAUGHT_UP = "delete_when_subscriptions_caught_up"
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    yield opened
-    opened.close()
 
 
 def policy(core: Core, **policies: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -23,12 +22,15 @@ ORDERS = "persistent://acme/shop/orders"
 
 
 @pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d", ledger_max_entries=10)
-    opened.broker.set_namespace_policies("public/default", Policies(retention=Retention(0, 0)))
-    opened.commit()
-    yield opened
-    opened.close()
+def core_settings() -> dict[str, int]:
+    return {"ledger_max_entries": 10}
+
+
+@pytest.fixture
+def core(core: Core) -> Core:
+    core.broker.set_namespace_policies("public/default", Policies(retention=Retention(0, 0)))
+    core.commit()
+    return core
 
 
 def filled(core: Core, entries: int = 25) -> tuple[Topic, Subscription]:

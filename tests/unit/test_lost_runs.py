@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 
 import pytest
 from heliograph_broker.messaging import invariants
@@ -17,12 +16,10 @@ from tests.support.lost_entries import LostEntries
 
 
 @pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    opened.broker.set_namespace_policies("public/default", Policies(retention=Retention(-1, -1)))
-    opened.commit()
-    yield opened
-    opened.close()
+def core(core: Core) -> Core:
+    core.broker.set_namespace_policies("public/default", Policies(retention=Retention(-1, -1)))
+    core.commit()
+    return core
 
 
 @pytest.fixture

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from heliograph_broker.messaging.admission import check_producer
 from heliograph_broker.messaging.errors import PreconditionFailed
@@ -26,13 +23,6 @@ from heliograph_broker.storage.group import MAX_KEY_BYTES
 from tests.support.core import Client, Core
 
 TOO_LARGE = {"key": "x" * MAX_PROPERTIES_BYTES}
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    yield opened
-    opened.close()
 
 
 def test_the_longest_names_fit_together_into_a_key(core: Core) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,13 +25,6 @@ from heliograph_broker.storage.store import LedgerStore
 from tests.support.core import Client, Core, make_frame
 
 SHORTAGE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    yield opened
-    opened.close()
 
 
 def fail_next_headers(monkeypatch: pytest.MonkeyPatch) -> list[int]:

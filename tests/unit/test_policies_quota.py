@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from heliograph_broker.messaging.producer import Producer
 from heliograph_broker.messaging.subscription import EXCLUSIVE, AckId
@@ -28,13 +25,6 @@ from tests.support.policy_cases import (
 )
 
 HOLD, REFUSE, EVICT = "producer_request_hold", "producer_exception", "consumer_backlog_eviction"
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    yield opened
-    opened.close()
 
 
 def size_quota(core: Core, limit: int, action: str) -> None:

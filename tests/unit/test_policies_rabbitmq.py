@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from heliograph_broker.messaging.producer import Producer, Receipt
@@ -34,13 +32,6 @@ from tests.support.policy_cases import (
 )
 
 DEAD = "persistent://public/default/dead"
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    yield opened
-    opened.close()
 
 
 def letters(core: Core, topic: Topic) -> list[Entry]:

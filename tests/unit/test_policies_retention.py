@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 from heliograph_broker.messaging.subscription import AckId
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention, contradictions
@@ -22,13 +18,6 @@ from tests.support.policy_cases import (
     set_policies,
     stored,
 )
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    yield opened
-    opened.close()
 
 
 def retain(core: Core, time_ms: int, size_bytes: int) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 from heliograph_broker.messaging.subscription import EXCLUSIVE, SHARED, AckId
 from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import Policies, Retention
@@ -25,13 +21,6 @@ from tests.support.policy_cases import (
     stored,
     taken,
 )
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    yield opened
-    opened.close()
 
 
 def ttl(core: Core, ms: int | None) -> None:

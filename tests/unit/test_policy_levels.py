@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from heliograph_broker.messaging.apply import apply_resources
 from heliograph_broker.messaging.broker import CONFIGURED_AT_ONCE
@@ -24,13 +21,6 @@ spec:
   brokerDefaults: {messageTTL: 10s}
   limits: {messageTTL: 60s, maxProducers: 5}
 """
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    yield opened
-    opened.close()
 
 
 def _topic(core: Core) -> Topic:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from heliograph_broker.clock import VirtualClock
@@ -15,13 +13,6 @@ from heliograph_broker.resources.names import TopicName
 from heliograph_broker.resources.policies import Policies, Rate, SubscribeRate
 
 from tests.support.core import Client, Core
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    made = Core(tmp_path / "data")
-    yield made
-    made.close()
 
 
 def fullest_window(events: list[tuple[int, int]], period_ms: int) -> int:

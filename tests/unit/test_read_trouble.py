@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from heliograph_broker.messaging.containment import FIRST_PAUSE_MS
@@ -16,13 +15,6 @@ from tests.support.core import Client, Core
 
 EVERY_TYPE = [EXCLUSIVE, FAILOVER, SHARED, KEY_SHARED]
 Answer = Callable[[list[Entry] | Exception], None]
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    yield opened
-    opened.close()
 
 
 class Store:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,10 +30,8 @@ class HeldReads:
 
 
 @pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d", ledger_max_entries=10)
-    yield opened
-    opened.close()
+def core_settings() -> dict[str, int]:
+    return {"ledger_max_entries": 10}
 
 
 def keep(core: Core, retention: Retention) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -26,13 +25,16 @@ NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d", ledger_max_entries=10)
+def core_settings() -> dict[str, int]:
+    return {"ledger_max_entries": 10}
+
+
+@pytest.fixture
+def core(core: Core) -> Core:
     # What is acknowledged goes at once.
-    opened.broker.set_namespace_policies("public/default", Policies(retention=Retention(0, 0)))
-    opened.commit()
-    yield opened
-    opened.close()
+    core.broker.set_namespace_policies("public/default", Policies(retention=Retention(0, 0)))
+    core.commit()
+    return core
 
 
 def ack(subscription: Subscription, *offsets: int) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from heliograph_broker.messaging.batches import build_batch, build_frame
@@ -22,13 +21,6 @@ DEAD = TopicName.parse("persistent://public/default/dead")
 LETTERS = "store letters"
 DYING = Policies(message_ttl_ms=1000, dead_letter_topic=str(DEAD))
 LARGE = b"L" * 5000
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    core = Core(tmp_path / "data")
-    yield core
-    core.close()
 
 
 def _publish(core: Core, topic: Topic, *payloads: bytes, key: str = "k") -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,10 +20,8 @@ SUBSCRIBE: dict[str, Any] = {"subscription": "s", "subType": wire.CommandSubscri
 
 
 @pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "data", ledger_max_entries=3)
-    yield opened
-    opened.close()
+def core_settings() -> dict[str, int]:
+    return {"ledger_max_entries": 3}
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,10 +30,8 @@ LEDGER_AGE = 4 * HOUR
 
 
 @pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d", ledger_max_entries=3)
-    yield opened
-    opened.close()
+def core_settings() -> dict[str, int]:
+    return {"ledger_max_entries": 3}
 
 
 def settle(core: Core) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,13 +13,6 @@ from heliograph_broker.messaging.topic import Topic
 from tests.support.core import Client, Core
 
 Errors = list[BrokerError | None]
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    yield opened
-    opened.close()
 
 
 def batches(core: Core, entries: int, messages: int = 4) -> tuple[Topic, Subscription]:

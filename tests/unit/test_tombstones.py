@@ -29,8 +29,8 @@ def tombstones(store: LedgerStore) -> set[int]:
 
 
 @pytest.fixture
-def core(tmp_path: Path) -> Core:
-    return Core(tmp_path / "d", segment_bytes=1 << 20, ledger_max_entries=10)
+def core_settings() -> dict[str, int]:
+    return {"segment_bytes": 1 << 20, "ledger_max_entries": 10}
 
 
 def fill(core: Core, topic: Topic, entries: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -14,13 +12,6 @@ from heliograph_broker.resources.names import TopicName
 from tests.support.core import Core
 
 NAMESPACE = "public/default"
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    yield opened
-    opened.close()
 
 
 class Watching:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,13 +18,6 @@ from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
 
 from tests.support.core import Client, Core
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    opened = Core(tmp_path / "d")
-    yield opened
-    opened.close()
 
 
 def _boom(*args: Any, **kwargs: Any) -> Any:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from heliograph_broker.http.exposition import Value
 from heliograph_broker.http.rates import RateSampler
@@ -16,13 +13,6 @@ from heliograph_broker.resources.policies import BacklogQuota, Policies, Rate, R
 from tests.support.core import Client, Core
 
 _SIZE, _TIME = ',quota_type="size"', ',quota_type="time"'
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    core = Core(tmp_path)
-    yield core
-    core.close()
 
 
 class Seen:

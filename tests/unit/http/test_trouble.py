@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +15,6 @@ from heliograph_broker.messaging.skipping import skip_range
 from tests.support.core import Core
 
 TOPIC = "/admin/v2/persistent/public/default/t"
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Core:
-    return Core(tmp_path / "d")
 
 
 def _serving(core: Core) -> TestClient[Any, Any]:
