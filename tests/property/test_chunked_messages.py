@@ -29,7 +29,7 @@ class Assembling(Client):
 
     def put_together(self, entry: Entry) -> None:
         metadata = peek_metadata(memoryview(entry.frame))
-        name = metadata.uuid or f"whole-{entry.offset}"
+        name = f"{metadata.producer_name}-{metadata.sequence_id}"
         if metadata.chunk_id == 0:
             self.partial[name] = []
         if name not in self.partial or len(self.partial[name]) != metadata.chunk_id:
@@ -53,6 +53,7 @@ class ChunkMachine(RuleBasedStateMachine):
         self.subscription = self.topic.create_subscription("s")
         self.clients: dict[Consumer, Assembling] = {}
         self.open: dict[str, tuple[int, int, int]] = {}
+        #: Messages sent with all their chunks, or that have none; and those of them that are acknowledged.
         self.sent: set[str] = set()
         self.done: set[str] = set()
         self.serial = 0
@@ -85,7 +86,7 @@ class ChunkMachine(RuleBasedStateMachine):
         self.open.pop(producer, None)
         if chunk + 1 < total:
             self.open[producer] = sequence_id, chunk + 1, total
-        elif total > 1:
+        else:
             self.sent.add(f"{producer}-{sequence_id}")
         self._settle()
 
@@ -125,9 +126,11 @@ class ChunkMachine(RuleBasedStateMachine):
         if taken:
             self._acknowledge(consumer, name, offsets)
         else:
-            positions = [self.topic.position(offset) for offset in (offsets[-1:] if last_only else offsets)]
-            self.subscription.redeliver(consumer, positions, None)
+            self._give_back(consumer, offsets[-1:] if last_only else offsets)
         self._settle()
+
+    def _give_back(self, consumer: Consumer, offsets: list[int]) -> None:
+        self.subscription.redeliver(consumer, [self.topic.position(offset) for offset in offsets], None)
 
     def _acknowledge(self, consumer: Consumer, name: str, offsets: list[int]) -> None:
         self.done.add(name)
@@ -167,3 +170,24 @@ TestShared = ChunkMachine.TestCase
 TestShared.settings = _SETTINGS
 TestKeyShared = KeySharedChunkMachine.TestCase
 TestKeyShared.settings = _SETTINGS
+
+
+def test_what_comes_only_after_another_acknowledgment_comes_too() -> None:
+    """A key has moved on: what its old consumer gives back goes to the new one when the old one holds none of it."""
+    machine = KeySharedChunkMachine()
+    try:
+        machine.producers()
+        machine.join(permits=100)
+        machine.publish(producer="p", chunks=1, key="b")
+        machine.publish(producer="p", chunks=1, key="b")
+        ((old, client),) = machine.clients.items()
+        name, offsets = next(iter(client.complete.items()))
+        for _ in range(3):
+            machine.join(permits=100)
+        del client.complete[name]
+        machine._give_back(old, offsets)
+        machine._settle()
+        assert not any(name in other.complete for other in machine.clients.values()), "the key has not moved on"
+        machine.everything_comes_in_the_end()
+    finally:
+        machine.teardown()
