@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Handles a command of a connection (a session); the last argument is the entry that follows the command.
-Handler = Callable[[Any, wire.BaseCommand, bytes], None]
+#: Handles a command of a connection (a session).
+Handler = Callable[[Any, wire.BaseCommand], None]
+#: Handles a SEND and the entry that follows it.
+PublishHandler = Callable[[Any, wire.BaseCommand, bytes], None]
 
 _SIZES = struct.Struct(">II")
 _SEND = wire.BaseCommand.SEND
@@ -53,7 +55,9 @@ class ConnectionHost:
 
     broker: Broker
     loop: asyncio.AbstractEventLoop
+    #: By the type of the command; SEND has a handler of its own.
     handlers: dict[int, Handler]
+    publish_handler: PublishHandler
     receive_buffer: SharedBuffer
 
     def check_pressure(self, connection: Connection) -> None:
@@ -309,6 +313,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_frames(self, view: memoryview) -> None:
         handlers = self.listener.handlers
+        publish = self.listener.publish_handler
         parse = wire.BaseCommand.FromString
         limit = self._frame_limit
         start, end = 0, len(view)
@@ -336,14 +341,16 @@ class Connection(asyncio.BufferedProtocol):
                 raise FrameError("the first command must be CONNECT")
             frames += 1
             looks = not frames % _LOOKS_EVERY
-            if kind != _SEND:
+            if kind == _SEND:
+                publish(self, command, entry)
+            else:
                 if not command.IsInitialized():
                     raise FrameError(f"{wire.BaseCommand.Type.Name(kind)} lacks a required field")
                 looks = looks or kind not in _FREQUENT
-            handler = handlers.get(kind)
-            if handler is None:
-                raise FrameError(f"a client may not send {wire.BaseCommand.Type.Name(kind)}")
-            handler(self, command, entry)
+                handler = handlers.get(kind)
+                if handler is None:
+                    raise FrameError(f"a client may not send {wire.BaseCommand.Type.Name(kind)}")
+                handler(self, command)
             if looks and self.broker.clock.monotonic() >= turn_ends:
                 self.hold(_TURN, 0)
             if self._stopped:

@@ -12,7 +12,7 @@ from .session import Session
 PROTOCOL_VERSION = wire.v20
 
 
-def connect(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def connect(session: Session, command: wire.BaseCommand) -> None:
     """Answer CONNECT with what this broker can; a second CONNECT is a protocol error."""
     if session.connected:
         raise FrameError("CONNECT was sent twice")
@@ -32,17 +32,17 @@ def connect(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
     session.send(answer)
 
 
-def ping(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def ping(session: Session, command: wire.BaseCommand) -> None:
     answer = wire.BaseCommand(type=wire.BaseCommand.PONG)
     answer.pong.SetInParent()
     session.send(answer)
 
 
-def pong(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def pong(session: Session, command: wire.BaseCommand) -> None:
     """Having been heard is all a PONG is for, and the session noted that already."""
 
 
-def refuse_transaction(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def refuse_transaction(session: Session, command: wire.BaseCommand) -> None:
     """Transactions are not offered; say so by the command's own response where it has one."""
     reason = "transactions are not supported by this broker"
     kind = command.type

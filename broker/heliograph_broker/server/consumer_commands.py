@@ -33,7 +33,7 @@ _UINT64 = 0xFFFFFFFFFFFFFFFF
 _INT64_MAX = 0x7FFFFFFFFFFFFFFF
 
 
-def subscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def subscribe(session: Session, command: wire.BaseCommand) -> None:
     """Attach a consumer; SUCCESS is sent when a new subscription is durable. A refusal leaves nothing behind."""
     request = command.subscribe
     broker = session.broker
@@ -49,7 +49,7 @@ def subscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None
         topic = creation.topic(parse_topic(request.topic), create=request.force_topic_creation)
         existing = topic.subscriptions.get(request.subscription)
         if isinstance(existing, Subscription) and existing.waits_for_seek(
-            lambda: subscribe(session, command, entry) if session.alive else None
+            lambda: subscribe(session, command) if session.alive else None
         ):
             return
         consumer = _attach(session, topic, existing, request, creation)
@@ -173,13 +173,13 @@ def _position_to_offset(topic: Topic, position: wire.MessageIdData) -> int:
     return topic.offset_at_or_after(position.ledgerId, position.entryId)
 
 
-def flow(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def flow(session: Session, command: wire.BaseCommand) -> None:
     consumer = session.consumers.get(command.flow.consumer_id)
     if consumer is not None:
         consumer.subscription.flow(consumer, command.flow.messagePermits)
 
 
-def ack(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def ack(session: Session, command: wire.BaseCommand) -> None:
     """Acknowledge one or many ids; ACK_RESPONSE, if asked for, is sent when that is durable."""
     request = command.ack
     consumer_id = request.consumer_id
@@ -231,7 +231,7 @@ def _signed(number: int) -> int:
     return number if number <= _INT64_MAX else number - (1 << 64)
 
 
-def redeliver(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def redeliver(session: Session, command: wire.BaseCommand) -> None:
     request = command.redeliverUnacknowledgedMessages
     consumer = session.consumers.get(request.consumer_id)
     if consumer is None:
@@ -246,7 +246,7 @@ def _unknown_consumer(session: Session, request_id: int) -> None:
     session.send_error(request_id, wire.MetadataError, "Consumer not found")
 
 
-def unsubscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def unsubscribe(session: Session, command: wire.BaseCommand) -> None:
     """Delete the subscription; only its sole consumer may, or any one by force, which disconnects the others."""
     request = command.unsubscribe
     consumer = session.consumers.get(request.consumer_id)
@@ -269,7 +269,7 @@ def unsubscribe(session: Session, command: wire.BaseCommand, entry: bytes) -> No
         done(None)
 
 
-def seek(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def seek(session: Session, command: wire.BaseCommand) -> None:
     """Move a subscription to a message id or publish time; SUCCESS when that is durable."""
     request = command.seek
     consumer = session.consumers.get(request.consumer_id)
@@ -306,7 +306,7 @@ def seek(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
         view.owe(owed_from_seek(topic, request))
 
 
-def get_last_message_id(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def get_last_message_id(session: Session, command: wire.BaseCommand) -> None:
     """Answer with the id of the last entry kept (its last batch index too) and the consumer's mark-delete position."""
     request = command.getLastMessageId
     consumer = session.consumers.get(request.consumer_id)
@@ -359,7 +359,7 @@ def get_last_message_id(session: Session, command: wire.BaseCommand, entry: byte
         topic.read(offset, 1, 1, found)
 
 
-def consumer_stats(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def consumer_stats(session: Session, command: wire.BaseCommand) -> None:
     """Answer with the counters of one consumer."""
     request = command.consumerStats
     answer = wire.BaseCommand(type=wire.BaseCommand.CONSUMER_STATS_RESPONSE)
@@ -388,7 +388,7 @@ def consumer_stats(session: Session, command: wire.BaseCommand, entry: bytes) ->
     session.send(answer)
 
 
-def close_consumer(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def close_consumer(session: Session, command: wire.BaseCommand) -> None:
     request = command.close_consumer
     consumer = session.consumers.pop(request.consumer_id, None)
     if consumer is not None:

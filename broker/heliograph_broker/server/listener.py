@@ -12,11 +12,12 @@ from heliograph_broker.messaging.broker import Broker
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.protocol.frames import encode_command
 
-from . import connection_commands, consumer_commands, lookup_commands, producer_commands, schema_commands
+from . import producer_commands
 from .acceptor import Acceptor
-from .connection import Connection, Handler
+from .connection import Connection
 from .connection_limits import limits_of
 from .connection_memory import ConnectionMemory
+from .handlers import HANDLERS
 from .receive_buffer import SharedBuffer
 from .session import Session, SessionHost
 
@@ -29,36 +30,6 @@ _Type = wire.BaseCommand
 
 #: Checks for silent clients per keep-alive interval.
 _CHECKS_AN_INTERVAL = 4
-
-HANDLERS: dict[int, Handler] = {
-    _Type.CONNECT: connection_commands.connect,
-    _Type.PING: connection_commands.ping,
-    _Type.PONG: connection_commands.pong,
-    _Type.LOOKUP: lookup_commands.lookup,
-    _Type.PARTITIONED_METADATA: lookup_commands.partitioned_metadata,
-    _Type.GET_TOPICS_OF_NAMESPACE: lookup_commands.topics_of_namespace,
-    _Type.WATCH_TOPIC_LIST: lookup_commands.watch_topic_list,
-    _Type.WATCH_TOPIC_LIST_CLOSE: lookup_commands.watch_topic_list_close,
-    _Type.PRODUCER: producer_commands.create_producer,
-    _Type.SEND: producer_commands.send,
-    _Type.CLOSE_PRODUCER: producer_commands.close_producer,
-    _Type.SUBSCRIBE: consumer_commands.subscribe,
-    _Type.FLOW: consumer_commands.flow,
-    _Type.ACK: consumer_commands.ack,
-    _Type.REDELIVER_UNACKNOWLEDGED_MESSAGES: consumer_commands.redeliver,
-    _Type.UNSUBSCRIBE: consumer_commands.unsubscribe,
-    _Type.SEEK: consumer_commands.seek,
-    _Type.GET_LAST_MESSAGE_ID: consumer_commands.get_last_message_id,
-    _Type.CONSUMER_STATS: consumer_commands.consumer_stats,
-    _Type.CLOSE_CONSUMER: consumer_commands.close_consumer,
-    _Type.GET_SCHEMA: schema_commands.get_schema,
-    _Type.GET_OR_CREATE_SCHEMA: schema_commands.get_or_create_schema,
-    _Type.TC_CLIENT_CONNECT_REQUEST: connection_commands.refuse_transaction,
-    _Type.NEW_TXN: connection_commands.refuse_transaction,
-    _Type.ADD_PARTITION_TO_TXN: connection_commands.refuse_transaction,
-    _Type.ADD_SUBSCRIPTION_TO_TXN: connection_commands.refuse_transaction,
-    _Type.END_TXN: connection_commands.refuse_transaction,
-}
 
 
 def _refusal(reason: str) -> bytes:
@@ -77,6 +48,7 @@ class Listener(SessionHost):
         self.broker = broker
         self.loop = loop
         self.handlers = HANDLERS
+        self.publish_handler = producer_commands.send
         #: In the order in which they came, as whoever goes through them must not depend on addresses.
         self.sessions: dict[Session, None] = {}
         memory_bytes = broker.config.connection_memory_bytes

@@ -22,7 +22,7 @@ def parse_topic(text: str) -> TopicName:
         raise InvalidTopicName(str(error)) from error
 
 
-def lookup(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def lookup(session: Session, command: wire.BaseCommand) -> None:
     """Every topic is served here: answer with this broker's own address."""
     request = command.lookupTopic
     began = session.broker.clock.monotonic()
@@ -45,7 +45,7 @@ def lookup(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
     session.broker.figures.looked_up(began, found=response.response == wire.CommandLookupTopicResponse.Connect)
 
 
-def partitioned_metadata(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def partitioned_metadata(session: Session, command: wire.BaseCommand) -> None:
     """Answer with the number of partitions; 0 for a topic without, existing or yet to be created."""
     request = command.partitionMetadata
     answer = wire.BaseCommand(type=wire.BaseCommand.PARTITIONED_METADATA_RESPONSE)
@@ -92,7 +92,7 @@ def partitioned_metadata(session: Session, command: wire.BaseCommand, entry: byt
     broker.when_durable(None, committed)
 
 
-def topics_of_namespace(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def topics_of_namespace(session: Session, command: wire.BaseCommand) -> None:
     """List a namespace's topics, filtered by the client's pattern if it sends one and unless it has the same list."""
     request = command.getTopicsOfNamespace
     try:
@@ -116,7 +116,7 @@ def topics_of_namespace(session: Session, command: wire.BaseCommand, entry: byte
     session.send(answer)
 
 
-def watch_topic_list(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def watch_topic_list(session: Session, command: wire.BaseCommand) -> None:
     """Answer with the list as it is and tell the client of every change from now on (persistent topics)."""
     request = command.watchTopicList
     watcher_id = request.watcher_id
@@ -149,7 +149,7 @@ def watch_topic_list(session: Session, command: wire.BaseCommand, entry: bytes) 
     session.send(answer)
 
 
-def watch_topic_list_close(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def watch_topic_list_close(session: Session, command: wire.BaseCommand) -> None:
     _end_watch(session, command.watchTopicListClose.watcher_id)
     session.succeed(command.watchTopicListClose.request_id)
 

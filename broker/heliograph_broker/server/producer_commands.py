@@ -25,7 +25,7 @@ from .schema_commands import store_schema
 from .session import Session
 
 
-def create_producer(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def create_producer(session: Session, command: wire.BaseCommand) -> None:
     """Admit a producer to its topic; PRODUCER_SUCCESS is sent when all it changed is durable."""
     request = command.producer
     broker = session.broker
@@ -123,7 +123,7 @@ def _hold(session: Session, topic: Topic, command: wire.BaseCommand) -> None:
 
     def resume() -> None:
         del session.held_producers[request.producer.producer_id]
-        create_producer(session, request, b"")
+        create_producer(session, request)
 
     topic.quota.hold(resume)
     session.held_producers[request.producer.producer_id] = lambda: topic.quota.drop_held(resume)
@@ -215,7 +215,7 @@ def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
     topic.publish(producer, sequence_id, request.highest_sequence_id, messages, metadata, entry)
 
 
-def close_producer(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def close_producer(session: Session, command: wire.BaseCommand) -> None:
     """Close when everything the producer sent before is durable, as its client expects of a graceful close."""
     request = command.close_producer
     session.stop_holding(request.producer_id)

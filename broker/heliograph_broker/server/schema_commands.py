@@ -46,7 +46,7 @@ def store_schema(
     return version
 
 
-def get_schema(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def get_schema(session: Session, command: wire.BaseCommand) -> None:
     """Answer with a stored version, the latest if none is named."""
     request = command.getSchema
     answer = wire.BaseCommand(type=wire.BaseCommand.GET_SCHEMA_RESPONSE)
@@ -78,7 +78,7 @@ def get_schema(session: Session, command: wire.BaseCommand, entry: bytes) -> Non
     session.send(answer)
 
 
-def get_or_create_schema(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
+def get_or_create_schema(session: Session, command: wire.BaseCommand) -> None:
     """Store a schema (a producer that learns one while it runs); answer when it is durable."""
     request = command.getOrCreateSchema
     broker = session.broker

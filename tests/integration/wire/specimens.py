@@ -114,6 +114,9 @@ SPECIMENS: dict[str, bytes] = {
     "tc_client_connect": encode(Type.TC_CLIENT_CONNECT_REQUEST, request_id=9, tc_id=0),
     "new_txn": encode(Type.NEW_TXN, request_id=9, tc_id=0, txn_ttl_seconds=1),
     "add_partition_to_txn": encode(Type.ADD_PARTITION_TO_TXN, partitions=[TOPIC], **_TXN),
+    "add_subscription_to_txn": encode(
+        Type.ADD_SUBSCRIPTION_TO_TXN, subscription=[wire.Subscription(topic=TOPIC, subscription="s")], **_TXN
+    ),
     "end_txn": encode(Type.END_TXN, txn_action=wire.COMMIT, **_TXN),
     # A client never sends these; the broker must say so.
     "send_receipt": encode(Type.SEND_RECEIPT, producer_id=1, sequence_id=1, message_id=_ID),

@@ -69,8 +69,12 @@ _IN_ORDER = CONNECT + encode(
 OPENINGS = {"connect": b"", "ack_cumulative": _IN_ORDER}
 
 #: What a client may not send, and transactions, which there are not.
-NEVER_TAKEN = {"send_receipt", "message", "auth_challenge", "add_partition_to_txn", "end_txn", "new_txn"} | {
-    "tc_client_connect"
+NEVER_TAKEN = {"send_receipt", "message", "auth_challenge"} | {
+    "add_partition_to_txn",
+    "add_subscription_to_txn",
+    "end_txn",
+    "new_txn",
+    "tc_client_connect",
 }
 
 

@@ -134,7 +134,7 @@ def test_a_turn_ends_after_a_while_so_that_others_get_theirs(server: VirtualServ
     handled: list[FarSide] = []
     slow, other = server.connect(), server.connect()
 
-    def take_long(session: object, command: wire.BaseCommand, entry: bytes) -> None:
+    def take_long(session: object, command: wire.BaseCommand) -> None:
         handled.append(slow if session is slow.session else other)
         server.core.clock.advance_ms(6)
 
@@ -151,7 +151,7 @@ def test_a_flood_of_cheap_commands_has_its_turns_too(server: VirtualServer) -> N
     handled: list[FarSide] = []
     flood, other = server.connect(), server.connect()
 
-    def take_a_while(session: object, command: wire.BaseCommand, entry: bytes) -> None:
+    def take_a_while(session: object, command: wire.BaseCommand) -> None:
         handled.append(flood if session is flood.session else other)
         server.core.clock.advance_ms(1)
 
