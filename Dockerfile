@@ -18,32 +18,32 @@ COPY images/install /src/images/
 RUN python3 -m venv /opt/heliograph
 
 FROM tools AS build
-COPY requirements.lock /src/
-RUN sh /src/images/install dependencies requirements.lock
+COPY locks/broker.lock /src/locks/
+RUN sh /src/images/install dependencies locks/broker.lock
 COPY --from=source / /src/
 RUN sh /src/images/install heliograph
 
 FROM tools AS build-client
-COPY requirements.lock requirements-client.lock /src/
+COPY locks/broker.lock locks/client.lock /src/locks/
 # The command line's example data would bring pandas.
-RUN sh /src/images/install dependencies requirements.lock
-RUN sh /src/images/install dependencies requirements-client.lock pulsar-client certifi
+RUN sh /src/images/install dependencies locks/broker.lock
+RUN sh /src/images/install dependencies locks/client.lock pulsar-client certifi
 COPY --from=source / /src/
 RUN sh /src/images/install heliograph
 
 FROM tools AS build-operator
-COPY requirements-operator.lock /src/
-RUN sh /src/images/install dependencies requirements-operator.lock
+COPY locks/operator.lock /src/locks/
+RUN sh /src/images/install dependencies locks/operator.lock
 COPY --from=source / /src/
 RUN sh /src/images/install heliograph
 
 FROM tools AS build-spark
-COPY requirements.lock requirements-spark.lock /src/
-RUN sh /src/images/install dependencies requirements.lock
+COPY locks/broker.lock locks/spark.lock /src/locks/
+RUN sh /src/images/install dependencies locks/broker.lock
 # PySpark is published as source only, and is built by the setuptools of the lock. The lock has the tests' tools, too.
-RUN sh /src/images/install dependencies requirements-spark.lock setuptools \
- && sh /src/images/install source requirements-spark.lock pyspark \
- && sh /src/images/install dependencies requirements-spark.lock \
+RUN sh /src/images/install dependencies locks/spark.lock setuptools \
+ && sh /src/images/install source locks/spark.lock pyspark \
+ && sh /src/images/install dependencies locks/spark.lock \
       py4j pandas numpy pyarrow python-dateutil pytz tzdata fastavro pulsar-client certifi \
       matplotlib contourpy cycler fonttools kiwisolver packaging pillow pyparsing \
  && sh /src/images/install without pyspark/examples pyspark/data pandas/tests pyarrow/tests pyarrow/include

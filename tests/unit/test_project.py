@@ -10,33 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCKS = ("requirements.lock", "requirements-client.lock", "requirements-dev.lock")
 GUIDES = ("README.md", "CONTRIBUTING.md", "docs/quickstart.md", "images/README.md")
 LONGEST_MODULE = 600
-
-
-def pins(lock: str) -> dict[str, str]:
-    """Package and version of every pin in a lock file."""
-    return dict(re.findall(r"^([a-z0-9][a-z0-9._-]*)==(\S+)", (ROOT / lock).read_text(), re.MULTILINE))
-
-
-@pytest.mark.parametrize("lock", [*LOCKS, "requirements-spark.lock"])
-def test_a_lock_names_no_host(lock: str) -> None:
-    text = (ROOT / lock).read_text()
-    assert re.findall(r"\w+://|--(?:extra-)?index-url|--find-links|--trusted-host", text) == []
-
-
-@pytest.mark.parametrize("lock", [*LOCKS, "requirements-spark.lock"])
-def test_every_pin_of_a_lock_has_a_hash(lock: str) -> None:
-    requirements = re.split(r"^(?=[a-z0-9])", (ROOT / lock).read_text(), flags=re.MULTILINE)[1:]
-    assert len(requirements) > 10
-    assert [each.split()[0] for each in requirements if "--hash=sha256:" not in each] == []
-
-
-def test_the_larger_locks_agree_with_the_smaller() -> None:
-    runtime, client, dev = (pins(lock) for lock in LOCKS)
-    assert runtime.items() <= client.items()
-    assert client.items() <= dev.items()
 
 
 def test_protobuf_is_never_older_than_the_generated_code() -> None:
