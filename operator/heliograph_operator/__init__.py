@@ -1,1 +1,5 @@
-"""Heliograph's operator for Kubernetes: what BrokerCluster, Tenant, Namespace and Topic say, made so and kept so."""
+"""Heliograph's Kubernetes operator: reconciles BrokerCluster, Tenant, Namespace and Topic resources with brokers.
+
+``objects`` and ``decide`` are free of I/O, ``kube`` and ``act`` carry decisions out, ``cluster``, ``archive`` and
+``policies`` are the reconcilers, and ``running`` puts them together.
+"""

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 from heliograph_broker.logging_setup import LoggingError, configure_logging
 
+from .operator_settings import ARCHIVE_IMAGE, BROKER_IMAGE, Settings
 from .running import run
-from .settings import ARCHIVE_IMAGE, BROKER_IMAGE, Settings
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 

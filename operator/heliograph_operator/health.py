@@ -7,9 +7,9 @@ from collections.abc import Callable
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from . import metrics
-from .kinds import KINDS
-from .store import Store
+from . import operator_metrics
+from .objects.kinds import KINDS
+from .objects.resource_cache import Store
 
 
 class Health:
@@ -45,5 +45,7 @@ class Health:
 
     async def _metrics(self, _: web.Request) -> web.Response:
         for kind in KINDS:
-            metrics.RESOURCES.labels(kind).set(len(self._store.keys(kind)))
-        return web.Response(body=generate_latest(metrics.REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})
+            operator_metrics.RESOURCES.labels(kind).set(len(self._store.keys(kind)))
+        return web.Response(
+            body=generate_latest(operator_metrics.REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )

@@ -10,27 +10,27 @@ from typing import Any
 import kopf
 import structlog
 
-from . import metrics
-from .archive_objects import ArchiveSite
-from .archives import Archives
-from .brokers import Brokers
-from .cluster import ClusterReconciler
-from .controller import Context, Controller, Reconciler
-from .events import Events
-from .farewell import let_go_with_namespace
-from .handlers import Watcher, kopf_settings, register
+from . import operator_metrics
+from .act.broker_sessions import Brokers
+from .act.controller import Context, Controller, Reconciler
+from .act.namespace_teardown import let_go_with_namespace
+from .act.resource_memory import Memories
+from .act.watch import Watcher, kopf_settings, register
+from .act.work_queue import WorkQueue
+from .archive.archive_reconciler import Archives
+from .cluster.cluster_reconciler import ClusterReconciler
+from .decide.archive_cron_job import ArchiveSite
+from .decide.stateful_set import Site
 from .health import Health
-from .kinds import KINDS, Key, key_of
-from .kube import Kube, KubeError
-from .leadership import Alone, Leadership
-from .lease import LeaseLeadership
-from .memory import Memories
-from .policies import Policies
-from .refresh import Refresh
-from .settings import Settings
-from .store import Store
-from .work_queue import WorkQueue
-from .workload import Site
+from .kube.client import Kube, KubeError
+from .kube.events import Events
+from .kube.leadership import Alone, Leadership
+from .kube.lease import LeaseLeadership
+from .objects.kinds import KINDS, Key, key_of
+from .objects.resource_cache import Store
+from .operator_settings import Settings
+from .policies.policy_reconciler import Policies
+from .policies.refresh import Refresh
 
 log = structlog.get_logger(__name__)
 
@@ -86,11 +86,11 @@ class Operator:
         try:
             if not await _first(stop.wait(), self._leader.wait()):
                 return 0
-            metrics.LEADER.set(1)
+            operator_metrics.LEADER.set(1)
             log.info("this operator leads")
             return await self._serve(stop)
         finally:
-            metrics.LEADER.set(0)
+            operator_metrics.LEADER.set(0)
             await self._leader.release()
             await self._health.stop()
 

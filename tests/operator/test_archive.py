@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 import pytest
-from heliograph_operator.archive_objects import OF
-from heliograph_operator.kinds import Body
+from heliograph_operator.decide.archive_cron_job import OF
+from heliograph_operator.objects.kinds import Body
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.cluster import Cluster

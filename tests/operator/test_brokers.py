@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from heliograph_broker.admin_client import AdminRefused, AdminUnreachable
-from heliograph_operator import brokers as brokers_module
-from heliograph_operator import metrics
-from heliograph_operator.brokers import Brokers
+from heliograph_operator import operator_metrics
+from heliograph_operator.act import broker_sessions
+from heliograph_operator.act.broker_sessions import Brokers
 
 from tests.support.broker_process import BrokerProcess
 
@@ -27,7 +27,7 @@ def _topic(number: int, namespace: str = "public/default") -> dict[str, Any]:
 
 def _requests(operation: str, result: str) -> float:
     return (
-        metrics.REGISTRY.get_sample_value(
+        operator_metrics.REGISTRY.get_sample_value(
             "heliograph_operator_broker_requests_total", {"operation": operation, "result": result}
         )
         or 0.0
@@ -85,7 +85,7 @@ async def test_a_broker_that_does_not_answer_is_left_alone_for_ten_seconds(broke
 async def test_a_broker_that_takes_a_request_and_says_nothing_is_one_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(brokers_module, "ANSWER_S", 0.3)
+    monkeypatch.setattr(broker_sessions, "ANSWER_S", 0.3)
     asked, ended = asyncio.Event(), asyncio.Event()
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

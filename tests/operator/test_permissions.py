@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from heliograph_operator import metrics
-from heliograph_operator.controller import Context
-from heliograph_operator.events import Events
-from heliograph_operator.finalizers import note_retained
-from heliograph_operator.kinds import KINDS, Key
-from heliograph_operator.kube import Kube
-from heliograph_operator.permissions import LEADER_PERMISSIONS, PERMISSIONS, Permission
-from heliograph_operator.settings import Settings
-from heliograph_operator.store import Store
-from heliograph_operator.work_queue import WorkQueue
+from heliograph_operator import operator_metrics
+from heliograph_operator.act.controller import Context
+from heliograph_operator.act.finalizers import note_retained
+from heliograph_operator.act.work_queue import WorkQueue
+from heliograph_operator.kube.client import Kube
+from heliograph_operator.kube.events import Events
+from heliograph_operator.kube.permissions import LEADER_PERMISSIONS, PERMISSIONS, Permission
+from heliograph_operator.objects.kinds import KINDS, Key
+from heliograph_operator.objects.resource_cache import Store
+from heliograph_operator.operator_settings import Settings
 from prometheus_client import generate_latest
 
 from tests.support.cluster import Cluster
@@ -134,7 +134,7 @@ async def test_every_permission_is_used_and_none_is_missing(
         brokers.patch({"storage": {"retainOnDelete": False}})
         resources.delete("BrokerCluster", "main")
         resources.wait_gone("BrokerCluster", "main", within_s=100)
-        used = _used(operator.get("/metrics")) | _used(generate_latest(metrics.REGISTRY).decode())
+        used = _used(operator.get("/metrics")) | _used(generate_latest(operator_metrics.REGISTRY).decode())
     finally:
         operator.close()
     assert "orbidden" not in operator.log_tail(100_000), operator.log_tail(100)

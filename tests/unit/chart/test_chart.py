@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from heliograph_broker.resources.model import BrokerCluster
-from heliograph_operator.cluster_objects import OWNED
-from heliograph_operator.permissions import LEADER_PERMISSIONS, PERMISSIONS, Permission
+from heliograph_operator.decide.cluster_objects import OWNED
+from heliograph_operator.kube.permissions import LEADER_PERMISSIONS, PERMISSIONS, Permission
 
 from .conftest import CHART, PROJECT, Helm, Manifest
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from heliograph_broker.resources.archive_spec import ArchiveSpec
-from heliograph_operator.archive_objects import ArchiveSite, Source, cron_job, cron_job_name
-from heliograph_operator.archive_runs import runs_of, with_result
+from heliograph_operator.decide.archive_cron_job import ArchiveSite, Source, cron_job, cron_job_name
+from heliograph_operator.decide.archive_runs import runs_of, with_result
 
 from .bodies import topic
 

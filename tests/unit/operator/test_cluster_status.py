@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from heliograph_operator.cluster_status import (
+from heliograph_operator.decide.cluster_status import (
     ClusterReason,
     Pods,
     pod_problem,
@@ -15,7 +15,7 @@ from heliograph_operator.cluster_status import (
     progressing,
     readiness,
 )
-from heliograph_operator.conditions import Reason
+from heliograph_operator.objects.conditions import Reason
 
 APPLIED = policies_verdict("True", Reason.RECONCILED)
 UNKNOWN = policies_verdict("Unknown", Reason.BROKER_UNREACHABLE, "no broker answers")

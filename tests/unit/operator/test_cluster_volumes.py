@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from heliograph_operator.cluster_volumes import VolumePlan, bytes_of, plan_volumes
+from heliograph_operator.cluster.cluster_volumes import VolumePlan, bytes_of, plan_volumes
 
 GI = 1024**3
 

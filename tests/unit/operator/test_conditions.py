@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from heliograph_operator.conditions import Reason, Verdict, condition, ready, with_verdicts
+from heliograph_operator.objects.conditions import Reason, Verdict, condition, ready, with_verdicts
 
 THEN = datetime(2026, 1, 1, 12, 0, 0, 999, tzinfo=UTC)
 LATER = datetime(2026, 1, 1, 12, 5, tzinfo=UTC)

@@ -6,8 +6,8 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
-from heliograph_operator.kube_namespaces import KUBE_NAMESPACE
-from heliograph_operator.lease import LEASE, LeaseLeadership, Observer, Times, held
+from heliograph_operator.kube.kube_namespaces import KUBE_NAMESPACE
+from heliograph_operator.kube.lease import LEASE, LeaseLeadership, Observer, Times, held
 
 TIMES = Times(duration_s=15)
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

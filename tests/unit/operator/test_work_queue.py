@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from heliograph_operator.backoff import UNREACHABLE, Backoff
-from heliograph_operator.work_queue import WorkQueue
+from heliograph_operator.act.work_queue import WorkQueue
+from heliograph_operator.objects.backoff import UNREACHABLE, Backoff
 
 
 async def test_a_key_added_often_is_looked_at_once() -> None:

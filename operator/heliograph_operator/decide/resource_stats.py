@@ -1,0 +1,162 @@
+"""Backlogs, storage and quotas as a status shows them, and when a change of them is worth a write.
+
+Every write of a status is a new revision in etcd and an event to all who watch. Figures move all the time: they are
+written when a person would see a difference, small ones after a while. The age of the oldest message always grows: its
+time is written, which does not, and the age in words by steps that grow with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from heliograph_broker.resources.archive_spec import SUBSCRIPTION
+from heliograph_broker.resources.broker_state import BrokerState, TopicState
+from heliograph_broker.resources.quantities import format_duration, format_size
+
+from heliograph_operator.objects.conditions import QUOTA_EXCEEDED, Reason, Verdict, timestamp
+
+#: Relative change that is written at the next look.
+STEP: Final = 0.05
+AGE_STEP: Final = 0.1
+#: Points of a percentage that are.
+PERCENT_STEP: Final = 5
+#: Time (s) after which a lesser change is written too: at the second look, so that figures are 30 s old at most.
+SETTLED_S: Final = 20.0
+
+_COUNTS: Final = ("partitions", "subscriptions", "topics", "namespaces")
+
+
+class Figures(NamedTuple):
+    """Exact figures of one resource; -1 (counts: None) where there is none."""
+
+    messages: int = 0
+    bytes: int = 0
+    oldest_age_ms: int = -1
+    storage_bytes: int = 0
+    used_percent: int = -1
+    partitions: int | None = None
+    subscriptions: int | None = None
+    topics: int | None = None
+    namespaces: int | None = None
+    oldest_received_ms: int = -1
+    #: Messages that the archive's subscription is behind; None: there is no such subscription.
+    archive_lag: int | None = None
+
+    def shown(self) -> dict[str, Any]:
+        """Return the fields of a status."""
+        backlog: dict[str, Any] = {"messages": self.messages, "bytes": format_size(self.bytes)}
+        if self.oldest_age_ms >= 0:
+            backlog["oldestAge"] = format_duration(_whole(self.oldest_age_ms))
+            backlog["oldestTime"] = timestamp(datetime.fromtimestamp(self.oldest_received_ms // 1000, UTC))
+        fields: dict[str, Any] = {"backlog": backlog, "storage": {"bytes": format_size(self.storage_bytes)}}
+        if self.used_percent >= 0:
+            fields["quotaUsed"] = f"{self.used_percent}%"
+            fields["quotaUsedPercent"] = self.used_percent
+        for name in _COUNTS:
+            if (count := getattr(self, name)) is not None:
+                fields[name] = count
+        if self.archive_lag is not None:
+            fields["archive"] = {"lag": self.archive_lag}
+        return fields
+
+
+def _whole(ms: int) -> int:
+    """Milliseconds are of no interest in an age."""
+    return ms // 1000 * 1000 if ms >= 1000 else 0
+
+
+def totals_of(state: BrokerState) -> dict[str, Figures]:
+    """Return the figures of every namespace (``tenant/own``) and every tenant of a broker."""
+    topics: dict[str, list[TopicState]] = {name: [] for name in (*state.tenants, *state.namespaces)}
+    for full, topic in state.topics.items():
+        tenant, namespace, _ = full.partition("://")[2].split("/", 2)
+        for name in (tenant, f"{tenant}/{namespace}"):
+            topics.setdefault(name, []).append(topic)
+    totals = {name: _sum(those) for name, those in topics.items()}
+    for tenant in state.tenants:
+        count = sum(name.startswith(f"{tenant}/") for name in state.namespaces)
+        totals[tenant] = totals[tenant]._replace(namespaces=count)
+    return totals
+
+
+def figures_of(kind: str, name: str, state: BrokerState, totals: Mapping[str, Figures]) -> Figures | None:
+    """Return the figures of an object of a broker, None if it is not there; ``totals`` as :func:`totals_of`."""
+    if kind != "Topic":
+        return totals.get(name)
+    topic = state.topics.get(name)
+    return _of_topic(topic) if topic is not None else None
+
+
+def _of_topic(topic: TopicState) -> Figures:
+    used = max(topic.size_used, topic.age_used)
+    return Figures(
+        messages=topic.backlog_messages,
+        bytes=topic.backlog_bytes,
+        oldest_age_ms=topic.oldest_age_ms,
+        oldest_received_ms=topic.oldest_received_ms,
+        storage_bytes=topic.storage_bytes,
+        used_percent=int(used * 100 + 1e-9) if used >= 0 else -1,
+        partitions=topic.partitions,
+        subscriptions=len(topic.subscriptions),
+        archive_lag=topic.behind.get(SUBSCRIPTION, 0) if SUBSCRIPTION in topic.subscriptions else None,
+    )
+
+
+def _sum(topics: Iterable[TopicState]) -> Figures:
+    messages = size = storage = count = 0
+    oldest = received = -1
+    for topic in topics:
+        messages += topic.backlog_messages
+        size += topic.backlog_bytes
+        storage += topic.storage_bytes
+        if topic.oldest_age_ms > oldest:
+            oldest, received = topic.oldest_age_ms, topic.oldest_received_ms
+        count += 1
+    return Figures(messages, size, oldest, storage, topics=count, oldest_received_ms=received)
+
+
+def quota_verdict(topic: TopicState) -> Verdict:
+    """Return the QuotaExceeded condition of a topic."""
+    if topic.size_exceeded:
+        message = f"the backlog has reached its limit of {format_size(topic.size_limit)}"
+        return Verdict(QUOTA_EXCEEDED, "True", Reason.SIZE_QUOTA_EXCEEDED, message)
+    if topic.age_exceeded:
+        message = f"the oldest message not acknowledged is older than {format_duration(topic.age_limit_ms)}"
+        return Verdict(QUOTA_EXCEEDED, "True", Reason.AGE_QUOTA_EXCEEDED, message)
+    if topic.size_limit < 0 and topic.age_limit_ms < 0:
+        return Verdict(QUOTA_EXCEEDED, "False", Reason.NO_QUOTA, "there is no backlog quota")
+    return Verdict(QUOTA_EXCEEDED, "False", Reason.QUOTA_WITHIN_LIMITS, "the backlog is below its limits")
+
+
+def worth_writing(written: Figures | None, now: Figures, since_s: float) -> bool:
+    """Whether a status that was written with ``written`` ``since_s`` seconds ago is to be written with ``now``."""
+    if written is None:
+        return True
+    before, after = written.shown(), now.shown()
+    if before == after:
+        return False
+    if any(getattr(written, name) != getattr(now, name) for name in _COUNTS):
+        return True
+    if (written.used_percent < 0) != (now.used_percent < 0):
+        return True
+    if abs(written.used_percent - now.used_percent) >= PERCENT_STEP:
+        return True
+    if (written.oldest_age_ms < 0) != (now.oldest_age_ms < 0):
+        return True
+    if any(_moved(getattr(written, name), getattr(now, name), STEP) for name in ("messages", "bytes", "storage_bytes")):
+        return True
+    if _moved(written.archive_lag or 0, now.archive_lag or 0, STEP):
+        return True
+    if _moved(written.oldest_age_ms, now.oldest_age_ms, AGE_STEP):
+        return True
+    before["backlog"].pop("oldestAge", None)
+    after["backlog"].pop("oldestAge", None)
+    return since_s >= SETTLED_S and before != after
+
+
+def _moved(before: int, now: int, step: float) -> bool:
+    if before == now:
+        return False
+    return before <= 0 or now <= 0 or abs(now - before) >= step * before

@@ -1,0 +1,36 @@
+"""What is asked about Kubernetes namespaces: whether one is on its way out, with all that is in it."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+import structlog
+
+from heliograph_operator.objects.kinds import Kind, is_deleted
+
+from .client import KubeRefused
+
+log = structlog.get_logger(__name__)
+
+KUBE_NAMESPACE: Final = Kind("Namespace", "namespaces", "v1")
+
+
+class Finder(Protocol):
+    """What of :class:`.client.Kube` is needed."""
+
+    async def find(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None: ...
+
+
+async def namespace_ends(kube: Finder, name: str) -> bool:
+    """Whether a Kubernetes namespace is being deleted, with all that is in it; False if that may not be asked.
+
+    Raises :class:`.client.KubeError`.
+    """
+    try:
+        namespace = await kube.find(KUBE_NAMESPACE, "", name)
+    except KubeRefused as error:
+        if error.status != 403:
+            raise
+        log.warning("the operator may not look at Kubernetes namespaces", namespace=name, error=str(error))
+        return False
+    return namespace is None or is_deleted(namespace)

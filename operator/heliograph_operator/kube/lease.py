@@ -1,0 +1,191 @@
+"""One of several operators leads: it holds a Lease and renews it, and stops at once when it cannot.
+
+Clocks of machines differ, so nobody goes by the time another one wrote: a Lease has run out when its duration has
+passed, by one's own clock, since one saw it change last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import structlog
+
+from heliograph_operator.objects.kinds import Body, Kind
+
+from .client import KubeError, KubeRefused
+from .kube_namespaces import namespace_ends
+
+log = structlog.get_logger(__name__)
+
+LEASE: Final = Kind("Lease", "leases", "coordination.k8s.io/v1")
+
+
+class Leases(Protocol):
+    """What of :class:`.client.Kube` is needed; Kubernetes namespaces are asked for, too."""
+
+    async def find(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None: ...
+
+    async def create(self, kind: Kind, body: Body) -> dict[str, Any]: ...
+
+    async def replace(self, kind: Kind, body: Body, subresource: str = "") -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds. Who leads gives up ``renew_within_s`` after the last renewal, well before others may take over."""
+
+    duration_s: int = 15
+    renew_within_s: float = 10.0
+    retry_s: float = 2.0
+
+
+class Observer:
+    """Remembers when a Lease was seen to change."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._record: tuple[Any, ...] | None = None
+        self._since = 0.0
+
+    def has_run_out(self, lease: Body) -> bool:
+        """Whether nobody holds the Lease any more."""
+        spec: Mapping[str, Any] = lease.get("spec") or {}
+        record = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
+        if record != self._record:
+            self._record, self._since = record, self._now()
+        if not spec.get("holderIdentity"):
+            return True
+        return self._now() - self._since >= float(spec.get("leaseDurationSeconds") or 0)
+
+
+def held(lease: Body | None, namespace: str, name: str, identity: str, times: Times, now: datetime) -> dict[str, Any]:
+    """Return the Lease with ``identity`` as its holder, renewed at ``now``."""
+    before: Mapping[str, Any] = (lease or {}).get("spec") or {}
+    stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    ours = before.get("holderIdentity") == identity
+    return {
+        "apiVersion": LEASE.api_version,
+        "kind": LEASE.name,
+        "metadata": dict(lease["metadata"]) if lease else {"name": name, "namespace": namespace},
+        "spec": {
+            "holderIdentity": identity,
+            "leaseDurationSeconds": times.duration_s,
+            "acquireTime": before.get("acquireTime") if ours else stamp,
+            "renewTime": stamp,
+            "leaseTransitions": int(before.get("leaseTransitions") or 0) + (0 if ours or not lease else 1),
+        },
+    }
+
+
+class LeaseLeadership:
+    """A :class:`.leadership.Leadership` by a Lease that all operators of a kind know by its name."""
+
+    def __init__(
+        self,
+        kube: Leases,
+        namespace: str,
+        name: str,
+        identity: str,
+        *,
+        times: Times | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kube = kube
+        self._namespace = namespace
+        self._name = name
+        # A pod that is started again has the name it had; its former life may still think that it leads.
+        self._identity = f"{identity}_{uuid.uuid4().hex[:8]}"
+        self._times = times or Times()
+        self._now = now
+        self._observer = Observer(now)
+        self._lease: dict[str, Any] | None = None
+        self._renewed = 0.0
+
+    @property
+    def identity(self) -> str:
+        """What the Lease says when this one holds it."""
+        return self._identity
+
+    async def wait(self) -> None:
+        """Return when this one holds the Lease."""
+        while True:
+            if await self._take():
+                return
+            await asyncio.sleep(self._times.retry_s)
+
+    async def lost(self) -> str:
+        """Renew the Lease for as long as that is possible; return why it is no longer."""
+        while True:
+            await asyncio.sleep(self._times.retry_s)
+            left_s = self._renewed + self._times.renew_within_s - self._now()
+            try:
+                # An API server that does not answer at all is no reason to believe that one still leads.
+                async with asyncio.timeout(max(left_s, 0)):
+                    holder = await self._renew()
+            except TimeoutError:
+                self._lease = None
+                return f"the Lease could not be renewed within {self._times.renew_within_s:g} s"
+            except KubeError as error:
+                log.warning("the Lease could not be renewed", error=str(error))
+                continue
+            if holder != self._identity:
+                self._lease = None
+                return f"{holder or 'nobody'} holds the Lease"
+
+    async def release(self) -> None:
+        """Give the Lease back, so that nobody has to wait until it runs out."""
+        lease, self._lease = self._lease, None
+        if lease is None:
+            return
+        spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+        try:
+            async with asyncio.timeout(self._times.retry_s):
+                await self._kube.replace(LEASE, {**lease, "spec": spec})
+        except (KubeError, TimeoutError) as error:
+            log.warning("the Lease could not be given back; it runs out by itself", error=str(error))
+
+    async def _take(self) -> bool:
+        at = self._now()
+        try:
+            lease = await self._kube.find(LEASE, self._namespace, self._name)
+            wanted = held(lease, self._namespace, self._name, self._identity, self._times, datetime.now(UTC))
+            if lease is None:
+                self._lease = await self._kube.create(LEASE, wanted)
+            elif self._observer.has_run_out(lease):
+                self._lease = await self._kube.replace(LEASE, wanted)
+            else:
+                return False
+        except KubeRefused as error:
+            # Another one was faster.
+            if error.status != 409:
+                log.warning("the Lease could not be taken", error=str(error))
+            return False
+        except KubeError as error:
+            log.warning("the Lease could not be taken", error=str(error))
+            return False
+        self._renewed = at
+        return True
+
+    async def _renew(self) -> str:
+        """Renew the Lease and return whose it is then, also if it cannot be any more."""
+        at = self._now()
+        lease = await self._kube.find(LEASE, self._namespace, self._name)
+        if lease is None:
+            if not await namespace_ends(self._kube, self._namespace):
+                return ""
+            # It went with its namespace, in which nobody can make another one. Whoever led sees the rest to its end.
+            self._renewed = at
+            return self._identity
+        holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
+        if holder != self._identity:
+            return holder
+        wanted = held(lease, self._namespace, self._name, self._identity, self._times, datetime.now(UTC))
+        self._lease = await self._kube.replace(LEASE, wanted)
+        self._renewed = at
+        return self._identity

@@ -1,0 +1,102 @@
+"""References are followed up to the cluster; what is missing on the way is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from heliograph_operator.decide.targets import Target, Waiting, http_url, target_of
+from heliograph_operator.objects.conditions import Reason
+from heliograph_operator.objects.kinds import Key
+from heliograph_operator.objects.resource_cache import Store
+
+from .bodies import body, cluster, namespace, tenant, topic
+
+MAIN = Key("BrokerCluster", "team", "main")
+
+
+def store(*bodies: dict[str, Any]) -> Store:
+    found = Store()
+    for each in bodies:
+        found.put(each)
+    return found
+
+
+def test_a_topic_is_found_by_the_names_its_parents_have_in_the_broker() -> None:
+    orders = topic(name="Orders.V2")
+    known = store(cluster(), tenant(name="Shop"), namespace(name="pay"), orders)
+    # The names in the manifests differ from those the references use: metadata.name is what is referred to.
+    assert target_of(known, orders) == Waiting(
+        Reason.PARENT_MISSING, "there is no Namespace 'payments' in Kubernetes namespace team yet"
+    )
+    known = store(
+        cluster(),
+        body("Tenant", "shop", {"name": "Shop"}),
+        body("Namespace", "payments", {"tenantRef": {"name": "shop"}, "name": "Pay"}),
+    )
+    orders = body("Topic", "orders", {"namespaceRef": {"name": "payments"}, "name": "Orders/V2", "persistent": False})
+    assert target_of(known, orders) == Target(MAIN, "Topic", "non-persistent://Shop/Pay/Orders/V2", "Shop/Pay")
+
+
+@pytest.mark.parametrize(
+    ("known", "reason", "message"),
+    [
+        ([], Reason.PARENT_MISSING, "there is no Namespace 'payments'"),
+        ([namespace()], Reason.PARENT_MISSING, "Namespace payments: there is no Tenant 'shop'"),
+        ([namespace(), tenant()], Reason.PARENT_MISSING, "there is no BrokerCluster in"),
+        (
+            [namespace(), tenant(), cluster("a"), cluster("b")],
+            Reason.CLUSTER_AMBIGUOUS,
+            "several BrokerClusters (a, b)",
+        ),
+        (
+            [namespace(), tenant(clusterRef={"name": "c"}), cluster("a")],
+            Reason.PARENT_MISSING,
+            "there is no BrokerCluster 'c'",
+        ),
+        (
+            [
+                body("Namespace", "payments", {"tenantRef": {"name": "shop"}}, deletionTimestamp="now"),
+                tenant(),
+                cluster(),
+            ],
+            Reason.PARENT_DELETING,
+            "Namespace payments is being deleted",
+        ),
+    ],
+)
+def test_what_is_missing_on_the_way_is_named(known: list[dict[str, Any]], reason: Reason, message: str) -> None:
+    found = target_of(store(*known), topic())
+    assert isinstance(found, Waiting)
+    assert found.reason is reason
+    assert message in found.message
+
+
+def test_of_several_clusters_the_one_called_default_is_meant() -> None:
+    found = target_of(store(cluster("other"), cluster("default")), tenant())
+    assert found == Target(Key("BrokerCluster", "team", "default"), "Tenant", "shop", "")
+
+
+def test_another_kubernetes_namespace_is_another_world() -> None:
+    known = store(cluster(namespace="elsewhere"), tenant())
+    assert isinstance(target_of(known, tenant()), Waiting)
+
+
+def test_what_the_broker_has_without_a_resource_can_be_a_parent_too() -> None:
+    known = store(cluster())
+    assert target_of(known, topic(namespace_name="public/default")) == Target(
+        MAIN, "Topic", "persistent://public/default/orders", "public/default"
+    )
+    assert target_of(known, namespace(tenant_name="public")) == Target(MAIN, "Namespace", "public/payments", "public")
+
+
+def test_a_name_that_no_broker_takes_is_invalid() -> None:
+    known = store(cluster(), tenant(), namespace())
+    found = target_of(known, body("Namespace", "x", {"tenantRef": {"name": "shop"}, "name": "a b"}))
+    assert isinstance(found, Waiting)
+    assert found.reason is Reason.INVALID
+
+
+def test_a_cluster_without_endpoints_has_no_url() -> None:
+    assert http_url(cluster(http="")) == ""
+    assert http_url(cluster()) == "http://broker"
