@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.interrupts import take_interrupts
 
 from .clients import backlog, eventually, fresh_name
 
@@ -128,14 +129,22 @@ def test_ctrl_c_ends_an_endless_consume_and_keeps_its_acknowledgements(broker: B
     topic = fresh_name()
     command = [sys.executable, "-m", "heliograph_broker", "consume", topic, "-s", "s", "-n", "0"]
     with subprocess.Popen(
-        [*command, "--service-url", broker.service_url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--service-url", broker.service_url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=take_interrupts,
     ) as consumer:
-        heliograph_ready(broker, topic)
-        heliograph(broker, "produce", topic, "-m", "seen")
-        assert consumer.stdout is not None
-        assert consumer.stdout.readline() == "seen\n"
-        consumer.send_signal(signal.SIGINT)
-        _, errors = consumer.communicate(timeout=20)
+        try:
+            heliograph_ready(broker, topic)
+            heliograph(broker, "produce", topic, "-m", "seen")
+            assert consumer.stdout is not None
+            assert consumer.stdout.readline() == "seen\n"
+            consumer.send_signal(signal.SIGINT)
+            _, errors = consumer.communicate(timeout=20)
+        finally:
+            # Does nothing to one that has ended; one that goes on must not be waited for.
+            consumer.kill()
     assert (consumer.returncode, errors) == (0, "")
     eventually(lambda: backlog(broker, topic, "s") == 0, what="the message acknowledged")
 
