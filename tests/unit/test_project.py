@@ -24,6 +24,13 @@ def test_protobuf_is_never_older_than_the_generated_code() -> None:
     assert f">={version[1]}," in requirement
 
 
+def test_every_published_package_says_that_it_is_typed() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert [package for package in packages if not (ROOT / package / "py.typed").exists()] == []
+    assert "Typing :: Typed" in settings["project"]["classifiers"]
+
+
 def test_no_module_is_longer_than_one_concept_needs() -> None:
     modules = [path for path in (ROOT / "broker").rglob("*.py") if not path.name.endswith("_pb2.py")]
     assert len(modules) > 50
