@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import encode_command_with_entry
+from heliograph_broker.protocol.encoder import encode_command_with_entry
 
 from tests.support.broker_process import BrokerProcess
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from google.protobuf.message import DecodeError
 from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import encode_command
+from heliograph_broker.protocol.encoder import encode_command
 
 from .errors import OptionError, PulsarSourceError
 from .options import Connection, auth_files, auth_kind, auth_token, basic_user

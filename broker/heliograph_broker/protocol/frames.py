@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from .wire_pb2 import BaseCommand, MessageMetadata
+from .wire_pb2 import MessageMetadata
 
 MAGIC_CRC32C = 0x0E01
 MAGIC_BROKER_ENTRY_METADATA = 0x0E02
 #: What a frame may hold beside the largest message: command, metadata, sizes (bytes), as Pulsar allows.
 FRAME_OVERHEAD = 10 * 1024
 
-_TWO_U32 = struct.Struct(">II")
 _U32 = struct.Struct(">I")
 _MAGIC_AND_CRC = struct.Struct(">HI")
 
@@ -41,20 +40,6 @@ class ParsedEntry(NamedTuple):
 
     metadata: MessageMetadata
     payload_offset: int
-
-
-def encode_command(command: BaseCommand) -> bytes:
-    """Return the simple frame of ``command``."""
-    body = command.SerializeToString()
-    size = len(body)
-    return _TWO_U32.pack(size + 4, size) + body
-
-
-def encode_command_with_entry(command: BaseCommand, entry_size: int) -> bytes:
-    """Return the head of a payload frame; the caller writes the ``entry_size`` bytes of the entry right after it."""
-    body = command.SerializeToString()
-    size = len(body)
-    return _TWO_U32.pack(size + 4 + entry_size, size) + body
 
 
 def peek_metadata(entry: memoryview) -> MessageMetadata:

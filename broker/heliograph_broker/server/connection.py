@@ -21,7 +21,8 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import FRAME_OVERHEAD, FrameError, encode_command
+from heliograph_broker.protocol.encoder import Encoder, encode_command
+from heliograph_broker.protocol.frames import FRAME_OVERHEAD, FrameError
 
 from .receive_buffer import ReceiveBuffer, SharedBuffer
 
@@ -59,6 +60,7 @@ class ConnectionHost:
     handlers: dict[int, Handler]
     publish_handler: PublishHandler
     receive_buffer: SharedBuffer
+    encoder: Encoder
 
     def check_pressure(self, connection: Connection) -> None:
         """Hold back ``connection`` while too much waits for the store."""
@@ -73,6 +75,7 @@ class Connection(asyncio.BufferedProtocol):
         self._ended = ended
         self.listener = listener
         self.broker = listener.broker
+        self.encoder = listener.encoder
         self.connected = False
         self.address = ""
         self.writable = True
@@ -405,8 +408,4 @@ class Connection(asyncio.BufferedProtocol):
         self.write(encode_command(command))
 
     def send_error(self, request_id: int, server_error: int, message: str) -> None:
-        command = wire.BaseCommand(type=wire.BaseCommand.ERROR)
-        command.error.request_id = request_id
-        command.error.error = server_error  # type: ignore[assignment]
-        command.error.message = message
-        self.send(command)
+        self.write(self.encoder.error(request_id, server_error, message))

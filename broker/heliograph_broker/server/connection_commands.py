@@ -33,9 +33,7 @@ def connect(session: Session, command: wire.BaseCommand) -> None:
 
 
 def ping(session: Session, command: wire.BaseCommand) -> None:
-    answer = wire.BaseCommand(type=wire.BaseCommand.PONG)
-    answer.pong.SetInParent()
-    session.send(answer)
+    session.write(session.encoder.pong())
 
 
 def pong(session: Session, command: wire.BaseCommand) -> None:

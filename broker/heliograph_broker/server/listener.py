@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING
 
 import structlog
 
 from heliograph_broker.messaging.broker import Broker
 from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import encode_command
+from heliograph_broker.protocol.encoder import NO_REQUEST, Encoder
 
 from . import producer_commands
 from .acceptor import Acceptor
@@ -21,24 +20,10 @@ from .handlers import HANDLERS
 from .receive_buffer import SharedBuffer
 from .session import Session, SessionHost
 
-if TYPE_CHECKING:
-    from heliograph_broker.messaging.producer import Producer
-
 log = structlog.get_logger(__name__)
-
-_Type = wire.BaseCommand
 
 #: Checks for silent clients per keep-alive interval.
 _CHECKS_AN_INTERVAL = 4
-
-
-def _refusal(reason: str) -> bytes:
-    """Return the ERROR of a refused connection, which answers no request."""
-    command = _Type(type=_Type.ERROR)
-    command.error.request_id = 0xFFFFFFFFFFFFFFFF
-    command.error.error = wire.NotAllowedError
-    command.error.message = reason
-    return encode_command(command)
 
 
 class Listener(SessionHost):
@@ -54,12 +39,11 @@ class Listener(SessionHost):
         memory_bytes = broker.config.connection_memory_bytes
         #: Its check is called by the broker's tick.
         self.memory = ConnectionMemory(self.sessions.keys(), broker.clock, loop.call_soon, memory_bytes)
-        #: Where sessions read from their sockets, one at a time, and commands that all of them fill in and encode.
+        #: Where sessions read from their sockets, one at a time.
         self.receive_buffer = SharedBuffer(
             broker.config.receive_buffer_bytes, memory_bytes or sys.maxsize, self.memory.check_soon
         )
-        self.message_command = _Type(type=_Type.MESSAGE)
-        self.receipt_command = _Type(type=_Type.SEND_RECEIPT)
+        self.encoder = Encoder()
         self._paused: dict[Connection, None] = {}
         self._acceptor: Acceptor | None = None
         self._all_lost = asyncio.Event()
@@ -73,10 +57,14 @@ class Listener(SessionHost):
         """Bind the port. Raises :class:`OSError` if it is taken."""
         config = self.broker.config
         limits = limits_of(config, self.broker.figures.binary_connections)
-        self._acceptor = Acceptor(self.loop, limits, lambda ended: Session(self, ended), _refusal)
+        self._acceptor = Acceptor(self.loop, limits, lambda ended: Session(self, ended), self._refusal)
         await self._acceptor.listen(config.bind, config.broker_port)
         self.port = self._acceptor.port
         self.keep_watch()
+
+    def _refusal(self, reason: str) -> bytes:
+        """Return what a connection above a limit is sent."""
+        return self.encoder.error(NO_REQUEST, wire.NotAllowedError, reason)
 
     def keep_watch(self) -> None:
         """Start the periodic check for silent clients."""
@@ -114,9 +102,6 @@ class Listener(SessionHost):
         if not self.sessions:
             self._all_lost.set()
 
-    def producer_ready(self, session: Session, producer: Producer) -> None:
-        producer_commands.producer_ready(session, producer)
-
     def check_pressure(self, connection: Connection) -> None:
         """Hold back ``connection`` while too much waits for the store."""
         if (
@@ -141,8 +126,7 @@ class Listener(SessionHost):
         """Ping clients that were silent for one keep-alive interval; abort those silent for two."""
         interval = self.broker.config.keep_alive_interval_s
         now = self.broker.clock.monotonic()
-        ping = wire.BaseCommand(type=wire.BaseCommand.PING)
-        ping.ping.SetInParent()
+        ping = self.encoder.ping()
         for session in list(self.sessions):
             silent = session.silent_s(now)
             if not session.connected or silent < interval:
@@ -152,5 +136,5 @@ class Listener(SessionHost):
                 session.abort("silent", f"silent for {silent:.0f} s")
             elif session.pinged_at <= session.heard_at:
                 session.pinged_at = now
-                session.send(ping)
+                session.write(ping)
         self.keep_watch()

@@ -37,7 +37,7 @@ def create_producer(session: Session, command: wire.BaseCommand) -> None:
                 session.send_error(request.request_id, wire.PersistenceError, f"not stored: {error}")
             else:
                 ready = existing in existing.topic.producers.values()
-                _answer(session, existing, request.request_id, None, ready=ready)
+                session.answer_producer(existing, request.request_id, None, ready=ready)
 
         # Said again, perhaps before the first answer: the same holds for both.
         broker.when_durable(existing.topic, still_durable)
@@ -111,7 +111,7 @@ def create_producer(session: Session, command: wire.BaseCommand) -> None:
             session.send_error(request.request_id, wire.PersistenceError, f"not stored: {error}")
         else:
             creation.confirmed()
-            _answer(session, producer, request.request_id, version_bytes, ready=ready)
+            session.answer_producer(producer, request.request_id, version_bytes, ready=ready)
 
     broker.when_durable(topic, committed)
 
@@ -134,34 +134,6 @@ def _topic_epoch(request: wire.CommandProducer) -> int | None:
     if not request.HasField("topic_epoch") or request.topic_epoch >= 1 << 63:
         return None
     return request.topic_epoch
-
-
-def _answer(
-    session: Session, producer: Producer, request_id: int, schema_version: bytes | None, *, ready: bool
-) -> None:
-    command = wire.BaseCommand(type=wire.BaseCommand.PRODUCER_SUCCESS)
-    success = command.producer_success
-    success.request_id = request_id
-    success.producer_name = producer.name
-    success.last_sequence_id = producer.topic.last_sequence_id(producer.name)
-    success.schema_version = schema_version or b""
-    success.producer_ready = ready
-    if producer.access_mode != SHARED and ready:
-        success.topic_epoch = producer.topic.producer_registry.topic_epoch
-    session.send(command)
-
-
-def producer_ready(session: Session, producer: Producer) -> None:
-    """A producer that waited for exclusive access has it: the second PRODUCER_SUCCESS, once that is durable."""
-    topic = producer.topic
-    if isinstance(topic, Topic):
-        topic.records.commit(topic)
-
-    def committed(error: Exception | None) -> None:
-        if error is None and session.producers.get(producer.producer_id) is producer:
-            _answer(session, producer, producer.request_id, None, ready=True)
-
-    session.broker.when_durable(topic, committed)
 
 
 def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:

@@ -9,12 +9,11 @@ import structlog
 
 from heliograph_broker.messaging.consumer import Consumer
 from heliograph_broker.messaging.errors import BrokerError, NotAllowed
-from heliograph_broker.messaging.producer import Producer, Receipt
+from heliograph_broker.messaging.producer import SHARED, Producer, Receipt
 from heliograph_broker.messaging.subscription import Subscription
+from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.messaging.topic_list import TopicListWatcher
 from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.ack_sets import ack_set_of
-from heliograph_broker.protocol.frames import encode_command, encode_command_with_entry
 from heliograph_broker.storage.entry import Entry
 
 from .connection import Connection, ConnectionHost
@@ -23,7 +22,6 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_UINT64 = 0xFFFFFFFFFFFFFFFF
 #: Time (s) for which messages of a closed producer may still arrive.
 _UNDER_WAY_S = 60.0
 
@@ -37,10 +35,6 @@ _CPP = "Pulsar-CPP"
 class SessionHost(ConnectionHost):
     """The services of the listener that a session uses."""
 
-    #: Commands that all sessions fill in and encode.
-    message_command: wire.BaseCommand
-    receipt_command: wire.BaseCommand
-
     def opened(self, session: Session) -> None:
         """The session's connection is made."""
         raise NotImplementedError
@@ -51,10 +45,6 @@ class SessionHost(ConnectionHost):
 
     def service_url_for(self, session: Session) -> str:
         """Return the URL that the client must use: the advertised one, else the address it connected to."""
-        raise NotImplementedError
-
-    def producer_ready(self, session: Session, producer: Producer) -> None:
-        """Tell a producer that waited that it may publish now."""
         raise NotImplementedError
 
 
@@ -114,9 +104,7 @@ class Session(Connection):
         self.send_error(request_id, error.server_error, str(error))
 
     def succeed(self, request_id: int) -> None:
-        command = wire.BaseCommand(type=wire.BaseCommand.SUCCESS)
-        command.success.request_id = request_id
-        self.send(command)
+        self.write(self.encoder.success(request_id))
 
     def answer_to(self, request_id: int) -> Callable[[BrokerError | None], None]:
         """Return a callback that answers a request with SUCCESS, or with ERROR if it is given one."""
@@ -129,33 +117,32 @@ class Session(Connection):
 
         return answer
 
+    def answer_producer(
+        self, producer: Producer, request_id: int, schema_version: bytes | None, *, ready: bool
+    ) -> None:
+        """Answer a PRODUCER request; one that waits for exclusive access is answered again when it is ``ready``."""
+        topic = producer.topic
+        exclusive = ready and producer.access_mode != SHARED
+        self.write(
+            self.encoder.producer_success(
+                request_id,
+                producer.name,
+                topic.last_sequence_id(producer.name),
+                schema_version or b"",
+                topic.producer_registry.topic_epoch if exclusive else None,
+                ready=ready,
+            )
+        )
+
     # -- sink of producers -----------------------------------------------------------------------------------
 
     def send_receipts(self, producer: Producer, receipts: list[Receipt]) -> None:
-        command = self.listener.receipt_command
-        receipt = command.send_receipt
-        position = receipt.message_id
-        receipt.producer_id = producer.producer_id
-        encode = encode_command
-        frames = []
-        for sequence_id, highest_sequence_id, ledger_id, entry_id in receipts:
-            receipt.sequence_id = sequence_id
-            receipt.highest_sequence_id = highest_sequence_id
-            position.ledgerId = ledger_id & _UINT64
-            position.entryId = entry_id & _UINT64
-            frames.append(encode(command))
-        self.write(b"".join(frames))
+        self.write(self.encoder.receipts(producer.producer_id, receipts))
 
     def send_publish_error(self, producer_id: int, sequence_id: int, server_error: int, message: str) -> None:
-        command = wire.BaseCommand(type=wire.BaseCommand.SEND_ERROR)
-        refusal = command.send_error
-        refusal.producer_id = producer_id
-        refusal.sequence_id = sequence_id
         if server_error in _OF_ONE_MESSAGE and self.client_version.startswith(_CPP):
             server_error = wire.ChecksumError
-        refusal.error = server_error  # type: ignore[assignment]
-        refusal.message = message
-        self.send(command)
+        self.write(self.encoder.send_error(producer_id, sequence_id, server_error, message))
 
     def hold_publishing(self, reason: object, ms: int) -> None:
         self.hold(reason, ms)
@@ -164,16 +151,22 @@ class Session(Connection):
         self.release(reason)
 
     def send_producer_ready(self, producer: Producer) -> None:
-        self.listener.producer_ready(self, producer)
+        """Send the second PRODUCER_SUCCESS to a producer that waited for exclusive access, once that is durable."""
+        topic = producer.topic
+        if isinstance(topic, Topic):
+            topic.records.commit(topic)
+
+        def committed(error: Exception | None) -> None:
+            if error is None and self.producers.get(producer.producer_id) is producer:
+                self.answer_producer(producer, producer.request_id, None, ready=True)
+
+        self.broker.when_durable(topic, committed)
 
     def send_close_producer(self, producer: Producer) -> None:
         if self.producers.get(producer.producer_id) is producer:
             del self.producers[producer.producer_id]
             self.producer_closed(producer.producer_id)
-            command = wire.BaseCommand(type=wire.BaseCommand.CLOSE_PRODUCER)
-            command.close_producer.producer_id = producer.producer_id
-            command.close_producer.request_id = _UINT64
-            self.send(command)
+            self.write(self.encoder.close_producer(producer.producer_id))
 
     def producer_closed(self, producer_id: int) -> None:
         """Remember a closed producer for as long as messages that it sent before may arrive."""
@@ -199,48 +192,31 @@ class Session(Connection):
     # -- sink of consumers -----------------------------------------------------------------------------------
 
     def send_message(self, consumer: Consumer, entry: Entry, redelivery_count: int, remaining: int | None) -> None:
-        command = self.listener.message_command
-        message = command.message
-        message.consumer_id = consumer.consumer_id
-        position = message.message_id
-        position.ledgerId = entry.ledger_id & _UINT64
-        position.entryId = entry.entry_id
-        partition = consumer.subscription.topic.name.partition
-        if partition >= 0:
-            position.partition = partition
-        else:
-            position.ClearField("partition")
-        message.redelivery_count = redelivery_count
-        if consumer.epoch:
-            message.consumer_epoch = consumer.epoch
-        else:
-            message.ClearField("consumer_epoch")
-        if remaining is not None:
-            message.ack_set.extend(ack_set_of(remaining))
         frame = entry.frame
-        self._out.append(encode_command_with_entry(command, len(frame)))
+        self._out.append(
+            self.encoder.message_head(
+                consumer.consumer_id,
+                entry.ledger_id,
+                entry.entry_id,
+                consumer.subscription.topic.name.partition,
+                redelivery_count,
+                consumer.epoch,
+                remaining,
+                len(frame),
+            )
+        )
         self.write(frame)
-        if remaining is not None:
-            message.ClearField("ack_set")
 
     def send_active_change(self, consumer: Consumer, active: bool) -> None:
-        command = wire.BaseCommand(type=wire.BaseCommand.ACTIVE_CONSUMER_CHANGE)
-        command.active_consumer_change.consumer_id = consumer.consumer_id
-        command.active_consumer_change.is_active = active
-        self.send(command)
+        self.write(self.encoder.active_consumer_change(consumer.consumer_id, active=active))
 
     def send_close_consumer(self, consumer: Consumer) -> None:
         if self.consumers.get(consumer.consumer_id) is consumer:
             del self.consumers[consumer.consumer_id]
-            command = wire.BaseCommand(type=wire.BaseCommand.CLOSE_CONSUMER)
-            command.close_consumer.consumer_id = consumer.consumer_id
-            command.close_consumer.request_id = _UINT64
-            self.send(command)
+            self.write(self.encoder.close_consumer(consumer.consumer_id))
 
     def send_end_of_topic(self, consumer: Consumer) -> None:
-        command = wire.BaseCommand(type=wire.BaseCommand.REACHED_END_OF_TOPIC)
-        command.reachedEndOfTopic.consumer_id = consumer.consumer_id
-        self.send(command)
+        self.write(self.encoder.end_of_topic(consumer.consumer_id))
 
     def check_handles(self) -> None:
         """Raise :class:`NotAllowed` if the connection may not have one more producer, consumer or watcher."""

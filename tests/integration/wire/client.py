@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from crc32c import crc32c
-from heliograph_broker.protocol import frames
+from heliograph_broker.protocol import encoder, frames
 from heliograph_broker.protocol import wire_pb2 as wire
 
 TIMEOUT_S = 15.0
@@ -291,5 +291,5 @@ def encode(kind: int, entry: bytes = b"", **fields: Any) -> bytes:
         else:
             setattr(body, name, value)
     if not entry:
-        return frames.encode_command(command)
-    return frames.encode_command_with_entry(command, len(entry)) + entry
+        return encoder.encode_command(command)
+    return encoder.encode_command_with_entry(command, len(entry)) + entry
