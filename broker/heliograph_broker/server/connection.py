@@ -23,8 +23,7 @@ from google.protobuf.message import DecodeError
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.protocol.encoder import Encoder, encode_command
 from heliograph_broker.protocol.frames import FRAME_OVERHEAD, FrameError
-
-from .receive_buffer import ReceiveBuffer, SharedBuffer
+from heliograph_broker.protocol.receive_buffer import ReceiveBuffer, SharedBuffer
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.broker import Broker

@@ -10,14 +10,14 @@ import structlog
 from heliograph_broker.messaging.broker import Broker
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.protocol.encoder import NO_REQUEST, Encoder
+from heliograph_broker.protocol.receive_buffer import SharedBuffer
 
-from . import producer_commands
 from .acceptor import Acceptor
+from .commands import producer_commands
+from .commands.handlers import HANDLERS
 from .connection import Connection
 from .connection_limits import limits_of
 from .connection_memory import ConnectionMemory
-from .handlers import HANDLERS
-from .receive_buffer import SharedBuffer
 from .session import Session, SessionHost
 
 log = structlog.get_logger(__name__)

@@ -11,7 +11,7 @@ from heliograph_broker.messaging.dispatcher import Dispatcher
 from heliograph_broker.messaging.expiry import Expiry
 from heliograph_broker.messaging.topic import Topic
 from heliograph_broker.protocol.frames import EntryError
-from heliograph_broker.server import producer_commands
+from heliograph_broker.server.commands import producer_commands
 from heliograph_broker.standalone import _TICK_S, Standalone
 
 from .patches import Defect, Patch

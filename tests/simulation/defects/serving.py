@@ -8,9 +8,10 @@ from heliograph_broker.messaging import broker
 from heliograph_broker.messaging.chunks import ChunkedMessages
 from heliograph_broker.messaging.dispatch_single import SingleActiveDispatcher
 from heliograph_broker.messaging.subscription import Subscription
-from heliograph_broker.server import connection, consumer_commands
+from heliograph_broker.protocol.receive_buffer import ReceiveBuffer, SharedBuffer
+from heliograph_broker.server import connection
+from heliograph_broker.server.commands import consumer_commands
 from heliograph_broker.server.connection import Connection
-from heliograph_broker.server.receive_buffer import ReceiveBuffer, SharedBuffer
 from heliograph_broker.server.session import Session
 
 from .patches import Defect, Patch

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.server.connection_commands import refuse_transaction
-from heliograph_broker.server.handlers import HANDLERS
+from heliograph_broker.server.commands.connection_commands import refuse_transaction
+from heliograph_broker.server.commands.handlers import HANDLERS
 
 from tests.integration.wire.client import _FIELD_OF_TYPE, Type, encode
 from tests.integration.wire.specimens import SPECIMENS

@@ -9,9 +9,9 @@ from heliograph_broker.messaging.schema_registry import decode_version, encode_v
 from heliograph_broker.messaging.unconfirmed import Creation
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.resources.names import InvalidName, TopicName
+from heliograph_broker.server.session import Session
 
 from .properties import properties_of
-from .session import Session
 
 _NONE = wire.Schema.Type.Value("None")
 

@@ -21,13 +21,13 @@ from heliograph_broker.messaging.unconfirmed import AnySubscription, Creation
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.protocol.ack_sets import remaining_of
 from heliograph_broker.protocol.frames import parse_entry
+from heliograph_broker.server.session import Session
 from heliograph_broker.storage.entry import Entry
 
 from .compacted_reading import check_compaction, owed_from_seek, owed_from_start
 from .lookup_commands import parse_topic
 from .properties import properties_of
 from .schema_commands import store_schema
-from .session import Session
 
 _UINT64 = 0xFFFFFFFFFFFFFFFF
 _INT64_MAX = 0x7FFFFFFFFFFFFFFF

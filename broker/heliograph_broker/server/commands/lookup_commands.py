@@ -8,8 +8,7 @@ from heliograph_broker.messaging.topic_list import TopicPattern, topics_hash
 from heliograph_broker.messaging.unconfirmed import Creation
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.resources.names import InvalidName, TopicName
-
-from .session import Session
+from heliograph_broker.server.session import Session
 
 _Mode = wire.CommandGetTopicsOfNamespace
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from heliograph_broker import __version__
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.protocol.frames import FrameError
-
-from .session import Session
+from heliograph_broker.server.session import Session
 
 #: The newest protocol version this broker speaks.
 PROTOCOL_VERSION = wire.v20

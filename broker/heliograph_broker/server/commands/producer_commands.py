@@ -18,11 +18,11 @@ from heliograph_broker.messaging.unconfirmed import Creation
 from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.protocol.ack_sets import MAX_BATCH_MESSAGES
 from heliograph_broker.protocol.frames import ChecksumMismatch, EntryError, FrameError, parse_entry
+from heliograph_broker.server.session import Session
 
 from .lookup_commands import parse_topic
 from .properties import properties_of
 from .schema_commands import store_schema
-from .session import Session
 
 
 def create_producer(session: Session, command: wire.BaseCommand) -> None:
