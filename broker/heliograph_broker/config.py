@@ -38,7 +38,7 @@ RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
     "max_connection_write_bytes": (1, None),
     "connection_memory_bytes": (0, None),
     "tail_cache_bytes": (0, None),
-    # A segment that could not hold the largest entry would be closed empty for ever.
+    # A segment that could not hold the largest entry would be closed empty forever.
     "segment_bytes": (_MIB, None),
 }
 """The least and the most (``None``: any) a setting that is a whole number may be."""

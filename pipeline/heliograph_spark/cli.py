@@ -82,7 +82,7 @@ def archive_command(
     conf: Conf = None,
     result: ResultFile = None,
 ) -> None:
-    """Write topics up to their heads into Parquet, every message once, and let go what is written."""
+    """Write topics up to their heads into Parquet, every message once, and acknowledge what is written."""
     from .jobs.archive import ArchiveOptions, archive
 
     if format != "parquet":

@@ -129,7 +129,8 @@ class Encoder:
                 "there is no column to write: the message itself is 'value', or columns of any other name"
             )
         if topic_given == ("__topic" in columns.names):
-            raise SchemaError("the topic is said by the option topic or the column '__topic': by one of them")
+            given = "both" if topic_given else "neither"
+            raise SchemaError(f"{given} of the option topic and the column '__topic' is given; give exactly one")
         self._names = [field.name for field in values]
         self._written = [field.name for field in columns.fields if field.name in _WRITTEN]
         self._plain: Callable[[Any], bytes] | None = None

@@ -167,7 +167,7 @@ class Directory:
 
 
 def stage(root: Directory, name: str, frame: DataFrame, *partitions: str) -> int:
-    """Write rows as Parquet into ``root/_staging/name``, anew, in directories by these columns.
+    """Replace ``root/_staging/name`` by these rows as Parquet, in directories by these columns.
 
     Returns the number of rows. Raises :class:`JobError` and what Spark raises; what is written in part stays there,
     where nobody reads.

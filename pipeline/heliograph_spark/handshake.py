@@ -1,8 +1,8 @@
 """Asks a broker whether it lets this client in: the official client keeps its refusal to itself.
 
 That client takes wrong credentials and a certificate it does not trust for something that may pass, tries again until
-its time is over, and then says "timeout", which names nothing. So the first words of Pulsar's protocol are said here
-once before it: CONNECT with the credentials, to which the broker answers CONNECTED or ERROR.
+its time is over, and then says "timeout", which names nothing. So the first commands of Pulsar's protocol are exchanged
+here once before it: CONNECT with the credentials, to which the broker answers CONNECTED or ERROR.
 """
 
 from __future__ import annotations

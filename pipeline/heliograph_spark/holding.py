@@ -51,7 +51,7 @@ class Hold:
                 time.sleep(0.5)
 
     def acknowledge(self, done: Mapping[str, Position]) -> None:
-        """Let go what lies up to these positions, whole entries."""
+        """Acknowledge everything up to these positions, in whole entries."""
         self.hold(topic for topic, position in done.items() if position.entry >= 0)
         for topic, position in done.items():
             if position.entry >= 0:

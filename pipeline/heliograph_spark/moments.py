@@ -11,7 +11,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_moment(option: str, text: str) -> int:
-    """Milliseconds since 1970, UTC if no zone is said. Raises :class:`OptionError`, naming ``option``."""
+    """Milliseconds since 1970, UTC if no zone is given. Raises :class:`OptionError`, naming ``option``."""
     if re.fullmatch(r"\d{1,15}", text.strip()):
         at_ms = int(text)
     else:

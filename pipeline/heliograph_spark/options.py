@@ -319,5 +319,5 @@ def basic_user(option: str, params: str) -> str:
         given = json.loads(params)
         return f"{given['username']}:{given['password']}"
     except (ValueError, KeyError, TypeError) as error:
-        # What was said is a password, perhaps, and is not repeated.
+        # The value may be a password, so the error does not repeat it.
         raise OptionError(f'{option}: AuthenticationBasic needs {{"username": "…", "password": "…"}}') from error

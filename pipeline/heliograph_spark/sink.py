@@ -159,7 +159,7 @@ class BatchSink(DataSourceArrowWriter):
         Encoder(columns, topic_given=options.topic is not None)
         self._columns = columns
         name = options.producer_name
-        # The next query starts its sequence anew, which under the same name would be taken for this one's.
+        # The next query starts its sequence again, which under the same name would be taken for this one's.
         self._options = replace(options, producer_name=f"{name}-{uuid.uuid4().hex}") if name else options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -28,7 +28,7 @@ def _send(url: str, method: str, data: bytes | None) -> Any:
 
 
 def keep_nothing(http_url: str) -> None:
-    """Let go at once what every subscription of ``public/default`` has acknowledged, not ledger by ledger."""
+    """Delete at once what every subscription of ``public/default`` has acknowledged, not ledger by ledger."""
     nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
     call(f"{http_url}/admin/v2/namespaces/public/default/retention", "POST", nothing)
 

@@ -1,7 +1,7 @@
 """A wall clock that is set under a running broker: an hour back, a year ahead for one publish, and back again.
 
 What the broker does by itself goes on as before: acknowledgments become durable, acknowledged messages go, messages
-expire, delayed ones are delivered and kept ones are let go. Only the entries of that moment bear its stamp.
+expire, delayed ones are delivered and kept ones are deleted. Only the entries of that moment bear its stamp.
 """
 
 from __future__ import annotations

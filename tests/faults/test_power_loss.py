@@ -101,7 +101,7 @@ def test_power_loss_at_any_moment_leaves_every_promise_kept(scratch: Path, seed:
     assert kinds["Synced"] > 500, kinds
     assert any(operation.path.endswith("metadata.tmp") for operation in renamed), "the metadata was not compacted"
     rewritten = [op for op in renamed if "/segments/" in op.path and op.path.endswith(".tmp")]
-    assert rewritten, "no segment was written anew"
+    assert rewritten, "no segment was rewritten"
     assert any(operation.path.endswith(".leaving") for operation in removed), "no segment was unlinked"
     found = _replay(job, min(2, os.cpu_count() or 1))
     broken = [each for each in found if each["error"]]

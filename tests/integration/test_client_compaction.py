@@ -36,7 +36,7 @@ def keep_all(broker: RunningBroker, topic: str) -> None:
 
 
 def keep_nothing(broker: RunningBroker, topic: str) -> None:
-    """Make a topic that lets go at once what is acknowledged, and compacted."""
+    """Make a topic that deletes acknowledged messages at once, and is compacted."""
     rest(broker, "PUT", f"persistent/public/default/{topic}")
     retention = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
     rest(broker, "POST", f"persistent/public/default/{topic}/retention", retention)

@@ -176,7 +176,7 @@ def test_an_official_client_that_lives_through_kill_nine_has_everything_stored_o
     client = connect(broker.service_url)
     try:
         producer = client.create_producer("t", producer_name="p", block_if_queue_full=True, send_timeout_millis=0)
-        # Until its first receipt this client begins to count anew whenever it connects, with whatever it holds.
+        # Until its first receipt this client begins to count again whenever it connects, with whatever it holds.
         producer.send(b"0")
         answers: list[Any] = []
         for at in range(1, 3000):

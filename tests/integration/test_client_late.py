@@ -31,7 +31,7 @@ def numbers(first: int, last: int) -> list[bytes]:
 
 
 def let_go_what_is_due(broker: RunningBroker, client: pulsar.Client, namespace: PolicyNamespace) -> None:
-    """Wait until a topic that keeps nothing has let go what came after everything else, and once more after that.
+    """Wait until a topic that keeps nothing has deleted what came after everything else, and once more after that.
 
     A topic is looked at again only after some time: by then every other was, and what was due of it has gone.
     """
@@ -40,7 +40,7 @@ def let_go_what_is_due(broker: RunningBroker, client: pulsar.Client, namespace: 
     rest(broker, "POST", f"{canary}/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
     for _ in range(2):
         publish(client, namespace.topic("canary"), 1)
-        eventually(lambda: rest(broker, "GET", f"{canary}/stats")["storageSize"] == 0, what="the last message let go")
+        eventually(lambda: rest(broker, "GET", f"{canary}/stats")["storageSize"] == 0, what="the last message deleted")
 
 
 def publish(client: pulsar.Client, topic: str, count: int = 10) -> None:
@@ -163,5 +163,5 @@ def test_a_retention_of_nothing_leaves_nothing_to_come_late_for(
     namespace.set(retention={"time": "0", "size": "0"})
     publish(client, namespace.topic())
     stats = f"persistent/{namespace.name}/t/stats"
-    eventually(lambda: rest(broker, "GET", stats)["storageSize"] == 0, what="everything let go")
+    eventually(lambda: rest(broker, "GET", stats)["storageSize"] == 0, what="everything deleted")
     assert read_all(client.create_reader(namespace.topic(), pulsar.MessageId.earliest)) == []

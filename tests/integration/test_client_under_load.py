@@ -187,7 +187,7 @@ def test_producer_and_consumer_survive_their_topics_deletion(
     producer.send(b"old")
     assert consumer.receive(DEADLINE_MS).data() == b"old"
     rest(broker, "DELETE", f"persistent/public/default/{topic}?force=true")
-    # Both reconnect by themselves, and with that the topic is created anew.
+    # Both reconnect by themselves, and with that the topic is recreated.
     eventually(lambda: consumer.is_connected(), what="the consumer to be back")
     producer.send(b"new")
     assert consumer.receive(DEADLINE_MS).data() == b"new"

@@ -23,7 +23,7 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 class Shown(NamedTuple):
-    """A command of a guide and the lines it is said to print (none: the guide does not say)."""
+    """A command of a guide and the lines it should print (none: the guide does not show any)."""
 
     command: str
     output: list[str]

@@ -1,7 +1,7 @@
 """Thousands of generated requests against a real broker: whatever is asked, it answers as its description says.
 
 Every operation gets requests that fit the description and requests that do not, most of them on things that exist, so
-that they get past the first look-up. Each operation has a tenant of its own, made anew before it; what an operation
+that they get past the first look-up. Each operation has a tenant of its own, recreated before it; what an operation
 destroys is made again before the next request.
 """
 

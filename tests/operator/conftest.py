@@ -36,10 +36,10 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 def operator(
     cluster: Cluster, resources: Resources, kube_namespace: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[OperatorProcess]:
-    """An operator on this host, for the test's Kubernetes namespace; ``start`` it anew after ``kill9``.
+    """An operator on this host, for the test's Kubernetes namespace; ``start`` it again after ``kill9``.
 
-    A test may give it more arguments, by indirect parametrization. It ends before the resources are let go, or it would
-    hold them again.
+    A test may give it more arguments, by indirect parametrization. It ends before the resources lose their
+    finalizers, or it would hold them again.
     """
     arguments = ("--refresh", "2", *getattr(request, "param", ()))
     process = OperatorProcess(tmp_path / "operator.log", kube_namespace, cluster.environment, arguments=arguments)

@@ -179,7 +179,7 @@ def test_what_somebody_changed_or_deleted_is_set_right_and_said(served: Resource
     uid = runs.wait_cron_job()["metadata"]["uid"]
     runs.kubectl("patch", "cronjob", NAME, "--type=merge", "-p", '{"spec": {"schedule": "* * * * *"}}')
     served.wait("the schedule is right", lambda: runs.cron_job()["spec"]["schedule"] == "0 3 * * *")
-    served.wait("the CronJob's drift is said", lambda: served.events("orders", "DriftRepaired"))
+    served.wait("an event reports the CronJob's drift", lambda: served.events("orders", "DriftRepaired"))
     assert "spec.schedule" in served.events("orders", "DriftRepaired")[0]
     runs.kubectl("delete", "cronjob", NAME)
     served.wait("the CronJob is there again", lambda: runs.cron_job()["metadata"]["uid"] != uid)

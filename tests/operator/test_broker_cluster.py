@@ -138,7 +138,7 @@ def test_an_image_that_is_not_there_is_named_and_taking_it_back_is_enough(lastin
     lasting.patch({"image": "localhost/not-there:1"})
     message = lasting.resources.wait_reason("BrokerCluster", "main", "PodNotReady")
     lasting.wait(
-        "the kubelet's reason is said",
+        "the condition has the kubelet's reason",
         lambda: "ErrImageNeverPull" in lasting.resources.condition("BrokerCluster", "main")["message"],
     )
     assert message

@@ -124,7 +124,7 @@ def test_a_resource_stays_what_it_was_made_for(
     operator: OperatorProcess, served: Resources, broker: BrokerProcess
 ) -> None:
     served.family()
-    # The definitions refuse a rename; a Tenant that is made anew under another name renames what is below it.
+    # The definitions refuse a rename; a Tenant that is recreated under another name renames what is below it.
     served.annotate("Tenant", "shop", "heliograph.dev/managed=false")
     served.wait_reason("Tenant", "shop", "Unmanaged")
     served.delete("Tenant", "shop")
@@ -189,4 +189,4 @@ def test_properties_and_bundles_follow_the_spec_and_what_somebody_added_is_taken
     assert told == ["properties.desk was 3, is not set; properties.owner was eve, is bob"]
     assert topic_state(broker, name).properties == {"owner": "bob"}
     served.hns(bundles=16)
-    served.wait("the namespace is cut anew", lambda: broker_state(broker).namespaces["shop/payments"].bundles == 16)
+    served.wait("the namespace is split again", lambda: broker_state(broker).namespaces["shop/payments"].bundles == 16)

@@ -53,7 +53,7 @@ def _some_policies(world: World, topic: TopicModel, rng: random.Random) -> Polic
 
 
 def set_policies(world: World, topic: TopicModel, policies: Policies) -> None:
-    """Set policies, noting what they let go."""
+    """Set policies, noting what they cause to be deleted."""
     expectations.note_expired(world)
     topic.policies.append(policies)
     evicts = _evicts(policies)

@@ -1,4 +1,4 @@
-"""Connections that end, that are not read, whose peer is silent, and those of strangers."""
+"""Connections that end, that are not read, whose peer is silent, and those that never send CONNECT."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def stranger(world: World, rng: random.Random) -> None:
         cast(memoryview, connection.protocol.get_buffer(-1)) for connection in connections if not connection.lost
     ]
     if len(buffers) == 2 and buffers[0].obj is not buffers[1].obj and len(buffers[0]) > STRANGERS_BYTES:
-        raise Violation("a stranger costs too much", f"{len(buffers[0])} bytes of buffer before CONNECT")
+        raise Violation("an unknown client costs too much", f"{len(buffers[0])} bytes of buffer before CONNECT")
     for connection in connections:
         connection.cut()
 

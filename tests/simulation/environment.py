@@ -117,7 +117,7 @@ class Environment:
             if self.readonly:
                 raise lmdb.ReadonlyError("mdb_txn_begin: Permission denied")
             if self._writing:
-                raise AssertionError("a second write transaction at the same time would wait for the first for ever")
+                raise AssertionError("a second write transaction at the same time would wait for the first forever")
             self._writing = True
         else:
             self._step("view")

@@ -1,4 +1,4 @@
-"""What was said and promised: messages, subscriptions and deliveries as somebody outside the broker knows them.
+"""What was sent and promised: messages, subscriptions and deliveries as somebody outside the broker knows them.
 
 Everything is recorded in the order in which the broker writes to its connections. A promise counts from the moment the
 broker wrote it (a receipt, SUCCESS, a confirmed change); what a client asked for may have happened from the moment it

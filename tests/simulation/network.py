@@ -25,7 +25,7 @@ class Connection(asyncio.Transport):
         self._written = written
         #: Whether the client takes what the broker writes.
         self.reads = True
-        #: Whether the client is gone without a word: nothing arrives any more, in either direction.
+        #: Whether the client is gone silently: nothing arrives any more, in either direction.
         self.silent = False
         self.lost = False
         self._unread = 0

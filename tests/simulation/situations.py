@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: A dead-letter topic that cannot be made: its namespace is missing.
 UNREACHABLE = "persistent://public/missing/letters"
 _LETTERS = "persistent://public/default/small-letters"
-#: Dead-letter topics that nothing may get into: what goes there may wait for ever.
+#: Dead-letter topics that nothing may get into: what goes there may wait forever.
 CLOGGED = (UNREACHABLE, _LETTERS)
 #: What segments may take beside what is live (bytes): the open one, one that leaves, and copies.
 _BURST_BYTES = 256 * 1024

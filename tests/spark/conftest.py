@@ -61,7 +61,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 def trims_exactly(broker: RunningBroker) -> None:
     """Asked for by tests that wait until a message nobody needs is gone."""
     if isinstance(broker, Elsewhere):
-        pytest.skip("Apache Pulsar lets go of whole ledgers only, and not of the one that is written to")
+        pytest.skip("Apache Pulsar deletes whole ledgers only, and not the one that is written to")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""``archive`` on the real broker: what lies in its files, what the broker may let go, and what it refuses."""
+"""``archive`` on the real broker: what lies in its files, what the broker may delete, and what the job refuses."""
 
 from __future__ import annotations
 
@@ -159,9 +159,9 @@ def test_what_is_not_archived_is_held_and_what_is_archived_is_let_go(
         return int(rest(broker, "GET", f"persistent/{name}/internalStats")["numberOfEntries"])
 
     # Only the archive's subscription keeps the last four.
-    eventually(lambda: stored() == 4, within_s=60, what="the archived messages being let go")
+    eventually(lambda: stored() == 4, within_s=60, what="the archived messages being deleted")
     assert run(spark, broker, tmp_path, topics=(name,)).rows == 4
-    eventually(lambda: stored() == 0, within_s=60, what="all messages being let go")
+    eventually(lambda: stored() == 0, within_s=60, what="all messages being deleted")
     assert numbers(spark, tmp_path, f"persistent://{name}") == list(range(9))
 
 
@@ -181,7 +181,7 @@ def test_messages_that_are_gone_are_named_and_skipped_only_when_asked(
     holder.acknowledge_cumulative(ids[2])
     holder.close()
     stats = f"persistent/public/{topic}/t/internalStats"
-    eventually(lambda: rest(broker, "GET", stats)["numberOfEntries"] == 1, within_s=60, what="messages being let go")
+    eventually(lambda: rest(broker, "GET", stats)["numberOfEntries"] == 1, within_s=60, what="messages being deleted")
     refused = run(spark, broker, tmp_path, topics=(name,))
     assert refused.rows == 0
     assert refused.error is not None

@@ -173,7 +173,7 @@ def test_a_topic_whose_retention_nobody_set_is_read_whole_though_all_is_acknowle
     stats = f"persistent/{read_before}/stats"
     eventually(lambda: rest(broker, "GET", stats)["subscriptions"]["s"]["msgBacklog"] == 0, what="the acknowledgment")
     if not isinstance(broker, Elsewhere):
-        # When a topic that keeps nothing has let go what came later, twice, all were looked at.
+        # When a topic that keeps nothing has deleted what came later, twice, all topics were checked.
         rest(broker, "PUT", f"namespaces/public/{topic}-brief")
         keep_nothing(broker, f"public/{topic}-brief")
         brief = f"public/{topic}-brief/t"

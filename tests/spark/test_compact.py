@@ -152,7 +152,7 @@ def test_what_is_said_of_a_table_and_cannot_be_read_is_named(spark: SparkSession
     directory = Path(topic_directory(str(tmp_path), "t"))
     directory.mkdir()
     (directory / "_version-00000001.json").write_text("{")
-    with pytest.raises(JobError, match=r"_version-00000001\.json: what is said of a table cannot be read"):
+    with pytest.raises(JobError, match=r"_version-00000001\.json: the description of a table cannot be read"):
         read_table(spark, str(tmp_path), "t")
 
 

@@ -96,7 +96,7 @@ def test_a_subscription_holds_what_is_not_written_yet(
         publish(client, topic, [b"3"])
         # A batch is committed when the next one is made, so at most the last batch is still held.
         eventually(lambda: rows(spark, tmp_path) == [b"1", b"2", b"3"], within_s=WITHIN_S, what="the third message")
-        eventually(lambda: backlog(broker, topic, "spark") <= 1, within_s=WITHIN_S, what="what is written being let go")
+        eventually(lambda: backlog(broker, topic, "spark") <= 1, within_s=WITHIN_S, what="written messages to go")
     finally:
         query.stop()
 

@@ -174,7 +174,7 @@ def test_growth_is_forecast_and_the_time_to_the_quota_follows_from_it(
     series = sorted((each["from_ms"], each["bytes"]) for each in table(spark, report, "series"))
     assert series == [(begin + number * 3_600_000, 1000) for number in range(299)]
 
-    # A quota that is reached is said to be, whatever the forecast.
+    # A quota that is reached is reported as reached, whatever the forecast.
     small = {"limitSize": 100_000, "policy": "producer_request_hold"}
     rest(broker, "POST", f"namespaces/{tenant}/n/backlogQuota?backlogQuotaType=destination_storage", small)
     usage(spark, UsageOptions(Broker(broker.service_url, broker.http_url), str(report), (tenant,), clock="event"))

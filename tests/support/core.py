@@ -63,7 +63,7 @@ class Client:
         self.closed_consumers: list[int] = []
         self.closed_producers: list[int] = []
         self.ready_producers: list[int] = []
-        #: Why nothing may be published now, and for how long (ms) that was said.
+        #: Why nothing may be published now, and for how long (ms) that was announced.
         self.holds: dict[object, int] = {}
 
     def send_receipts(self, producer: Producer, receipts: list[Receipt]) -> None:
@@ -140,7 +140,7 @@ class Core:
         self.store.close(drain=False)
 
     def keep_nothing(self) -> None:
-        """Let go at once what nobody has in a backlog, where a test sets no other retention."""
+        """Delete at once what no backlog holds, where a test sets no other retention."""
         self.broker.set_broker_policies(Policies(retention=Retention(0, 0)), Policies())
         self.commit()
 

@@ -161,7 +161,7 @@ class PolicyDriver(ClientSteps):
         kind, _, which = level.partition(":")
         for topic in self.oracle.topics.values():
             if which in ("", topic.name, NAMESPACES[topic.name]):
-                # With new quotas it is tried anew what fits.
+                # With new quotas the producers are tried again.
                 topic.wanted = 0
         if kind == "topic":
             broker.set_topic_policies(TopicName.parse(TOPICS[which]), policies)
@@ -194,7 +194,7 @@ class PolicyDriver(ClientSteps):
         return letters
 
     def _delete_unused(self) -> None:
-        """A topic that expired is made anew, as by a client that names it."""
+        """A topic that expired is recreated, as by a client that names it."""
         for name, full in TOPICS.items():
             now_there = self.core.broker.topics.get(full)
             gone = now_there is not self.seen[name]
@@ -202,7 +202,7 @@ class PolicyDriver(ClientSteps):
             if gone:
                 if now_there is None:
                     self.core.broker.create_topic(TopicName.parse(full))
-                # Else a dead letter made it anew in the same tick.
+                # Otherwise a dead letter recreated it in the same tick.
                 self.seen[name] = self._topic(name)
                 self.oracle.topics[name] = OracleTopic(name, used=self.oracle.now)
                 self.oracle.levels.pop(f"topic:{name}", None)

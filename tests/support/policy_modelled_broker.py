@@ -78,7 +78,7 @@ class ModelledBroker:
         self.oracle.now = self.oracle.ticked = self.core.clock.now_ms()
         for topic in self.oracle.topics.values():
             topic.used = self.oracle.now
-        #: The topics as objects: one that was deleted and made anew is another.
+        #: The topics as objects: one that was deleted and recreated is another.
         self.seen = {name: self._topic(name) for name in TOPICS}
         self.client = Client()
         self.producers: dict[str, Producer] = {}

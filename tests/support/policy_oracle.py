@@ -211,7 +211,7 @@ class Oracle(PolicyLevels):
         return None
 
     def evict(self, topic: OracleTopic, gone: dict[str, set[int]]) -> None:
-        """Let go the oldest of every durable subscription that is over a quota, until none is.
+        """Evict the oldest of every durable subscription that is over a quota, until none is.
 
         ``gone`` is what the broker no longer has in each subscription's backlog: it may take its time, but not
         until the tick after this one.

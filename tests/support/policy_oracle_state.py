@@ -101,7 +101,7 @@ class OracleTopic:
     #: Entries before this number are gone.
     first: int = 0
     subscriptions: dict[str, OracleSubscription] = field(default_factory=dict)
-    #: What must have been let go by the next tick.
+    #: What must have been deleted by the next tick.
     overdue_trim: int = 0
     refused_size: int = 0
     refused_age: int = 0

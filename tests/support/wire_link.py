@@ -230,6 +230,6 @@ class WireLink(asyncio.Protocol):
             self._transport.pause_reading()
 
     def close(self) -> None:
-        """Drop the connection without a word."""
+        """Drop the connection without any further command."""
         if self._transport is not None:
             self._transport.abort()

@@ -176,7 +176,7 @@ def test_a_start_names_what_is_lost_with_a_segment(tmp_path: Path, which: int, d
         assert store.lost_entries() == run.last - run.first + 1
         assert read_around(store) == ([*range(run.first), *range(run.last + 1, ENTRIES)], [(run.first, run.last)])
         store.close()
-    # When it is wanted no more, nothing is said of it.
+    # Once it is no longer wanted, it is no longer reported.
     store = open_store(tmp_path / "d")
     store.retain_ledgers({1: run.last + 1})
     store.commit()

@@ -16,7 +16,7 @@ from tests.support.core import Client, Core
 
 
 class HeldReads:
-    """Keeps the reads of a core back until they are let go."""
+    """Holds the reads of a core back until they are released."""
 
     def __init__(self, core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
         self.held: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []

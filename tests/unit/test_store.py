@@ -1,4 +1,4 @@
-"""The ledger store: one process a directory, disk space that comes back, failures that are said."""
+"""The ledger store: one process a directory, disk space that comes back, failures that are reported."""
 
 from __future__ import annotations
 

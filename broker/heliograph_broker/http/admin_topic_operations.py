@@ -105,7 +105,7 @@ async def truncate(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
-@operation("Let go now what retention lets go; the broker does so at once anyway.")
+@operation("Delete the messages that no subscription and no retention keeps; the broker does so at once anyway.")
 async def trim(request: web.Request) -> web.Response:
     _stored(request.app[BROKER], topic_of(request))
     return await accepted(request.app[BROKER])

@@ -25,7 +25,7 @@ class Running(set[asyncio.Task[Any]]):
 RUNNING: web.AppKey[Running] = web.AppKey("backups", Running)
 
 _TAR = "application/x-tar"
-#: Who takes nothing for so long is given up: the files of a backup that nobody fetches would stay for ever (s).
+#: Who takes nothing for so long is given up: the files of a backup that nobody fetches would stay forever (s).
 _STALLED_S = 60.0
 
 

@@ -16,7 +16,7 @@ class LoopLag:
         self.seconds = Histogram((0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0))
 
     async def run(self) -> None:
-        """Observe for ever; cancel to end."""
+        """Observe forever; cancel to end."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + INTERVAL_S

@@ -129,7 +129,7 @@ class RateSampler:
         seen[counted] = looks
 
     async def run(self) -> None:
-        """Sweep for ever; cancel to end."""
+        """Sweep forever; cancel to end."""
         while True:
             await asyncio.sleep(INTERVAL_S)
             for _ in self.sweep():

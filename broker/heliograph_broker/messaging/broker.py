@@ -460,7 +460,7 @@ class Broker(Directory, TopicHost):
                     topic.create_subscription(subscription, "earliest")
 
     def redeclared(self, name: TopicName) -> None:
-        """Somebody declared a topic that exists: the time after which it counts as unused begins anew."""
+        """Somebody declared a topic that exists: the time after which it counts as unused begins again."""
         base = name.base
         names = [base.with_partition(index) for index in range(self.partitions_of(base))] or [name]
         for one in names:

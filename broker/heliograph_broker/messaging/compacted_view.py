@@ -312,7 +312,7 @@ class CompactedView(ReadView):
                 self.acknowledge_trimmed(*position, remaining)
 
     def _settle_owed(self) -> None:
-        """Find anew from where on trimmed entries are owed."""
+        """Search again for the first trimmed entry that is owed."""
         if self.owed_from < 0:
             return
         subscription = self._subscription

@@ -1,7 +1,7 @@
 """One compaction under way: two passes over a topic, the result in a ledger of its own.
 
 The source is what the last compaction left, and what came after it, up to the topic's end when the run began. It is
-read in slices; keys are found, and batches built anew, on the store's background thread in jobs of a millisecond or
+read in slices; keys are found, and batches rebuilt, on the store's background thread in jobs of a millisecond or
 so, between which the event loop has its turn. A slice of the second pass is durable before the next is read. Nothing
 refers to the new ledger until it is complete: a run that fails, or that a crash ends, leaves the last compaction as
 it was.

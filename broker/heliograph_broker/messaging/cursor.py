@@ -128,7 +128,7 @@ class Cursor:
         self._absorb()
 
     def cut(self, end: int) -> None:
-        """Forget what is said of entries from ``end`` on, which do not exist. Figures do not move."""
+        """Forget entries from ``end`` on, which do not exist. Counters do not change."""
         self.mark_delete = min(self.mark_delete, end - 1)
         if self.acked:
             self.acked.remove_range(end, self.acked.max() + 1)

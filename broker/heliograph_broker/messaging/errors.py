@@ -108,7 +108,7 @@ class PersistenceError(BrokerError):
 
 
 class InvalidRequestMetadata(BrokerError):
-    """What the client says of itself or of a message is not what the topic asks for (encryption)."""
+    """The client's or a message's metadata is not what the topic requires (encryption)."""
 
     server_error = wire.MetadataError
     http_status = 412

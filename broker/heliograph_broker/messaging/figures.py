@@ -28,7 +28,7 @@ ENTRY_SIZE = LEDGER_SUM_US + 1
 ENTRY_SIZE_SUM = ENTRY_SIZE + len(SIZE_BOUNDS) + 1
 FIGURES = ENTRY_SIZE_SUM + 1
 
-#: Quantiles come from buckets each this much wider than the one before: what is said is off by less than that.
+#: Each bucket is wider than the one before by this factor: a quantile is off by less than that.
 _RATIO = 1.1
 _FINE_S = tuple(sorted({*LATENCY_BOUNDS_S, *(1e-5 * _RATIO**step for step in range(165))}))
 #: For each of the fine buckets, the one of Pulsar's that it is part of.

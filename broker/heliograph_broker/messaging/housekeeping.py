@@ -146,6 +146,6 @@ def enforce_quota(topic: Topic, now_ms: int) -> int | None:
 
 
 def trim(topic: Topic, now_ms: int) -> int | None:
-    """Let go what no subscription and no retention keeps."""
+    """Delete the entries that no subscription and no retention keeps."""
     topic.trim(trim_point(topic, now_ms))
     return next_trim_ms(topic, now_ms)

@@ -10,7 +10,7 @@ Each has a period (ms) in which nothing may have happened:
 
 A reader that was moved by hand and does not return within :data:`RETURN_WITHIN_MS` goes without any policy.
 
-A partitioned topic goes as a whole, once all its partitions may. Periods begin anew when the broker starts, and go by
+A partitioned topic goes as a whole, once all its partitions may. Periods begin again when the broker starts, and go by
 monotonic time: setting the machine's clock must not delete anything. Nothing is polled: each topic is looked at when
 it may be due, and what happened since tells when to look again.
 """

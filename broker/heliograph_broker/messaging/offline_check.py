@@ -148,7 +148,7 @@ def _metadata(contents: Contents, claims: Claims) -> Iterator[Finding]:
         yield Finding(
             f"the record {readable_key(key)} cannot be read ({reason})",
             "a broker keeps it aside when it starts, and goes on with one that deletes nothing",
-            "restore a backup with 'heliograph restore', or set anew what it said",
+            "restore a backup with 'heliograph restore', or configure again what the record held",
         )
 
 

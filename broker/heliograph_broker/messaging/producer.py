@@ -216,7 +216,7 @@ class ProducerRegistry:
         if client_topic_epoch is None:
             self.topic_epoch += 1
         else:
-            # A producer that comes back keeps the epoch it was given, also if the topic was made anew meanwhile.
+            # A producer that comes back keeps the epoch it was given, also if the topic was recreated meanwhile.
             self.topic_epoch = client_topic_epoch
 
     def _predecessor(self, producer: Producer) -> Producer | None:

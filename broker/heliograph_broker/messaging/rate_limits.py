@@ -283,7 +283,7 @@ class ThrottledSubscriptions:
 
 
 class SubscribeLimit:
-    """How often one consumer, told by its host and name, may subscribe to a topic."""
+    """How often one consumer, identified by its host and name, may subscribe to a topic."""
 
     __slots__ = ("_consumers", "rate")
 

@@ -142,7 +142,7 @@ class SubscribedLog(RecordedLog, ConsumedTopic):
         super().__init__(name, record, record_key, record_set)
 
     def check_soon(self) -> None:
-        """Something changed: have it checked soon what expires, is evicted, or may be let go."""
+        """Something changed: have the topic checked soon for entries that expire, are evicted, or may be deleted."""
         raise NotImplementedError
 
     def backlogged(self) -> list[LogSubscription]:

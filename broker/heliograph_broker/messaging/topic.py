@@ -65,7 +65,9 @@ class TopicHost(StoredTopicHost):
         raise NotImplementedError
 
     def look_at(self, topic: Topic) -> None:
-        """Something changed (a publish, an ack, a policy): see soon what expires, is evicted, or may be let go."""
+        """Something changed (a publish, an ack, a policy): check soon which entries expire, are evicted, or may be
+        deleted.
+        """
         raise NotImplementedError
 
     def watch_inactivity(self, topic: Topic) -> None:
@@ -455,7 +457,7 @@ class Topic(StoredTopic, PublishTarget):
     # -- trimming and persistence ----------------------------------------------------------------------------
 
     def trim(self, offset: int) -> int:
-        """Let go everything below ``offset`` (at most what every durable cursor has passed); return entries freed."""
+        """Delete all entries below ``offset`` (at most what every durable cursor has passed); return entries freed."""
         offset = whole_runs(self, min(offset, self.end_offset))
         if offset <= self.first_offset:
             return 0
@@ -556,7 +558,7 @@ class Topic(StoredTopic, PublishTarget):
             subscription.clear_backlog(cleared)
 
     def terminate(self, done: Done) -> None:
-        """Accept nothing more, for ever; readers and consumers that have read all are told of the end."""
+        """Accept nothing more, forever; readers and consumers that have read all are told of the end."""
         self.terminated = True
         self.records.commit(self, or_persistence_error(done))
         self.used()

@@ -1,4 +1,4 @@
-"""What a broker says of itself in one answer: what it has, what is set there, and how far behind its consumers are.
+"""A broker's state in one response: its objects, their settings, and how far behind its consumers are.
 
 Made for whoever keeps many topics in order from outside: one listing instead of a request for each. Policies are
 those set at the level itself, in the core's units (ms, bytes); what is inherited is not repeated.
@@ -36,7 +36,7 @@ class TopicState(msgspec.Struct, rename="camel"):
     partitions: int
     policies: Policies
     properties: dict[str, str] = {}
-    #: Partitions that were deleted by themselves: a client that names one gets it anew, without subscriptions.
+    #: Partitions that were deleted by themselves: a client that names one recreates it, without subscriptions.
     missing_partitions: list[int] = []
     #: Subscriptions that every partition has, without the broker's own; sorted.
     subscriptions: list[str] = []

@@ -36,7 +36,7 @@ class RetentionSpec(Model):
     )
 
     time: Duration
-    """How long: a duration such as 3h or 7d; -1 for ever, 0 not at all."""
+    """How long: a duration such as 3h or 7d; -1 forever, 0 not at all."""
     size: Size
     """How much of a topic (of each partition): a size such as 10Gi; -1 without limit, 0 nothing."""
 

@@ -103,7 +103,7 @@ class Backup:
             return b"".join(parts)
 
     def close(self) -> None:
-        """End it, complete or not: what it held is let go."""
+        """End it, complete or not, and release what it held."""
         with self._step:
             if self._closed:
                 return

@@ -49,7 +49,7 @@ _FLAGS = _NARROW | _SUMMED
 _SUMS = struct.Struct(">II")
 _HEAD = _COUNT.size + _SUMS.size
 _NARROW_HEAD = _HEAD + _BASE.size
-#: What an entry costs beside its frame in a chunk that was written anew (bytes).
+#: What an entry costs beside its frame in a chunk that was rewritten (bytes).
 ROW_BYTES = _NARROW_ROW.size
 _SUMMED_ONE = _COUNT.pack(_SUMMED | 1)
 

@@ -36,7 +36,7 @@ class InspectionError(Exception):
 
 
 class SegmentFile:
-    """A segment's file: what it holds, or why that cannot be said."""
+    """A segment's file: what it holds, or why that is unknown."""
 
     __slots__ = ("first_order", "generation", "last_order", "path", "problem", "runs", "size", "store_id")
 
@@ -128,7 +128,7 @@ class Contents:
 
     @property
     def store_id(self) -> str:
-        """Return the id of the store that the directory is said to be of, empty if nothing says it."""
+        """Return the id of the store that the directory belongs to, empty if no file states it."""
         if self.format is not None and self.format.store_id:
             return self.format.store_id
         return "" if self.identity is None else self.identity.store_id

@@ -1,4 +1,4 @@
-"""Which segments are worth writing anew, so that the directory stays within a factor of what is wanted."""
+"""Which segments are worth rewriting, so that the directory stays within a factor of the live bytes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .segment import Segment
 TARGET = 1.3
 #: What may be wasted whatever is live (bytes).
 FLOOR = 256 * 1024
-#: A file is written anew only if that frees this share of it.
+#: A file is rewritten only if that frees this share of it.
 WORTHWHILE = 0.12
-#: So many small neighbours become one, or files would grow in number for ever.
+#: So many small neighbours become one, or files would grow in number forever.
 MERGE = 8
 #: Small is a file with less than this share of a full segment.
 _SMALL = 1 / MERGE
@@ -25,12 +25,12 @@ def wasteful(disk_bytes: int, live_bytes: int, segment_bytes: int) -> bool:
 
 
 def worthwhile(segment: Segment) -> bool:
-    """Return whether writing ``segment`` anew would free a good part of it."""
+    """Return whether rewriting ``segment`` would free a good part of it."""
     return segment.file_bytes - segment.compact_bytes > WORTHWHILE * segment.file_bytes
 
 
 def choose(sealed: Sequence[Segment], *, wasting: bool, segment_bytes: int, room: int) -> list[Segment]:
-    """Return neighbours to write anew as one, none if nothing is worth it.
+    """Return neighbours to rewrite as one file, none if nothing is worth it.
 
     Where space is wasted, begin with the file that frees most for each byte to be copied, and take the neighbours
     that are worth it as well, up to a full segment and to the ``room`` (bytes) that the copy may take.

@@ -1,4 +1,4 @@
-"""Writing what is still wanted of neighbouring segments anew, into one file that takes their place.
+"""Rewrites the live entries of neighbouring segments into one file that replaces them.
 
 The copy is made under another name, synced, and renamed as the last step; only then, and after the event loop has
 switched to it, are the originals unlinked. So whenever the process dies, the directory holds the originals, or the

@@ -1,7 +1,7 @@
 """A segment: one LMDB environment that holds chunks of many ledgers, written once and then only read.
 
 Keys are ``ledger id · entry id`` (big-endian u64s), so a ledger's chunks lie together in order. The file is named
-``<first>-<last>-<generation>.lmdb``: segments are numbered in the order of their writing, and a file written anew from
+``<first>-<last>-<generation>.lmdb``: segments are numbered in the order of their writing, and a file rewritten from
 several neighbours stands for all their numbers. A file takes the place of every other whose numbers it covers.
 """
 
@@ -122,9 +122,9 @@ class Segment:
 
     @property
     def compact_bytes(self) -> int:
-        """What is wanted would need about so much disk space if it were written anew.
+        """What is wanted would need about so much disk space if it were rewritten.
 
-        For a file that was written anew, its own fill says what it would be: its dead share is what can be won.
+        For a file that was rewritten, its own fill says what it would be: its dead share is what can be won.
         """
         live = _estimate(self.live_bytes, self.live_entries)
         if self.generation == 1:

@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 _SEAL_INTERVAL_S = 10.0
 #: After a copy failed, for want of space mostly, the next attempt waits.
 _RETRY_S = 5.0
-#: A file that is let go is cut shorter by so much at a time (bytes), with a pause: to free much of it in one go keeps
+#: A file that is deleted is truncated by so much at a time (bytes), with a pause: to free much of it in one go keeps
 #: the file system's syncs waiting.
 _CUT_BYTES = 2 * 1024 * 1024
 _CUT_PAUSE_S = 0.02
@@ -346,7 +346,7 @@ class SegmentSet:
         self._reclaim()
 
     def _reclaim(self) -> None:
-        """Unlink dead segments, begin to write anew what wastes space. Cheap if nothing changed."""
+        """Unlink dead segments and start rewriting those that waste space. Cheap if nothing changed."""
         if not self._dirty or self._closed:
             return
         for segment in [each for each in self._segments[:-1] if not each.live_entries and not each.busy]:
@@ -465,7 +465,7 @@ class SegmentSet:
                 return
             if isinstance(result, Exception):
                 self._retry_at = self._clock.monotonic() + _RETRY_S
-                log.error("writing segments anew failed; they stay", path=str(sources[0].path), error=str(result))
+                log.error("could not rewrite segments; they are kept", path=str(sources[0].path), error=str(result))
                 return
             for source, errors in rewriting.damaged.items():
                 source.damage = errors

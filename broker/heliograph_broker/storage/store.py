@@ -169,7 +169,7 @@ class LedgerStore(GroupCommit):
     def close(self, *, drain: bool = True) -> None:
         """Write and report everything submitted, end the threads, close the environments.
 
-        Without ``drain`` what no group was made of yet is lost without a word, as in a crash.
+        Without ``drain``, entries that are not yet in a group are silently lost, as in a crash.
         """
         if self._closed:
             return
@@ -414,7 +414,7 @@ class LedgerStore(GroupCommit):
         return ledger_id
 
     def retain_ledgers(self, kept: Mapping[int, int], *, keep_unknown: bool = False) -> None:
-        """At start: keep of each ledger named the entries from its first one on, and let go those with a tombstone.
+        """At start: keep of each ledger named the entries from its first one on, and delete those with a tombstone.
 
         Any other is kept in quarantine: somebody may know it. But versions without tombstones left ledgers like that
         behind as a matter of course: at the first start after one of them, those whose ids it gave out go,
@@ -502,7 +502,7 @@ class LedgerStore(GroupCommit):
         gone = []
         for ledger_id in self._dying.some():
             if self._segments.holds(ledger_id):
-                # Entries that were on their way when it was let go.
+                # Entries that were on their way when the ledger was deleted.
                 self._segments.drop(ledger_id)
             else:
                 gone.append(ledger_id)

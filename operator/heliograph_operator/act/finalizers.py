@@ -71,7 +71,7 @@ async def note_retained(context: Context, body: Body) -> None:
 
 
 async def _change(context: Context, body: Body, change: Change) -> Body | None:
-    """Change metadata as ``change`` says; anew if somebody else did so meanwhile. None: the resource is gone."""
+    """Change metadata as ``change`` says; retry if it was changed meanwhile. None: the resource is gone."""
     key = key_of(body)
     kind = KINDS[key.kind]
     now = body

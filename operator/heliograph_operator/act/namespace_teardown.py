@@ -1,7 +1,8 @@
-"""An operator that is deleted with its own Kubernetes namespace lets go of what is in it, as nobody comes after it.
+"""An operator that is deleted with its own Kubernetes namespace removes its finalizers from what is in it, as no other
+operator follows.
 
-Kubernetes ends pods first and everything else after them. A resource that waited for its operator then would wait for
-ever, and the namespace with it.
+Kubernetes ends pods first and everything else after them. A resource that waited for its operator then would wait
+forever, and the namespace with it.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Memory:
 
 @dataclass(slots=True)
 class Memories:
-    """By key; of a resource that was made anew nothing is known."""
+    """By key; of a resource that was recreated nothing is known."""
 
     _known: dict[Key, Memory] = field(default_factory=dict)
 

@@ -116,7 +116,7 @@ class Archives:
 async def still_archived(context: Context, body: Body) -> bool:
     """Whether a Topic that goes has a CronJob, or a run of it; these are told to end first.
 
-    A run that is under way would make the deleted topic anew, by reading it. Nobody waits for it longer than a minute.
+    A run that is under way would recreate the deleted topic by reading it. Nobody waits for it longer than a minute.
     """
     if "archive" not in (body.get("status") or {}) or deleted_for_s(body) > _ENDS_WITHIN_S:
         return False

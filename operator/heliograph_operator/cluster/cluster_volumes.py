@@ -41,7 +41,7 @@ class VolumePlan:
     grow: list[str] = field(default_factory=list)
     #: The size the StatefulSet goes on stating (it cannot be changed in place); None: it is to state the wanted one.
     stated: str | None = None
-    #: Whether the StatefulSet is to be made anew around its pods, as it states another size than is wanted.
+    #: Whether the StatefulSet is to be recreated around its pods, as it states another size than is wanted.
     remake: bool = False
     #: Why the wanted size is refused.
     refused: str = ""

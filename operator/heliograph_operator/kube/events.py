@@ -38,7 +38,7 @@ class Events:
         *,
         repeat: bool = False,
     ) -> None:
-        """Emit one; with ``repeat`` even if it was said before.
+        """Emit an event; with ``repeat`` even if it was emitted before.
 
         An Event that cannot be stored (its namespace is being deleted, say) is logged and left out.
         """

@@ -66,7 +66,7 @@ class Deletion:
             return await self._let_go(context, body)
         memory.http_url, memory.name = http_url(cluster), name
         if not memory.http_url:
-            message = f"BrokerCluster {cluster_name} says of no broker where it is"
+            message = f"BrokerCluster {cluster_name} publishes no broker address"
             return await self._without_broker(context, memory, body, cluster, message, deleted_for_s(body))
         broker = self._brokers.at(memory.http_url)
         try:
@@ -110,7 +110,7 @@ class Deletion:
     async def _without_broker(
         self, context: Context, memory: Memory, body: Body, cluster: Body, message: str, away_s: float
     ) -> Outcome:
-        """Wait for a broker that is away for ``away_s``: not for ever, nor for one that goes for good.
+        """Wait for a broker that is away for ``away_s``: not forever, nor for one that goes for good.
 
         That is one that goes with its cluster, or with all of the Kubernetes namespace.
         """

@@ -120,7 +120,7 @@ class Policies:
         url = http_url(cluster) if cluster is not None else ""
         memory.http_url, memory.name = url, target.name
         if not url:
-            message = f"BrokerCluster {target.cluster.name} says of no broker yet where it is"
+            message = f"BrokerCluster {target.cluster.name} has not published a broker address yet"
             return await self._not_ready(context, memory, look.body, Reason.CLUSTER_NOT_READY, message)
         broker = self._brokers.at(url)
         try:

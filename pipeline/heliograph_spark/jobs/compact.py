@@ -4,7 +4,7 @@ What is last goes by the position in the topic, as the broker's own compaction s
 empty value deletes its key, and messages without a key are left out. Where a key is in several partitions, since their
 number has changed, the latest publish time of their last messages decides.
 
-Each topic is one table, made anew from the whole archive: a later message can delete a key, or bring it back, and what
+Each topic is one table, recreated from the whole archive: a later message can delete a key, or bring it back, and what
 was deleted is in no table. If no file was added to the archive the table stays as it is. A table is a directory
 ``TO/topic=<name>/version=<number>-<id>`` that no two runs share. It counts from when ``_version-<number>.json``, which
 is written last, names it: no reader that goes by this file (:func:`read_table`) sees half a table. The version before
@@ -83,7 +83,7 @@ class Table:
 
 
 def compact(spark: SparkSession, options: CompactOptions) -> CompactResult:
-    """Make the table of every topic anew, one after the other.
+    """Rebuild the table of every topic, one after the other.
 
     What one topic fails with, such as a damaged file, leaves its table as it was, does not stop the others, and is the
     result's ``error``. Raises :class:`PulsarSourceError` for a directory that is no archive or has not this topic.
@@ -144,7 +144,7 @@ def _table(directory: Directory, version: int) -> Table:
         table = said.get("table", f"version={version:08}")
         return Table(version, f"{directory.path}/{table}", said["rows"], said["made_of"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise JobError(f"{directory.path}/{name}: what is said of a table cannot be read: {error}") from error
+        raise JobError(f"{directory.path}/{name}: the description of a table cannot be read: {error}") from error
 
 
 def _file_of(version: int) -> str:

@@ -23,7 +23,7 @@ def patch(installation: Installation, spec: dict[str, Any]) -> None:
 
 
 def rolled(installation: Installation, pod: str) -> None:
-    """Wait until the broker is another pod than ``pod`` (a uid), and all is said to be well."""
+    """Wait until the broker is another pod than ``pod`` (a uid), and every resource is reported ready."""
     wait_replaced(installation.cluster, installation.namespace, "default-0", pod)
     resource = wait_ready(installation.cluster, installation.namespace, "brokercluster/default")
     assert conditions(resource)["Progressing"]["reason"] == "RolledOut"

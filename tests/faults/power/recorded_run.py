@@ -25,7 +25,7 @@ from tests.faults.rest import call
 from tests.integration.wire.client import make_batch, make_entry
 from tests.support.wire_link import AckAnswer, Type, WireLink
 
-#: Small, so that ledgers and segments end, are trimmed, written anew and unlinked all the time.
+#: Small, so that ledgers and segments end, are trimmed, rewritten and unlinked all the time.
 SETTINGS = {"ledger_max_entries": 20, "segment_bytes": 1024 * 1024}
 SUBSCRIPTIONS = (("shared", wire.CommandSubscribe.Shared), ("failover", wire.CommandSubscribe.Failover))
 LIVES = 2
@@ -124,7 +124,7 @@ class Consumer:
         cumulative = self._kind == wire.CommandSubscribe.Failover
         held, self._held = self._held, []
         if not cumulative:
-            # Some stay for good: segments that hold little that is wanted are written anew.
+            # Some stay for good: segments that hold little that is wanted are rewritten.
             held = [each for each in held if self._rng.random() > 0.04]
         if not held:
             return

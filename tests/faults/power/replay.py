@@ -112,7 +112,7 @@ class Ledger:
             )
         messages = sum(count for _, count in found.values())
         if backlog[0] != messages:
-            raise Broken(f"{key}: the backlog is said to be {backlog[0]} messages, {messages} are delivered")
+            raise Broken(f"{key}: the backlog is reported as {backlog[0]} messages, {messages} are delivered")
         return len(found)
 
 

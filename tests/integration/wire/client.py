@@ -124,7 +124,7 @@ class WireClient:
         self.close()
 
     def close(self) -> None:
-        """Drop the connection without a word, as a killed client does."""
+        """Drop the connection silently, as a killed client does."""
         with contextlib.suppress(OSError):  # the broker may have dropped it first
             self._socket.shutdown(socket.SHUT_RDWR)
         self._reader.join(TIMEOUT_S)

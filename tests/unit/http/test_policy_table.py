@@ -1,4 +1,4 @@
-"""The table of policies: nothing of the core is missing in it, and what is said is what is read back."""
+"""The table of policies: nothing of the core is missing in it, and what is set is what is read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs is named as a manifest would write it; what cannot be said in a manifest is compared, too."""
+"""Differences are named as a manifest would write them; state that no manifest can express is compared, too."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ EVERYTHING: dict[str, Any] = {
 def test_every_policy_of_the_core_can_be_said_in_a_manifest() -> None:
     policies = NamespacePolicySpec.model_validate(EVERYTHING).policies()
     unsaid = {field for field in Policies.__struct_fields__ if getattr(policies, field) is None}
-    # What Pulsar's clients are shown and nothing else looks at, and what is said of subscriptions, not of topics.
+    # What Pulsar's clients are shown and nothing else looks at, and what is set for subscriptions, not for topics.
     assert unsaid == {"delayed_delivery_tick_ms", "subscription_dispatch_rates"}
 
 

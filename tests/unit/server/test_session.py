@@ -1,4 +1,6 @@
-"""A session on virtual time: what a stranger costs, who is cut and when, and that nothing is left of what ended."""
+"""A session on virtual time: what an unknown client costs, which connections are cut and when, and that an ended one
+leaves nothing behind.
+"""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def _attach(
     if isinstance(existing, Subscription):
         existing.check_durability(durable=request.durable)
     if topic.subscribe_limit is not None:
-        # A consumer without a name of its own is told by its number.
+        # A consumer without a name of its own is identified by its id.
         who = request.consumer_name or str(request.consumer_id)
         topic.subscribe_limit.subscribing(session.host, who, monotonic_ms(broker.clock))
     if request.HasField("schema"):
