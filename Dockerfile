@@ -5,6 +5,7 @@ ARG BASE_IMAGE=python:3.12-slim
 
 FROM scratch AS source
 COPY pyproject.toml README.md LICENSE /
+COPY api /api
 COPY broker /broker
 COPY operator /operator
 

@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.encoder import encode_command_with_entry
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.encoder import encode_command_with_entry
 
 from tests.support.broker_process import BrokerProcess
 

@@ -16,8 +16,8 @@ from typing import Annotated
 import msgspec
 import typer
 from heliograph_broker.clock import SystemClock
-from heliograph_broker.storage.data_dir import DataDir
-from heliograph_broker.storage.entry import Entry
+from heliograph_broker.storage.base.data_dir import DataDir
+from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.store import LedgerStore, LoopScheduler
 from rich.console import Console
 from rich.table import Table

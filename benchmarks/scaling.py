@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
-from heliograph_broker.messaging.consumer import Consumer
-from heliograph_broker.messaging.producer import Producer, Receipt
-from heliograph_broker.messaging.subscription import EXCLUSIVE, SHARED, AckId, Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.messaging.topic_list import TopicPattern
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import Policies
-from heliograph_broker.storage.entry import Entry
+from heliograph_api.resources.policies import Policies
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.broker.topic_list import TopicPattern
+from heliograph_broker.messaging.clients.consumer import Consumer
+from heliograph_broker.messaging.clients.producer import Producer, Receipt
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, SHARED, AckId, Subscription
+from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.storage.base.entry import Entry
 
 from tests.support.core import Client, Core
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import typer
 import uvloop
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.support.broker_process import BrokerProcess
 

@@ -18,7 +18,7 @@ from typing import Annotated
 import psutil
 import pulsar
 import typer
-from heliograph_spark.session import SessionOptions, build_session
+from heliograph_spark.run.session import SessionOptions, build_session
 from pyspark.sql import SparkSession
 
 from tests.integration.clients import ignore_receipt, rest

@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 import msgspec
 import uvloop
 from crc32c import crc32c
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.encoder import encode_command, encode_command_with_entry
-from heliograph_broker.protocol.frames import MAGIC_CRC32C
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.encoder import encode_command, encode_command_with_entry
+from heliograph_api.protocol.frames import MAGIC_CRC32C
 
 Type = wire.BaseCommand
 _RECEIPT, _MESSAGE = int(Type.SEND_RECEIPT), int(Type.MESSAGE)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .cli import main
+from heliograph_broker.cli.main import main
 
 main()

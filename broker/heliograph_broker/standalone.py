@@ -9,18 +9,19 @@ from pathlib import Path
 
 import structlog
 from aiohttp import web
+from heliograph_api.broker_config import BrokerConfig
+
+from heliograph_broker.http.base.connection import HttpConnection, refusal
+from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.storage.base.disk import Disk
+from heliograph_broker.storage.base.failure import StorageFull
+from heliograph_broker.storage.base.scheduler import LoopScheduler, Scheduler
 
 from .clock import Clock, SystemClock
-from .config import BrokerConfig
 from .http.app import Endpoints, create_app
-from .http.connection import HttpConnection, refusal
-from .messaging.broker import Broker
 from .server.acceptor import Acceptor
 from .server.connection_limits import limits_of
 from .server.listener import Listener
-from .storage.disk import Disk
-from .storage.failure import StorageFull
-from .storage.scheduler import LoopScheduler, Scheduler
 from .storage.store import MAX_EPOCH, LedgerStore
 
 log = structlog.get_logger(__name__)
@@ -62,8 +63,9 @@ class Standalone:
         """
         if self._manifests:
             # The models of resources take long to import.
-            from .messaging.apply import apply_resources
-            from .resources.manifests import load
+            from heliograph_api.manifests.manifest_reader import load
+
+            from heliograph_broker.messaging.broker.apply import apply_resources
 
             resources = load(self._manifests)
         self._loop = asyncio.get_running_loop()

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Self
 
-from heliograph_broker.admin_client import oldest_age_ms
-from heliograph_broker.cli_figures import new_table, readable_age, readable_size
-from heliograph_broker.resources.durations import format_duration
-from heliograph_broker.resources.sizes import format_size
+from heliograph_api.admin.admin_client import oldest_age_ms
+from heliograph_api.values.durations import format_duration
+from heliograph_api.values.sizes import format_size
+from heliograph_broker.cli.base.rounding import new_table, readable_age, readable_size
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -17,9 +17,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from heliograph_broker.admin_client import AdminClient, AdminError, AdminRefused
+from heliograph_api.admin.admin_client import AdminClient, AdminError, AdminRefused
+from heliograph_api.values.names import TopicName
 from heliograph_broker.clock import SystemClock
-from heliograph_broker.resources.names import TopicName
 
 from .checks import KEY_SHARED, check_all
 from .child_broker import BrokerFailed, ChildBroker

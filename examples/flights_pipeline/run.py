@@ -19,13 +19,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from heliograph_broker.admin_client import AdminClient, AdminError
-from heliograph_spark.errors import PulsarSourceError
+from heliograph_api.admin.admin_client import AdminClient, AdminError
 from heliograph_spark.jobs.archive import ArchiveOptions, archive
 from heliograph_spark.jobs.compact import CompactOptions, compact, read_table
 from heliograph_spark.jobs.replay import ReplayOptions, replay
 from heliograph_spark.jobs.usage import UsageOptions, usage
-from heliograph_spark.session import Broker, SessionOptions, build_session, reason
+from heliograph_spark.plan.errors import PulsarSourceError
+from heliograph_spark.run.session import Broker, SessionOptions, build_session, reason
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 

@@ -8,7 +8,7 @@ import sys
 from typing import Annotated
 
 import typer
-from heliograph_broker.logging_setup import LoggingError, configure_logging
+from heliograph_api.logging_setup import LoggingError, configure_logging
 
 from .operator_settings import ARCHIVE_IMAGE, BROKER_IMAGE, Settings
 from .running import run

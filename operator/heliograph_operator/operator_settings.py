@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from heliograph_broker import __version__
+from heliograph_api import __version__
 
 #: What brokers run as if nobody says another image.
 BROKER_IMAGE: Final = f"heliograph/broker:{__version__}"

@@ -11,6 +11,6 @@ from typing import Any
 
 def register(spark: Any) -> None:
     """Make ``format("pulsar")`` known to a ``SparkSession``. The executors must be able to import this package."""
-    from .source import PulsarDataSource
+    from heliograph_spark.run.source import PulsarDataSource
 
     spark.dataSource.register(PulsarDataSource)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from heliograph_broker.resources.sizes import InvalidSize, parse_size
+from heliograph_api.values.sizes import InvalidSize, parse_size
 from pyspark.sql import SparkSession
 
-from .session import Broker, Result, SessionOptions, pairs, run_job
+from heliograph_spark.run.session import Broker, Result, SessionOptions, pairs, run_job
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -121,8 +121,9 @@ def replay_command(
     result: ResultFile = None,
 ) -> None:
     """Send archived messages to a topic, with their keys, event times and properties, each key in its order."""
+    from heliograph_spark.plan.timestamps import parse_moment
+
     from .jobs.replay import ReplayOptions, replay
-    from .moments import parse_moment
 
     def work(spark: SparkSession) -> Result:
         options = ReplayOptions(

@@ -9,8 +9,8 @@ from collections import deque
 from random import Random
 from typing import Any
 
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import parse_entry
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.frames import parse_entry
 
 from tests.integration.wire.client import make_batch, make_entry
 from tests.support.wire_link import AckAnswer, Type, WireLink

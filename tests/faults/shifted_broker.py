@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 
 import uvloop
+from heliograph_api.broker_config import BrokerConfig
+from heliograph_api.logging_setup import configure_logging
 from heliograph_broker import clock
-from heliograph_broker.config import BrokerConfig
-from heliograph_broker.logging_setup import configure_logging
 from heliograph_broker.standalone import Standalone
 
 from tests.support.broker_process import BrokerProcess

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.integration.wire.client import make_entry
 from tests.support.wire_link import Type, WireLink, closing_links

@@ -18,7 +18,7 @@ from random import Random
 from urllib.error import HTTPError
 
 import pytest
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.integration.wire.client import WireError, make_entry
 from tests.support.broker_process import BrokerProcess

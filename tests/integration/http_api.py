@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aiohttp.test_utils import TestClient, TestServer
+from heliograph_api.broker_config import BrokerConfig
 from heliograph_broker.clock import SystemClock
-from heliograph_broker.config import BrokerConfig
 from heliograph_broker.http.app import Endpoints, create_app
-from heliograph_broker.messaging.broker import Broker
-from heliograph_broker.storage.scheduler import LoopScheduler
+from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.storage.base.scheduler import LoopScheduler
 from heliograph_broker.storage.store import LedgerStore
 from yarl import URL
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol
 
 import pulsar
 import pytest
-from heliograph_broker.cli import main
-from heliograph_broker.cli_policies import NAMESPACE_POLICIES, TOPIC_POLICIES
-from heliograph_broker.cli_policy_flags import Policy
+from heliograph_broker.cli.main import main
+from heliograph_broker.cli.policies.policy_flags import Policy
+from heliograph_broker.cli.policies.policy_levels import NAMESPACE_POLICIES, TOPIC_POLICIES
 
 from tests.support.broker_process import BrokerProcess
 
@@ -366,7 +366,7 @@ def test_mistakes_are_named(run: Run, namespace: str, command: str, code: int, m
 @pytest.mark.parametrize("group", ["tenants", "namespaces", "topics", "brokers", "clusters"])
 def test_every_command_teaches_with_examples(run: Run, group: str) -> None:
     import typer
-    from heliograph_broker.cli import app
+    from heliograph_broker.cli.main import app
 
     shown = typer.main.get_command(app)
     commands = shown.commands[group].commands  # type: ignore[attr-defined]

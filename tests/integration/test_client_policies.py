@@ -7,7 +7,7 @@ from typing import Any
 
 import pulsar
 import pytest
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.integration.clients import (
     DEADLINE_MS,

@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 import pytest
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.integration.clients import RunningBroker, create_partitions, eventually
 from tests.integration.wire.client import Type, WireClient, WireError, encode, make_entry, payload_of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.integration.clients import RunningBroker, backlog, eventually, rest, stats
 from tests.integration.wire.client import Frame, Type, WireClient, WireError, make_batch, make_entry, payload_of

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.integration.clients import RunningBroker, backlog, rest
 from tests.integration.wire.client import Type, WireClient, WireError, make_entry, payload_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.integration.clients import RunningBroker, rest
 from tests.integration.wire.client import Type, WireClient, WireError, make_batch, make_entry, payload_of

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from heliograph_broker.http.exposition import accepts_gzip, prefers_openmetrics
-from heliograph_broker.messaging.producer import Producer
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.names import TopicName
+from heliograph_api.values.names import TopicName
+from heliograph_broker.http.metrics.exposition import accepts_gzip, prefers_openmetrics
+from heliograph_broker.messaging.clients.producer import Producer
+from heliograph_broker.messaging.topic.topic import Topic
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 

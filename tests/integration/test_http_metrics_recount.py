@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pulsar
 import pytest
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import parse_entry
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.frames import parse_entry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.integration.clients import connect, eventually, receive_available, rest

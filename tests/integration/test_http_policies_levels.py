@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import BacklogQuota, Policies, Rate, Retention, subscription_rate
+from heliograph_api.resources.policies import BacklogQuota, Policies, Rate, Retention, subscription_rate
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.topic.topic import Topic
 
 from .http_api import HttpApi, running_api
 from .policy_samples import NAMESPACE_ONLY, SAMPLES, Sample

@@ -15,7 +15,7 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.integration.wire.client import make_batch, make_entry
 from tests.support.broker_process import BrokerProcess

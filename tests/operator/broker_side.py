@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pulsar
-from heliograph_broker.resources.broker_state import BrokerState, TopicState
+from heliograph_api.resources.broker_state import BrokerState, TopicState
 
 from tests.support.broker_process import BrokerProcess
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from heliograph_broker.admin_client import AdminRefused, AdminUnreachable
+from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
 from heliograph_operator import operator_metrics
 from heliograph_operator.act import broker_sessions
 from heliograph_operator.act.broker_sessions import Brokers

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from heliograph_broker.resources.crds import DEFINITIONS, GROUP
-from heliograph_broker.resources.documents import read_yaml
-from heliograph_broker.resources.manifests import ManifestError, parse, read_documents
+from heliograph_api.crds.definitions import DEFINITIONS, GROUP
+from heliograph_api.manifests.documents import read_yaml
+from heliograph_api.manifests.manifest_reader import ManifestError, parse, read_documents
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

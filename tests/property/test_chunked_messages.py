@@ -5,11 +5,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from heliograph_broker.messaging.chunks import ChunkedMessages
-from heliograph_broker.messaging.consumer import Consumer
-from heliograph_broker.messaging.subscription import KEY_SHARED, SHARED, AckId
-from heliograph_broker.protocol.frames import peek_metadata
-from heliograph_broker.storage.entry import Entry
+from heliograph_api.protocol.frames import peek_metadata
+from heliograph_broker.messaging.clients.chunks import ChunkedMessages
+from heliograph_broker.messaging.clients.consumer import Consumer
+from heliograph_broker.messaging.delivery.subscription import KEY_SHARED, SHARED, AckId
+from heliograph_broker.storage.base.entry import Entry
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule

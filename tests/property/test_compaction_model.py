@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from heliograph_broker.messaging import compaction_run
-from heliograph_broker.messaging.batches import build_batch, build_frame, open_batch
-from heliograph_broker.messaging.consumer import Consumer
-from heliograph_broker.messaging.subscription import EXCLUSIVE, AckId, Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import parse_entry
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.frames import parse_entry
+from heliograph_broker.messaging.clients.consumer import Consumer
+from heliograph_broker.messaging.compaction import compaction_run
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, AckId, Subscription
+from heliograph_broker.messaging.messages.batches import build_batch, build_frame, open_batch
+from heliograph_broker.messaging.topic.topic import Topic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -8,12 +8,12 @@ from collections import deque
 from pathlib import Path
 
 import pytest
-from heliograph_broker.messaging import deduplication
-from heliograph_broker.messaging.producer import Producer
-from heliograph_broker.messaging.subscription import EXCLUSIVE, AckId
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import parse_entry
-from heliograph_broker.resources.policies import Policies
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.frames import parse_entry
+from heliograph_api.resources.policies import Policies
+from heliograph_broker.messaging.clients.producer import Producer
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, AckId
+from heliograph_broker.messaging.policies import deduplication
 
 from tests.support.core import Client, Core
 

@@ -11,12 +11,12 @@ import os
 import tempfile
 from pathlib import Path
 
-from heliograph_broker.messaging.housekeeping import LOOK_INTERVAL_MS
-from heliograph_broker.messaging.records import TenantRecord
-from heliograph_broker.messaging.subscription import AckId, Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.policies import Policies, Retention
-from heliograph_broker.storage.group import Group
+from heliograph_api.resources.policies import Policies, Retention
+from heliograph_broker.messaging.base.records import TenantRecord
+from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
+from heliograph_broker.messaging.topic.housekeeping import LOOK_INTERVAL_MS
+from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.storage.commit.group import Group
 from heliograph_broker.storage.store import LedgerStore
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st

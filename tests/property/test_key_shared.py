@@ -5,8 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from heliograph_broker.messaging.consumer import Consumer
-from heliograph_broker.messaging.subscription import KEY_SHARED, AckId
+from heliograph_broker.messaging.clients.consumer import Consumer
+from heliograph_broker.messaging.delivery.subscription import KEY_SHARED, AckId
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule

@@ -6,9 +6,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from heliograph_broker.messaging.recount import recount
-from heliograph_broker.messaging.subscription import SHARED, AckId, Subscription
-from heliograph_broker.resources.policies import Policies, Retention
+from heliograph_api.resources.policies import Policies, Retention
+from heliograph_broker.messaging.delivery.subscription import SHARED, AckId, Subscription
+from heliograph_broker.messaging.log.recount import recount
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from heliograph_broker.resources.documents import NotReadable, read_json, read_yaml, write_yaml
-from heliograph_broker.resources.manifests import ManifestError, parse
-from heliograph_broker.resources.model import AnyResource
+from heliograph_api.manifests.documents import NotReadable, read_json, read_yaml, write_yaml
+from heliograph_api.manifests.manifest_reader import ManifestError, parse
+from heliograph_api.resources.model import AnyResource
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

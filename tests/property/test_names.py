@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph_broker.resources.names import InvalidName, NamespaceName, TopicName, check_subscription
+from heliograph_api.values.names import InvalidName, NamespaceName, TopicName, check_subscription
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 

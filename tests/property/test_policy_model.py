@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from heliograph_broker.messaging import entry_expiry, expiry
+from heliograph_broker.messaging.policies import entry_expiry, expiry
 
 from tests.support.policy_driver import Failed, PolicyDriver
 from tests.support.policy_history import HistoryMaker, Step, shrink, step

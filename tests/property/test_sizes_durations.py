@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from heliograph_broker.resources.durations import MAX_DURATION_MS, InvalidDuration, format_duration, parse_duration
-from heliograph_broker.resources.quantities import format_duration as shown_duration
-from heliograph_broker.resources.quantities import format_size as shown_size
-from heliograph_broker.resources.sizes import MAX_SIZE, InvalidSize, format_size, parse_size
+from heliograph_api.values.durations import MAX_DURATION_MS, InvalidDuration, format_duration, parse_duration
+from heliograph_api.values.quantities import format_duration as shown_duration
+from heliograph_api.values.quantities import format_size as shown_size
+from heliograph_api.values.sizes import MAX_SIZE, InvalidSize, format_size, parse_size
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

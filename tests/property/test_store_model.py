@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from heliograph_broker.clock import VirtualClock
-from heliograph_broker.storage.entry import Entry
+from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st

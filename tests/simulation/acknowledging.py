@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
 
 from . import chunking, consuming, entries
 from .action import Action

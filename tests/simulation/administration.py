@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from heliograph_broker.messaging.errors import BrokerError
-from heliograph_broker.messaging.records import NamespaceRecord, TenantRecord
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.base.errors import BrokerError
+from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord
 
 from . import connections, expectations
 from .action import Action

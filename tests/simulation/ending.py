@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_broker.messaging.topic.topic import Topic
 
 from . import acknowledging, administration, consuming, expectations, producing
 from .model import SHARED, ConsumerModel, Message, SubscriptionModel, TopicModel, Violation

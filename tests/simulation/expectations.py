@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.messaging.topic.topic import Topic
 
 from .model import Violation
 

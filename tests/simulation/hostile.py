@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from heliograph_broker.messaging.producer import Producer, Receipt
-from heliograph_broker.messaging.records import TenantRecord
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_broker.messaging.base.records import TenantRecord
+from heliograph_broker.messaging.clients.producer import Producer, Receipt
 
 from . import consuming, entries, expectations, producing
 from .action import Action

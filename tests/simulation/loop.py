@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, cast
 
-from heliograph_broker.storage.scheduler import Job
+from heliograph_broker.storage.base.scheduler import Job
 
 from .disk import Crashed
 

@@ -9,11 +9,11 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import msgspec
-from heliograph_broker.config import BrokerConfig
-from heliograph_broker.messaging.broker import Broker
+from heliograph_api.broker_config import BrokerConfig
+from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.server import listener
 from heliograph_broker.standalone import Standalone
-from heliograph_broker.storage.scheduler import Scheduler
+from heliograph_broker.storage.base.scheduler import Scheduler
 from heliograph_broker.storage.store import LedgerStore
 
 from .disk import SimulatedDisk

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
 
 EXCLUSIVE = wire.CommandSubscribe.Exclusive
 SHARED = wire.CommandSubscribe.Shared

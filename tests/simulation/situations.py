@@ -11,8 +11,8 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_broker.messaging.topic.topic import Topic
 
 from . import acknowledging, administration, consuming, damage, expectations, hostile, producing
 from .action import Action

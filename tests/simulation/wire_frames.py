@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from crc32c import crc32c
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
 
 _U32 = struct.Struct(">I")
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import lmdb
 from google.protobuf.message import DecodeError
-from heliograph_broker.messaging.errors import BrokerError
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.names import InvalidName
+from heliograph_api.values.names import InvalidName
+from heliograph_broker.messaging.base.errors import BrokerError
+from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.store import LedgerStore
 
 from . import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from heliograph_spark.session import SessionOptions, build_session
+from heliograph_spark.run.session import SessionOptions, build_session
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from heliograph_spark.files import Directory
+from heliograph_spark.run.files import Directory
 from pyspark.sql import SparkSession
 
 STEP_WITHIN_S = 60.0

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from heliograph_spark.archived import read_archive
 from heliograph_spark.jobs.archive import ArchiveOptions, archive
 from heliograph_spark.jobs.replay import ReplayOptions, replay
 from heliograph_spark.jobs.usage import UsageOptions, usage
-from heliograph_spark.session import Broker, reason
+from heliograph_spark.run.archived import read_archive
+from heliograph_spark.run.session import Broker, reason
 from pyspark.sql import SparkSession
 
 from tests.integration.clients import connect, fresh_name

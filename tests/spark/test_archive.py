@@ -12,12 +12,12 @@ from typing import Any
 import pulsar
 import pyarrow.dataset
 import pytest
-from heliograph_spark import holding
-from heliograph_spark.archived import archived_topics, read_archive, topic_directory
-from heliograph_spark.errors import PulsarSourceError
 from heliograph_spark.jobs.archive import ArchiveOptions, ArchiveResult, archive
-from heliograph_spark.options import read_options
-from heliograph_spark.session import Broker
+from heliograph_spark.plan import subscription_hold as holding
+from heliograph_spark.plan.errors import PulsarSourceError
+from heliograph_spark.plan.options import read_options
+from heliograph_spark.run.archived import archived_topics, read_archive, topic_directory
+from heliograph_spark.run.session import Broker
 from pyspark.sql import SparkSession
 
 from tests.integration.clients import backlog, create_partitions, eventually, ignore_receipt, rest

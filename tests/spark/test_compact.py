@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from heliograph_spark.archived import topic_directory
-from heliograph_spark.errors import JobError
 from heliograph_spark.jobs.archive import ArchiveOptions, archive
 from heliograph_spark.jobs.compact import CompactOptions, compact, read_table
-from heliograph_spark.session import Broker
+from heliograph_spark.plan.errors import JobError
+from heliograph_spark.run.archived import topic_directory
+from heliograph_spark.run.session import Broker
 from pyspark.sql import SparkSession
 
 from tests.integration.clients import create_partitions, eventually, ignore_receipt, rest

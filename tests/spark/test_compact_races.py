@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from heliograph_spark.archived import topic_directory
-from heliograph_spark.errors import JobError
-from heliograph_spark.files import STAGING, Directory
 from heliograph_spark.jobs import compact
 from heliograph_spark.jobs.compact import CompactOptions, Table
+from heliograph_spark.plan.errors import JobError
+from heliograph_spark.run.archived import topic_directory
+from heliograph_spark.run.files import STAGING, Directory
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from heliograph_spark.errors import JobError, MissingFileError
-from heliograph_spark.files import Directory
+from heliograph_spark.plan.errors import JobError, MissingFileError
+from heliograph_spark.run.files import Directory
 from pyspark.sql import SparkSession
 
 

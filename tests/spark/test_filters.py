@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pulsar
 import pytest
-from heliograph_spark.pruning import PUBLISH_TIME, TOPIC, Pruning
+from heliograph_spark.run.pruning import PUBLISH_TIME, TOPIC, Pruning
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     EqualNullSafe,

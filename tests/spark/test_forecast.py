@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from heliograph_spark.jobs.forecast import Forecast, forecast, interval_for
+from heliograph_spark.jobs.plan.forecast import Forecast, forecast, interval_for
 from hypothesis import given
 from hypothesis import strategies as st
 

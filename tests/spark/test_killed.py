@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from heliograph_spark.archived import read_archive
+from heliograph_spark.run.archived import read_archive
 from pyspark.sql import SparkSession
 
 from tests.integration.clients import create_partitions, ignore_receipt, read_all, rest

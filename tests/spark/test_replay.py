@@ -16,10 +16,10 @@ from typing import Any
 
 import pulsar
 import pytest
-from heliograph_spark.archived import keep_columns, topic_directory
 from heliograph_spark.jobs.replay import ReplayOptions, replay
-from heliograph_spark.options import full_name
-from heliograph_spark.session import Broker, reason
+from heliograph_spark.plan.options import full_name
+from heliograph_spark.run.archived import keep_columns, topic_directory
+from heliograph_spark.run.session import Broker, reason
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from heliograph_spark.encoding import Encoder
-from heliograph_spark.errors import OptionError, PulsarSourceError
-from heliograph_spark.jobs.pacing import Pacer, shares
-from heliograph_spark.jobs.resending import epoch_of, sequence_of
-from heliograph_spark.moments import parse_moment, write_moment
+from heliograph_spark.jobs.plan.pacing import Pacer, shares
+from heliograph_spark.jobs.replay_task import epoch_of, sequence_of
+from heliograph_spark.plan.errors import OptionError, PulsarSourceError
+from heliograph_spark.plan.timestamps import parse_moment, write_moment
+from heliograph_spark.run.encoding import Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType

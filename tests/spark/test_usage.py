@@ -16,7 +16,7 @@ from typing import Any
 import pulsar
 import pytest
 from heliograph_spark.jobs.usage import UsageOptions, usage
-from heliograph_spark.session import Broker, reason
+from heliograph_spark.run.session import Broker, reason
 from pyspark.sql import SparkSession
 
 from tests.integration.clients import fresh_name, ignore_receipt, rest

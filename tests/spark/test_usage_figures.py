@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from heliograph_spark.jobs.broker_stats import read_stats
-from heliograph_spark.jobs.usage_figures import (
+from heliograph_spark.jobs.plan.broker_stats import read_stats
+from heliograph_spark.jobs.plan.usage_statistics import (
     BiggestKey,
     Counted,
     PartitionUsage,

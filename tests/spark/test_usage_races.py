@@ -6,9 +6,9 @@ import itertools
 from pathlib import Path
 
 import pytest
-from heliograph_spark.errors import JobError
-from heliograph_spark.files import STAGING, Directory
 from heliograph_spark.jobs.publishing import aside, put_in_place
+from heliograph_spark.plan.errors import JobError
+from heliograph_spark.run.files import STAGING, Directory
 from pyspark.sql import SparkSession
 
 from .stepping import Run, make_steps, stop_here

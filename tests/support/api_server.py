@@ -14,7 +14,7 @@ from urllib.error import HTTPError
 from urllib.request import HTTPSHandler, Request, build_opener
 
 import yaml
-from heliograph_broker.resources.crds import DEFINITIONS, GROUP, VERSION
+from heliograph_api.crds.definitions import DEFINITIONS, GROUP, VERSION
 
 _UNKNOWN = re.compile(r'unknown field "([^"]+)"')
 

@@ -7,17 +7,17 @@ import struct
 from pathlib import Path
 
 from crc32c import crc32c
+from heliograph_api.broker_config import BrokerConfig
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.resources.policies import Policies, Retention
+from heliograph_api.values.names import TopicName
 from heliograph_broker.clock import VirtualClock
-from heliograph_broker.config import BrokerConfig
-from heliograph_broker.messaging.broker import Broker
-from heliograph_broker.messaging.consumer import Consumer
-from heliograph_broker.messaging.producer import Producer, Receipt
-from heliograph_broker.messaging.subscription import Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import Policies, Retention
-from heliograph_broker.storage.entry import Entry
+from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.messaging.clients.consumer import Consumer
+from heliograph_broker.messaging.clients.producer import Producer, Receipt
+from heliograph_broker.messaging.delivery.subscription import Subscription
+from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
 
 

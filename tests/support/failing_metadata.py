@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from heliograph_broker.storage.group import Group
-from heliograph_broker.storage.group_commit import GroupCommit
+from heliograph_broker.storage.commit.group import Group
+from heliograph_broker.storage.commit.group_commit import GroupCommit
 
 
 @contextmanager

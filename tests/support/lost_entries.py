@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from heliograph_broker.storage.damage import DamagedEntries
-from heliograph_broker.storage.entry import EntryHeader
+from heliograph_broker.storage.base.damage import DamagedEntries
+from heliograph_broker.storage.base.entry import EntryHeader
 from heliograph_broker.storage.store import LedgerStore
 
 from .core import Core

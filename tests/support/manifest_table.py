@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heliograph_broker.resources.documents import read_yaml, write_yaml
+from heliograph_api.manifests.documents import read_yaml, write_yaml
 
 _KINDS = {"topic": "Topic", "namespace": "Namespace", "tenant": "Tenant", "cluster": "BrokerCluster"}
 _REFERENCES = {"topic": {"namespaceRef": {"name": "payments"}}, "namespace": {"tenantRef": {"name": "shop"}}}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from heliograph_broker.messaging.batches import build_batch, build_frame, is_batch, open_batch
-from heliograph_broker.messaging.producer import Producer
-from heliograph_broker.messaging.subscription import EXCLUSIVE, SHARED, Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import parse_entry
-from heliograph_broker.resources.policies import Policies
-from heliograph_broker.storage.entry import Entry
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.frames import parse_entry
+from heliograph_api.resources.policies import Policies
+from heliograph_broker.messaging.clients.producer import Producer
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, SHARED, Subscription
+from heliograph_broker.messaging.messages.batches import build_batch, build_frame, is_batch, open_batch
+from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.storage.base.entry import Entry
 
 from .core import Client, Core
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from heliograph_broker.messaging.consumer import Consumer
-from heliograph_broker.messaging.errors import BacklogQuotaExceeded, BacklogQuotaHeld
-from heliograph_broker.messaging.producer import Producer
-from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Subscription
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_broker.messaging.base.errors import BacklogQuotaExceeded, BacklogQuotaHeld
+from heliograph_broker.messaging.clients.consumer import Consumer
+from heliograph_broker.messaging.clients.producer import Producer
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Subscription
 
 from .policy_entries import TTL_PROPERTY, encode
 from .policy_modelled_broker import ModelledBroker

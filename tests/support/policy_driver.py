@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from heliograph_broker.messaging.records import TenantRecord
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.base.records import TenantRecord
 
 from .core import Client
 from .policy_client_steps import ClientSteps

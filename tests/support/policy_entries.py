@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from heliograph_broker.messaging import batches
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import parse_entry
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.frames import parse_entry
+from heliograph_broker.messaging.messages import batches
 
 from .policy_oracle_state import Message
 

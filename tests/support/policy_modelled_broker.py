@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heliograph_broker.messaging.consumer import Consumer
-from heliograph_broker.messaging.errors import BrokerError
-from heliograph_broker.messaging.producer import Producer
-from heliograph_broker.messaging.records import NamespaceRecord, TenantRecord
-from heliograph_broker.messaging.subscription import AckId, Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.storage.entry import Entry
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.base.errors import BrokerError
+from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord
+from heliograph_broker.messaging.clients.consumer import Consumer
+from heliograph_broker.messaging.clients.producer import Producer
+from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
+from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.storage.base.entry import Entry
 
 from .core import Client, Core
 from .policy_entries import decode

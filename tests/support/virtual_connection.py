@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
+from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_broker.clock import VirtualClock
-from heliograph_broker.protocol import wire_pb2 as wire
 from heliograph_broker.server.listener import Listener
 from heliograph_broker.server.session import Session
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.integration.wire.client import ConnectionEndedError, Frame, WireError, encode
 

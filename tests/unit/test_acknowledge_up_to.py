@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from heliograph_broker.messaging.errors import BrokerError, PersistenceError
+from heliograph_broker.messaging.base.errors import BrokerError, PersistenceError
 from heliograph_broker.storage.store import LedgerStore
 
 from tests.support.core import Client, Core

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from heliograph_broker.messaging import admission
-from heliograph_broker.messaging.apply import apply_resources
-from heliograph_broker.messaging.errors import (
+from heliograph_api.manifests.manifest_reader import parse
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.resources.policies import AutoTopicCreation, Policies
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.base.errors import (
     BrokerError,
     ConsumerBusy,
     IncompatibleSchema,
@@ -18,13 +20,11 @@ from heliograph_broker.messaging.errors import (
     ProducerBusy,
     TopicNotFound,
 )
-from heliograph_broker.messaging.records import SchemaRecord, TenantRecord
-from heliograph_broker.messaging.schema_registry import SchemaRegistry
-from heliograph_broker.messaging.subscription import EXCLUSIVE, KEY_SHARED, SHARED, AckId
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.resources.manifests import parse
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import AutoTopicCreation, Policies
+from heliograph_broker.messaging.base.records import SchemaRecord, TenantRecord
+from heliograph_broker.messaging.broker import admission
+from heliograph_broker.messaging.broker.apply import apply_resources
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, KEY_SHARED, SHARED, AckId
+from heliograph_broker.messaging.schemas.schema_registry import SchemaRegistry
 
 from tests.support.core import Client, Core, make_frame
 

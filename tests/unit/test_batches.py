@@ -16,7 +16,9 @@ from pathlib import Path
 
 import cramjam
 import pytest
-from heliograph_broker.messaging.batches import (
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.frames import parse_entry
+from heliograph_broker.messaging.messages.batches import (
     BatchError,
     ChunkedPayload,
     CorruptPayload,
@@ -29,8 +31,6 @@ from heliograph_broker.messaging.batches import (
     open_payload,
     single_entry,
 )
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import parse_entry
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from heliograph_broker.storage import chunk
-from heliograph_broker.storage.chunk import KEY, Repacker
-from heliograph_broker.storage.damage import DamagedEntries
-from heliograph_broker.storage.entry import HEADER, Entry
+from heliograph_broker.storage.base.damage import DamagedEntries
+from heliograph_broker.storage.base.entry import HEADER, Entry
+from heliograph_broker.storage.segments import chunk
+from heliograph_broker.storage.segments.chunk import KEY, Repacker
 from heliograph_broker.storage.store import LedgerStore
 
 from .test_damage import ENTRIES, SIZE, fill, open_store, read_around

@@ -7,14 +7,16 @@ from unittest.mock import patch
 
 import msgspec
 import pytest
-from heliograph_broker.messaging import chunks, dispatch_shared, records
-from heliograph_broker.messaging.dispatch_key_shared import KeySharedDispatcher
-from heliograph_broker.messaging.dispatch_shared import SharedDispatcher
-from heliograph_broker.messaging.skipping import skip_range
-from heliograph_broker.messaging.subscription import KEY_SHARED, SHARED, AckId, Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.base import records
+from heliograph_broker.messaging.clients import chunks
+from heliograph_broker.messaging.delivery import dispatch_shared
+from heliograph_broker.messaging.delivery.dispatch_key_shared import KeySharedDispatcher
+from heliograph_broker.messaging.delivery.dispatch_shared import SharedDispatcher
+from heliograph_broker.messaging.delivery.subscription import KEY_SHARED, SHARED, AckId, Subscription
+from heliograph_broker.messaging.log.skipping import skip_range
+from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import typer
-from heliograph_broker import cli_values as values
-from heliograph_broker.cli_policies import NAMESPACE_POLICIES, TOPIC_POLICIES
-from heliograph_broker.cli_policy_flags import Policy
+from heliograph_broker.cli.base import values as values
+from heliograph_broker.cli.policies.policy_flags import Policy
+from heliograph_broker.cli.policies.policy_levels import NAMESPACE_POLICIES, TOPIC_POLICIES
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
 from heliograph_broker.clock import CONFIRM_S
-from heliograph_broker.messaging.subscription import SHARED, AckId, Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_broker.messaging.delivery.subscription import SHARED, AckId, Subscription
+from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
 

@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from heliograph_broker.messaging import compaction_run
-from heliograph_broker.messaging.batches import build_batch, build_frame, open_batch
-from heliograph_broker.messaging.compaction import RETRY_MS
-from heliograph_broker.messaging.consumer import Consumer
-from heliograph_broker.messaging.errors import Conflict
-from heliograph_broker.messaging.names import COMPACTION
-from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, AckId, Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import parse_entry
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import Policies, Retention
-from heliograph_broker.storage.entry import Entry
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.frames import parse_entry
+from heliograph_api.resources.policies import Policies, Retention
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.base.errors import Conflict
+from heliograph_broker.messaging.base.names import COMPACTION
+from heliograph_broker.messaging.clients.consumer import Consumer
+from heliograph_broker.messaging.compaction import compaction_run
+from heliograph_broker.messaging.compaction.compaction import RETRY_MS
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, FAILOVER, AckId, Subscription
+from heliograph_broker.messaging.messages.batches import build_batch, build_frame, open_batch
+from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.storage.base.entry import Entry
 
 from tests.support.core import Client, Core
 

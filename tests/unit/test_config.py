@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from heliograph_broker.config import BrokerConfig
+from heliograph_api.broker_config import BrokerConfig
 
 
 def test_defaults_are_pulsars_where_pulsar_has_them() -> None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from heliograph_broker.clock import VirtualClock
-from heliograph_broker.messaging.containment import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, Containment
+from heliograph_broker.messaging.base.containment import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, Containment
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from heliograph_broker.clock import VirtualClock
-from heliograph_broker.storage import pages
-from heliograph_broker.storage.chunk import KEY
-from heliograph_broker.storage.damage import DamagedEntries
-from heliograph_broker.storage.entry import Entry
-from heliograph_broker.storage.rewrite import Rewriting
-from heliograph_broker.storage.segment import Segment
+from heliograph_broker.storage.base.damage import DamagedEntries
+from heliograph_broker.storage.base.entry import Entry
+from heliograph_broker.storage.segments import pages
+from heliograph_broker.storage.segments.chunk import KEY
+from heliograph_broker.storage.segments.rewrite import Rewriting
+from heliograph_broker.storage.segments.segment import Segment
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
 
 from tests.support.core import Client, Core

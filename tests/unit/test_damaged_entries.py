@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from heliograph_broker.messaging.damaged import MOST_RANGES
-from heliograph_broker.messaging.skipping import skip_entry, skip_range
-from heliograph_broker.messaging.subscription import AckId, Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.policies import Policies, Retention
-from heliograph_broker.storage.damage import DamagedEntries
-from heliograph_broker.storage.entry import Entry, EntryHeader
+from heliograph_api.resources.policies import Policies, Retention
+from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
+from heliograph_broker.messaging.log.damaged import MOST_RANGES
+from heliograph_broker.messaging.log.skipping import skip_entry, skip_range
+from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.storage.base.damage import DamagedEntries
+from heliograph_broker.storage.base.entry import Entry, EntryHeader
 
 from tests.support.core import Client, Core
 

@@ -6,15 +6,15 @@ import errno
 from pathlib import Path
 
 import pytest
-from heliograph_broker.messaging import deduplication
-from heliograph_broker.messaging.deduplication import PURGE_INTERVAL_MS, SNAPSHOT_ENTRIES
-from heliograph_broker.messaging.producer import Producer
-from heliograph_broker.messaging.records import DEDUPLICATION
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import peek_metadata
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import Policies, Retention
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.frames import peek_metadata
+from heliograph_api.resources.policies import Policies, Retention
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.base.records import DEDUPLICATION
+from heliograph_broker.messaging.clients.producer import Producer
+from heliograph_broker.messaging.policies import deduplication
+from heliograph_broker.messaging.policies.deduplication import PURGE_INTERVAL_MS, SNAPSHOT_ENTRIES
+from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core, make_frame
 

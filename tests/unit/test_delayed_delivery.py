@@ -9,14 +9,14 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from heliograph_api.resources.policies import Policies, Retention
+from heliograph_api.values.names import TopicName
 from heliograph_broker.clock import CONFIRM_S
-from heliograph_broker.messaging import delayed_topics
-from heliograph_broker.messaging.due_queue import DueQueue
-from heliograph_broker.messaging.subscription import EXCLUSIVE, KEY_SHARED, SHARED, AckId
-from heliograph_broker.messaging.timed_entries import NEVER_MS, TimedEntries, TimeIndex
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import Policies, Retention
+from heliograph_broker.messaging.base.due_queue import DueQueue
+from heliograph_broker.messaging.base.timed_entries import NEVER_MS, TimedEntries, TimeIndex
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, KEY_SHARED, SHARED, AckId
+from heliograph_broker.messaging.policies import delayed_topics
+from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
 

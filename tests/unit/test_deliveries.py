@@ -7,13 +7,13 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from heliograph_broker.messaging.consumer import Consumer
-from heliograph_broker.messaging.deliveries import Deliveries
-from heliograph_broker.messaging.offsets import run_end
-from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, AckId
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import Policies
+from heliograph_api.resources.policies import Policies
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.base.offsets import run_end
+from heliograph_broker.messaging.clients.consumer import Consumer
+from heliograph_broker.messaging.clients.deliveries import Deliveries
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, AckId
+from heliograph_broker.messaging.topic.topic import Topic
 from pyroaring import BitMap64
 
 from tests.support.core import Client, Core
@@ -153,7 +153,7 @@ def test_a_long_run_of_acknowledged_entries_is_passed_at_once(core: Core) -> Non
     subscription = topic.create_subscription("s")
     publish(core, topic, 2_000)
     subscription.cursor.ack_range(1, 1_998, 1_998, 1_998)
-    with patch("heliograph_broker.messaging.dispatch_single.run_end", side_effect=run_end) as steps:
+    with patch("heliograph_broker.messaging.delivery.dispatch_single.run_end", side_effect=run_end) as steps:
         core.consumer(subscription, EXCLUSIVE, client, permits=10)
     assert [entry.offset for _, entry, _, _ in client.take()] == [0, 1999]
     assert steps.call_count == 1

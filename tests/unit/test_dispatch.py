@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from heliograph_broker.http.stats import blocked
-from heliograph_broker.messaging import dispatch_key_shared
-from heliograph_broker.messaging.consumer import Consumer, KeyRange
-from heliograph_broker.messaging.errors import ConsumerAssignError, ConsumerBusy, PreconditionFailed
-from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, AckId
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import Policies
+from heliograph_api.resources.policies import Policies
+from heliograph_api.values.names import TopicName
+from heliograph_broker.http.stats.stats import blocked
+from heliograph_broker.messaging.base.errors import ConsumerAssignError, ConsumerBusy, PreconditionFailed
+from heliograph_broker.messaging.clients.consumer import Consumer, KeyRange
+from heliograph_broker.messaging.delivery import dispatch_key_shared
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, AckId
+from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
 

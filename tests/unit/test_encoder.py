@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.encoder import NO_REQUEST, Encoder
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.encoder import NO_REQUEST, Encoder
 
 BEFORE_FIRST = (1 << 64) - 1
 

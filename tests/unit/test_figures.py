@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from heliograph_broker.clock import VirtualClock
-from heliograph_broker.messaging.figures import (
+from heliograph_broker.messaging.base.histograms import (
     ENTRY_SIZE,
     ENTRY_SIZE_SUM,
     LATENCY_BOUNDS_S,
@@ -20,7 +20,7 @@ from heliograph_broker.messaging.figures import (
     LatencySummary,
     TopicFigures,
 )
-from heliograph_broker.storage.entry import Entry
+from heliograph_broker.storage.base.entry import Entry
 from hypothesis import given
 from hypothesis import strategies as st
 

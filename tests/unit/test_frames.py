@@ -6,10 +6,10 @@ import struct
 
 import pytest
 from crc32c import crc32c
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.ack_sets import MAX_ACK_SET_WORDS, ack_set_of, remaining_of
-from heliograph_broker.protocol.encoder import encode_command, encode_command_with_entry
-from heliograph_broker.protocol.frames import ChecksumMismatch, EntryError, parse_entry
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.ack_sets import MAX_ACK_SET_WORDS, ack_set_of, remaining_of
+from heliograph_api.protocol.encoder import encode_command, encode_command_with_entry
+from heliograph_api.protocol.frames import ChecksumMismatch, EntryError, parse_entry
 
 from tests.support.core import make_frame
 

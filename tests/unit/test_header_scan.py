@@ -6,10 +6,10 @@ import struct
 from pathlib import Path
 
 from crc32c import crc32c
-from heliograph_broker.messaging.producer import Producer
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.storage.damage import DamagedEntries
-from heliograph_broker.storage.entry import EntryHeader
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_broker.messaging.clients.producer import Producer
+from heliograph_broker.storage.base.damage import DamagedEntries
+from heliograph_broker.storage.base.entry import EntryHeader
 
 from tests.support.core import Core
 

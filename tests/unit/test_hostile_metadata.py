@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from crc32c import crc32c
-from heliograph_broker.messaging.batches import BatchError, build_batch, build_frame, check_count
-from heliograph_broker.messaging.subscription import SHARED
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import EntryError, parse_entry
-from heliograph_broker.resources.policies import Policies
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.frames import EntryError, parse_entry
+from heliograph_api.resources.policies import Policies
+from heliograph_broker.messaging.delivery.subscription import SHARED
+from heliograph_broker.messaging.messages.batches import BatchError, build_batch, build_frame, check_count
 
 from tests.support.core import Client, Core, make_frame
 
@@ -148,7 +148,7 @@ def test_one_that_was_stored_before_counts_as_none_and_stops_nothing(
     metadata.deliver_at_time = due
     frame = build_frame(metadata, frame[parse_entry(frame).payload_offset :])
     with monkeypatch.context() as patch:
-        patch.setattr("heliograph_broker.messaging.topic.ttls_in", lambda *_: [])
+        patch.setattr("heliograph_broker.messaging.topic.topic.ttls_in", lambda *_: [])
         bad.publish(core.producer(bad), 0, 0, 2, metadata, frame)
     core.publish(core.producer(good), deliver_at=due)
     core.commit()

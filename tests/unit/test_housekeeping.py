@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from heliograph_broker.messaging.housekeeping import LOOK_INTERVAL_MS, TOPICS_A_SLICE
-from heliograph_broker.messaging.record_set import FLUSH_MS
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.policies import Policies, Retention
+from heliograph_api.resources.policies import Policies, Retention
+from heliograph_broker.messaging.log.record_set import FLUSH_MS
+from heliograph_broker.messaging.topic.housekeeping import LOOK_INTERVAL_MS, TOPICS_A_SLICE
+from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Core
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from heliograph_broker.messaging import inactivity
-from heliograph_broker.messaging.apply import apply_resources
-from heliograph_broker.messaging.broker import Broker
-from heliograph_broker.messaging.directory import AnyTopic
-from heliograph_broker.messaging.errors import Conflict
-from heliograph_broker.messaging.subscription import EXCLUSIVE, SHARED
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.manifests import parse
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import InactiveTopic, Policies, Retention
+from heliograph_api.manifests.manifest_reader import parse
+from heliograph_api.resources.policies import InactiveTopic, Policies, Retention
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.base.errors import Conflict
+from heliograph_broker.messaging.broker import inactivity
+from heliograph_broker.messaging.broker.apply import apply_resources
+from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, SHARED
+from heliograph_broker.messaging.topic.directory import AnyTopic
+from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from heliograph_api.resources.policies import Policies, Retention
 from heliograph_broker.clock import VirtualClock
-from heliograph_broker.messaging import invariants, records
-from heliograph_broker.messaging.invariants import INVARIANTS
-from heliograph_broker.messaging.stored_topic import StoredTopic
-from heliograph_broker.messaging.subscription import SHARED, AckId, Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.policies import Policies, Retention
+from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic
+from heliograph_broker.messaging.base import records
+from heliograph_broker.messaging.delivery.subscription import SHARED, AckId, Subscription
+from heliograph_broker.messaging.log import invariants
+from heliograph_broker.messaging.log.invariants import INVARIANTS
+from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
 

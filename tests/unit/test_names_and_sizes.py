@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from heliograph_broker.messaging.admission import check_producer
-from heliograph_broker.messaging.errors import PreconditionFailed
-from heliograph_broker.messaging.names import (
+from heliograph_api.values.names import MAX_SUBSCRIPTION_NAME_BYTES, MAX_TOPIC_NAME_BYTES, PERSISTENT, TopicName
+from heliograph_broker.messaging.base.errors import PreconditionFailed
+from heliograph_broker.messaging.base.names import (
     MAX_NAMESPACE_NAME_BYTES,
     MAX_PRODUCER_NAME_BYTES,
     MAX_PROPERTIES_BYTES,
 )
-from heliograph_broker.messaging.records import NamespaceRecord, SchemaRecord, TenantRecord, cursor_key
-from heliograph_broker.messaging.topic_properties import set_topic_properties
-from heliograph_broker.resources.names import (
-    MAX_SUBSCRIPTION_NAME_BYTES,
-    MAX_TOPIC_NAME_BYTES,
-    PERSISTENT,
-    TopicName,
-)
-from heliograph_broker.storage.group import MAX_KEY_BYTES
+from heliograph_broker.messaging.base.records import NamespaceRecord, SchemaRecord, TenantRecord, cursor_key
+from heliograph_broker.messaging.broker.admission import check_producer
+from heliograph_broker.messaging.broker.topic_properties import set_topic_properties
+from heliograph_broker.storage.commit.group import MAX_KEY_BYTES
 
 from tests.support.core import Client, Core
 
@@ -86,7 +81,7 @@ def test_schemas_that_are_too_large_together_are_refused_and_not_kept(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core.broker.schemas.add("t", SchemaRecord("s", 1, b"1" * 500), "ALWAYS_COMPATIBLE")
-    monkeypatch.setattr("heliograph_broker.storage.group.MAX_VALUE_BYTES", 1000)
+    monkeypatch.setattr("heliograph_broker.storage.commit.group.MAX_VALUE_BYTES", 1000)
     with pytest.raises(PreconditionFailed, match="valid: at most 1000"):
         core.broker.schemas.add("t", SchemaRecord("s", 1, b"2" * 800), "ALWAYS_COMPATIBLE")
     assert len(core.broker.schemas.versions("t")) == 1

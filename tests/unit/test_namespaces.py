@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from heliograph_broker.messaging.records import NamespaceRecord, SchemaRecord
+from heliograph_broker.messaging.base.records import NamespaceRecord, SchemaRecord
 
 from tests.support.core import Core
 

@@ -9,17 +9,24 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from heliograph_broker.messaging.batches import build_frame
-from heliograph_broker.messaging.containment import FIRST_PAUSE_MS
-from heliograph_broker.messaging.damaged import DamagedList
-from heliograph_broker.messaging.errors import BrokerError, PersistenceError
-from heliograph_broker.messaging.expiry import RETRY_MS
-from heliograph_broker.messaging.message_ttl import TTL_PROPERTY
-from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Done, Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.policies import Policies
-from heliograph_broker.storage.damage import DamagedEntries
-from heliograph_broker.storage.entry import Entry, EntryHeader
+from heliograph_api.resources.policies import Policies
+from heliograph_broker.messaging.base.containment import FIRST_PAUSE_MS
+from heliograph_broker.messaging.base.errors import BrokerError, PersistenceError
+from heliograph_broker.messaging.delivery.subscription import (
+    EXCLUSIVE,
+    FAILOVER,
+    KEY_SHARED,
+    SHARED,
+    Done,
+    Subscription,
+)
+from heliograph_broker.messaging.log.damaged import DamagedList
+from heliograph_broker.messaging.messages.batches import build_frame
+from heliograph_broker.messaging.messages.message_ttl import TTL_PROPERTY
+from heliograph_broker.messaging.policies.expiry import RETRY_MS
+from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.storage.base.damage import DamagedEntries
+from heliograph_broker.storage.base.entry import Entry, EntryHeader
 from heliograph_broker.storage.store import LedgerStore
 
 from tests.support.core import Client, Core, make_frame

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from heliograph_broker.messaging.producer import Producer
-from heliograph_broker.messaging.subscription import EXCLUSIVE, AckId
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import BacklogQuota, Policies
+from heliograph_api.resources.policies import BacklogQuota, Policies
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.clients.producer import Producer
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, AckId
+from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
 from tests.support.policy_cases import (

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from heliograph_broker.messaging.producer import Producer, Receipt
-from heliograph_broker.messaging.subscription import EXCLUSIVE, SHARED, AckId
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import parse_entry
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import Policies
-from heliograph_broker.storage.entry import Entry
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.frames import parse_entry
+from heliograph_api.resources.policies import Policies
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.clients.producer import Producer, Receipt
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, SHARED, AckId
+from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.storage.base.entry import Entry
 
 from tests.support.core import Client, Core
 from tests.support.policy_cases import (

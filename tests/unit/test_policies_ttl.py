@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from heliograph_broker.messaging.subscription import EXCLUSIVE, SHARED, AckId
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import Policies, Retention
+from heliograph_api.resources.policies import Policies, Retention
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, SHARED, AckId
 
 from tests.support.core import Client, Core
 from tests.support.policy_cases import (

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from heliograph_broker.messaging.apply import apply_resources
-from heliograph_broker.messaging.broker import CONFIGURED_AT_ONCE
-from heliograph_broker.messaging.errors import PreconditionFailed
-from heliograph_broker.messaging.records import NamespaceRecord, TenantRecord
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.manifests import parse
-from heliograph_broker.resources.policies import BacklogQuota, Policies, Rate, resolve
+from heliograph_api.manifests.manifest_reader import parse
+from heliograph_api.resources.policies import BacklogQuota, Policies, Rate, resolve
+from heliograph_broker.messaging.base.errors import PreconditionFailed
+from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord
+from heliograph_broker.messaging.broker.apply import apply_resources
+from heliograph_broker.messaging.broker.broker import CONFIGURED_AT_ONCE
+from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Core
 

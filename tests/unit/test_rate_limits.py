@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
+from heliograph_api.resources.policies import Policies, Rate, SubscribeRate
+from heliograph_api.values.names import TopicName
 from heliograph_broker.clock import VirtualClock
-from heliograph_broker.messaging.errors import NotAllowed
-from heliograph_broker.messaging.rate_limits import RateLimit, SubscribeLimit, Window
-from heliograph_broker.messaging.subscription import EXCLUSIVE, KEY_SHARED, SHARED
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import Policies, Rate, SubscribeRate
+from heliograph_broker.messaging.base.errors import NotAllowed
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, KEY_SHARED, SHARED
+from heliograph_broker.messaging.policies.rate_limits import RateLimit, SubscribeLimit, Window
 
 from tests.support.core import Client, Core
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from heliograph_broker.messaging.containment import FIRST_PAUSE_MS
-from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.storage.damage import DamagedEntries
-from heliograph_broker.storage.entry import Entry, EntryHeader
+from heliograph_broker.messaging.base.containment import FIRST_PAUSE_MS
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Subscription
+from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.storage.base.damage import DamagedEntries
+from heliograph_broker.storage.base.entry import Entry, EntryHeader
 
 from tests.support.core import Client, Core
 

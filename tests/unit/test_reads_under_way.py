@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from heliograph_broker.messaging.errors import BrokerError
-from heliograph_broker.messaging.housekeeping import LOOK_INTERVAL_MS
-from heliograph_broker.messaging.subscription import AckId, Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.policies import Policies, Retention
+from heliograph_api.resources.policies import Policies, Retention
+from heliograph_broker.messaging.base.errors import BrokerError
+from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
+from heliograph_broker.messaging.topic.housekeeping import LOOK_INTERVAL_MS
+from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
 

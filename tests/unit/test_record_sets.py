@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from heliograph_broker.messaging import records
-from heliograph_broker.messaging.containment import FIRST_PAUSE_MS
-from heliograph_broker.messaging.errors import PreconditionFailed
-from heliograph_broker.messaging.housekeeping import LOOK_INTERVAL_MS
-from heliograph_broker.messaging.record_set import FLUSH_MS, RecordSet
-from heliograph_broker.messaging.records import NamespaceRecord, TenantRecord
-from heliograph_broker.messaging.subscription import SHARED, AckId, Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.policies import Policies, Retention
+from heliograph_api.resources.policies import Policies, Retention
+from heliograph_broker.messaging.base import records
+from heliograph_broker.messaging.base.containment import FIRST_PAUSE_MS
+from heliograph_broker.messaging.base.errors import PreconditionFailed
+from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord
+from heliograph_broker.messaging.delivery.subscription import SHARED, AckId, Subscription
+from heliograph_broker.messaging.log.record_set import FLUSH_MS, RecordSet
+from heliograph_broker.messaging.topic.housekeeping import LOOK_INTERVAL_MS
+from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
 from tests.support.failing_metadata import failing_metadata
@@ -253,7 +253,7 @@ def test_a_record_that_cannot_be_encoded_is_tried_again_and_delays_nobody_for_lo
 def test_a_record_that_is_too_large_is_refused_before_anything_changes(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heliograph_broker.storage.group.MAX_VALUE_BYTES", 1000)
+    monkeypatch.setattr("heliograph_broker.storage.commit.group.MAX_VALUE_BYTES", 1000)
     with pytest.raises(PreconditionFailed, match="valid: at most 1000"):
         core.broker.set_namespace_properties("public/default", {"a": "x" * 2000})
     assert core.broker.namespaces["public/default"].properties == {}

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from heliograph_broker.messaging.batches import build_batch, build_frame
-from heliograph_broker.messaging.key_hash import sticky_hash
-from heliograph_broker.messaging.subscription import EXCLUSIVE, SHARED, Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import parse_entry
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
-from heliograph_broker.storage.entry import Entry
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.frames import parse_entry
+from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, SHARED, Subscription
+from heliograph_broker.messaging.messages.batches import build_batch, build_frame
+from heliograph_broker.messaging.messages.key_hash import sticky_hash
+from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.storage.base.entry import Entry
 
 from tests.support.core import Client, Core, make_frame
 

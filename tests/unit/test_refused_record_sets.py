@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from heliograph_broker.messaging.containment import FIRST_PAUSE_MS
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_broker.messaging.base.containment import FIRST_PAUSE_MS
+from heliograph_broker.messaging.topic.topic import Topic
 from structlog.testing import capture_logs
 
 from tests.integration.wire.client import Type

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from heliograph_broker.messaging.errors import BrokerError
-from heliograph_broker.messaging.retention import kept_by_ledgers
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import BacklogQuota, InactiveTopic, Policies, Retention
+from heliograph_api.resources.policies import BacklogQuota, InactiveTopic, Policies, Retention
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.base.errors import BrokerError
+from heliograph_broker.messaging.log.retention import kept_by_ledgers
+from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
 from tests.support.policy_cases import (

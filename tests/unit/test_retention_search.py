@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from heliograph_broker.messaging.retention import first_received_after
+from heliograph_broker.messaging.log.retention import first_received_after
 
 from tests.support.core import Core
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from heliograph_broker.clock import VirtualClock
-from heliograph_broker.storage.entry import Entry
+from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
 
 from .test_checksums import flip

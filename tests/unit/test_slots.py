@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from heliograph_broker.messaging.backlog_quota import QuotaState
-from heliograph_broker.messaging.compacted_view import CompactedView
-from heliograph_broker.messaging.compaction import TopicCompaction
-from heliograph_broker.messaging.consumer import Consumer
-from heliograph_broker.messaging.dispatch_key_shared import KeySharedDispatcher
-from heliograph_broker.messaging.dispatch_shared import SharedDispatcher
-from heliograph_broker.messaging.dispatch_single import SingleActiveDispatcher
-from heliograph_broker.messaging.expiry import Expiry
-from heliograph_broker.messaging.non_persistent import NonPersistentSubscription, NonPersistentTopic
-from heliograph_broker.messaging.producer import Producer
-from heliograph_broker.messaging.subscription import Subscription
-from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.messaging.clients.consumer import Consumer
+from heliograph_broker.messaging.clients.producer import Producer
+from heliograph_broker.messaging.compaction.compaction import TopicCompaction
+from heliograph_broker.messaging.delivery.compacted_view import CompactedView
+from heliograph_broker.messaging.delivery.dispatch_key_shared import KeySharedDispatcher
+from heliograph_broker.messaging.delivery.dispatch_shared import SharedDispatcher
+from heliograph_broker.messaging.delivery.dispatch_single import SingleActiveDispatcher
+from heliograph_broker.messaging.delivery.subscription import Subscription
+from heliograph_broker.messaging.policies.backlog_quota import QuotaState
+from heliograph_broker.messaging.policies.expiry import Expiry
+from heliograph_broker.messaging.topic.non_persistent import NonPersistentSubscription, NonPersistentTopic
+from heliograph_broker.messaging.topic.topic import Topic
 
 MANY = [
     CompactedView,

@@ -9,11 +9,11 @@ from typing import Any
 
 import pulsar
 import pytest
-from heliograph_spark.connection import ask_admin
-from heliograph_spark.errors import OptionError
-from heliograph_spark.options import Connection, auth_token, full_name, read_options, write_options
-from heliograph_spark.positions import BEGINNING, Position, parse_offsets, parse_times, read_offsets, write_offsets
-from heliograph_spark.ranges import Ledger, Range, cut, within_bytes
+from heliograph_spark.plan.connection import ask_admin
+from heliograph_spark.plan.errors import OptionError
+from heliograph_spark.plan.options import Connection, auth_token, full_name, read_options, write_options
+from heliograph_spark.plan.positions import BEGINNING, Position, parse_offsets, parse_times, read_offsets, write_offsets
+from heliograph_spark.plan.ranges import Ledger, Range, cut, within_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from heliograph_broker.config import BrokerConfig
+from heliograph_api.broker_config import BrokerConfig
 from heliograph_broker.standalone import Standalone
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from heliograph_broker.messaging.errors import BrokerError
-from heliograph_broker.messaging.subscription import EXCLUSIVE, SHARED, AckId, Subscription
-from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.messaging.base.errors import BrokerError
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, SHARED, AckId, Subscription
+from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from heliograph_broker.clock import SystemClock, VirtualClock
-from heliograph_broker.storage.data_dir import DataDir
-from heliograph_broker.storage.entry import Entry, EntryHeader
-from heliograph_broker.storage.scheduler import Job
-from heliograph_broker.storage.segment import Segment
+from heliograph_broker.storage.base.data_dir import DataDir
+from heliograph_broker.storage.base.entry import Entry, EntryHeader
+from heliograph_broker.storage.base.scheduler import Job
+from heliograph_broker.storage.segments.segment import Segment
 from heliograph_broker.storage.store import (
     DataDirError,
     InlineScheduler,
@@ -387,7 +387,7 @@ def test_receipted_entries_survive_kill(tmp_path: Path) -> None:
         [sys.executable, "-c", program, str(tmp_path / "d"), str(root)],
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(root / "broker")},
+        env=os.environ | {"PYTHONPATH": f"{root / 'api'}:{root / 'broker'}"},
         check=False,
     )
     assert done.returncode == -9, done.stderr

@@ -13,8 +13,8 @@ from pathlib import Path
 import lmdb
 import msgspec
 import pytest
-from heliograph_broker.storage.backup import Backup, BackupError
-from heliograph_broker.storage.restore import check, restore
+from heliograph_broker.storage.copies.backup import Backup, BackupError
+from heliograph_broker.storage.copies.restore import check, restore
 from heliograph_broker.storage.store import LedgerStore, LoopScheduler
 
 from .test_store_space import Load, maintain, open_store

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import lmdb
 import pytest
-from heliograph_broker.cli import main
+from heliograph_broker.cli.main import main
 from heliograph_broker.clock import VirtualClock
-from heliograph_broker.messaging.subscription import EXCLUSIVE
-from heliograph_broker.storage.data_dir import DataDirError
-from heliograph_broker.storage.entry import Entry
-from heliograph_broker.storage.inspection import unused
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE
+from heliograph_broker.storage.base.data_dir import DataDirError
+from heliograph_broker.storage.base.entry import Entry
+from heliograph_broker.storage.copies.inspection import unused
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
 
 from tests.support.core import Client, Core

@@ -12,12 +12,12 @@ from pathlib import Path
 import lmdb
 import pytest
 from aiohttp import ClientSession
-from heliograph_broker.cli_standalone import _serve
-from heliograph_broker.cli_support import CliError
-from heliograph_broker.config import BrokerConfig
-from heliograph_broker.messaging.records import TenantRecord
+from heliograph_api.broker_config import BrokerConfig
+from heliograph_broker.cli.base.shared_options import CliError
+from heliograph_broker.cli.commands.standalone import _serve
+from heliograph_broker.messaging.base.records import TenantRecord
 from heliograph_broker.standalone import Standalone
-from heliograph_broker.storage.failure import StorageFull, StoreFailed
+from heliograph_broker.storage.base.failure import StorageFull, StoreFailed
 
 from tests.support.failing_metadata import failing_metadata
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import lmdb
 import pytest
 from heliograph_broker.clock import VirtualClock
-from heliograph_broker.storage.disk import RealDisk
-from heliograph_broker.storage.entry import Entry
-from heliograph_broker.storage.failure import StoreFailed, breaks_store, lacks_space
-from heliograph_broker.storage.group import Durable
-from heliograph_broker.storage.segment import Segment
+from heliograph_broker.storage.base.disk import RealDisk
+from heliograph_broker.storage.base.entry import Entry
+from heliograph_broker.storage.base.failure import StoreFailed, breaks_store, lacks_space
+from heliograph_broker.storage.commit.group import Durable
+from heliograph_broker.storage.segments.segment import Segment
 from heliograph_broker.storage.store import MAX_EPOCH, InlineScheduler, LedgerStore, StorageFull
 
 from tests.support.failing_metadata import failing_metadata

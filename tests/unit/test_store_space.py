@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from heliograph_broker.clock import SystemClock, VirtualClock
-from heliograph_broker.storage.data_dir import DataDir
-from heliograph_broker.storage.entry import Entry
-from heliograph_broker.storage.rewrite import Rewriting
-from heliograph_broker.storage.scheduler import Scheduler
+from heliograph_broker.storage.base.data_dir import DataDir
+from heliograph_broker.storage.base.entry import Entry
+from heliograph_broker.storage.base.scheduler import Scheduler
+from heliograph_broker.storage.segments.rewrite import Rewriting
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore, LoopScheduler, StorageFull
 
 MIB = 1 << 20
@@ -475,7 +475,7 @@ def test_whenever_the_process_dies_the_old_or_the_new_is_there(path: Path) -> No
         [sys.executable, "-c", program, str(path), str(root)],
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(root / "broker")},
+        env=os.environ | {"PYTHONPATH": f"{root / 'api'}:{root / 'broker'}"},
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph_broker.messaging.timed_entries import TimedEntries
+from heliograph_broker.messaging.base.timed_entries import TimedEntries
 from pyroaring import BitMap64
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.storage.entry import Entry
+from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.storage.base.entry import Entry
+from heliograph_broker.storage.base.tombstones import Tombstone
 from heliograph_broker.storage.store import LedgerStore
-from heliograph_broker.storage.tombstones import Tombstone
 
 from tests.support.core import Core
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from unittest.mock import patch
 
 import pytest
-from heliograph_broker.messaging import topic_list
-from heliograph_broker.messaging.topic_list import TopicListWatcher, TopicPattern, topics_hash
-from heliograph_broker.resources.names import TopicName
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.broker import topic_list
+from heliograph_broker.messaging.broker.topic_list import TopicListWatcher, TopicPattern, topics_hash
 
 from tests.support.core import Core
 

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from heliograph_broker.messaging import inactivity
-from heliograph_broker.messaging.backlog_quota import QuotaState
-from heliograph_broker.messaging.containment import FIRST_PAUSE_MS
-from heliograph_broker.messaging.record_set import RecordWriter
-from heliograph_broker.messaging.subscription import SHARED, Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_broker.messaging.base.containment import FIRST_PAUSE_MS
+from heliograph_broker.messaging.broker import inactivity
+from heliograph_broker.messaging.delivery.subscription import SHARED, Subscription
+from heliograph_broker.messaging.log.record_set import RecordWriter
+from heliograph_broker.messaging.policies.backlog_quota import QuotaState
+from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
 
@@ -111,7 +111,7 @@ def test_acks_go_on_while_expiry_and_dispatch_are_suspended(core: Core, monkeypa
     assert {names[:2] for names in _suspended(core)} == {(str(bad.topic.name), "s")}
     topic = bad.topic
     done: list[object] = []
-    from heliograph_broker.messaging.subscription import AckId
+    from heliograph_broker.messaging.delivery.subscription import AckId
 
     bad.acknowledge(consumer, [AckId(*topic.position(0)), AckId(*topic.position(1))], done.append)
     core.commit()

@@ -9,12 +9,12 @@ from pathlib import Path
 import lmdb
 import msgspec
 import pytest
-from heliograph_broker.messaging import records
-from heliograph_broker.messaging.records import TenantRecord
-from heliograph_broker.messaging.subscription import SHARED
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import Policies, Retention
-from heliograph_broker.storage import record_sum
+from heliograph_api.resources.policies import Policies, Retention
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.base import records
+from heliograph_broker.messaging.base.records import TenantRecord
+from heliograph_broker.messaging.delivery.subscription import SHARED
+from heliograph_broker.storage.base import record_sum
 from structlog.testing import capture_logs
 
 from tests.support.core import Client, Core

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
 
 TEXT = {FieldDescriptor.TYPE_STRING: "text-\u00fc", FieldDescriptor.TYPE_BYTES: b"\x00\xff"}
 

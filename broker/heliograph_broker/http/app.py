@@ -6,44 +6,31 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from aiohttp import web
+from heliograph_api.broker_config import BrokerConfig
 
-from heliograph_broker.config import BrokerConfig
-from heliograph_broker.messaging.broker import Broker
+from heliograph_broker.http.base.context import BROKER, CONFIG, ENDPOINTS, RATES, Endpoints
+from heliograph_broker.http.base.errors import errors_as_json
+from heliograph_broker.http.base.rates import RateSampler
+from heliograph_broker.http.metrics.loop_lag import LoopLag
+from heliograph_broker.messaging.broker.broker import Broker
 
-from . import (
-    absent,
+from .base import not_supported as absent
+from .base import openapi
+from .brokers import admin_brokers, admin_clusters, apply, backup, health
+from .metrics import metrics, trouble
+from .namespaces import admin_namespace_operations, admin_namespaces, admin_tenants, namespace_settings
+from .policies import policy_routes, quota_routes, subscription_rates, unsupported_policies
+from .stats import admin_stats, broker_stats, internal_info
+from .stats import broker_status as status
+from .topics import (
     admin_backlog,
-    admin_brokers,
-    admin_clusters,
     admin_messages,
-    admin_namespace_operations,
-    admin_namespaces,
-    admin_stats,
     admin_subscriptions,
-    admin_tenants,
     admin_topic_operations,
     admin_topics,
-    apply,
-    backup,
-    broker_stats,
-    health,
-    internal_info,
     lookup,
-    metrics,
-    namespace_settings,
-    openapi,
-    policy_routes,
-    quota_routes,
     schemas,
-    status,
-    subscription_rates,
-    trouble,
-    unsupported_policies,
 )
-from .context import BROKER, CONFIG, ENDPOINTS, RATES, Endpoints
-from .errors import errors_as_json
-from .loop_lag import LoopLag
-from .rates import RateSampler
 
 __all__ = ["Endpoints", "create_app"]
 

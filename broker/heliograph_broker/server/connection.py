@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 from google.protobuf.message import DecodeError
-
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.encoder import Encoder, encode_command
-from heliograph_broker.protocol.frames import FRAME_OVERHEAD, FrameError
-from heliograph_broker.protocol.receive_buffer import ReceiveBuffer, SharedBuffer
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.encoder import Encoder, encode_command
+from heliograph_api.protocol.frames import FRAME_OVERHEAD, FrameError
+from heliograph_api.protocol.receive_buffer import ReceiveBuffer, SharedBuffer
 
 if TYPE_CHECKING:
-    from heliograph_broker.messaging.broker import Broker
+    from heliograph_broker.messaging.broker.broker import Broker
 
 log = structlog.get_logger(__name__)
 

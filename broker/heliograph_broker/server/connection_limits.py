@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from heliograph_broker.config import BrokerConfig
-from heliograph_broker.messaging.figures import ConnectionFigures
+from heliograph_api.broker_config import BrokerConfig
+
+from heliograph_broker.messaging.base.histograms import ConnectionFigures
 
 from .descriptors import descriptor_limit, reserve_of
 

@@ -6,11 +6,11 @@ import asyncio
 import sys
 
 import structlog
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.encoder import NO_REQUEST, Encoder
+from heliograph_api.protocol.receive_buffer import SharedBuffer
 
-from heliograph_broker.messaging.broker import Broker
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.encoder import NO_REQUEST, Encoder
-from heliograph_broker.protocol.receive_buffer import SharedBuffer
+from heliograph_broker.messaging.broker.broker import Broker
 
 from .acceptor import Acceptor
 from .commands import producer_commands

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import structlog
+from heliograph_api.protocol import wire_pb2 as wire
 
-from heliograph_broker.messaging.consumer import Consumer
-from heliograph_broker.messaging.errors import BrokerError, NotAllowed
-from heliograph_broker.messaging.producer import SHARED, Producer, Receipt
-from heliograph_broker.messaging.subscription import Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.messaging.topic_list import TopicListWatcher
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.storage.entry import Entry
+from heliograph_broker.messaging.base.errors import BrokerError, NotAllowed
+from heliograph_broker.messaging.broker.topic_list import TopicListWatcher
+from heliograph_broker.messaging.clients.consumer import Consumer
+from heliograph_broker.messaging.clients.producer import SHARED, Producer, Receipt
+from heliograph_broker.messaging.delivery.subscription import Subscription
+from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.storage.base.entry import Entry
 
 from .connection import Connection, ConnectionHost
 

@@ -12,22 +12,23 @@ import lmdb
 import structlog
 
 from heliograph_broker.clock import Clock
+from heliograph_broker.storage.base.damage import DamagedEntries, LostRange
+from heliograph_broker.storage.base.data_dir import WAY_ON, DataDir, DataDirError
+from heliograph_broker.storage.base.disk import Disk, RealDisk
+from heliograph_broker.storage.base.entry import Entry, EntryHeader
+from heliograph_broker.storage.base.failure import StorageFull, StoreFailed, lacks_space
+from heliograph_broker.storage.base.identity import Identity, format_text, of_metadata, stamp
+from heliograph_broker.storage.base.record_sum import content_of, number_in
+from heliograph_broker.storage.base.scheduler import InlineScheduler, LoopScheduler, Scheduler
+from heliograph_broker.storage.base.tombstones import DyingLedgers, Tombstone
+from heliograph_broker.storage.commit.group_commit import GroupCommit, open_metadata
+from heliograph_broker.storage.copies.backup import METADATA_NAME, SEGMENTS_PREFIX, Backup, BackupError, Source
+from heliograph_broker.storage.segments.scrub import Scrub
+from heliograph_broker.storage.segments.segment import DAMAGE, Segment
+from heliograph_broker.storage.segments.segment_set import SegmentSet
 
-from . import quarantine, segment_records
-from .backup import METADATA_NAME, SEGMENTS_PREFIX, Backup, BackupError, Source
-from .damage import DamagedEntries, LostRange
-from .data_dir import WAY_ON, DataDir, DataDirError
-from .disk import Disk, RealDisk
-from .entry import Entry, EntryHeader
-from .failure import StorageFull, StoreFailed, lacks_space
-from .group_commit import GroupCommit, open_metadata
-from .identity import Identity, format_text, of_metadata, stamp
-from .record_sum import content_of, number_in
-from .scheduler import InlineScheduler, LoopScheduler, Scheduler
-from .scrub import Scrub
-from .segment import DAMAGE, Segment
-from .segment_set import SegmentSet
-from .tombstones import DyingLedgers, Tombstone
+from .base import quarantine
+from .segments import segment_records
 
 __all__ = ["DataDirError", "InlineScheduler", "LedgerStore", "LoopScheduler", "StorageFull", "StoreFailed"]
 

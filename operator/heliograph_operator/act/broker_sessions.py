@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import structlog
-from heliograph_broker.admin_client import AdminClient, AdminRefused, AdminUnreachable
-from heliograph_broker.resources.broker_state import BrokerState
-from heliograph_broker.resources.names import NamespaceName, TopicName
+from heliograph_api.admin.admin_client import AdminClient, AdminRefused, AdminUnreachable
+from heliograph_api.resources.broker_state import BrokerState
+from heliograph_api.values.names import NamespaceName, TopicName
 
 from heliograph_operator import operator_metrics
 from heliograph_operator.decide.resource_stats import Figures, figures_of, totals_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from heliograph_broker.resources.explain import explain
-from heliograph_broker.resources.model import KINDS, Namespace, Tenant, Topic
+from heliograph_api.manifests.explain import explain
+from heliograph_api.resources.model import KINDS, Namespace, Tenant, Topic
 from pydantic import ValidationError
 
 from heliograph_operator.decide.targets import Target

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from heliograph_broker.resources.model import Namespace, Tenant, Topic
+from heliograph_api.resources.model import Namespace, Tenant, Topic
 
 from heliograph_operator.decide.archive_runs import Run
 from heliograph_operator.decide.resource_stats import Figures

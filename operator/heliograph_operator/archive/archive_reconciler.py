@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 import structlog
-from heliograph_broker.resources.archive_spec import SUBSCRIPTION, ArchiveSpec
-from heliograph_broker.resources.model import Topic
+from heliograph_api.resources.archive_spec import SUBSCRIPTION, ArchiveSpec
+from heliograph_api.resources.model import Topic
 
 from heliograph_operator.act.controller import Context
 from heliograph_operator.act.object_apply import ObjectRefused, apply_all, refusal_reason

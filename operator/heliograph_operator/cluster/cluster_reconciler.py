@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from heliograph_broker.admin_client import AdminRefused, AdminUnreachable
-from heliograph_broker.resources.explain import explain
-from heliograph_broker.resources.model import BrokerCluster
+from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
+from heliograph_api.manifests.explain import explain
+from heliograph_api.resources.model import BrokerCluster
 from pydantic import ValidationError
 
 from heliograph_operator import operator_metrics

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-from heliograph_broker.resources.sizes import format_size
+from heliograph_api.values.sizes import format_size
 
 from heliograph_operator.act.controller import Context
 from heliograph_operator.decide.cluster_objects import STATEFUL_SET, VOLUME_CLAIM

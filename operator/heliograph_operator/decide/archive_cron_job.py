@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from heliograph_broker.resources.archive_spec import MOUNT, SUBSCRIPTION, ArchiveSpec
+from heliograph_api.resources.archive_spec import MOUNT, SUBSCRIPTION, ArchiveSpec
 
 from heliograph_operator.objects.kinds import API_VERSION, GROUP, Body, Kind
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
-from heliograph_broker.resources.broker_state import BrokerState
-from heliograph_broker.resources.durations import format_duration
-from heliograph_broker.resources.model import Namespace, Tenant, Topic
-from heliograph_broker.resources.policies import Policies
-from heliograph_broker.resources.sizes import format_size
+from heliograph_api.resources.broker_state import BrokerState
+from heliograph_api.resources.model import Namespace, Tenant, Topic
+from heliograph_api.resources.policies import Policies
+from heliograph_api.values.durations import format_duration
+from heliograph_api.values.sizes import format_size
 
 _NOT_SET: Final = "not set"
 _MISSING: Final = "missing"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from heliograph_broker.resources.model import BrokerCluster
+from heliograph_api.resources.model import BrokerCluster
 
 from heliograph_operator.objects.kinds import GROUP, Body, Kind
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from heliograph_broker.resources.archive_spec import SUBSCRIPTION
-from heliograph_broker.resources.broker_state import BrokerState, TopicState
-from heliograph_broker.resources.quantities import format_duration, format_size
+from heliograph_api.resources.archive_spec import SUBSCRIPTION
+from heliograph_api.resources.broker_state import BrokerState, TopicState
+from heliograph_api.values.quantities import format_duration, format_size
 
 from heliograph_operator.objects.conditions import QUOTA_EXCEEDED, Reason, Verdict, timestamp
 

@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from heliograph_broker.resources.model import BrokerCluster
-from heliograph_broker.resources.settings import OPERATORS
-from heliograph_broker.resources.sizes import format_size
+from heliograph_api.resources.model import BrokerCluster
+from heliograph_api.resources.settings import OPERATORS
+from heliograph_api.values.sizes import format_size
 
 from heliograph_operator.objects.kinds import API_VERSION, GROUP, Body
 

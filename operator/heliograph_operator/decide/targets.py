@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heliograph_broker.resources.names import InvalidName, TopicName, check_part
+from heliograph_api.values.names import InvalidName, TopicName, check_part
 
 from heliograph_operator.objects.conditions import Reason
 from heliograph_operator.objects.kinds import Body, Key, is_deleted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import structlog
-from heliograph_broker.admin_client import AdminRefused, AdminUnreachable
+from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
 
 from heliograph_operator.act.broker_sessions import Broker, Brokers
 from heliograph_operator.act.controller import Context, Outcome

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import structlog
-from heliograph_broker.admin_client import AdminRefused, AdminUnreachable
-from heliograph_broker.resources.broker_state import BrokerState
-from heliograph_broker.resources.model import Topic
+from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
+from heliograph_api.resources.broker_state import BrokerState
+from heliograph_api.resources.model import Topic
 
 from heliograph_operator import operator_metrics
 from heliograph_operator.act.broker_sessions import Broker, Brokers, Listing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import structlog
-from heliograph_broker.admin_client import AdminError
+from heliograph_api.admin.admin_client import AdminError
 
 from heliograph_operator.act.broker_sessions import Brokers
 from heliograph_operator.act.controller import Context

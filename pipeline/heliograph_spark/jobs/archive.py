@@ -23,17 +23,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
-from heliograph_spark.archived import DATE, keep_columns, topic_directory
-from heliograph_spark.checkpoints import committed_offsets, offsets_of, query_id
-from heliograph_spark.connection import check_admin, connected
-from heliograph_spark.errors import JobError, PulsarSourceError
-from heliograph_spark.files import STAGING, Directory, stage
-from heliograph_spark.holding import Hold, backlog
-from heliograph_spark.options import ReadOptions, read_options
-from heliograph_spark.positions import BEGINNING
-from heliograph_spark.ranges import Range, stored_bytes
-from heliograph_spark.session import Broker, progress, reason
-from heliograph_spark.topics import find_partitions, find_topics, ledgers_of
+from heliograph_spark.plan.connection import check_admin, connected
+from heliograph_spark.plan.errors import JobError, PulsarSourceError
+from heliograph_spark.plan.options import ReadOptions, read_options
+from heliograph_spark.plan.positions import BEGINNING
+from heliograph_spark.plan.ranges import Range, stored_bytes
+from heliograph_spark.plan.subscription_hold import Hold, backlog
+from heliograph_spark.plan.topics import find_partitions, find_topics, ledgers_of
+from heliograph_spark.run.archived import DATE, keep_columns, topic_directory
+from heliograph_spark.run.checkpoints import committed_offsets, offsets_of, query_id
+from heliograph_spark.run.files import STAGING, Directory, stage
+from heliograph_spark.run.session import Broker, progress, reason
 
 #: Spark gives a Python process ten seconds to begin, which are too few where there is little CPU. The checkpoint makes
 #: it safe to start the query again.

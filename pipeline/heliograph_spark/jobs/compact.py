@@ -33,13 +33,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StringType
 
-from heliograph_spark.archived import DATE, archived_topics, read_archive, topic_directory
-from heliograph_spark.errors import JobError, MissingFileError, PulsarSourceError
-from heliograph_spark.files import STAGING, Directory, stage
-from heliograph_spark.options import full_name
-from heliograph_spark.positions import Position
-from heliograph_spark.schemas import METADATA, VALUE
-from heliograph_spark.session import progress, reason
+from heliograph_spark.plan.errors import JobError, MissingFileError, PulsarSourceError
+from heliograph_spark.plan.options import full_name
+from heliograph_spark.plan.positions import Position
+from heliograph_spark.run.archived import DATE, archived_topics, read_archive, topic_directory
+from heliograph_spark.run.files import STAGING, Directory, stage
+from heliograph_spark.run.schemas import METADATA, VALUE
+from heliograph_spark.run.session import progress, reason
 
 _VERSION = re.compile(r"_version-(\d{8})\.json")
 #: A table, or what an earlier release left of a file that was to name one.

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from heliograph_spark.errors import JobError, PulsarSourceError
-from heliograph_spark.files import STAGING, Directory
+from heliograph_spark.plan.errors import JobError, PulsarSourceError
+from heliograph_spark.run.files import STAGING, Directory
 
 _MARK = "_began"
 

@@ -17,19 +17,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from heliograph_spark.archived import DATE, archived_topics, read_archive
-from heliograph_spark.connection import ask_admin, connected, topic_path
-from heliograph_spark.encoding import Encoder
-from heliograph_spark.errors import JobError, OptionError, PulsarSourceError, SchemaError
-from heliograph_spark.moments import write_moment
-from heliograph_spark.options import Connection, WriteOptions, full_name, write_options
-from heliograph_spark.positions import Position
-from heliograph_spark.schemas import METADATA, TopicSchema, columns_of, schema_of_topic
-from heliograph_spark.session import Broker, progress
-from heliograph_spark.topics import is_there
+from heliograph_spark.jobs.plan.pacing import shares
+from heliograph_spark.plan.connection import ask_admin, connected, topic_path
+from heliograph_spark.plan.errors import JobError, OptionError, PulsarSourceError, SchemaError
+from heliograph_spark.plan.options import Connection, WriteOptions, full_name, write_options
+from heliograph_spark.plan.positions import Position
+from heliograph_spark.plan.timestamps import write_moment
+from heliograph_spark.plan.topics import is_there
+from heliograph_spark.run.archived import DATE, archived_topics, read_archive
+from heliograph_spark.run.encoding import Encoder
+from heliograph_spark.run.schemas import METADATA, TopicSchema, columns_of, schema_of_topic
+from heliograph_spark.run.session import Broker, progress
 
-from .pacing import shares
-from .resending import BUCKETS, Resender
+from .replay_task import BUCKETS, Resender
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,16 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from heliograph_spark.archived import archived_topics, read_archive, topic_directory
-from heliograph_spark.files import Directory
-from heliograph_spark.options import read_options
-from heliograph_spark.session import Broker, progress
-from heliograph_spark.topics import PARTITION
-
-from .broker_stats import Lag, PartitionStats, find_partitions, stats_of
-from .forecast import interval_for
-from .publishing import aside, put_in_place
-from .usage_figures import (
+from heliograph_spark.jobs.plan.broker_stats import Lag, PartitionStats, find_partitions, stats_of
+from heliograph_spark.jobs.plan.forecast import interval_for
+from heliograph_spark.jobs.plan.usage_statistics import (
     BiggestKey,
     Counted,
     GroupUsage,
@@ -35,6 +28,13 @@ from .usage_figures import (
     partition_usage,
     topic_usage,
 )
+from heliograph_spark.plan.options import read_options
+from heliograph_spark.plan.topics import PARTITION
+from heliograph_spark.run.archived import archived_topics, read_archive, topic_directory
+from heliograph_spark.run.files import Directory
+from heliograph_spark.run.session import Broker, progress
+
+from .publishing import aside, put_in_place
 from .usage_report import Report, html
 
 Clock = Literal["publish", "event"]

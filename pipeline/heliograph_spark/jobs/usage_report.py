@@ -10,11 +10,10 @@ from html import escape
 
 from matplotlib.figure import Figure
 
-from heliograph_spark.moments import write_moment
-
-from .broker_stats import Lag
-from .forecast import Forecast
-from .usage_figures import Counted, GroupUsage, PartitionUsage, TopicUsage
+from heliograph_spark.jobs.plan.broker_stats import Lag
+from heliograph_spark.jobs.plan.forecast import Forecast
+from heliograph_spark.jobs.plan.usage_statistics import Counted, GroupUsage, PartitionUsage, TopicUsage
+from heliograph_spark.plan.timestamps import write_moment
 
 #: More than so many bars or lines nobody reads.
 _BARS = 15

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from heliograph_broker.config import BrokerConfig
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.broker_config import BrokerConfig
+from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_broker.standalone import Standalone
 
 from tests.faults.rest import call

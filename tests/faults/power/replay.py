@@ -15,7 +15,7 @@ from random import Random
 
 import msgspec
 from heliograph_broker.clock import VirtualClock
-from heliograph_broker.messaging.topic import Topic
+from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
 

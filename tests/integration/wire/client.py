@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from crc32c import crc32c
-from heliograph_broker.protocol import encoder, frames
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import encoder, frames
+from heliograph_api.protocol import wire_pb2 as wire
 
 TIMEOUT_S = 15.0
 Type = wire.BaseCommand

@@ -7,8 +7,8 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.encoder import encode_command, encode_command_with_entry
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.encoder import encode_command, encode_command_with_entry
 
 from .client import _FIELD_OF_TYPE, Type, encode, make_batch, make_entry
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from heliograph_broker.messaging import dead_letter, dispatcher, expiry, expiry_run
-from heliograph_broker.messaging.containment import Containment
-from heliograph_broker.messaging.dead_letter import DeadLetters
-from heliograph_broker.messaging.dispatcher import Dispatcher
-from heliograph_broker.messaging.expiry import Expiry
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.protocol.frames import EntryError
+from heliograph_api.protocol.frames import EntryError
+from heliograph_broker.messaging.base.containment import Containment
+from heliograph_broker.messaging.delivery import dispatcher
+from heliograph_broker.messaging.delivery.dispatcher import Dispatcher
+from heliograph_broker.messaging.policies import dead_letter, expiry, expiry_run
+from heliograph_broker.messaging.policies.dead_letter import DeadLetters
+from heliograph_broker.messaging.policies.expiry import Expiry
+from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.server.commands import producer_commands
 from heliograph_broker.standalone import _TICK_S, Standalone
 

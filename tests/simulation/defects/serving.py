@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from heliograph_broker.messaging import broker
-from heliograph_broker.messaging.chunks import ChunkedMessages
-from heliograph_broker.messaging.dispatch_single import SingleActiveDispatcher
-from heliograph_broker.messaging.subscription import Subscription
-from heliograph_broker.protocol.receive_buffer import ReceiveBuffer, SharedBuffer
+from heliograph_api.protocol.receive_buffer import ReceiveBuffer, SharedBuffer
+from heliograph_broker.messaging.broker import broker
+from heliograph_broker.messaging.clients.chunks import ChunkedMessages
+from heliograph_broker.messaging.delivery.dispatch_single import SingleActiveDispatcher
+from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.server import connection
 from heliograph_broker.server.commands import consumer_commands
 from heliograph_broker.server.connection import Connection

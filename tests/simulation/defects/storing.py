@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import lmdb
-from heliograph_broker.messaging import broker, invariants, record_set
-from heliograph_broker.messaging.record_set import RecordSet
-from heliograph_broker.messaging.subscription import Subscription
-from heliograph_broker.storage import group_commit, segment_records, store
-from heliograph_broker.storage.damage import DamagedEntries
-from heliograph_broker.storage.data_dir import DataDir
-from heliograph_broker.storage.group_commit import GroupCommit
-from heliograph_broker.storage.identity import Identity, of_metadata, parse_format, stamp
-from heliograph_broker.storage.segment import Segment
-from heliograph_broker.storage.segment_set import SegmentSet
+from heliograph_broker.messaging.broker import broker
+from heliograph_broker.messaging.delivery.subscription import Subscription
+from heliograph_broker.messaging.log import invariants, record_set
+from heliograph_broker.messaging.log.record_set import RecordSet
+from heliograph_broker.storage import store
+from heliograph_broker.storage.base.damage import DamagedEntries
+from heliograph_broker.storage.base.data_dir import DataDir
+from heliograph_broker.storage.base.identity import Identity, of_metadata, parse_format, stamp
+from heliograph_broker.storage.commit import group_commit
+from heliograph_broker.storage.commit.group_commit import GroupCommit
+from heliograph_broker.storage.segments import segment_records
+from heliograph_broker.storage.segments.segment import Segment
+from heliograph_broker.storage.segments.segment_set import SegmentSet
 from heliograph_broker.storage.store import LedgerStore
 
 from tests.simulation.disk import SimulatedDisk

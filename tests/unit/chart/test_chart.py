@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from heliograph_broker.resources.model import BrokerCluster
+from heliograph_api.resources.model import BrokerCluster
 from heliograph_operator.decide.cluster_objects import OWNED
 from heliograph_operator.kube.permissions import LEADER_PERMISSIONS, PERMISSIONS, Permission
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph_broker.http.internal_stats import acked_ranges
+from heliograph_broker.http.stats.internal_stats import acked_ranges
 from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64

@@ -8,17 +8,17 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from heliograph_broker.http.admin_messages import unacked_offset
-from heliograph_broker.http.bundles import bundle_of, check_bundle, in_bundle
-from heliograph_broker.http.message_answers import message_answer
-from heliograph_broker.http.message_ids import PositionDocument
-from heliograph_broker.messaging.batches import build_frame
-from heliograph_broker.messaging.consumer import AckId
-from heliograph_broker.messaging.errors import PreconditionFailed
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.storage.entry import Entry
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.values.names import TopicName
+from heliograph_broker.http.base.bundles import bundle_of, check_bundle, in_bundle
+from heliograph_broker.http.base.message_ids import PositionDocument
+from heliograph_broker.http.topics.admin_messages import unacked_offset
+from heliograph_broker.http.topics.message_answers import message_answer
+from heliograph_broker.messaging.base.errors import PreconditionFailed
+from heliograph_broker.messaging.clients.consumer import AckId
+from heliograph_broker.messaging.messages.batches import build_frame
+from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.storage.base.entry import Entry
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
-from heliograph_broker.http import openapi
 from heliograph_broker.http.app import Endpoints, create_app
-from heliograph_broker.http.operations import Media, Operation, Parameter, Refusal
+from heliograph_broker.http.base import openapi
+from heliograph_broker.http.base.operations import Media, Operation, Parameter, Refusal
 
 from tests.support.core import Core
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from heliograph_broker.http.exposition import Value
-from heliograph_broker.http.rates import RateSampler
-from heliograph_broker.http.scrape import Scrape
-from heliograph_broker.http.stats import topic_stats
-from heliograph_broker.messaging.subscription import SHARED
-from heliograph_broker.resources.policies import BacklogQuota, Policies, Rate, Retention
+from heliograph_api.resources.policies import BacklogQuota, Policies, Rate, Retention
+from heliograph_broker.http.base.rates import RateSampler
+from heliograph_broker.http.metrics.exposition import Value
+from heliograph_broker.http.metrics.scrape import Scrape
+from heliograph_broker.http.stats.stats import topic_stats
+from heliograph_broker.messaging.delivery.subscription import SHARED
 
 from tests.support.core import Client, Core
 

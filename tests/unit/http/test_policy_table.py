@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from heliograph_broker.config import BrokerConfig
-from heliograph_broker.http.namespace_document import NamespaceDocument
-from heliograph_broker.http.policy_description import NAMESPACE, TOPIC, Level, PolicyPath
-from heliograph_broker.http.policy_table import POLICIES, RETENTION
-from heliograph_broker.http.unsupported_policies import UNSUPPORTED
-from heliograph_broker.messaging.errors import PreconditionFailed
-from heliograph_broker.resources.policies import Policies
+from heliograph_api.broker_config import BrokerConfig
+from heliograph_api.resources.policies import Policies
+from heliograph_broker.http.namespaces.namespace_document import NamespaceDocument
+from heliograph_broker.http.policies.policy_description import NAMESPACE, TOPIC, Level, PolicyPath
+from heliograph_broker.http.policies.policy_table import POLICIES, RETENTION
+from heliograph_broker.http.policies.unsupported_policies import UNSUPPORTED
+from heliograph_broker.messaging.base.errors import PreconditionFailed
 
 CONFIG = BrokerConfig()
 

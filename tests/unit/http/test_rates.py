@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from heliograph_api.broker_config import BrokerConfig
+from heliograph_api.values.names import TopicName
 from heliograph_broker.clock import VirtualClock
-from heliograph_broker.config import BrokerConfig
-from heliograph_broker.http.rates import RateSampler
-from heliograph_broker.messaging.broker import Broker
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.storage.scheduler import InlineScheduler
+from heliograph_broker.http.base.rates import RateSampler
+from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.storage.base.scheduler import InlineScheduler
 from heliograph_broker.storage.store import LedgerStore
 
 TOPIC = TopicName.parse("orders")

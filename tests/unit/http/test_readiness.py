@@ -13,15 +13,15 @@ from typing import Any
 import lmdb
 import pytest
 from aiohttp import ClientSession
-from heliograph_broker.config import BrokerConfig
-from heliograph_broker.http import health
-from heliograph_broker.messaging.broker import Broker
-from heliograph_broker.messaging.producer import Producer
-from heliograph_broker.resources.names import TopicName
+from heliograph_api.broker_config import BrokerConfig
+from heliograph_api.values.names import TopicName
+from heliograph_broker.http.brokers import health
+from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.standalone import Standalone
-from heliograph_broker.storage.group_commit import GroupCommit
-from heliograph_broker.storage.scheduler import LoopScheduler
-from heliograph_broker.storage.segment import Segment
+from heliograph_broker.storage.base.scheduler import LoopScheduler
+from heliograph_broker.storage.commit.group_commit import GroupCommit
+from heliograph_broker.storage.segments.segment import Segment
 
 from tests.support.core import Client, make_frame
 from tests.support.failing_metadata import failing_metadata

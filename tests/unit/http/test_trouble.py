@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from heliograph_broker.http.app import Endpoints, create_app
-from heliograph_broker.http.health import TICK_TIMEOUT_S
-from heliograph_broker.messaging.skipping import skip_range
+from heliograph_broker.http.brokers.health import TICK_TIMEOUT_S
+from heliograph_broker.messaging.log.skipping import skip_range
 
 from tests.support.core import Core
 

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from heliograph_broker.resources.archive_spec import ArchiveSpec
+from heliograph_api.resources.archive_spec import ArchiveSpec
 from heliograph_operator.decide.archive_cron_job import ArchiveSite, Source, cron_job, cron_job_name
 from heliograph_operator.decide.archive_runs import runs_of, with_result
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from heliograph_broker.resources.model import BrokerCluster
+from heliograph_api.resources.model import BrokerCluster
 from heliograph_operator.decide.cluster_objects import OWNED, endpoints, manifests
 from heliograph_operator.decide.stateful_set import CONFIG_HASH, Manifest, Site, name_problem
 

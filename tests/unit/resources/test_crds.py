@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from heliograph_broker.config import RANGES, BrokerConfig
-from heliograph_broker.resources.cel import RULES
-from heliograph_broker.resources.crd_files import REFERENCE, files
-from heliograph_broker.resources.crds import DEFINITIONS, definitions
-from heliograph_broker.resources.model import KINDS
-from heliograph_broker.resources.settings import OPERATORS
-from heliograph_broker.resources.status import BacklogStatus, Condition, TopicStatus
+from heliograph_api.broker_config import RANGES, BrokerConfig
+from heliograph_api.crds.crd_files import REFERENCE, files
+from heliograph_api.crds.definitions import DEFINITIONS, definitions
+from heliograph_api.resources.cel import RULES
+from heliograph_api.resources.model import KINDS
+from heliograph_api.resources.settings import OPERATORS
+from heliograph_api.resources.status import BacklogStatus, Condition, TopicStatus
 from pydantic import BaseModel
 
 _PROJECT = Path(__file__).parents[3]

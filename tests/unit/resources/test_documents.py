@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from heliograph_broker.resources.documents import NotReadable, read_json, read_yaml, write_yaml
+from heliograph_api.manifests.documents import NotReadable, read_json, read_yaml, write_yaml
 
 
 @pytest.mark.parametrize(

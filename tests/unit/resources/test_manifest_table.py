@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from heliograph_broker.resources.manifests import ManifestError, parse
+from heliograph_api.manifests.manifest_reader import ManifestError, parse
 
 from tests.support.manifest_table import Case, cases
 

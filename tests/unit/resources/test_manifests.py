@@ -6,16 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from heliograph_broker.resources.manifests import (
-    ManifestError,
-    load,
-    manifest_files,
-    parse,
-    read_documents,
-)
-from heliograph_broker.resources.model import BrokerCluster, Namespace, Tenant, Topic
-from heliograph_broker.resources.plan import plan
-from heliograph_broker.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_api.manifests.manifest_reader import ManifestError, load, manifest_files, parse, read_documents
+from heliograph_api.manifests.plan import plan
+from heliograph_api.resources.model import BrokerCluster, Namespace, Tenant, Topic
+from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 GIB = 1024**3

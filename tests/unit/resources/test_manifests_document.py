@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-from heliograph_broker.resources.cluster_spec import BrokerClusterSpec
-from heliograph_broker.resources.manifests import ManifestError, parse
-from heliograph_broker.resources.model import NamespaceSpec, TenantSpec, TopicSpec
-from heliograph_broker.resources.plan import Existing, plan
-from heliograph_broker.resources.specs import PolicySpec
+from heliograph_api.manifests.manifest_reader import ManifestError, parse
+from heliograph_api.manifests.plan import Existing, plan
+from heliograph_api.resources.cluster_spec import BrokerClusterSpec
+from heliograph_api.resources.model import NamespaceSpec, TenantSpec, TopicSpec
+from heliograph_api.resources.specs import PolicySpec
 from pydantic import BaseModel
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "manifests.md").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from heliograph_broker.resources.names import (
+from heliograph_api.values.names import (
     MAX_SUBSCRIPTION_NAME_BYTES,
     MAX_TOPIC_NAME_BYTES,
     InvalidName,

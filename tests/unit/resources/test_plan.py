@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from heliograph_broker.resources.manifests import ManifestError, parse
-from heliograph_broker.resources.plan import Existing, plan
+from heliograph_api.manifests.manifest_reader import ManifestError, parse
+from heliograph_api.manifests.plan import Existing, plan
 
 
 def resource(kind: str, name: str, spec: str = "{}", namespace: str = "default") -> str:

@@ -6,15 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from heliograph_broker.resources.policies import (
-    AutoTopicCreation,
-    InactiveTopic,
-    Policies,
-    Rate,
-    SubscribeRate,
-    resolve,
-)
-from heliograph_broker.resources.specs import LimitsSpec, NamespacePolicySpec, PolicySpec
+from heliograph_api.resources.policies import AutoTopicCreation, InactiveTopic, Policies, Rate, SubscribeRate, resolve
+from heliograph_api.resources.specs import LimitsSpec, NamespacePolicySpec, PolicySpec
 
 EVERYTHING: dict[str, Any] = {
     "retention": {"time": "3d", "size": "10Gi"},

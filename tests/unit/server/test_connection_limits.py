@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from heliograph_broker.messaging.figures import ConnectionFigures
+from heliograph_broker.messaging.base.histograms import ConnectionFigures
 from heliograph_broker.server.connection_limits import ConnectionLimits
 from heliograph_broker.server.descriptors import reserve_of
 

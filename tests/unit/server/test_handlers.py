@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.message import Message
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_broker.server.commands.connection_commands import refuse_transaction
 from heliograph_broker.server.commands.handlers import HANDLERS
 

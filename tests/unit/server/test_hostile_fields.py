@@ -15,11 +15,11 @@ import pytest
 from crc32c import crc32c
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
-from heliograph_broker.messaging.records import SchemaRecord
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import parse_entry
-from heliograph_broker.resources.names import TopicName
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.frames import parse_entry
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.base.records import SchemaRecord
+from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.integration.wire.client import Type, encode, make_entry, payload_of
 from tests.integration.wire.specimens import CONNECT, CONSUMER_ID, OPENING, SPECIMENS, TOPIC

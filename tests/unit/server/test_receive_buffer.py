@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from heliograph_broker.protocol.receive_buffer import ReceiveBuffer, SharedBuffer
+from heliograph_api.protocol.receive_buffer import ReceiveBuffer, SharedBuffer
 
 SHARED = 1024
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.integration.wire.client import Type
 from tests.support.core import Core

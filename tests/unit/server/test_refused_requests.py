@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from heliograph_broker.messaging import records
-from heliograph_broker.messaging.consumer import Consumer
-from heliograph_broker.messaging.errors import PersistenceError
-from heliograph_broker.messaging.non_persistent import NonPersistentSubscription, NonPersistentTopic
-from heliograph_broker.messaging.producer import Producer
-from heliograph_broker.messaging.record_set import RecordSet
-from heliograph_broker.messaging.schema_registry import SchemaRegistry
-from heliograph_broker.messaging.subscription import Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.resources.names import TopicName
-from heliograph_broker.resources.policies import AutoTopicCreation, Policies
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.resources.policies import AutoTopicCreation, Policies
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.base import records
+from heliograph_broker.messaging.base.errors import PersistenceError
+from heliograph_broker.messaging.clients.consumer import Consumer
+from heliograph_broker.messaging.clients.producer import Producer
+from heliograph_broker.messaging.delivery.subscription import Subscription
+from heliograph_broker.messaging.log.record_set import RecordSet
+from heliograph_broker.messaging.schemas.schema_registry import SchemaRegistry
+from heliograph_broker.messaging.topic.non_persistent import NonPersistentSubscription, NonPersistentTopic
+from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.integration.wire.client import Type
 from tests.support.core import Core

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from heliograph_broker.messaging.directory import AnyTopic
-from heliograph_broker.messaging.errors import NotAllowed
-from heliograph_broker.messaging.names import COMPACTION
-from heliograph_broker.messaging.subscription import EXCLUSIVE, FAILOVER
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
+
+from heliograph_broker.messaging.base.errors import NotAllowed
+from heliograph_broker.messaging.base.names import COMPACTION
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, FAILOVER
+from heliograph_broker.messaging.topic.directory import AnyTopic
+from heliograph_broker.messaging.topic.topic import Topic
 
 _UINT64 = 0xFFFFFFFFFFFFFFFF
 _INT64_MAX = 0x7FFFFFFFFFFFFFFF

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from heliograph_broker import __version__
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.frames import FrameError
+from heliograph_api import __version__
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.frames import FrameError
+
 from heliograph_broker.server.session import Session
 
 #: The newest protocol version this broker speaks.

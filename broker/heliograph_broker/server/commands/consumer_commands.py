@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from functools import partial
 
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.ack_sets import remaining_of
+from heliograph_api.protocol.frames import parse_entry
+
 from heliograph_broker.clock import monotonic_ms
-from heliograph_broker.messaging.admission import check_consumer, check_new_subscription, may_auto_subscribe
-from heliograph_broker.messaging.consumer import Consumer, KeyRange
-from heliograph_broker.messaging.directory import AnyTopic
-from heliograph_broker.messaging.errors import (
+from heliograph_broker.messaging.base.errors import (
     BrokerError,
     ConsumerNotFound,
     NotAllowed,
     PreconditionFailed,
     SubscriptionNotFound,
 )
-from heliograph_broker.messaging.subscription import KEY_SHARED, AckId, Done, Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.messaging.unconfirmed import AnySubscription, Creation
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.ack_sets import remaining_of
-from heliograph_broker.protocol.frames import parse_entry
+from heliograph_broker.messaging.broker.admission import check_consumer, check_new_subscription, may_auto_subscribe
+from heliograph_broker.messaging.broker.unconfirmed import AnySubscription, Creation
+from heliograph_broker.messaging.clients.consumer import Consumer, KeyRange
+from heliograph_broker.messaging.delivery.subscription import KEY_SHARED, AckId, Done, Subscription
+from heliograph_broker.messaging.topic.directory import AnyTopic
+from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.server.session import Session
-from heliograph_broker.storage.entry import Entry
+from heliograph_broker.storage.base.entry import Entry
 
 from .compacted_reading import check_compaction, owed_from_seek, owed_from_start
 from .lookup_commands import parse_topic

@@ -6,7 +6,8 @@ A command that is in neither place ends the connection with an error that names 
 
 from __future__ import annotations
 
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
+
 from heliograph_broker.server.connection import Handler
 
 from . import connection_commands, consumer_commands, lookup_commands, producer_commands, schema_commands

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from heliograph_broker.messaging.admission import auto_topic_creation
-from heliograph_broker.messaging.errors import BrokerError, InvalidTopicName, TopicNotFound
-from heliograph_broker.messaging.topic_list import TopicPattern, topics_hash
-from heliograph_broker.messaging.unconfirmed import Creation
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.resources.names import InvalidName, TopicName
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.values.names import InvalidName, TopicName
+
+from heliograph_broker.messaging.base.errors import BrokerError, InvalidTopicName, TopicNotFound
+from heliograph_broker.messaging.broker.admission import auto_topic_creation
+from heliograph_broker.messaging.broker.topic_list import TopicPattern, topics_hash
+from heliograph_broker.messaging.broker.unconfirmed import Creation
 from heliograph_broker.server.session import Session
 
 _Mode = wire.CommandGetTopicsOfNamespace

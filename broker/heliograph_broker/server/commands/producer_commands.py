@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from heliograph_broker.messaging.admission import (
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.ack_sets import MAX_BATCH_MESSAGES
+from heliograph_api.protocol.frames import ChecksumMismatch, EntryError, FrameError, parse_entry
+
+from heliograph_broker.messaging.base.errors import BrokerError, NotAllowed, TopicTerminated
+from heliograph_broker.messaging.broker.admission import (
     check_new_subscription,
     check_producer,
     check_schemaless_producer,
     may_auto_subscribe,
 )
-from heliograph_broker.messaging.batches import COUNTED_BELOW_BYTES, BatchError, check_count
-from heliograph_broker.messaging.errors import BrokerError, NotAllowed, TopicTerminated
-from heliograph_broker.messaging.producer import SHARED, Producer
-from heliograph_broker.messaging.schema_registry import encode_version
-from heliograph_broker.messaging.subscription import Subscription
-from heliograph_broker.messaging.topic import Topic
-from heliograph_broker.messaging.unconfirmed import Creation
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.protocol.ack_sets import MAX_BATCH_MESSAGES
-from heliograph_broker.protocol.frames import ChecksumMismatch, EntryError, FrameError, parse_entry
+from heliograph_broker.messaging.broker.unconfirmed import Creation
+from heliograph_broker.messaging.clients.producer import SHARED, Producer
+from heliograph_broker.messaging.delivery.subscription import Subscription
+from heliograph_broker.messaging.messages.batches import COUNTED_BELOW_BYTES, BatchError, check_count
+from heliograph_broker.messaging.schemas.schema_registry import encode_version
+from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.server.session import Session
 
 from .lookup_commands import parse_topic

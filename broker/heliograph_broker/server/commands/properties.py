@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from heliograph_broker.messaging.errors import NotAllowed
-from heliograph_broker.protocol import wire_pb2 as wire
+from heliograph_api.protocol import wire_pb2 as wire
+
+from heliograph_broker.messaging.base.errors import NotAllowed
 
 #: Names and values together, in characters.
 MAX_PROPERTIES = 64 * 1024

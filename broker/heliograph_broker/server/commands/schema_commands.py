@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from heliograph_broker.messaging import records
-from heliograph_broker.messaging.broker import Broker
-from heliograph_broker.messaging.errors import BrokerError
-from heliograph_broker.messaging.schema_registry import decode_version, encode_version
-from heliograph_broker.messaging.unconfirmed import Creation
-from heliograph_broker.protocol import wire_pb2 as wire
-from heliograph_broker.resources.names import InvalidName, TopicName
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.values.names import InvalidName, TopicName
+
+from heliograph_broker.messaging.base import records
+from heliograph_broker.messaging.base.errors import BrokerError
+from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.messaging.broker.unconfirmed import Creation
+from heliograph_broker.messaging.schemas.schema_registry import decode_version, encode_version
 from heliograph_broker.server.session import Session
 
 from .properties import properties_of

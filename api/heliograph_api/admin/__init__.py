@@ -1,0 +1,1 @@
+"""The client of the admin REST API."""

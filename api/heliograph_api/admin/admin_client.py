@@ -1,0 +1,238 @@
+"""The admin REST API of a broker, as an asynchronous client: Pulsar's ``/admin/v2`` paths and Heliograph's own.
+
+It knows nothing of the broker's inside, so that whatever drives a broker from outside can use it, against a
+Pulsar too as far as the paths are Pulsar's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import aiohttp
+import msgspec
+
+from heliograph_api.resources.broker_state import BrokerState
+from heliograph_api.values.names import NamespaceName, TopicName
+
+from .admin_paths import namespace_path, tenant_path, topic_path
+
+#: An answer's JSON; its shape is Pulsar's, stated by each method.
+Json = Any
+
+_TIMEOUT = aiohttp.ClientTimeout(total=60, connect=5)
+_STREAM_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5, sock_read=120)
+
+
+class AdminError(Exception):
+    """Base of everything that goes wrong between this client and a broker; ``str(error)`` is one line for people."""
+
+
+class AdminUnreachable(AdminError):
+    """No broker answers at the URL, or what answers does not speak HTTP."""
+
+
+class AdminRefused(AdminError):
+    """The broker answered with a refusal: its HTTP ``status`` and its ``reason``."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+class Answer(NamedTuple):
+    """An accepted request's status, headers and body as they came."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class AdminClient:
+    """One broker's admin API; use it with ``async with``. Every method may raise an :class:`AdminError`."""
+
+    def __init__(self, http_url: str) -> None:
+        self.http_url = http_url.rstrip("/")
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(timeout=_TIMEOUT)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Json = None,
+        text: str | None = None,
+        params: dict[str, str] | None = None,
+    ) -> Json:
+        """Call ``path`` (with its leading slash) with ``body`` as JSON or ``text`` as YAML.
+
+        Returns the decoded JSON, the text if it is not JSON, or None for an empty answer.
+        """
+        answer = await self.exchange(method, path, body=body, text=text, params=params)
+        decoded = answer.body.decode(errors="replace")
+        if not decoded:
+            return None
+        try:
+            return json.loads(decoded)
+        except json.JSONDecodeError:
+            return decoded
+
+    async def exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Json = None,
+        text: str | None = None,
+        params: dict[str, str] | None = None,
+    ) -> Answer:
+        """As :meth:`request`, for answers that are not JSON or say something in their headers."""
+        if self._session is None:
+            raise RuntimeError("AdminClient is used outside its 'async with'")
+        data: bytes | None = None
+        headers = {}
+        if text is not None:
+            data, headers["Content-Type"] = text.encode(), "application/yaml"
+        elif body is not None:
+            data, headers["Content-Type"] = json.dumps(body).encode(), "application/json"
+        url = f"{self.http_url}{path}"
+        try:
+            async with self._session.request(method, url, data=data, headers=headers, params=params) as response:
+                answer = await response.read()
+                if response.status >= 400:
+                    raise AdminRefused(response.status, _reason(answer.decode(errors="replace"), response))
+                return Answer(response.status, response.headers, answer)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise AdminUnreachable(f"no broker answers at {self.http_url}: {_cause(error)}") from error
+
+    async def stream(self, path: str) -> AsyncGenerator[bytes, None]:
+        """Yield the body of a GET part by part, however long it takes in all."""
+        if self._session is None:
+            raise RuntimeError("AdminClient is used outside its 'async with'")
+        try:
+            async with self._session.get(f"{self.http_url}{path}", timeout=_STREAM_TIMEOUT) as response:
+                if response.status >= 400:
+                    raise AdminRefused(
+                        response.status, _reason((await response.read()).decode(errors="replace"), response)
+                    )
+                async for part in response.content.iter_any():
+                    yield part
+        except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, aiohttp.SocketTimeoutError) as error:
+            raise AdminUnreachable(f"the broker at {self.http_url} broke off its answer: {_cause(error)}") from error
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise AdminUnreachable(f"no broker answers at {self.http_url}: {_cause(error)}") from error
+
+    async def apply(self, manifests: str) -> list[dict[str, Any]]:
+        """Apply a YAML stream of manifests; returns what became of each resource, in order of application."""
+        answer = await self.request("POST", "/heliograph/v1/apply", text=manifests)
+        results: list[dict[str, Any]] = answer["results"]
+        return results
+
+    async def state(self, namespace: str | None = None) -> BrokerState:
+        """Return everything the broker has (or one namespace, and its tenant) in one answer."""
+        params = {"namespace": namespace} if namespace is not None else None
+        answer = await self.exchange("GET", "/heliograph/v1/status", params=params)
+        try:
+            return msgspec.json.decode(answer.body, type=BrokerState)
+        except msgspec.DecodeError as error:
+            raise AdminRefused(answer.status, f"the broker's status cannot be read: {error}") from error
+
+    async def broker_version(self) -> str:
+        return str(await self.request("GET", "/admin/v2/brokers/version"))
+
+    async def topics(self, namespace: str, *, domains: Sequence[str] = ("persistent", "non-persistent")) -> list[str]:
+        """Return the full names of a namespace's topics, every partition by its own name, sorted."""
+        found: list[str] = []
+        for domain in domains:
+            found += await self.request("GET", f"/admin/v2/{domain}/{namespace}")
+        return sorted(found)
+
+    async def partitioned_topics(self, namespace: str) -> list[str]:
+        """Return the full names of a namespace's partitioned topics, sorted."""
+        found: list[str] = []
+        for domain in ("persistent", "non-persistent"):
+            found += await self.request("GET", f"/admin/v2/{domain}/{namespace}/partitioned")
+        return sorted(found)
+
+    async def partitions(self, topic: TopicName) -> int:
+        """Return how many partitions a topic has; 0 if it is not partitioned."""
+        answer = await self.request("GET", f"{topic_path(topic)}/partitions")
+        return int(answer["partitions"])
+
+    async def stats(self, topic: TopicName) -> dict[str, Any]:
+        """Return a topic's stats with Pulsar's field names; of a partitioned topic the sums, and ``partitions``.
+
+        Raises :class:`AdminRefused` with status 404 if there is no such topic.
+        """
+        answer: dict[str, Any]
+        if topic.partition < 0 and await self.partitions(topic) > 0:
+            answer = await self.request(
+                "GET", f"{topic_path(topic)}/partitioned-stats", params={"perPartition": "true", **_OLDEST}
+            )
+        else:
+            answer = await self.request("GET", f"{topic_path(topic)}/stats", params=_OLDEST)
+        return answer
+
+    async def create_topic(self, topic: TopicName, *, partitions: int = 0) -> None:
+        """Create a topic; ``partitions`` 0 makes it a plain one."""
+        if partitions:
+            await self.request("PUT", f"{topic_path(topic)}/partitions", body=partitions)
+        else:
+            await self.request("PUT", topic_path(topic))
+
+    async def delete_topic(self, topic: TopicName, *, force: bool = False) -> None:
+        """Delete a topic with all its partitions; ``force`` disconnects producers and consumers first."""
+        path = topic_path(topic)
+        if topic.partition < 0 and await self.partitions(topic) > 0:
+            path += "/partitions"
+        await self.request("DELETE", path, params={"force": "true"} if force else None)
+
+    async def delete_namespace(self, namespace: NamespaceName, *, force: bool = False) -> None:
+        """Delete a namespace; one with topics is refused unless ``force``, which deletes them."""
+        await self.request("DELETE", namespace_path(namespace), params={"force": "true"} if force else None)
+
+    async def delete_tenant(self, tenant: str, *, force: bool = False) -> None:
+        """Delete a tenant; one with namespaces is refused unless ``force``, which deletes them."""
+        await self.request("DELETE", tenant_path(tenant), params={"force": "true"} if force else None)
+
+
+_OLDEST = {"getEarliestTimeInBacklog": "true"}
+
+
+def oldest_age_ms(figures: dict[str, Any], now_ms: int) -> int:
+    """Return the age of a subscription's oldest unacknowledged message from its stats; -1 if it has none."""
+    earliest = figures.get("earliestMsgPublishTimeInBacklog", 0)
+    if not figures["msgBacklog"] or earliest <= 0:
+        return -1
+    return max(0, now_ms - int(earliest))
+
+
+def _cause(error: aiohttp.ClientError | TimeoutError) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
+        # The operating system's words ("Connection refused"); asyncio's name the address, which is known.
+        return os.strerror(error.os_error.errno)
+    return str(error) or type(error).__name__
+
+
+def _reason(answer: str, response: aiohttp.ClientResponse) -> str:
+    """Pulsar states refusals as ``{"reason": …}``; other servers (a proxy) say what they like."""
+    try:
+        reason = json.loads(answer)["reason"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        reason = f"HTTP {response.status} {response.reason or ''} for {response.url.path}".rstrip()
+    return str(reason)

@@ -1,0 +1,24 @@
+"""Paths of the admin REST API for what is named in them, URL-encoded where names need it."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from heliograph_api.values.names import NamespaceName, TopicName
+
+
+def tenant_path(tenant: str) -> str:
+    return f"/admin/v2/tenants/{encoded(tenant)}"
+
+
+def namespace_path(namespace: NamespaceName) -> str:
+    return f"/admin/v2/namespaces/{namespace}"
+
+
+def topic_path(topic: TopicName) -> str:
+    return f"/admin/v2/{topic.domain}/{topic.namespace_name}/{encoded(topic.local)}"
+
+
+def encoded(name: str) -> str:
+    """Return a name as one part of a path."""
+    return quote(name, safe="")

@@ -1,0 +1,165 @@
+"""The settings of one broker process. Policies of topics are not here: see :mod:`heliograph_api.resources`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+ENVIRONMENT_PREFIX = "HELIOGRAPH_"
+
+METRICS_LEVELS = ("topic", "namespace", "broker")
+
+_KIB = 1024
+_MIB = 1024 * _KIB
+_MINUTE_MS = 60_000
+
+RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
+    "broker_port": (0, 65535),
+    "http_port": (0, 65535),
+    "default_partitions": (0, None),
+    "max_unacked_per_consumer": (0, None),
+    "max_unacked_per_subscription": (0, None),
+    "disk_reserve_bytes": (0, None),
+    "max_message_size": (1, None),
+    "ledger_max_entries": (1, None),
+    "ledger_max_age_ms": (1, None),
+    "ledger_max_bytes": (1, None),
+    "deduplication_inactivity_ms": (1, None),
+    "max_connections": (0, None),
+    "max_connections_per_address": (0, None),
+    "max_handles_per_connection": (0, None),
+    "reserved_descriptors": (0, None),
+    "scrub_bytes_per_s": (0, None),
+    # The beginning of a frame is kept beside it, so it must take many.
+    "receive_buffer_bytes": (16 * _KIB, None),
+    "max_pending_publish_bytes": (1, None),
+    "max_connection_write_bytes": (1, None),
+    "connection_memory_bytes": (0, None),
+    "tail_cache_bytes": (0, None),
+    # A segment that could not hold the largest entry would be closed empty forever.
+    "segment_bytes": (_MIB, None),
+}
+"""The least and the most (``None``: any) a setting that is a whole number may be."""
+
+
+class BrokerConfig(msgspec.Struct, frozen=True):
+    """Sizes are bytes, times carry their unit in the name. Raises :class:`ValueError` for a setting out of range."""
+
+    cluster_name: str = "standalone"
+    """The one cluster tenants and namespaces may name."""
+    data_dir: str = "heliograph-data"
+    """Everything the broker keeps is in this directory; it is created if missing."""
+
+    bind: str = "127.0.0.1"
+    """Address both ports listen on."""
+    broker_port: int = 6650
+    """Binary protocol; 0 takes any free port."""
+    http_port: int = 8080
+    """Admin REST, lookup, metrics and health; 0 takes any free port."""
+    advertised_host: str = ""
+    """Host lookups tell clients to connect to; empty: the same as ``bind``."""
+
+    max_message_size: int = 5 * _MIB
+    """Largest entry (a message, or a client's batch as it is on the wire) a producer may send."""
+    keep_alive_interval_s: float = 30.0
+    """A PING is sent after this time without data from the client; after the same time again it is disconnected."""
+    max_connections: int = 10_000
+    """Most connections of each port; one more is refused. 0: as many as there are file descriptors."""
+    max_connections_per_address: int = 5_000
+    """Most connections of each port from one address; 0: no limit."""
+    max_handles_per_connection: int = 20_000
+    """Most producers, consumers, readers and topic watchers of one connection; one more is refused. 0: no limit."""
+    reserved_descriptors: int = 1024
+    """File descriptors kept for the store, which needs three for each payload file; at most half of all are kept."""
+    handshake_timeout_s: float = 10.0
+    """A connection that has not sent CONNECT after this time is disconnected."""
+    close_timeout_s: float = 5.0
+    """Time a client has to read the remaining data of a connection that the broker closes."""
+
+    tail_cache_bytes: int = 32 * _MIB
+    """Payload of recent entries kept in memory for consumers that keep up, all topics together."""
+    segment_bytes: int = 128 * _MIB
+    """A payload file is closed and a new one begun at about this size."""
+    scrub_bytes_per_s: int = 4 * _MIB
+    """Rate at which closed payload files are verified in the background; under traffic a quarter of it. 0: never."""
+    scrub_interval_s: float = 7 * 86_400.0
+    """Shortest time between the starts of two verifications of all closed payload files."""
+    disk_reserve_bytes: int = 64 * _MIB
+    """New messages are refused when less than this would stay free on the disk; acknowledgements still go on."""
+    ledger_max_entries: int = 50_000
+    """A ledger is closed and a new one begun after so many entries."""
+    ledger_max_age_ms: int = 240 * _MINUTE_MS
+    """A ledger that holds entries is closed at this age."""
+    ledger_max_bytes: int = 2048 * _MIB
+    """A ledger is closed and a new one started when its entries reach this size."""
+
+    max_unacked_per_consumer: int = 50_000
+    """A Shared or Key_Shared consumer gets no more messages while it has so many unacknowledged; 0: no limit."""
+    max_unacked_per_subscription: int = 200_000
+    """The same over all consumers of one subscription; 0: no limit."""
+    batch_index_ack: bool = True
+    """Keep acknowledgements of single messages of a batch; without it only whole batches are acknowledged."""
+
+    compaction_retain_null_key: bool = False
+    """Compaction keeps messages without a key; otherwise the compacted view is without them."""
+
+    allow_auto_topic_creation: bool = True
+    """Producing to, or subscribing to, an unknown topic creates it."""
+    default_partitions: int = 0
+    """Partitions of automatically created topics; 0: not partitioned."""
+    allow_auto_subscription_creation: bool = True
+    """Subscribing with an unknown name creates the subscription."""
+
+    metrics_level: str = "topic"
+    """What /metrics tells apart: every "topic", only each "namespace", or only the "broker" as a whole."""
+
+    deduplication_inactivity_ms: int = 360 * _MINUTE_MS
+    """Deduplication forgets a producer that was not connected for so long."""
+
+    receive_buffer_bytes: int = 256 * _KIB
+    """Size of the read buffer that all connections share, and the most bytes of one read from a socket."""
+    max_pending_publish_bytes: int = 16 * _MIB
+    """Reading from publishing connections pauses while so much was received and is not yet durable."""
+    max_connection_write_bytes: int = _MIB
+    """No more is dispatched to a connection while so much of what was sent to it waits to be written.
+
+    While twice as much waits, nothing is read from it either.
+    """
+    connection_memory_bytes: int = 512 * _MIB
+    """Most memory for unread answers and unfinished frames, all connections together; 0: no limit.
+
+    Above half of it, connections with unread answers are sent no more; above it, those that hold most are aborted.
+    """
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in RANGES.items():
+            self._check(name, least, most)
+        if self.metrics_level not in METRICS_LEVELS:
+            levels = ", ".join(METRICS_LEVELS)
+            raise ValueError(f"metrics_level: '{self.metrics_level}' is out of range; valid: {levels}")
+        for name in ("keep_alive_interval_s", "handshake_timeout_s", "close_timeout_s", "scrub_interval_s"):
+            value = getattr(self, name)
+            if not value > 0:
+                raise ValueError(f"{name}: {value} is out of range; valid: above 0")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str], **given: Any) -> BrokerConfig:
+        """Return the settings ``given``, and of the others those named ``HELIOGRAPH_<SETTING>`` in ``environment``.
+
+        ``HELIOGRAPH_LEDGER_MAX_ENTRIES=1000`` sets ``ledger_max_entries``. Raises :class:`ValueError` naming the
+        setting for a value that is out of range or of another type.
+        """
+        settings: dict[str, Any] = {}
+        for name in cls.__struct_fields__:
+            value = environment.get(ENVIRONMENT_PREFIX + name.upper())
+            if value is not None:
+                settings[name] = value
+        return msgspec.convert(settings | given, cls, strict=False)
+
+    def _check(self, name: str, least: int, most: int | None) -> None:
+        value = getattr(self, name)
+        if value < least or (most is not None and value > most):
+            valid = f"{least} or more" if most is None else f"{least} to {most}"
+            raise ValueError(f"{name}: {value} is out of range; valid: {valid}")

@@ -1,0 +1,1 @@
+"""CustomResourceDefinitions and their documentation, made from the resource model."""

@@ -1,0 +1,281 @@
+"""The custom resource definitions of the four kinds, made from the model: structural OpenAPI v3, with its rules in CEL.
+
+``scripts/generate-crds`` writes them to ``crds/``. The API server prunes fields that are not in them; `kubectl apply`
+and others that ask for strict validation are told their names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from heliograph_api.resources.cel import RULES
+from heliograph_api.resources.fields import DURATION_FORMAT, SIZE_FORMAT
+from heliograph_api.resources.model import API_VERSION, KINDS, Kind
+from heliograph_api.resources.status import BrokerClusterStatus, NamespaceStatus, TenantStatus, TopicStatus
+from heliograph_api.values.durations import format_duration
+from heliograph_api.values.sizes import format_size
+
+GROUP, _, VERSION = API_VERSION.partition("/")
+CATEGORY: Final = "heliograph"
+
+_Schema = dict[str, Any]
+_PRESERVED = "x-kubernetes-preserve-unknown-fields"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of ``kubectl get``; ``wide`` ones are shown by ``-o wide`` only."""
+
+    name: str
+    path: str
+    description: str
+    type: str = "string"
+    wide: bool = False
+
+    def schema(self) -> _Schema:
+        column: _Schema = {"name": self.name, "type": self.type, "jsonPath": self.path, "description": self.description}
+        return {**column, "priority": 1} if self.wide else column
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a definition says that the model of the kind does not."""
+
+    plural: str
+    short_name: str
+    status: type[BaseModel]
+    columns: tuple[Column, ...]
+    scaled: bool = False
+
+
+def _condition(field: str, kind: str = "Ready") -> str:
+    return f'.status.conditions[?(@.type=="{kind}")].{field}'
+
+
+_READY = (
+    Column("Ready", _condition("status"), "Whether the broker is as the resource says."),
+    Column("Reason", _condition("reason"), "Why it is ready, or not."),
+)
+_HELD = (
+    Column("Backlog", ".status.backlog.messages", "Messages that are not acknowledged yet.", "integer"),
+    Column("Oldest", ".status.backlog.oldestTime", "Age of the oldest message that is not acknowledged.", "date"),
+)
+_HELD_WIDE = (
+    Column("Backlog-Bytes", ".status.backlog.bytes", "Bytes that are not acknowledged yet.", wide=True),
+    Column("Storage", ".status.storage.bytes", "Bytes that are stored.", wide=True),
+    Column("Name-In-Broker", ".status.name", "Full name in the broker.", wide=True),
+    Column("Message", _condition("message"), "Why it is ready, or not, in words.", wide=True),
+)
+_AGE = Column("Age", ".metadata.creationTimestamp", "How long the resource has been there.", "date")
+
+DEFINITIONS: Final[Mapping[str, Definition]] = {
+    "BrokerCluster": Definition(
+        "brokerclusters",
+        "bcl",
+        BrokerClusterStatus,
+        (
+            *_READY,
+            Column("Brokers", ".status.readyReplicas", "Brokers that are ready.", "integer"),
+            Column("Version", ".status.version", "Version of the broker that runs."),
+            _AGE,
+            Column("Desired", ".spec.replicas", "Brokers there are to be.", "integer", wide=True),
+            Column("Endpoint", ".status.endpoints.broker", "Where clients connect to.", wide=True),
+            _HELD_WIDE[-1],
+        ),
+        scaled=True,
+    ),
+    "Tenant": Definition(
+        "tenants",
+        "htenant",
+        TenantStatus,
+        (
+            *_READY,
+            Column("Namespaces", ".status.namespaces", "Namespaces it has.", "integer"),
+            Column("Topics", ".status.topics", "Topics they have.", "integer"),
+            *_HELD,
+            _AGE,
+            *_HELD_WIDE,
+        ),
+    ),
+    "Namespace": Definition(
+        "namespaces",
+        "hns",
+        NamespaceStatus,
+        (
+            *_READY,
+            Column("Topics", ".status.topics", "Topics it has.", "integer"),
+            *_HELD,
+            _AGE,
+            Column("Tenant", ".spec.tenantRef.name", "The Tenant it belongs to.", wide=True),
+            *_HELD_WIDE,
+        ),
+    ),
+    "Topic": Definition(
+        "topics",
+        "htopic",
+        TopicStatus,
+        (
+            *_READY,
+            *_HELD,
+            Column("Quota", ".status.quotaUsed", "How much of the backlog quota is used."),
+            _AGE,
+            Column("Exceeded", _condition("status", "QuotaExceeded"), "Whether the quota is exceeded.", wide=True),
+            Column("Partitions", ".status.partitions", "Partitions it has.", "integer", wide=True),
+            Column("Namespace-Ref", ".spec.namespaceRef.name", "The Namespace it belongs to.", wide=True),
+            *_HELD_WIDE,
+        ),
+    ),
+}
+
+
+def definitions() -> Iterator[_Schema]:
+    """Yield the definitions, parents first, as they are to be applied."""
+    for kind, model in KINDS.items():
+        yield _definition(kind, model, DEFINITIONS[kind])
+
+
+def _definition(kind: str, model: Kind, said: Definition) -> _Schema:
+    subresources: _Schema = {"status": {}}
+    if said.scaled:
+        subresources["scale"] = {
+            "specReplicasPath": ".spec.replicas",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{said.plural}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": said.plural,
+                "singular": kind.lower(),
+                "shortNames": [said.short_name],
+                "categories": [CATEGORY],
+            },
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "additionalPrinterColumns": [column.schema() for column in said.columns],
+                    "subresources": subresources,
+                    "schema": {"openAPIV3Schema": schema(model, said.status)},
+                }
+            ],
+        },
+    }
+
+
+def schema(model: Kind, status: type[BaseModel]) -> _Schema:
+    """Return the structural schema of a kind."""
+    given = model.model_json_schema(by_alias=True)
+    own = _Inliner(given["$defs"]).inlined(given)
+    spec = own["properties"]["spec"]
+    required = "spec" in own["required"]
+    if not required:
+        # Its defaults then are there to be seen, and handlers need not ask.
+        spec["default"] = {}
+    reported = status.model_json_schema(by_alias=True)
+    return {
+        "type": "object",
+        "description": own["description"],
+        "required": ["spec"] if required else ["metadata"],
+        "properties": {
+            "apiVersion": {"type": "string", "description": f"Version of the API: {API_VERSION}."},
+            "kind": {"type": "string", "description": f"Kind of the resource: {model.__name__}."},
+            # The name is described so that a rule can point at it.
+            "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
+            "spec": {**spec, "description": "What is to be."},
+            "status": {
+                **_Inliner(reported.get("$defs", {})).inlined(reported),
+                "description": "What is; written by the operator.",
+            },
+        },
+    } | ({RULES: own[RULES]} if RULES in own else {})
+
+
+class _Inliner:
+    """Makes what the API server calls a structural schema: without references, unions with null, titles."""
+
+    def __init__(self, shared: Mapping[str, _Schema]) -> None:
+        self._shared = shared
+
+    def inlined(self, given: _Schema) -> _Schema:
+        """Return the schema with all that it refers to in it."""
+        schema = self._resolved(given)
+        default = schema.get("default")
+        if isinstance(default, dict):
+            # The model's are in bytes and milliseconds, and name what is left out.
+            fields = {name: self._resolved(each) for name, each in schema.get("properties", {}).items()}
+            schema["default"] = {
+                name: _written(value, fields[name].get("format"))
+                for name, value in default.items()
+                if value is not None and value != fields[name].get("default")
+            }
+        return self._plain(schema)
+
+    def _resolved(self, given: _Schema) -> _Schema:
+        schema = dict(given)
+        while "$ref" in schema or "anyOf" in schema:
+            if "$ref" in schema:
+                found = self._shared[schema.pop("$ref").removeprefix("#/$defs/")]
+            else:
+                (found,) = (each for each in schema.pop("anyOf") if each.get("type") != "null")
+            # What the field says comes before what its type says.
+            schema = {**found, **schema, RULES: [*found.get(RULES, []), *schema.get(RULES, [])]}
+        return schema
+
+    def _plain(self, given: _Schema) -> _Schema:
+        schema: _Schema = {}
+        kind = given.get("format")
+        if "type" in given:
+            schema["type"] = given["type"]
+        if "description" in given:
+            schema["description"] = _sentences(given["description"])
+        if (default := given.get("default")) not in (None, "", {}, []):
+            schema["default"] = _written(default, kind)
+        for key in ("enum", "minimum", "maximum", "exclusiveMinimum", "minLength", "maxLength", "maxItems"):
+            if key in given:
+                schema[key] = given[key]
+        if "const" in given:
+            # One value is an enumeration, too; the API server knows no other word for it.
+            schema["enum"] = [given["const"]]
+        if kind not in (None, SIZE_FORMAT, DURATION_FORMAT):
+            schema["format"] = kind
+        if "properties" in given:
+            schema["properties"] = {name: self.inlined(each) for name, each in given["properties"].items()}
+        if given.get("required"):
+            schema["required"] = sorted(given["required"])
+        if given.get("additionalProperties") is True:
+            schema[_PRESERVED] = True
+        elif given.get("additionalProperties"):
+            schema["additionalProperties"] = self.inlined(given["additionalProperties"])
+        if "items" in given:
+            schema["items"] = self.inlined(given["items"])
+        for key, value in given.items():
+            if key.startswith("x-kubernetes-") and value:
+                schema[key] = value
+        return schema
+
+
+def _written(default: Any, kind: str | None) -> Any:
+    """Return a default as a person writes it."""
+    if kind == DURATION_FORMAT:
+        return format_duration(default)
+    return format_size(default) if kind == SIZE_FORMAT else default
+
+
+def _sentences(description: str) -> str:
+    """Return a docstring as plain lines, a paragraph in one."""
+    paragraphs = re.split(r"\n\s*\n", description.strip())
+    return "\n".join(" ".join(paragraph.split()) for paragraph in paragraphs).replace("`", "")

@@ -1,0 +1,159 @@
+"""What has to be applied, in which order and under which names in the broker; and what is missing for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from heliograph_api.resources.model import AnyResource, BrokerCluster, Namespace, Tenant, Topic
+from heliograph_api.resources.policies import Policies, contradictions, resolve
+from heliograph_api.values.names import InvalidName
+
+from .manifest_reader import ManifestError
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """What a broker has already: tenants by name, namespaces as ``tenant/namespace``."""
+
+    tenants: Collection[str] = ()
+    namespaces: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A resource and its full name in the broker: ``shop``, ``shop/payments``, ``persistent://shop/payments/orders``."""
+
+    resource: AnyResource
+    name: str
+
+
+def plan(resources: Iterable[AnyResource], existing: Existing | None = None) -> list[Step]:
+    """Return the steps, parents first: clusters, tenants, namespaces, topics; else in the order given.
+
+    A reference is the ``metadata.name`` of a resource among ``resources`` in the same Kubernetes namespace; else the
+    name of an existing tenant, or of an existing namespace, whole (``shop/payments``) or its own (``payments``) if only
+    one is called so. Raises :class:`ManifestError` naming all that is missing, ambiguous, contradictory or there twice.
+    """
+    planner = _Planner(existing or Existing())
+    given = list(resources)
+    for kind in (BrokerCluster, Tenant, Namespace, Topic):
+        for resource in given:
+            if isinstance(resource, kind):
+                planner.add(resource)
+    if planner.problems:
+        raise ManifestError(planner.problems)
+    return planner.steps
+
+
+@dataclass(slots=True)
+class _Planner:
+    existing: Existing
+    steps: list[Step] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    # By Kubernetes namespace and metadata.name. None: it is there, and what is wrong with it has been said.
+    _tenants: dict[tuple[str, str], str] = field(default_factory=dict)
+    _namespaces: dict[tuple[str, str], str | None] = field(default_factory=dict)
+    _policies: dict[str, Policies] = field(default_factory=dict)
+    # By kind and full name.
+    _taken: dict[tuple[str, str], AnyResource] = field(default_factory=dict)
+
+    def add(self, resource: AnyResource) -> None:
+        """Find the resource's full name and note a step, or what stands against it."""
+        if isinstance(resource, Tenant):
+            self._tenants[_key(resource, resource.metadata.name)] = resource.tenant
+            self._step(resource, resource.tenant)
+        elif isinstance(resource, Namespace):
+            self._add_namespace(resource)
+        elif isinstance(resource, Topic):
+            self._add_topic(resource)
+        else:
+            self._step(resource, resource.metadata.name)
+
+    def _add_namespace(self, resource: Namespace) -> None:
+        key = _key(resource, resource.metadata.name)
+        tenant = self._tenant_of(resource)
+        if tenant is None:
+            self._namespaces[key] = None
+            return
+        name = f"{tenant}/{resource.local_name}"
+        self._namespaces[key] = name
+        self._policies.setdefault(name, resource.spec.policies())
+        self._step(resource, name)
+
+    def _add_topic(self, resource: Topic) -> None:
+        namespace = self._namespace_of(resource)
+        if namespace is None:
+            return
+        try:
+            name = str(resource.topic_name(namespace))
+        except InvalidName as error:
+            self._problem(resource, "spec.name", str(error))
+            return
+        if resource.spec.dead_letter_topic == name:
+            self._problem(resource, "spec.deadLetterTopic", f"'{name}' is this topic; valid: another topic")
+        self.problems += self._contradictions(resource, namespace)
+        self._step(resource, name)
+
+    def _tenant_of(self, resource: Namespace) -> str | None:
+        reference = resource.spec.tenant_ref.name
+        tenant = self._tenants.get(_key(resource, reference))
+        if tenant is not None:
+            return tenant
+        if reference in self.existing.tenants:
+            return reference
+        self._problem(
+            resource,
+            "spec.tenantRef.name",
+            f"there is no Tenant '{reference}', in the manifests or in the broker;"
+            f" {_valid({name for _, name in self._tenants} | set(self.existing.tenants))}",
+        )
+        return None
+
+    def _namespace_of(self, resource: Topic) -> str | None:
+        reference = resource.spec.namespace_ref.name
+        key = _key(resource, reference)
+        if key in self._namespaces:
+            return self._namespaces[key]
+        found = sorted(name for name in self.existing.namespaces if reference in (name, name.partition("/")[2]))
+        if len(found) == 1:
+            return found[0]
+        if found:
+            problem = f"there are several namespaces '{reference}' in the broker; {_valid(found)}"
+        else:
+            known = {name for _, name in self._namespaces} | set(self.existing.namespaces)
+            problem = f"there is no Namespace '{reference}', in the manifests or in the broker; {_valid(known)}"
+        self._problem(resource, "spec.namespaceRef.name", problem)
+        return None
+
+    def _contradictions(self, resource: Topic, namespace: str) -> Iterator[str]:
+        """Yield what the topic's policies, right by themselves, contradict in those it inherits."""
+        inherited = self._policies.get(namespace)
+        if inherited is None:
+            return
+        for path, problem in contradictions(resolve(resource.spec.policies(), inherited, Policies())):
+            yield f"{resource.source}: spec.{path} (with the policies of namespace {namespace}): {problem}"
+
+    def _step(self, resource: AnyResource, name: str) -> None:
+        earlier = self._taken.setdefault((resource.kind, name), resource)
+        if earlier is not resource:
+            self._problem(
+                resource,
+                "spec.name",
+                f"{name} is described already: {earlier.source}; valid: one {resource.kind} resource for it",
+            )
+            return
+        self.steps.append(Step(resource, name))
+
+    def _problem(self, resource: AnyResource, path: str, problem: str) -> None:
+        self.problems.append(f"{resource.source}: {path}: {problem}")
+
+
+def _key(resource: AnyResource, name: str) -> tuple[str, str]:
+    return resource.metadata.namespace, name
+
+
+def _valid(names: Collection[str]) -> str:
+    shown = sorted(names)[:8]
+    rest = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return f"valid: {', '.join(shown)}{rest}" if shown else "valid: none yet, so apply one with it"

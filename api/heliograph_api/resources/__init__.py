@@ -1,0 +1,1 @@
+"""The resource model: BrokerCluster, Tenant, Namespace and Topic, their fields and checks."""

@@ -1,0 +1,159 @@
+"""What a Topic says of its archive: when its messages are written to files, where, and what the job has for it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from heliograph_api.values.quoting import quoted
+
+from .cel import SIZE, InSchema, Rule
+from .fields import Contradiction, Model, Reference, Size
+
+SUBSCRIPTION: Final = "heliograph-archive"
+"""The durable subscription of the archive: it is acknowledged up to what the files hold, and no further."""
+MOUNT: Final = "/archive"
+"""Where a volume is in the job's pods: paths that are no URL begin with it."""
+DEFAULT_FILE_SIZE: Final = 128 * 1024**2
+LOCAL: Final = "local[*]"
+
+_LONGEST_SCHEDULE = 100
+_LONGEST_PATH = 1024
+_VALID_SCHEDULE = (
+    "minute, hour, day, month and weekday, such as '0 * * * *' or '30 2 * * MON-FRI',"
+    " or @hourly, @daily, @weekly, @monthly or @yearly"
+)
+_VALID_PATH = f"{MOUNT}/DIRECTORY with a volumeClaimRef, s3a://BUCKET/DIRECTORY or hdfs://HOST/DIRECTORY"
+_NO_VOLUME = f"a path below {MOUNT} is on a volume; valid: name one in volumeClaimRef"
+_NOT_BACKWARDS = "a range goes from the lower number to the higher"
+
+
+def _field(number: str, names: str = "") -> str:
+    """Return a pattern for one field of a schedule, as CronJobs read them."""
+    one = f"({number}|{names})" if names else f"({number})"
+    item = f"([*]|{one}(-{one})?)(/[1-9][0-9]?)?"
+    return f"{item}(,{item})*"
+
+
+_MONTHS = "(?i:JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC)"
+_DAYS = "(?i:SUN|MON|TUE|WED|THU|FRI|SAT)"
+_SCHEDULE: Final = (
+    "^(@(hourly|daily|midnight|weekly|monthly|yearly|annually)|"
+    + " +".join(
+        (
+            _field("[1-5]?[0-9]"),
+            _field("1?[0-9]|2[0-3]"),
+            _field("[1-9]|[12][0-9]|3[01]"),
+            _field("[1-9]|1[0-2]", _MONTHS),
+            _field("[0-6]", _DAYS),
+        )
+    )
+    + ")$"
+)
+# A path of directories, none of them a hidden one: what begins with _ or . is not read by Spark. Spark's patterns, too,
+# are not for a place to write to.
+_DIRECTORIES = r"(/[0-9A-Za-z=+,@:-][0-9A-Za-z=+,@:._-]*)*"
+_PATH: Final = f"^({MOUNT}{_DIRECTORIES}|(s3a|hdfs)://[0-9A-Za-z][0-9A-Za-z.:_-]*{_DIRECTORIES})/?$"
+
+
+def _schedule(text: str) -> str:
+    if not re.fullmatch(_SCHEDULE, text):
+        raise ValueError(f"{quoted(text)} is not a schedule; valid: {_VALID_SCHEDULE}")
+    for first, last in re.findall(r"([0-9]+)-([0-9]+)", text):
+        if int(first) > int(last):
+            raise ValueError(f"{first}-{last} ends before it begins; valid: {_NOT_BACKWARDS}")
+    return text
+
+
+def _path(text: str) -> str:
+    if not re.fullmatch(_PATH, text):
+        near = " (s3a, not s3)" if text.startswith("s3://") else ""
+        raise ValueError(f"{quoted(text)} is no place for an archive{near}; valid: {_VALID_PATH}")
+    return text
+
+
+def _file_size(size: int) -> int:
+    if size < 1024**2:
+        raise ValueError(_SMALL_FILE)
+    return size
+
+
+_SMALL_FILE = "files so small are read slowly; valid: 1Mi or more"
+_MASTER = r"^(local(\\[([*]|[1-9][0-9]?)\\])?|k8s://https?://[^ ]+)$"
+_NO_MASTER = "valid: local[*], local[NUMBER], or k8s://https://HOST:PORT, such as k8s://https://kubernetes.default.svc"
+
+
+def _master(text: str) -> str:
+    if not re.fullmatch(_MASTER.replace("\\\\", "\\"), text):
+        raise ValueError(f"{quoted(text)} is no master of Spark's; {_NO_MASTER}")
+    return text
+
+
+class ArchiveSpec(Model):
+    """An archive of the topic's messages: a job of Spark's that runs when the schedule says."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            f"!self.path.startsWith('{MOUNT}') || has(self.volumeClaimRef)",
+            _NO_VOLUME,
+            ".path",
+        ),
+    )
+
+    schedule: Annotated[
+        str,
+        AfterValidator(_schedule),
+        InSchema({"maxLength": _LONGEST_SCHEDULE}),
+        Rule(f"self.matches('{_SCHEDULE}')", f"not a schedule; valid: {_VALID_SCHEDULE.replace(chr(39), '')}"),
+        Rule(
+            "self.findAll('[0-9]+-[0-9]+').all(r, int(r.find('^[0-9]+')) <= int(r.find('[0-9]+$')))",
+            f"a range ends before it begins; valid: {_NOT_BACKWARDS}",
+        ),
+    ]
+    """When it runs, in UTC, as in a CronJob: minute, hour, day, month and weekday, or @hourly, @daily and so on. A run
+    that is not over when the next one is due is not joined by another."""
+    path: Annotated[
+        str,
+        AfterValidator(_path),
+        InSchema({"maxLength": _LONGEST_PATH}),
+        Rule(f"self.matches('{_PATH}')", f"no place for an archive; valid: {_VALID_PATH}"),
+    ]
+    """Where the files go: a directory below /archive on the volume of `volumeClaimRef`, or a URL s3a:// or hdfs://.
+    Several topics may share it: each has directories of its own below it, `topic=NAME/date=YYYY-MM-DD`."""
+    format: Literal["parquet"] = "parquet"
+    """What the files are."""
+    suspend: bool = False
+    """Whether no run is begun for now. Its subscription stays, and what is not archived stays stored."""
+    file_size: Annotated[
+        Size,
+        AfterValidator(_file_size),
+        Rule(SIZE.where("self", "{value} >= 1048576"), _SMALL_FILE),
+    ] = DEFAULT_FILE_SIZE
+    """Size at which a file is full and the next one begins, about."""
+    volume_claim_ref: Reference | None = None
+    """The PersistentVolumeClaim that is mounted at /archive in the job's pods."""
+    secret_ref: Reference | None = None
+    """The Secret whose entries are environment variables of the job: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
+    AWS_ENDPOINT_URL are heeded by s3a://."""
+    conf: dict[str, str] = Field(default_factory=dict)
+    """Settings of Spark by name, such as `spark.driver.memory` or `spark.hadoop.fs.s3a.path.style.access`."""
+    master: Annotated[
+        str, AfterValidator(_master), InSchema({"maxLength": 253}), Rule(f"self.matches('{_MASTER}')", _NO_MASTER)
+    ] = LOCAL
+    """Where Spark works: in the job's own pod (local[*]), or in executors, pods that it asks the API server at
+    k8s://https://kubernetes.default.svc for; `serviceAccountName` needs the rights to make them then."""
+    image: str | None = Field(default=None, min_length=1)
+    """Container image of the job; the operator's if left out."""
+    service_account_name: str | None = Field(default=None, min_length=1, max_length=253)
+    """ServiceAccount of the job's pods, with its token in them; if left out the operator's setting, else the account
+    `default` without a token."""
+    resources: dict[str, Any] = Field(default_factory=dict)
+    """Requests and limits of the job's container (cpu, memory), as in a pod."""
+
+    @model_validator(mode="after")
+    def _has_its_volume(self) -> Self:
+        if self.path.startswith(MOUNT) and self.volume_claim_ref is None:
+            raise Contradiction([("path", _NO_VOLUME)])
+        return self

@@ -1,0 +1,314 @@
+"""The resources a person applies: BrokerCluster, Tenant, Namespace and Topic of ``heliograph.dev/v1alpha1``.
+
+One model for all: manifests are validated by it, and the custom resource definitions are generated from it (by
+:mod:`.crds`), its docstrings with it: they are what ``kubectl explain`` and ``docs/resources.md`` say.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, PrivateAttr, model_validator
+
+from heliograph_api.values.names import MAX_TOPIC_NAME_BYTES, InvalidName, TopicName, check_local
+from heliograph_api.values.quoting import quoted
+
+from .archive_spec import SUBSCRIPTION, ArchiveSpec
+from .cel import SIZE, InSchema, Rule
+from .cluster_spec import BrokerClusterSpec
+from .fields import (
+    MAX_SUBSCRIPTIONS,
+    PARTITION,
+    UNFIT,
+    Contradiction,
+    DeletionPolicy,
+    Model,
+    Part,
+    Reference,
+    Subscription,
+    Unique,
+)
+from .metadata import Metadata
+from .policies import MAX_PARTITIONS
+from .specs import LimitsSpec, NamespacePolicySpec, PolicySpec
+
+API_VERSION = "heliograph.dev/v1alpha1"
+# The rules for a topic's own name are the same in every namespace.
+_STANDS_IN = "tenant/namespace"
+_PERSISTENT_ONLY = "is for persistent topics only; valid: leave it out, or persistent: true"
+_FOR_GOOD = "cannot be changed; valid: what it was, or a new resource"
+
+
+def _stays(field: str) -> Rule:
+    return Rule(f"self.{field} == oldSelf.{field}", _FOR_GOOD, f".{field}")
+
+
+def _name_stays() -> Rule:
+    name = "(has({x}.spec.name) ? {x}.spec.name : {x}.metadata.name)"
+    # Tenants may be without a spec.
+    return Rule(f"{name.format(x='self')} == {name.format(x='oldSelf')}", _FOR_GOOD, ".spec.name")
+
+
+def _keeps_nothing(field: str, unset: str = "") -> Rule:
+    allowed = f" || {unset}" if unset else ""
+    return Rule(f"self.persistent || !has(self.{field}){allowed}", _PERSISTENT_ONLY, f".{field}")
+
+
+class TenantSpec(Model):
+    """A tenant: who owns namespaces, and what no policy below it exceeds."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(oldSelf.clusterRef) || (has(self.clusterRef) && self.clusterRef == oldSelf.clusterRef)",
+            _FOR_GOOD,
+            ".clusterRef",
+        ),
+    )
+
+    name: Part | None = None
+    """The tenant's name in the broker; `metadata.name` if left out. Cannot be changed."""
+    cluster_ref: Reference | None = None
+    """The BrokerCluster it is on; if left out, the only one in the Kubernetes namespace. Cannot be changed once it is
+    set. A broker that runs by itself does not heed it."""
+    admin_roles: Unique[str] = Field(default_factory=list)
+    """Who may administer it."""
+    allowed_clusters: Unique[str] = Field(default_factory=list)
+    """Names of the clusters it may use; the broker's own if left out."""
+    limits: LimitsSpec = LimitsSpec()
+    """Caps of what namespaces and topics below it may set; the lower figure wins."""
+    deletion_policy: DeletionPolicy = "Delete"
+    """What becomes of the tenant in the broker when the resource is deleted: it goes (Delete), it goes if it has no
+    namespaces (DeleteIfEmpty), or it stays (Retain)."""
+
+
+class NamespaceSpec(NamespacePolicySpec):
+    """A namespace: the policies of its topics that set none themselves."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (_stays("tenantRef"),)
+
+    tenant_ref: Reference
+    """The Tenant it belongs to. Cannot be changed."""
+    name: Part | None = None
+    """The namespace's own name in the broker, without its tenant's; `metadata.name` if left out. Cannot be changed."""
+    bundles: int = Field(default=4, ge=1, le=1024)
+    """Parts in which its topics are spread over brokers."""
+    deletion_policy: DeletionPolicy = "Delete"
+    """What becomes of the namespace in the broker when the resource is deleted: it goes with its topics (Delete), it
+    goes if it has no topics (DeleteIfEmpty), or it stays (Retain)."""
+
+
+class TopicSpec(PolicySpec):
+    """A topic and its policies."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        *(_keeps_nothing(field) for field in ("retention", "backlogQuota", "messageTTL", "deadLetterTopic")),
+        *(_keeps_nothing(field, f"!self.{field}") for field in ("ttlInBatches", "deduplication")),
+        _keeps_nothing("compactionThreshold", SIZE.where("self.compactionThreshold", "{value} == 0")),
+        _keeps_nothing("subscriptionExpiration"),
+        _keeps_nothing("subscriptions", "size(self.subscriptions) == 0"),
+        _keeps_nothing("archive"),
+        _stays("namespaceRef"),
+        _stays("persistent"),
+        Rule(
+            "self.partitions >= oldSelf.partitions",
+            "partitions cannot become fewer; valid: as many as there are, or more",
+            ".partitions",
+        ),
+        Rule(
+            "oldSelf.partitions > 0 || self.partitions == 0",
+            "a topic that is not partitioned cannot become so; valid: 0, or a new resource",
+            ".partitions",
+        ),
+    )
+
+    namespace_ref: Reference
+    """The Namespace it belongs to. Cannot be changed."""
+    name: (
+        Annotated[
+            str,
+            Rule("self != ''", "it is empty; valid: a name, or leave it out"),
+            Rule(
+                f"!self.matches('{UNFIT}')",
+                "not a topic's name: it begins or ends with white space, or has characters that cannot be printed",
+            ),
+            Rule(
+                f"!self.matches('(?s:.){PARTITION}')",
+                "the name of a partition; valid: the topic's, with spec.partitions",
+            ),
+            InSchema({"maxLength": MAX_TOPIC_NAME_BYTES}),
+        ]
+        | None
+    ) = None
+    """The topic's own name in the broker, without its namespace's; `metadata.name` if left out. Cannot be changed."""
+    persistent: bool = True
+    """A topic that is not persistent stores nothing, so retention, backlogQuota, messageTTL, deadLetterTopic,
+    ttlInBatches, deduplication, compactionThreshold, subscriptionExpiration, subscriptions and archive are refused on
+    it. Cannot be changed."""
+    partitions: int = Field(default=0, ge=0, le=MAX_PARTITIONS)
+    """Partitions; 0: the topic is not partitioned, and stays so. May grow, never shrinks."""
+    subscriptions: Annotated[Unique[Subscription], Field(max_length=MAX_SUBSCRIPTIONS)] = Field(default_factory=list)
+    """Subscriptions made with the topic, so that no message is missed before the first consumer comes."""
+    properties: dict[str, str] = Field(default_factory=dict)
+    """Texts by name, kept with the topic."""
+    archive: ArchiveSpec | None = None
+    """Files its messages are written to, once each, by a CronJob. It has a subscription, `heliograph-archive`, from now
+    on: what is not in the files yet stays stored, and counts for the backlog quota. A broker that runs by itself makes
+    the subscription and runs no jobs."""
+    deletion_policy: DeletionPolicy = "Delete"
+    """What becomes of the topic in the broker when the resource is deleted: it goes with its messages (Delete), it
+    goes if nothing is stored in it (DeleteIfEmpty), or it stays (Retain)."""
+
+    @property
+    def all_subscriptions(self) -> list[str]:
+        """The subscriptions made with the topic, that of its archive among them."""
+        more = [SUBSCRIPTION] if self.archive is not None and SUBSCRIPTION not in self.subscriptions else []
+        return [*self.subscriptions, *more]
+
+    @model_validator(mode="after")
+    def _only_persistent_topics_keep_anything(self) -> Self:
+        if self.persistent:
+            return self
+        kept = {
+            "retention": self.retention,
+            "backlogQuota": self.backlog_quota,
+            "messageTTL": self.message_ttl,
+            "deadLetterTopic": self.dead_letter_topic,
+            "ttlInBatches": self.ttl_in_batches or None,
+            "deduplication": self.deduplication or None,
+            "compactionThreshold": self.compaction_threshold or None,
+            "subscriptionExpiration": self.subscription_expiration,
+            "subscriptions": self.subscriptions or None,
+            "archive": self.archive,
+        }
+        found = [(field, _PERSISTENT_ONLY) for field, value in kept.items() if value is not None]
+        if found:
+            raise Contradiction(found)
+        return self
+
+
+class Resource(Model):
+    """What all kinds share. ``status`` is the operator's and is not looked at."""
+
+    api_version: Literal["heliograph.dev/v1alpha1"]
+    metadata: Metadata
+    status: Any = None
+    _source: str = PrivateAttr(default="")
+
+    @property
+    def source(self) -> str:
+        """Where it was read, for messages: ``topics.yaml: document 2 (Topic orders)``."""
+        return self._source
+
+    def read_from(self, source: str) -> Self:
+        """Remember where it was read."""
+        self._source = source
+        return self
+
+
+class BrokerCluster(Resource):
+    """Brokers and what they run on: the operator keeps a StatefulSet and its Services as it says."""
+
+    kind: Literal["BrokerCluster"]
+    spec: BrokerClusterSpec = BrokerClusterSpec()
+
+
+class Tenant(Resource):
+    """A tenant of a broker: the owner of Namespaces, with limits for all of them."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (_name_stays(),)
+
+    kind: Literal["Tenant"]
+    spec: TenantSpec = TenantSpec()
+
+    @property
+    def tenant(self) -> str:
+        """The tenant's name in the broker."""
+        return self.spec.name or self.metadata.name
+
+
+class Namespace(Resource):
+    """A namespace of a Tenant: it holds Topics, and the policies of those that set none themselves."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (_name_stays(),)
+
+    kind: Literal["Namespace"]
+    spec: NamespaceSpec
+
+    @property
+    def local_name(self) -> str:
+        """The namespace's own name in the broker, without its tenant's."""
+        return self.spec.name or self.metadata.name
+
+
+class Topic(Resource):
+    """A topic of a Namespace, with its partitions, subscriptions and policies."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        _name_stays(),
+        Rule(
+            f"has(self.spec.name) || !self.metadata.name.matches('{PARTITION}')",
+            "the name of a partition; valid: the topic's, with spec.partitions",
+            ".metadata.name",
+        ),
+        Rule(
+            "size(bytes(has(self.spec.name) ? self.spec.name : self.metadata.name)) <= (self.spec.persistent ?"
+            f" {MAX_TOPIC_NAME_BYTES - len(f'persistent://{_STANDS_IN}/')}"
+            f" : {MAX_TOPIC_NAME_BYTES - len(f'non-persistent://{_STANDS_IN}/')})",
+            f"the topic's name is too long; valid: at most {MAX_TOPIC_NAME_BYTES} bytes with tenant and namespace",
+            ".spec.name",
+        ),
+    )
+
+    kind: Literal["Topic"]
+    spec: TopicSpec
+
+    @property
+    def local_name(self) -> str:
+        """The topic's own name in the broker."""
+        return self.spec.name if self.spec.name is not None else self.metadata.name
+
+    def topic_name(self, namespace: str) -> TopicName:
+        """Return the full name in ``tenant/namespace``. Raises :class:`InvalidName`."""
+        domain = "persistent" if self.spec.persistent else "non-persistent"
+        tenant, _, local = namespace.partition("/")
+        return TopicName.of(domain, tenant, local, self.local_name)
+
+    @model_validator(mode="after")
+    def _is_a_topic_and_no_partition(self) -> Self:
+        field = "metadata.name" if self.spec.name is None else "spec.name"
+        try:
+            check_local("topic", self.local_name)
+            name = self.topic_name(_STANDS_IN)
+        except InvalidName as error:
+            raise Contradiction([(field, str(error))]) from None
+        if name.partition >= 0:
+            raise Contradiction(
+                [
+                    (
+                        field,
+                        f"{quoted(self.local_name)} is the name of a partition;"
+                        f" valid: {quoted(name.base.local)} with spec.partitions",
+                    )
+                ]
+            )
+        return self
+
+
+AnyResource = BrokerCluster | Tenant | Namespace | Topic
+Kind = type[BrokerCluster] | type[Tenant] | type[Namespace] | type[Topic]
+KINDS: dict[str, Kind] = {"BrokerCluster": BrokerCluster, "Tenant": Tenant, "Namespace": Namespace, "Topic": Topic}
+"""The kinds by name, parents first."""
+
+__all__ = [
+    "API_VERSION",
+    "KINDS",
+    "AnyResource",
+    "BrokerCluster",
+    "Kind",
+    "LimitsSpec",
+    "Namespace",
+    "PolicySpec",
+    "Resource",
+    "Tenant",
+    "Topic",
+]

@@ -1,0 +1,1 @@
+"""What all commands share: how they reach a broker, read values and print results."""

@@ -1,0 +1,150 @@
+"""What the commands share: options for reaching a broker, one-line errors, and figures as people read them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, TypeVar
+
+import typer
+from heliograph_api.admin.admin_paths import namespace_path, tenant_path, topic_path
+from heliograph_api.values.names import NamespaceName, TopicName, check_part
+
+if TYPE_CHECKING:
+    from heliograph_api.admin.admin_client import AdminClient
+    from rich.console import Console
+
+T = TypeVar("T")
+
+HttpUrl = Annotated[
+    str,
+    typer.Option(
+        "--http-url", envvar="HELIOGRAPH_HTTP_URL", metavar="URL", help="The broker's HTTP port (admin REST API)."
+    ),
+]
+ServiceUrl = Annotated[
+    str,
+    typer.Option(
+        "--service-url", envvar="HELIOGRAPH_SERVICE_URL", metavar="URL", help="The broker's binary port (clients)."
+    ),
+]
+DEFAULT_HTTP_URL = "http://127.0.0.1:8080"
+DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
+START_HINT = "start one with 'heliograph standalone', or name another with"
+
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="'orders', 'tenant/ns/orders' or the full name.")]
+NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="As 'tenant/namespace'.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the broker's answer as JSON, for programs.")]
+Force = Annotated[bool, typer.Option("-f", "--force", help="Do it although it is in use.")]
+
+
+class CliError(Exception):
+    """An expected failure: one line that says what was wrong and what would be right; exit code 1."""
+
+
+class Target(NamedTuple):
+    """What a command is about: its kind and name for people, its path in the admin API, and where to look for it."""
+
+    kind: str
+    name: str
+    path: str
+    #: The command that lists what there is, for whom it was not found.
+    look: str
+
+
+def tenant_target(text: str) -> Target:
+    """Raises ``InvalidName``."""
+    check_part("tenant", text)
+    return Target("tenant", text, tenant_path(text), "heliograph tenants list")
+
+
+def namespace_target(text: str) -> Target:
+    """Return the namespace ``text`` names, as ``tenant/namespace``; ends with a usage error if it is not one."""
+    if text.count("/") != 1:
+        usage_error(f"NAMESPACE {text!r} should be tenant/namespace, as in public/default")
+    name = NamespaceName.parse(text)
+    return Target("namespace", str(name), namespace_path(name), f"heliograph namespaces list {name.tenant}")
+
+
+def topic_target(text: str) -> Target:
+    """Return the topic ``text`` names, short or in full. Raises ``InvalidName``."""
+    return target_of(TopicName.parse(text))
+
+
+def target_of(topic: TopicName) -> Target:
+    return Target("topic", str(topic), topic_path(topic), f"heliograph topics list {topic.namespace_name}")
+
+
+def usage_error(message: str) -> NoReturn:
+    """End with exit code 2 for a command line that says something impossible."""
+    raise typer.BadParameter(message)
+
+
+def list_whole_sentences(app: typer.Typer) -> None:
+    """Let the list of commands show the first sentence of each one's help in full, on several lines if need be."""
+    for command in app.registered_commands:
+        text = command.callback.__doc__ if command.callback is not None else None
+        if text:
+            command.short_help = text.strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+
+
+def call_broker(http_url: str, work: Callable[[AdminClient], Awaitable[T]], *, target: Target | None = None) -> T:
+    """Run ``work`` with an admin client of the broker at ``http_url``; ``target`` is what it is about, for errors.
+
+    Raises :class:`CliError` if no broker answers, or the broker refuses.
+    """
+    # Here, because it takes longer to load than all the rest of the command line.
+    from heliograph_api.admin.admin_client import AdminClient, AdminRefused, AdminUnreachable
+
+    if not http_url.startswith(("http://", "https://")):
+        usage_error(f"--http-url {http_url!r} should start with http://, as in {DEFAULT_HTTP_URL}")
+
+    async def run() -> T:
+        async with AdminClient(http_url) as client:
+            return await work(client)
+
+    try:
+        return asyncio.run(run())
+    except AdminUnreachable as error:
+        raise CliError(f"{error}; {START_HINT} --http-url") from error
+    except AdminRefused as error:
+        if target is None:
+            raise CliError(error.reason) from error
+        hint = f"; '{target.look}' shows what there is" if error.status == 404 else ""
+        raise CliError(f"{target.name}: {error.reason}{hint}") from error
+
+
+def parse_topic(text: str) -> TopicName:
+    """Return the topic's name. Raises ``InvalidName`` whose message says what a name looks like."""
+    return TopicName.parse(text)
+
+
+def parse_properties(pairs: list[str]) -> dict[str, str]:
+    """Return ``["k=v", …]`` as a mapping; ends with a usage error for a pair without ``=``."""
+    properties: dict[str, str] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            usage_error(f"--property {pair!r} should be name=value")
+        properties[key] = value
+    return properties
+
+
+def print_json(value: Any) -> None:
+    """Print ``value`` for programs: two-space JSON, keys in the broker's order."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def console() -> Console:
+    """Return where tables go: as wide as they need to be unless a terminal limits them."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=240)
+
+
+def format_count(number: int) -> str:
+    """Return a number with thousands apart, as in ``336,776``."""
+    return f"{number:,}"

@@ -1,0 +1,142 @@
+"""``heliograph brokers …`` and ``heliograph clusters …``: what serves, and whether it does."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from heliograph_broker.cli.base.rounding import new_table, readable_size, readable_time
+from heliograph_broker.cli.base.shared_options import (
+    DEFAULT_HTTP_URL,
+    HttpUrl,
+    call_broker,
+    console,
+    format_count,
+    print_json,
+)
+
+brokers_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="""Ask which brokers there are, and whether they serve.
+
+    \b
+    Examples:
+      heliograph brokers list
+      heliograph brokers healthcheck
+    """,
+)
+clusters_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="""Ask which clusters there are and where they are reached.
+
+    \b
+    Examples:
+      heliograph clusters list
+      heliograph clusters get standalone
+    """,
+)
+
+
+@brokers_app.command("list")
+def list_brokers(
+    cluster: Annotated[str, typer.Argument(metavar="[CLUSTER]", help="Those of this cluster.")] = "",
+    http_url: HttpUrl = DEFAULT_HTTP_URL,
+) -> None:
+    """List the brokers that serve, by the address of their HTTP port.
+
+    \b
+    Examples:
+      heliograph brokers list
+      heliograph brokers list standalone
+    """
+    path = f"/admin/v2/brokers/{cluster}" if cluster else "/admin/v2/brokers"
+    for address in call_broker(http_url, lambda client: client.request("GET", path)):
+        print(address)
+
+
+@brokers_app.command("leader-broker")
+def leader_broker(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+    """Print the broker that leads, as JSON.
+
+    \b
+    Examples:
+      heliograph brokers leader-broker
+    """
+    print_json(call_broker(http_url, lambda client: client.request("GET", "/admin/v2/brokers/leaderBroker")))
+
+
+@brokers_app.command("healthcheck")
+def healthcheck(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+    """Print ok if the broker keeps what it is given; end with exit code 1 if not.
+
+    \b
+    Examples:
+      heliograph brokers healthcheck
+    """
+    print(call_broker(http_url, lambda client: client.request("GET", "/admin/v2/brokers/health")))
+
+
+@brokers_app.command("version")
+def version(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+    """Print the version of the broker (heliograph version: that of this command).
+
+    \b
+    Examples:
+      heliograph brokers version
+    """
+    print(call_broker(http_url, lambda client: client.broker_version()))
+
+
+@brokers_app.command("quarantine")
+def quarantine(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+    """List the ledgers that are kept although no topic names them; their messages are served to nobody.
+
+    'heliograph store adopt' makes topics of them and 'heliograph store drop' deletes them, while the broker is stopped.
+
+    \b
+    Examples:
+      heliograph brokers quarantine
+    """
+    found = call_broker(http_url, lambda client: client.request("GET", "/heliograph/v1/quarantine"))
+    if not found:
+        print("no ledger is in quarantine")
+        return
+    table = new_table(">LEDGER", ">ENTRIES", ">SIZE", "SINCE", "REASON")
+    for each in found:
+        table.add_row(
+            str(each["ledgerId"]),
+            format_count(each["lastEntryId"] - each["firstEntryId"] + 1),
+            readable_size(each["bytes"]),
+            readable_time(each["sinceTimestamp"]),
+            each["reason"],
+        )
+    console().print(table)
+
+
+@clusters_app.command("list")
+def list_clusters(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+    """List the clusters.
+
+    \b
+    Examples:
+      heliograph clusters list
+    """
+    for name in call_broker(http_url, lambda client: client.request("GET", "/admin/v2/clusters")):
+        print(name)
+
+
+@clusters_app.command("get")
+def get_cluster(
+    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="As 'heliograph clusters list' shows it.")],
+    http_url: HttpUrl = DEFAULT_HTTP_URL,
+) -> None:
+    """Print where a cluster is reached, as JSON.
+
+    \b
+    Examples:
+      heliograph clusters get standalone
+    """
+    print_json(call_broker(http_url, lambda client: client.request("GET", f"/admin/v2/clusters/{cluster}")))

@@ -1,0 +1,240 @@
+"""``heliograph produce`` and ``heliograph consume``, through the official Pulsar client as any program would."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+
+from heliograph_broker.cli.base.shared_options import (
+    DEFAULT_SERVICE_URL,
+    START_HINT,
+    CliError,
+    ServiceUrl,
+    parse_properties,
+    parse_topic,
+    usage_error,
+)
+
+_CONNECT_S = 5.0
+_SECOND_MS = 1000
+
+
+class SubscriptionType(StrEnum):
+    """The four of Pulsar, by its own spelling."""
+
+    EXCLUSIVE = "Exclusive"
+    SHARED = "Shared"
+    FAILOVER = "Failover"
+    KEY_SHARED = "Key_Shared"
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="'orders', 'tenant/ns/orders' or the full name.")],
+    message: Annotated[
+        list[str] | None, typer.Option("-m", "--message", metavar="TEXT", help="A message; may be repeated.")
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", metavar="FILE", help="One message a line; '-' reads standard input.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", help="The key of every message.")] = None,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")
+    ] = None,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, help="Send all of it this many times.")] = 1,
+    service_url: ServiceUrl = DEFAULT_SERVICE_URL,
+) -> None:
+    """Send messages to a topic and wait until the broker has stored every one of them.
+
+    \b
+    Examples:
+      heliograph produce orders -m hello
+      heliograph produce orders -m '{"id": 7}' --key customer-1 --property source=web
+      heliograph produce orders -m ping -n 1000
+      heliograph produce orders --file lines.txt
+    """
+    name = str(parse_topic(topic))
+    if not message and file is None:
+        usage_error("nothing to send: give -m TEXT or --file FILE")
+    options = {"partition_key": key, "properties": parse_properties(properties or [])}
+    errors: list[Any] = []
+    sent = 0
+
+    with _client(service_url) as (client, pulsar):
+        producer = client.create_producer(
+            name, batching_enabled=True, batching_type=pulsar.BatchingType.KeyBased, block_if_queue_full=True
+        )
+
+        def receipt(result: Any, _message_id: Any) -> None:
+            if result != pulsar.Result.Ok:
+                errors.append(result)
+
+        for _ in range(count):
+            for payload in _payloads(message or [], file):
+                producer.send_async(payload, receipt, **options)
+                sent += 1
+                if errors:
+                    break
+        producer.flush()
+        producer.close()
+    if errors:
+        raise CliError(f"{len(errors)} of {sent} messages to {name} were not stored: {errors[0]}")
+    print(f"sent {sent} message{'s' if sent != 1 else ''} to {name}")
+
+
+def _payloads(messages: list[str], file: str | None) -> Iterator[bytes]:
+    yield from (text.encode() for text in messages)
+    if file == "-":
+        yield from (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+    elif file is not None:
+        try:
+            with Path(file).open("rb") as lines:
+                yield from (line.rstrip(b"\r\n") for line in lines)
+        except OSError as error:
+            raise CliError(f"cannot read {file}: {error.strerror}") from error
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="'orders', 'tenant/ns/orders' or the full name.")],
+    subscription: Annotated[str, typer.Option("-s", "--subscription", metavar="NAME", help="Made if not there.")],
+    subscription_type: Annotated[
+        SubscriptionType,
+        typer.Option(
+            "-t",
+            "--type",
+            case_sensitive=False,
+            metavar="TYPE",
+            help="How consumers share it: Exclusive, Shared, Failover or Key_Shared.",
+        ),
+    ] = SubscriptionType.EXCLUSIVE,
+    count: Annotated[int, typer.Option("-n", "--count", min=0, help="Messages to take; 0 goes on until Ctrl-C.")] = 1,
+    earliest: Annotated[
+        bool, typer.Option("--earliest", help="A new subscription starts at the oldest message, not the next one.")
+    ] = False,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", min=0.0, metavar="SECONDS", help="Stop when none has come for so long.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a message: key, properties, times, id.")] = (
+        False
+    ),
+    service_url: ServiceUrl = DEFAULT_SERVICE_URL,
+) -> None:
+    """Take messages from a subscription, print one a line, and acknowledge each.
+
+    Ends with exit code 1 if --timeout passes before -n messages have come.
+
+    \b
+    Examples:
+      heliograph consume orders -s billing
+      heliograph consume orders -s billing --earliest -n 100 --timeout 10
+      heliograph consume orders -s workers -t Shared -n 0
+      heliograph consume orders -s audit --json | jq .key
+    """
+    name = str(parse_topic(topic))
+    taken = 0
+    with _client(service_url) as (client, pulsar):
+        consumer = client.subscribe(
+            name,
+            subscription,
+            consumer_type=getattr(pulsar.ConsumerType, subscription_type.value.replace("_", "")),
+            initial_position=pulsar.InitialPosition.Earliest if earliest else pulsar.InitialPosition.Latest,
+            # Taking one message of a batch must not take, or bring back, the others.
+            batch_index_ack_enabled=True,
+            receiver_queue_size=min(count, 1000) if count else 1000,
+        )
+        try:
+            for _ in range(count) if count else itertools.count():
+                received = _receive(consumer, pulsar, timeout)
+                if received is None:
+                    break
+                _print_message(received, as_json)
+                consumer.acknowledge(received)
+                taken += 1
+        except KeyboardInterrupt:
+            if count:
+                raise
+        finally:
+            # Closing sends the acknowledgements that the client has grouped.
+            consumer.close()
+    if count and taken < count:
+        raise CliError(f"received {taken} of {count} messages from {name}: none came for {timeout:g} s")
+
+
+def _receive(consumer: Any, pulsar: Any, timeout: float | None) -> Any:
+    """Return the next message, or None if none came in time. Waits in slices, so that Ctrl-C is noticed."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left_ms = _SECOND_MS if deadline is None else int((deadline - time.monotonic()) * 1000)
+        try:
+            return consumer.receive(max(1, min(_SECOND_MS, left_ms)))
+        except pulsar.Timeout:
+            if deadline is not None and time.monotonic() >= deadline:
+                return None
+
+
+def _print_message(message: Any, as_json: bool) -> None:
+    text = message.data().decode(errors="replace")
+    if as_json:
+        text = json.dumps(
+            {
+                "topic": message.topic_name(),
+                "id": str(message.message_id()),
+                "key": message.partition_key() or None,
+                "properties": message.properties(),
+                "publishTime": message.publish_timestamp(),
+                "eventTime": message.event_timestamp() or None,
+                "redeliveryCount": message.redelivery_count(),
+                "value": text,
+            },
+            ensure_ascii=False,
+        )
+    print(text, flush=True)
+
+
+@contextmanager
+def _client(service_url: str) -> Iterator[tuple[Any, Any]]:
+    """Yield an official client of ``service_url`` and its module; its exceptions become one-line errors."""
+    try:
+        import pulsar
+    except ImportError as error:
+        raise CliError(
+            "the official Pulsar client is not installed; install it with: pip install 'heliograph[client]'"
+        ) from error
+    _check_reachable(service_url)
+    client = pulsar.Client(
+        service_url,
+        operation_timeout_seconds=15,
+        # What goes wrong comes as an exception; the client's own log would mix with the messages.
+        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
+    )
+    try:
+        yield client, pulsar
+    except pulsar.PulsarException as error:
+        raise CliError(f"{service_url}: {error}") from error
+    finally:
+        client.close()
+
+
+def _check_reachable(service_url: str) -> None:
+    """The client retries a refused connection for its whole timeout; a person wants to know at once."""
+    url = urlsplit(service_url)
+    if url.scheme not in ("pulsar", "pulsar+ssl", "http", "https") or not url.hostname:
+        usage_error(f"--service-url {service_url!r} should start with pulsar://, as in {DEFAULT_SERVICE_URL}")
+    port = url.port or {"pulsar": 6650, "pulsar+ssl": 6651, "http": 8080, "https": 8443}[url.scheme]
+    try:
+        socket.create_connection((url.hostname, port), timeout=_CONNECT_S).close()
+    except OSError as error:
+        raise CliError(
+            f"no broker answers at {service_url}: {error.strerror or error}; {START_HINT} --service-url"
+        ) from error

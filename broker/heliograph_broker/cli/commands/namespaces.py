@@ -1,0 +1,186 @@
+"""``heliograph namespaces …``: namespaces, their policies, and operations on all their topics at once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from heliograph_api.admin.admin_paths import encoded
+
+from heliograph_broker.cli.base.shared_options import (
+    DEFAULT_HTTP_URL,
+    CliError,
+    Force,
+    HttpUrl,
+    NamespaceArgument,
+    call_broker,
+    namespace_target,
+    print_json,
+    tenant_target,
+)
+from heliograph_broker.cli.base.values import comma_separated
+from heliograph_broker.cli.policies.policy_commands import Level, add_policy_commands
+from heliograph_broker.cli.policies.policy_levels import NAMESPACE_POLICIES
+
+namespaces_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="""Create namespaces, set their policies, and work on all their topics at once.
+
+    \b
+    Examples:
+      heliograph namespaces create acme/shop
+      heliograph namespaces set-retention acme/shop --size 10G --time 3h
+      heliograph namespaces set-message-ttl acme/shop --messageTTL 120
+      heliograph namespaces policies acme/shop
+
+    What set-NAME sets, get-NAME prints and remove-NAME takes back. Sizes are 10G, 512M or a number of bytes; times
+    are 3h, 90s, 7d or a number of seconds; -1 is without limit.
+    """,
+)
+
+
+@namespaces_app.command("list")
+def list_namespaces(
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Whose namespaces.")],
+    http_url: HttpUrl = DEFAULT_HTTP_URL,
+) -> None:
+    """List the namespaces of a tenant.
+
+    \b
+    Examples:
+      heliograph namespaces list public
+    """
+    target = tenant_target(tenant)
+    path = f"/admin/v2/namespaces/{target.name}"
+    for name in call_broker(http_url, lambda client: client.request("GET", path), target=target):
+        print(name)
+
+
+@namespaces_app.command("topics")
+def topics(namespace: NamespaceArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+    """List the topics of a namespace, each partition by its own name.
+
+    \b
+    Examples:
+      heliograph namespaces topics public/default
+    """
+    target = namespace_target(namespace)
+    params = {"mode": "ALL"}
+    for name in call_broker(
+        http_url, lambda client: client.request("GET", f"{target.path}/topics", params=params), target=target
+    ):
+        print(name)
+
+
+@namespaces_app.command("policies")
+def policies(namespace: NamespaceArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+    """Print all that is set for a namespace, as JSON.
+
+    \b
+    Examples:
+      heliograph namespaces policies public/default
+    """
+    target = namespace_target(namespace)
+    print_json(call_broker(http_url, lambda client: client.request("GET", target.path), target=target))
+
+
+@namespaces_app.command("create")
+def create(
+    namespace: NamespaceArgument,
+    bundles: Annotated[int, typer.Option("--bundles", "-b", min=0, max=4096, help="0: the broker's choice.")] = 0,
+    clusters: Annotated[str, typer.Option("--clusters", "-c", metavar="CLUSTERS", help="With commas.")] = "",
+    http_url: HttpUrl = DEFAULT_HTTP_URL,
+) -> None:
+    """Create a namespace of a tenant there is.
+
+    \b
+    Examples:
+      heliograph namespaces create acme/shop
+    """
+    target = namespace_target(namespace)
+    body: dict[str, Any] = {}
+    if bundles:
+        body["bundles"] = {"numBundles": bundles}
+    if clusters:
+        body["replication_clusters"] = comma_separated(clusters)
+    call_broker(http_url, lambda client: client.request("PUT", target.path, body=body), target=target)
+    print(f"namespace/{target.name} created")
+
+
+@namespaces_app.command("delete")
+def delete(namespace: NamespaceArgument, force: Force = False, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+    """Delete a namespace that has no topics; with --force also its topics with everything in them.
+
+    \b
+    Examples:
+      heliograph namespaces delete acme/shop
+      heliograph namespaces delete acme/shop --force
+    """
+    target = namespace_target(namespace)
+    params = {"force": "true"} if force else None
+    call_broker(http_url, lambda client: client.request("DELETE", target.path, params=params), target=target)
+    print(f"namespace/{target.name} deleted")
+
+
+@namespaces_app.command("clear-backlog")
+def clear_backlog(
+    namespace: NamespaceArgument,
+    subscription: Annotated[str, typer.Option("--sub", "-s", metavar="NAME", help="Only this subscription's.")] = "",
+    force: Annotated[bool, typer.Option("-f", "--force", "-force", help="Do not ask first.")] = False,
+    http_url: HttpUrl = DEFAULT_HTTP_URL,
+) -> None:
+    """Acknowledge everything in every backlog of a namespace's topics. Asks first, unless told not to.
+
+    \b
+    Examples:
+      heliograph namespaces clear-backlog acme/shop --force
+      heliograph namespaces clear-backlog acme/shop --sub billing
+    """
+    target = namespace_target(namespace)
+    whose = f"of subscription {subscription} " if subscription else ""
+    if not force and not typer.confirm(f"Clear the backlog {whose}of all topics of {target.name}?"):
+        raise CliError("nothing was cleared")
+    path = f"{target.path}/clearBacklog"
+    if subscription:
+        path += f"/{encoded(subscription)}"
+    call_broker(http_url, lambda client: client.request("POST", path), target=target)
+    print(f"namespace/{target.name} backlog cleared")
+
+
+@namespaces_app.command("unsubscribe")
+def unsubscribe(
+    namespace: NamespaceArgument,
+    subscription: Annotated[str, typer.Option("--sub", "-s", metavar="NAME", help="The subscription to delete.")],
+    http_url: HttpUrl = DEFAULT_HTTP_URL,
+) -> None:
+    """Delete a subscription from all topics of a namespace.
+
+    \b
+    Examples:
+      heliograph namespaces unsubscribe acme/shop --sub billing
+    """
+    target = namespace_target(namespace)
+    path = f"{target.path}/unsubscribe/{encoded(subscription)}"
+    call_broker(http_url, lambda client: client.request("POST", path), target=target)
+    print(f"namespace/{target.name} subscription {subscription} deleted")
+
+
+@namespaces_app.command("unload")
+def unload(namespace: NamespaceArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+    """Close the namespace's topics and open them again; clients reconnect by themselves.
+
+    \b
+    Examples:
+      heliograph namespaces unload acme/shop
+    """
+    target = namespace_target(namespace)
+    call_broker(http_url, lambda client: client.request("PUT", f"{target.path}/unload"), target=target)
+    print(f"namespace/{target.name} unloaded")
+
+
+add_policy_commands(
+    namespaces_app,
+    Level("namespaces", "NAMESPACE", "As 'tenant/namespace'.", "acme/shop", namespace_target, applied=False),
+    NAMESPACE_POLICIES,
+)

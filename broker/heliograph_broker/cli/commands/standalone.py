@@ -1,0 +1,127 @@
+"""``heliograph standalone``: a broker in this process, until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from heliograph_api.broker_config import BrokerConfig
+
+from heliograph_broker.cli.base.shared_options import CliError
+
+
+def standalone(
+    data_dir: Annotated[
+        Path,
+        typer.Option(
+            "--data-dir",
+            metavar="DIR",
+            help="Where everything is kept; made if it is not there.",
+        ),
+    ] = Path("heliograph-data"),
+    broker_port: Annotated[
+        int,
+        typer.Option(
+            "--broker-port",
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Pulsar clients; 0 takes any free port.",
+        ),
+    ] = 6650,
+    http_port: Annotated[
+        int,
+        typer.Option(
+            "--http-port",
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="HTTP; 0 takes any free port.",
+        ),
+    ] = 8080,
+    bind: Annotated[
+        str,
+        typer.Option("--bind", metavar="ADDRESS", help="The address both ports listen on."),
+    ] = "127.0.0.1",
+    filename: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "-f",
+            "--filename",
+            metavar="FILE_OR_DIR",
+            help="Manifests to apply before the broker is ready; may be repeated.",
+        ),
+    ] = None,
+) -> None:
+    """Run a broker in this process.
+
+    Prints one line when clients may connect, and logs on stderr:
+
+        ready pulsar://127.0.0.1:6650 http://127.0.0.1:8080
+
+    SIGTERM or Ctrl-C ends it in good order. What it has confirmed to a client stays in the data directory, and
+    the next start finds it there. One process at a time may use a data directory. If the disk fails so that nothing
+    can be stored, the broker exits with code 1, to be restarted.
+
+    \b
+    Examples:
+      heliograph standalone
+      heliograph standalone --data-dir /var/lib/heliograph -f examples/flights/
+      heliograph standalone --broker-port 0 --http-port 0
+    """
+    import uvloop
+    from heliograph_api.logging_setup import LoggingError, configure_logging
+
+    from heliograph_broker.server.descriptors import raise_descriptor_limit
+
+    try:
+        configure_logging()
+    except LoggingError as error:
+        raise CliError(str(error)) from error
+    try:
+        config = BrokerConfig.from_environment(
+            os.environ, data_dir=str(data_dir), broker_port=broker_port, http_port=http_port, bind=bind
+        )
+    except ValueError as error:
+        raise CliError(f"a setting in the environment (HELIOGRAPH_…) is wrong: {error}") from error
+    raise_descriptor_limit()
+    uvloop.run(_serve(config, filename or []))
+
+
+async def _serve(config: BrokerConfig, manifests: list[Path]) -> None:
+    from heliograph_api.manifests.manifest_reader import ManifestError
+
+    from heliograph_broker.messaging.base.errors import BrokerError
+    from heliograph_broker.standalone import Standalone
+    from heliograph_broker.storage.base.data_dir import DataDirError
+    from heliograph_broker.storage.base.failure import StorageFull, StoreFailed
+
+    ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    # Before the start, so that a signal during a long start also ends in good order.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+    broker = Standalone(config, manifests)
+    try:
+        await broker.start()
+    except (DataDirError, ManifestError, BrokerError, StoreFailed) as error:
+        raise CliError(str(error)) from error
+    except OSError as error:
+        raise CliError(
+            f"cannot listen on {config.bind}, ports {config.broker_port} and {config.http_port}: {error}; "
+            "choose others with --broker-port and --http-port (0 takes any free port)"
+        ) from error
+    print(f"ready {broker.broker_url} {broker.http_url}", flush=True)
+    failing = asyncio.ensure_future(broker.failed())
+    signalled = asyncio.ensure_future(ending.wait())
+    await asyncio.wait((failing, signalled), return_when=asyncio.FIRST_COMPLETED)
+    failing.cancel()
+    signalled.cancel()
+    try:
+        await broker.stop()
+    except (StoreFailed, StorageFull) as error:
+        raise CliError(f"stopped, but not everything could be made durable: {error}") from error

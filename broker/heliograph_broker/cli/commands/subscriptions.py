@@ -1,0 +1,210 @@
+"""``heliograph topics …`` for subscriptions: make and delete them, move them, and drop what waits for them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from heliograph_api.admin.admin_paths import encoded
+
+from heliograph_broker.cli.base.shared_options import (
+    DEFAULT_HTTP_URL,
+    Force,
+    HttpUrl,
+    Target,
+    TopicArgument,
+    call_broker,
+    parse_properties,
+    topic_target,
+    usage_error,
+)
+from heliograph_broker.cli.base.values import message_id, time_milliseconds, time_seconds
+from heliograph_broker.clock import SystemClock
+
+from .peek import peek_messages
+
+Subscription = Annotated[str, typer.Option("--subscription", "-s", metavar="NAME", help="The subscription.")]
+ExpireTime = typer.Option("--expireTime", "-t", metavar="TIME", help="What is older expires: 3600 (s), 1h, 7d.")
+_EXCLUDE = typer.Option("--exclude-reset-position", "-e", help="Not the message of the position itself.")
+
+
+def add_subscription_commands(app: typer.Typer) -> None:
+    """Register these commands with ``heliograph topics``."""
+    app.command("subscriptions")(subscriptions)
+    app.command("create-subscription")(create_subscription)
+    app.command("unsubscribe")(unsubscribe)
+    app.command("skip")(skip)
+    app.command("clear-backlog")(clear_backlog)
+    app.command("skip-all", hidden=True)(clear_backlog)
+    app.command("expire-messages")(expire_messages)
+    app.command("expire-messages-all-subscriptions")(expire_messages_all)
+    app.command("peek-messages")(peek_messages)
+    app.command("reset-cursor")(reset_cursor)
+
+
+def _call(method: str, target: Target, path: str, http_url: str, **options: Any) -> Any:
+    whole = f"{target.path}/{path}"
+    return call_broker(http_url, lambda client: client.request(method, whole, **options), target=target)
+
+
+def subscriptions(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+    """List the subscriptions of a topic.
+
+    \b
+    Examples:
+      heliograph topics subscriptions orders
+    """
+    for name in _call("GET", topic_target(topic), "subscriptions", http_url):
+        print(name)
+
+
+def create_subscription(
+    topic: TopicArgument,
+    subscription: Subscription,
+    position: Annotated[
+        str, typer.Option("--messageId", "-m", metavar="ID", help="latest, earliest or LEDGER:ENTRY.")
+    ] = "latest",
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", "-p", metavar="NAME=VALUE", help="May be repeated.")
+    ] = None,
+    http_url: HttpUrl = DEFAULT_HTTP_URL,
+) -> None:
+    """Create a durable subscription: messages are kept for it from now on.
+
+    \b
+    Examples:
+      heliograph topics create-subscription orders -s billing
+      heliograph topics create-subscription orders -s audit --messageId earliest
+    """
+    target = topic_target(topic)
+    body = message_id("--messageId", position)
+    if properties:
+        body["properties"] = parse_properties(properties)
+    _call("PUT", target, f"subscription/{encoded(subscription)}", http_url, body=body)
+    print(f"topic/{target.name} subscription {subscription} created")
+
+
+def unsubscribe(
+    topic: TopicArgument, subscription: Subscription, force: Force = False, http_url: HttpUrl = DEFAULT_HTTP_URL
+) -> None:
+    """Delete a subscription without consumers; with --force its consumers are disconnected first.
+
+    \b
+    Examples:
+      heliograph topics unsubscribe orders -s billing
+    """
+    target = topic_target(topic)
+    params = {"force": "true"} if force else None
+    _call("DELETE", target, f"subscription/{encoded(subscription)}", http_url, params=params)
+    print(f"topic/{target.name} subscription {subscription} deleted")
+
+
+def skip(
+    topic: TopicArgument,
+    subscription: Subscription,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many messages.")],
+    http_url: HttpUrl = DEFAULT_HTTP_URL,
+) -> None:
+    """Acknowledge the oldest messages of a subscription's backlog.
+
+    \b
+    Examples:
+      heliograph topics skip orders -s billing -n 10
+    """
+    target = topic_target(topic)
+    _call("POST", target, f"subscription/{encoded(subscription)}/skip/{count}", http_url)
+    print(f"topic/{target.name} subscription {subscription} skipped {count}")
+
+
+def clear_backlog(topic: TopicArgument, subscription: Subscription, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+    """Acknowledge all of a subscription's backlog.
+
+    \b
+    Examples:
+      heliograph topics clear-backlog orders -s billing
+    """
+    target = topic_target(topic)
+    _call("POST", target, f"subscription/{encoded(subscription)}/skip_all", http_url)
+    print(f"topic/{target.name} subscription {subscription} backlog cleared")
+
+
+def expire_messages(
+    topic: TopicArgument,
+    subscription: Subscription,
+    expire_time: Annotated[str, ExpireTime] = "",
+    position: Annotated[
+        str, typer.Option("--position", "-p", metavar="LEDGER:ENTRY", help="What is not newer than this expires.")
+    ] = "",
+    exclude: Annotated[bool, _EXCLUDE] = False,
+    http_url: HttpUrl = DEFAULT_HTTP_URL,
+) -> None:
+    """Expire a subscription's messages by age, or up to a message.
+
+    \b
+    Examples:
+      heliograph topics expire-messages orders -s billing --expireTime 1h
+      heliograph topics expire-messages orders -s billing --position 12:40
+    """
+    target = topic_target(topic)
+    path = f"subscription/{encoded(subscription)}/expireMessages"
+    if bool(expire_time) == bool(position):
+        usage_error("give either --expireTime TIME or --position LEDGER:ENTRY")
+    if expire_time:
+        _call("POST", target, f"{path}/{_age(expire_time)}", http_url)
+    else:
+        body = message_id("--position", position) | {"isExcluded": exclude}
+        _call("POST", target, path, http_url, body=body)
+    print(f"topic/{target.name} subscription {subscription} messages expired")
+
+
+def expire_messages_all(
+    topic: TopicArgument, expire_time: Annotated[str, ExpireTime], http_url: HttpUrl = DEFAULT_HTTP_URL
+) -> None:
+    """Expire messages by age for all subscriptions of a topic.
+
+    \b
+    Examples:
+      heliograph topics expire-messages-all-subscriptions orders --expireTime 7d
+    """
+    target = topic_target(topic)
+    _call("POST", target, f"all_subscription/expireMessages/{_age(expire_time)}", http_url)
+    print(f"topic/{target.name} messages expired")
+
+
+def _age(text: str) -> int:
+    seconds = time_seconds("--expireTime", text)
+    if seconds < 1:
+        usage_error(f"--expireTime '{text}' is not an age; valid: 1 (s) or more, 90s, 1h, 7d")
+    return seconds
+
+
+def reset_cursor(
+    topic: TopicArgument,
+    subscription: Subscription,
+    time: Annotated[str, typer.Option("--time", "-t", metavar="TIME", help="So far back: 3600 (s), 1h, 7d.")] = "",
+    position: Annotated[
+        str, typer.Option("--messageId", "-m", metavar="ID", help="latest, earliest or LEDGER:ENTRY.")
+    ] = "",
+    exclude: Annotated[bool, _EXCLUDE] = False,
+    http_url: HttpUrl = DEFAULT_HTTP_URL,
+) -> None:
+    """Move a subscription back or forth, as far as messages are kept; its consumers reconnect.
+
+    \b
+    Examples:
+      heliograph topics reset-cursor orders -s billing --time 1h
+      heliograph topics reset-cursor orders -s billing --messageId earliest
+    """
+    target = topic_target(topic)
+    path = f"subscription/{encoded(subscription)}/resetcursor"
+    if bool(time) == bool(position):
+        usage_error("give either --time TIME or --messageId ID")
+    if time:
+        back_ms = time_milliseconds("--time", time)
+        if back_ms < 0:
+            usage_error(f"--time '{time}' is not a time to go back; valid: 0, 90s, 1h, 7d")
+        _call("POST", target, f"{path}/{SystemClock().now_ms() - back_ms}", http_url)
+    else:
+        body = message_id("--messageId", position) | {"isExcluded": exclude}
+        _call("POST", target, path, http_url, body=body)
+    print(f"topic/{target.name} subscription {subscription} reset")

@@ -1,0 +1,219 @@
+"""``heliograph topics …``: list, inspect, create and delete topics through the admin API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from heliograph_api.values.names import TopicName
+
+from heliograph_broker.cli.base.rounding import new_table, readable_age, readable_size
+from heliograph_broker.cli.base.shared_options import (
+    DEFAULT_HTTP_URL,
+    AsJson,
+    HttpUrl,
+    TopicArgument,
+    call_broker,
+    console,
+    format_count,
+    namespace_target,
+    parse_topic,
+    print_json,
+    target_of,
+    topic_target,
+)
+from heliograph_broker.cli.policies.policy_commands import Level, add_policy_commands
+from heliograph_broker.cli.policies.policy_levels import TOPIC_POLICIES
+from heliograph_broker.clock import SystemClock
+
+from .subscriptions import add_subscription_commands
+from .topic_operations import add_topic_operations
+
+if TYPE_CHECKING:
+    from heliograph_api.admin.admin_client import AdminClient
+
+topics_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="""Create and inspect topics, set their policies, and work on their subscriptions.
+
+    \b
+    Examples:
+      heliograph topics list acme/shop
+      heliograph topics create orders --partitions 4
+      heliograph topics stats orders
+      heliograph topics set-retention orders --size 10G --time 3h
+      heliograph topics get-retention orders --applied
+      heliograph topics skip orders -s billing -n 10
+
+    A topic may be written short: 'orders' is persistent://public/default/orders. What set-NAME sets, get-NAME prints
+    and remove-NAME takes back. Sizes are 10G, 512M or a number of bytes; times are 3h, 90s, 7d or a number of seconds;
+    -1 is without limit.
+    """,
+)
+
+_PARTITIONS = typer.Option("--partitions", "-p", min=1, max=10_000, help="How many partitions.")
+
+
+@topics_app.command("list")
+def list_topics(
+    namespace: Annotated[str, typer.Argument(metavar="[NAMESPACE]", help="As 'tenant/namespace'.")] = "public/default",
+    as_json: AsJson = False,
+    http_url: HttpUrl = DEFAULT_HTTP_URL,
+) -> None:
+    """List the topics of a namespace, a partitioned one as one.
+
+    \b
+    Examples:
+      heliograph topics list
+      heliograph topics list acme/shop --json
+    """
+    target = namespace_target(namespace)
+
+    async def work(client: AdminClient) -> list[dict[str, Any]]:
+        partitioned = await client.partitioned_topics(namespace)
+        rows = [{"name": name, "partitions": await client.partitions(TopicName.parse(name))} for name in partitioned]
+        for name in await client.topics(namespace):
+            if str(TopicName.parse(name).base) not in partitioned:
+                rows.append({"name": name, "partitions": 0})
+        return sorted(rows, key=lambda row: str(row["name"]))
+
+    rows = call_broker(http_url, work, target=target)
+    if as_json:
+        print_json(rows)
+        return
+    table = new_table("TOPIC", ">PARTITIONS")
+    for row in rows:
+        table.add_row(row["name"], str(row["partitions"] or "-"))
+    if rows:
+        console().print(table)
+    else:
+        print(f"no topics in {namespace}")
+
+
+@topics_app.command("stats")
+def stats(topic: TopicArgument, as_json: AsJson = False, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+    """Show a topic's backlog by subscription; of a partitioned topic the sums over its partitions.
+
+    The backlog counts messages (not batches) and bytes that the subscription has not acknowledged. The age is that
+    of the oldest of them.
+
+    \b
+    Examples:
+      heliograph topics stats orders
+      heliograph topics stats persistent://acme/shop/orders --json
+    """
+    from heliograph_api.admin.admin_client import oldest_age_ms
+
+    name = parse_topic(topic)
+    answer = call_broker(http_url, lambda client: client.stats(name), target=target_of(name))
+    if as_json:
+        print_json(answer)
+        return
+    kind = f" ({answer['metadata']['partitions']} partitions)" if "metadata" in answer else ""
+    print(f"{name}{kind}")
+    print(
+        f"received {format_count(answer['msgInCounter'])} messages, {readable_size(answer['bytesInCounter'])}; "
+        f"stored {readable_size(answer['storageSize'])}; producers {len(answer['publishers'])}"
+    )
+    if answer["keptByLedgerMessages"]:
+        print(
+            f"{format_count(answer['keptByLedgerMessages'])} messages, {readable_size(answer['keptByLedgerSize'])}, "
+            "are kept only as long as their ledger: no retention is set"
+        )
+    print()
+    if not answer["subscriptions"]:
+        print("no subscriptions")
+        return
+    table = new_table("SUBSCRIPTION", "TYPE", ">CONSUMERS", ">DELIVERED", ">BACKLOG", ">BYTES", ">OLDEST")
+    now_ms = SystemClock().now_ms()
+    for subscription, figures in sorted(answer["subscriptions"].items()):
+        table.add_row(
+            subscription,
+            figures.get("type") or "-",
+            format_count(len(figures["consumers"])),
+            format_count(figures["msgOutCounter"]),
+            format_count(figures["msgBacklog"]),
+            readable_size(figures["backlogSize"]),
+            readable_age(oldest_age_ms(figures, now_ms)),
+        )
+    console().print(table)
+
+
+@topics_app.command("create")
+def create(
+    topic: TopicArgument,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=0, max=10_000, help="0 makes a topic that is not partitioned.")
+    ] = 0,
+    http_url: HttpUrl = DEFAULT_HTTP_URL,
+) -> None:
+    """Create a topic.
+
+    \b
+    Examples:
+      heliograph topics create orders
+      heliograph topics create acme/shop/orders --partitions 4
+    """
+    name = parse_topic(topic)
+    call_broker(http_url, lambda client: client.create_topic(name, partitions=partitions), target=target_of(name))
+    print(f"topic/{name} created")
+
+
+@topics_app.command("create-partitioned-topic")
+@topics_app.command("create-partitioned", hidden=True)
+def create_partitioned(
+    topic: TopicArgument, partitions: Annotated[int, _PARTITIONS], http_url: HttpUrl = DEFAULT_HTTP_URL
+) -> None:
+    """Create a partitioned topic.
+
+    \b
+    Examples:
+      heliograph topics create-partitioned-topic orders --partitions 4
+    """
+    create(topic, partitions, http_url)
+
+
+@topics_app.command("update-partitioned-topic")
+@topics_app.command("update-partitioned", hidden=True)
+def update_partitioned(
+    topic: TopicArgument, partitions: Annotated[int, _PARTITIONS], http_url: HttpUrl = DEFAULT_HTTP_URL
+) -> None:
+    """Give a partitioned topic more partitions. Keys may move to others; partitions are never taken away.
+
+    \b
+    Examples:
+      heliograph topics update-partitioned-topic orders --partitions 8
+    """
+    target = topic_target(topic)
+    path = f"{target.path}/partitions"
+    call_broker(http_url, lambda client: client.request("POST", path, body=partitions), target=target)
+    print(f"topic/{target.name} has {partitions} partitions")
+
+
+@topics_app.command("delete")
+@topics_app.command("delete-partitioned-topic", hidden=True)
+def delete(
+    topic: TopicArgument,
+    force: Annotated[bool, typer.Option("-f", "--force", help="Disconnect its producers and consumers first.")] = False,
+    http_url: HttpUrl = DEFAULT_HTTP_URL,
+) -> None:
+    """Delete a topic with its partitions, subscriptions and data.
+
+    \b
+    Examples:
+      heliograph topics delete orders
+      heliograph topics delete orders --force
+    """
+    name = parse_topic(topic)
+    call_broker(http_url, lambda client: client.delete_topic(name, force=force), target=target_of(name))
+    print(f"topic/{name} deleted")
+
+
+add_topic_operations(topics_app)
+add_subscription_commands(topics_app)
+add_policy_commands(
+    topics_app,
+    Level("topics", "TOPIC", "'orders', 'tenant/ns/orders' or the full name.", "orders", topic_target, applied=True),
+    TOPIC_POLICIES,
+)

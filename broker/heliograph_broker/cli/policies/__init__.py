@@ -1,0 +1,1 @@
+"""Commands that read and set policies, made from one table."""

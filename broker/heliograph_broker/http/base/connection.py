@@ -1,0 +1,73 @@
+"""One HTTP connection: counted, and aborted if its client sends nothing in time. aiohttp handles the requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import structlog
+
+from heliograph_broker.messaging.base.histograms import ConnectionFigures
+
+log = structlog.get_logger(__name__)
+
+
+def refusal(reason: str) -> bytes:
+    """Return the HTTP answer to a client that is refused."""
+    body = f"{reason}\n".encode()
+    return (
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    ).encode() + body
+
+
+class HttpConnection(asyncio.Protocol):
+    """Stands between a transport and aiohttp's ``handler``; ``ended`` is called once the connection is lost."""
+
+    __slots__ = ("_deadline", "_ended", "_figures", "_handler", "_within_s")
+
+    def __init__(
+        self, handler: asyncio.Protocol, figures: ConnectionFigures, within_s: float, ended: Callable[[], None]
+    ) -> None:
+        self._handler = handler
+        self._figures = figures
+        self._within_s = within_s
+        self._ended = ended
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transport is one by behaviour, not by class.
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(self._within_s, self._cut, cast(asyncio.Transport, transport))
+        self._handler.connection_made(transport)
+
+    def _cut(self, transport: asyncio.Transport) -> None:
+        self._deadline = None
+        self._figures.cut["handshake"] += 1
+        transport.abort()
+
+    def _spoken(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def data_received(self, data: bytes) -> None:
+        self._spoken()
+        self._handler.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._handler.eof_received()
+
+    def pause_writing(self) -> None:
+        self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._handler.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._spoken()
+        try:
+            self._handler.connection_lost(exc)
+        finally:
+            self._ended()

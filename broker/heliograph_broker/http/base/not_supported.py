@@ -1,0 +1,56 @@
+"""Parts of Pulsar that this broker has no counterpart of: their paths say so, and where to look instead."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiohttp import web
+
+from heliograph_broker.messaging.base.errors import BrokerError
+
+from .context import as_json
+from .operations import Refusal, operation
+
+_FIGURES: Final = "figures of the broker are at /metrics"
+_NO_BOOKIES: Final = "There are no bookies: the broker stores messages itself"
+_NO_QUOTAS: Final = "There is no load to balance, so namespaces have no resource quotas"
+_NO_FUNCTIONS: Final = "Functions, sources and sinks are not run here"
+_ABSENT: Final = {
+    "broker-stats/load-report": f"There is no load to share with other brokers; {_FIGURES}",
+    "broker-stats/metrics": f"Pulsar's collection is not kept; {_FIGURES}",
+    "broker-stats/mbeans": f"There are no Java beans; {_FIGURES}",
+    "broker-stats/allocator-stats/{allocator}": f"There are no Java allocators; {_FIGURES}",
+    "broker-stats/broker-resource-availability/{tenant}/{namespace}": f"There is no load manager; {_FIGURES}",
+    "bookies/all": _NO_BOOKIES,
+    "bookies/racks-info": _NO_BOOKIES,
+    "bookies/racks-info/{bookie}": _NO_BOOKIES,
+    "resource-quotas": _NO_QUOTAS,
+    "resource-quotas/{tenant}/{namespace}/{bundle}": _NO_QUOTAS,
+    "functions/{tenant}/{namespace}": _NO_FUNCTIONS,
+    "worker/cluster": _NO_FUNCTIONS,
+    "worker-stats/metrics": _NO_FUNCTIONS,
+}
+
+
+class NotHere(BrokerError):
+    http_status = 404
+
+
+def _absent(path: str, reason: str) -> web.RouteDef:
+    @operation(f"{reason}.", answers={404: Refusal})
+    async def refuse(request: web.Request) -> web.Response:
+        raise NotHere(reason)
+
+    return web.get(f"/admin/v2/{path}", refuse)
+
+
+@operation("The resource groups: none.", answers={200: list[str]})
+async def resource_groups(request: web.Request) -> web.Response:
+    return as_json([])
+
+
+def routes() -> list[web.RouteDef]:
+    return [
+        *(_absent(path, reason) for path, reason in _ABSENT.items()),
+        web.get("/admin/v2/resourcegroups", resource_groups),
+    ]

@@ -1,0 +1,1 @@
+"""Routes for the broker itself: clusters, health, backup, and manifests to apply."""

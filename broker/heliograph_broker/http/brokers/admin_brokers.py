@@ -1,0 +1,171 @@
+"""The one broker there is: /admin/v2/brokers."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from heliograph_api import __version__
+
+from heliograph_broker.http.base.bundles import bundle_boundaries
+from heliograph_broker.http.base.context import BROKER, CONFIG, ENDPOINTS, as_json, as_text
+from heliograph_broker.http.base.operations import Parameter, Refusal, operation
+from heliograph_broker.messaging.base.errors import BrokerError, PreconditionFailed
+
+from .admin_clusters import check_cluster
+from .health import check_ready
+
+_PATH = "/admin/v2/brokers"
+_TOPIC_VERSION = Parameter("topicVersion", str, "Which of Pulsar's health topics to try; there are none here.")
+_READY = {200: str, 503: Refusal}
+
+
+class BrokerNotFound(BrokerError):
+    http_status = 404
+
+
+class NotBySignal(BrokerError):
+    http_status = 405
+
+
+class LeaderDocument(msgspec.Struct, rename="camel"):
+    """Pulsar's BrokerInfo."""
+
+    service_url: str
+    broker_id: str
+
+
+class OwnershipDocument(msgspec.Struct):
+    """Pulsar's NamespaceOwnershipStatus: how a bundle came to this broker."""
+
+    broker_assignment: str = "shared"
+    is_controlled: bool = False
+    is_active: bool = True
+
+
+class InternalConfiguration(msgspec.Struct, rename="camel"):
+    """Pulsar's InternalConfigurationData; there is no store of metadata beside the broker's own directory."""
+
+    metadata_store_url: str
+    configuration_metadata_store_url: str
+    ledgers_root_path: str
+
+
+@operation("The broker's version.", answers={200: str})
+async def version(request: web.Request) -> web.Response:
+    return as_text(__version__)
+
+
+def own_address(request: web.Request) -> str:
+    """Return host:port of the HTTP endpoint, Pulsar's name of a broker."""
+    return request.app[ENDPOINTS].http_url.partition("://")[2]
+
+
+@operation("The brokers at work, by host and port.", answers={200: list[str]})
+async def active_brokers(request: web.Request) -> web.Response:
+    if "cluster" in request.match_info:
+        check_cluster(request)
+    return as_json([own_address(request)])
+
+
+@operation("The broker that decides for all: this one.", answers={200: LeaderDocument})
+async def leader(request: web.Request) -> web.Response:
+    return as_json(LeaderDocument(request.app[ENDPOINTS].http_url, own_address(request)))
+
+
+@operation("Whether the broker can keep what it is given.", query=(_TOPIC_VERSION,), answers=_READY)
+async def healthy(request: web.Request) -> web.Response:
+    await check_ready(request.app[BROKER])
+    return as_text("ok")
+
+
+@operation("Whether the broker can keep what it is given.", answers=_READY)
+async def ready(request: web.Request) -> web.Response:
+    await check_ready(request.app[BROKER])
+    return as_text("ok")
+
+
+# -- configuration -------------------------------------------------------------------------------------------------
+
+
+@operation("The settings that can be changed while the broker runs: none.", answers={200: list[str]})
+async def dynamic_settings(request: web.Request) -> web.Response:
+    return as_json([])
+
+
+@operation("The settings that were changed while the broker runs: none.", answers={200: dict[str, str]})
+async def changed_settings(request: web.Request) -> web.Response:
+    return as_json({})
+
+
+@operation("All settings the broker runs with, as text.", answers={200: dict[str, str]})
+async def running_settings(request: web.Request) -> web.Response:
+    settings: dict[str, Any] = msgspec.to_builtins(request.app[CONFIG])
+    return as_json({name: _as_text(value) for name, value in settings.items()})
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+@operation("Change a setting: refused, as they are read when the broker starts.", answers={412: Refusal})
+async def set_setting(request: web.Request) -> web.Response:
+    raise PreconditionFailed("Can't update non-dynamic configuration")
+
+
+@operation("Take back the change of a setting: refused, as none can be changed.", answers={412: Refusal})
+async def reset_setting(request: web.Request) -> web.Response:
+    raise PreconditionFailed("Can't delete non-dynamic configuration")
+
+
+@operation("Where the broker keeps its metadata.", answers={200: InternalConfiguration})
+async def internal_configuration(request: web.Request) -> web.Response:
+    url = f"lmdb:{request.app[CONFIG].data_dir}"
+    return as_json(InternalConfiguration(url, url, ""))
+
+
+# -- the rest ------------------------------------------------------------------------------------------------------
+
+
+@operation("Look at all backlog quotas now: they are always looked at in time.")
+async def check_quotas(request: web.Request) -> web.Response:
+    return web.Response(status=204)
+
+
+@operation("The bundles a broker serves: all of them.", answers={200: dict[str, OwnershipDocument]})
+async def owned_bundles(request: web.Request) -> web.Response:
+    check_cluster(request)
+    if request.match_info["broker"] != own_address(request):
+        raise BrokerNotFound(f"Broker id '{request.match_info['broker']}' not found in available brokers.")
+    owned: dict[str, OwnershipDocument] = {}
+    for namespace, record in request.app[BROKER].namespaces.items():
+        edges = bundle_boundaries(record.bundles)
+        owned |= {f"{namespace}/{low}_{high}": OwnershipDocument() for low, high in pairwise(edges)}
+    return as_json(owned)
+
+
+@operation("End the broker: refused, as that is for whoever started it.", answers={405: Refusal})
+async def shutdown(request: web.Request) -> web.Response:
+    raise NotBySignal("The broker ends in good order on SIGTERM; it cannot be ended through this API")
+
+
+def routes() -> list[web.RouteDef]:
+    return [
+        web.get(_PATH, active_brokers),
+        web.get(f"{_PATH}/version", version),
+        web.get(f"{_PATH}/health", healthy),
+        web.get(f"{_PATH}/ready", ready),
+        web.get(f"{_PATH}/leaderBroker", leader),
+        web.get(f"{_PATH}/backlog-quota-check", check_quotas),
+        web.get(f"{_PATH}/configuration", dynamic_settings),
+        web.get(f"{_PATH}/configuration/values", changed_settings),
+        web.get(f"{_PATH}/configuration/runtime", running_settings),
+        web.post(f"{_PATH}/configuration/{{setting}}/{{value}}", set_setting),
+        web.delete(f"{_PATH}/configuration/{{setting}}", reset_setting),
+        web.get(f"{_PATH}/internal-configuration", internal_configuration),
+        web.post(f"{_PATH}/shutdown", shutdown),
+        web.get(f"{_PATH}/{{cluster}}", active_brokers),
+        web.get(f"{_PATH}/{{cluster}}/{{broker}}/ownedNamespaces", owned_bundles),
+    ]

@@ -1,0 +1,108 @@
+"""The cluster, which is this one broker: /admin/v2/clusters. Others can be neither named nor made here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from heliograph_broker.http.base.context import CONFIG, ENDPOINTS, as_json
+from heliograph_broker.http.base.operations import Refusal, operation
+from heliograph_broker.messaging.base.errors import BrokerError, Conflict
+
+_PATH = "/admin/v2/clusters/{cluster}"
+_ALONE = "this broker is a cluster of its own"
+
+
+class ClusterNotFound(BrokerError):
+    http_status = 404
+
+
+class ClusterFixed(BrokerError):
+    http_status = 405
+
+
+class ClusterDocument(msgspec.Struct, rename="camel"):
+    """Pulsar's ClusterData: where clients and other clusters reach this one."""
+
+    service_url: str
+    broker_service_url: str
+    broker_client_tls_enabled: bool = False
+    tls_allow_insecure_connection: bool = False
+    broker_client_tls_enabled_with_key_store: bool = False
+    broker_client_tls_trust_store_type: str = "JKS"
+    broker_client_tls_key_store_type: str = "JKS"
+    broker_client_ssl_factory_plugin: str = "org.apache.pulsar.common.util.DefaultPulsarSslFactory"
+
+
+def check_cluster(request: web.Request) -> None:
+    """Raises :class:`ClusterNotFound` unless the path's cluster is this one."""
+    if request.match_info["cluster"] != request.app[CONFIG].cluster_name:
+        raise ClusterNotFound("Cluster does not exist")
+
+
+@operation("The names of all clusters: this one's.", answers={200: list[str]})
+async def list_clusters(request: web.Request) -> web.Response:
+    return as_json([request.app[CONFIG].cluster_name])
+
+
+@operation("Where a cluster is reached.", answers={200: ClusterDocument})
+async def get_cluster(request: web.Request) -> web.Response:
+    check_cluster(request)
+    endpoints = request.app[ENDPOINTS]
+    return as_json(ClusterDocument(endpoints.http_url, endpoints.broker_url))
+
+
+@operation(f"Make a cluster known: refused, as {_ALONE}.", body=Any, answers={405: Refusal})
+async def create_cluster(request: web.Request) -> web.Response:
+    if request.match_info["cluster"] == request.app[CONFIG].cluster_name:
+        raise Conflict("Cluster already exists")
+    raise ClusterFixed(f"Other clusters cannot be added: {_ALONE}")
+
+
+@operation(
+    "Change where a cluster is reached: refused, as the broker's own settings say it.",
+    body=Any,
+    answers={405: Refusal},
+)
+async def update_cluster(request: web.Request) -> web.Response:
+    check_cluster(request)
+    raise ClusterFixed("The addresses of the cluster are those this broker was started with")
+
+
+@operation(f"Forget a cluster: refused, as {_ALONE}.", answers={405: Refusal})
+async def delete_cluster(request: web.Request) -> web.Response:
+    check_cluster(request)
+    raise ClusterFixed(f"The cluster cannot be deleted: {_ALONE}")
+
+
+@operation("The clusters that this one takes turns with: none.", answers={200: list[str]})
+async def get_peers(request: web.Request) -> web.Response:
+    check_cluster(request)
+    return as_json([])
+
+
+@operation("Brokers that may fail together: none are known.", answers={200: dict[str, Any]})
+async def get_failure_domains(request: web.Request) -> web.Response:
+    check_cluster(request)
+    return as_json({})
+
+
+@operation("Which namespaces are kept on brokers of their own: none.", answers={200: dict[str, Any]})
+async def get_isolation_policies(request: web.Request) -> web.Response:
+    check_cluster(request)
+    return as_json({})
+
+
+def routes() -> list[web.RouteDef]:
+    return [
+        web.get("/admin/v2/clusters", list_clusters),
+        web.get(_PATH, get_cluster),
+        web.put(_PATH, create_cluster),
+        web.post(_PATH, update_cluster),
+        web.delete(_PATH, delete_cluster),
+        web.get(f"{_PATH}/peers", get_peers),
+        web.get(f"{_PATH}/failureDomains", get_failure_domains),
+        web.get(f"{_PATH}/namespaceIsolationPolicies", get_isolation_policies),
+    ]

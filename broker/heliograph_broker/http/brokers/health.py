@@ -1,0 +1,82 @@
+"""/health/live and /health/ready: whether this process answers, and whether it can keep what it is given."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from aiohttp import web
+
+from heliograph_broker.http.base.context import BROKER, as_json, committed
+from heliograph_broker.http.base.errors import ApiError
+from heliograph_broker.http.base.operations import Refusal, operation
+from heliograph_broker.messaging.broker.broker import Broker
+
+WRITER_TIMEOUT_S = 5.0
+#: Ticks are due 20 times a second. After so long (s) without one, nothing is flushed, delayed or expired on time.
+TICK_TIMEOUT_S = 10.0
+#: Deleting what never exists sends a commit through the writer thread that leaves nothing to sync.
+_PROBE_KEY = b"probe/ready"
+
+
+class Live(msgspec.Struct):
+    """The process answers."""
+
+    status: str
+
+
+class Ready(msgspec.Struct):
+    """It keeps what it is given; ``topics`` are those it serves, each partition for itself."""
+
+    status: str
+    topics: int
+
+
+async def check_ready(broker: Broker) -> None:
+    """Raises :class:`ApiError` 503 naming what is wrong."""
+    if broker.store.failure is not None:
+        raise ApiError(503, f"the store has failed and the broker is stopping: {broker.store.failure}")
+    since_tick = broker.clock.monotonic() - broker.ticked_at
+    if since_tick > TICK_TIMEOUT_S:
+        raise ApiError(
+            503, f"the broker's timer last ran {since_tick:.0f} s ago: flushes, deliveries and expiry are late"
+        )
+    if broker.store.disk_full:
+        raise ApiError(503, "the disk is full: new messages are refused until space is freed")
+    broker.store.delete(_PROBE_KEY)
+    try:
+        async with asyncio.timeout(WRITER_TIMEOUT_S):
+            # What cannot be written of a single topic does not make the broker useless to the others.
+            await committed(broker, ())
+            segment = await _probe_segment(broker)
+    except TimeoutError as error:
+        raise ApiError(503, f"the store has not committed anything for {WRITER_TIMEOUT_S:g} s") from error
+    if segment is not None:
+        raise ApiError(503, f"the open segment cannot be written: {segment}")
+
+
+async def _probe_segment(broker: Broker) -> Exception | None:
+    """Return why the writer could not begin to write entries, None if it could."""
+    probed: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+    def done(error: Exception | None) -> None:
+        if not probed.done():
+            probed.set_result(error)
+
+    broker.store.probe_segment(done)
+    return await probed
+
+
+@operation("Whether the process answers.", answers={200: Live})
+async def live(request: web.Request) -> web.Response:
+    return as_json(Live("live"))
+
+
+@operation("Whether it can keep what it is given.", answers={200: Ready, 503: Refusal})
+async def ready(request: web.Request) -> web.Response:
+    await check_ready(request.app[BROKER])
+    return as_json(Ready("ready", len(request.app[BROKER].topics)))
+
+
+def routes() -> list[web.RouteDef]:
+    return [web.get("/health/live", live), web.get("/health/ready", ready)]

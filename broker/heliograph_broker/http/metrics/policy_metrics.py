@@ -1,0 +1,111 @@
+"""The metrics of what policies do: quotas and their use, evictions, expiry, dead letters, rates, compaction.
+
+Pulsar's say how often something happened; Heliograph's how many messages it concerned, and how near the limit is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from heliograph_broker.messaging.base.records import CompactionRecord
+from heliograph_broker.messaging.compaction.compaction import TopicCompaction
+from heliograph_broker.messaging.delivery.subscription import Subscription
+from heliograph_broker.messaging.policies.backlog_quota import QuotaState
+
+from .exposition import Value
+from .topic_columns import Column, SubscriptionColumn, TopicLook, of_cursor
+
+_SIZE, _TIME = ',quota_type="size"', ',quota_type="time"'
+
+
+_THROTTLED = "pulsar_subscription_dispatch_throttled"
+_SUBSCRIPTION, _TOPIC, _BROKER = ',reason="subscription"', ',reason="topic"', ',reason="broker"'
+
+
+def _of_quota(read: Callable[[QuotaState], int]) -> Callable[[TopicLook], int]:
+    """A count that only a stored topic has; any other says 0."""
+    return lambda look: read(look.kept.quota) if look.kept is not None else 0
+
+
+def _size_ratio(look: TopicLook) -> Value | None:
+    limit = look.limits[0]
+    if limit < 0 or look.kept is None:
+        return None
+    return round(look.kept.backlog_size() / limit, 6) if limit else float(look.kept.backlog_size() > 0)
+
+
+def _age_ratio(look: TopicLook) -> Value | None:
+    limit = look.age_limit_ms
+    if limit < 0 or look.kept is None:
+        return None
+    age = max(0, look.oldest_ms)
+    return round(age / limit, 6) if limit else float(age > 0)
+
+
+def _size_exceeded(look: TopicLook) -> Value | None:
+    return int(look.kept.quota.size_exceeded) if look.kept is not None and look.limits[0] >= 0 else None
+
+
+def _age_exceeded(look: TopicLook) -> Value | None:
+    return int(look.kept.quota.age_exceeded) if look.kept is not None and look.age_limit_ms >= 0 else None
+
+
+def _of_compaction(read: Callable[[TopicCompaction, CompactionRecord], int]) -> Callable[[TopicLook], Value | None]:
+    """A figure of the last compaction, where there was one."""
+
+    def value(look: TopicLook) -> Value | None:
+        record = look.kept.compaction.record if look.kept is not None else None
+        return read(look.kept.compaction, record) if look.kept is not None and record is not None else None
+
+    return value
+
+
+POLICY_COLUMNS: tuple[Column, ...] = (
+    Column("pulsar_publish_rate_limit_times", lambda look: look.topic.publish_throttled),
+    Column(
+        "pulsar_storage_backlog_quota_exceeded_evictions_total", _of_quota(lambda q: q.evictions_size), _SIZE, "total"
+    ),
+    Column(
+        "pulsar_storage_backlog_quota_exceeded_evictions_total", _of_quota(lambda q: q.evictions_age), _TIME, "total"
+    ),
+    Column("heliograph_backlog_quota_usage_ratio", _size_ratio, _SIZE, whole="max"),
+    Column("heliograph_backlog_quota_usage_ratio", _age_ratio, _TIME, whole="max"),
+    Column("heliograph_backlog_quota_exceeded", _size_exceeded, _SIZE),
+    Column("heliograph_backlog_quota_exceeded", _age_exceeded, _TIME),
+    Column("heliograph_backlog_quota_evicted_messages_total", _of_quota(lambda q: q.evicted_size), _SIZE, "counter"),
+    Column("heliograph_backlog_quota_evicted_messages_total", _of_quota(lambda q: q.evicted_age), _TIME, "counter"),
+    Column("heliograph_backlog_quota_refused_publishes_total", _of_quota(lambda q: q.refused_size), _SIZE, "counter"),
+    Column("heliograph_backlog_quota_refused_publishes_total", _of_quota(lambda q: q.refused_age), _TIME, "counter"),
+    Column("heliograph_backlog_quota_held_producers", _of_quota(lambda q: q.held_producers)),
+    Column("pulsar_compaction_removed_event_count", _of_compaction(lambda last, _: last.removed)),
+    Column("pulsar_compaction_duration_time_in_mills", _of_compaction(lambda last, _: last.duration_ms), whole="max"),
+    Column("pulsar_compaction_compacted_entries_count", _of_compaction(lambda _, record: record.entries)),
+    Column("pulsar_compaction_compacted_entries_size", _of_compaction(lambda _, record: record.size)),
+)
+
+
+def _counter(name: str, read: Callable[[Subscription], int]) -> SubscriptionColumn:
+    return SubscriptionColumn(name, of_cursor(read), kind="counter", whole="sum")
+
+
+POLICY_SUBSCRIPTION_COLUMNS: tuple[SubscriptionColumn, ...] = (
+    _counter("heliograph_skipped_entries_total", lambda sub: sub.skipped_entries),
+    _counter("heliograph_expired_messages_total", lambda sub: sub.msg_expired),
+    _counter("heliograph_dead_lettered_messages_total", lambda sub: sub.dead_lettered),
+    _counter("heliograph_dead_letter_loops_total", lambda sub: sub.dead_letter_loops),
+    _counter("heliograph_dead_letter_failures_total", lambda sub: sub.dead_letter_failures),
+    SubscriptionColumn(
+        f"{_THROTTLED}_msg_events", of_cursor(lambda sub: sub.dispatch_throttled_messages), _SUBSCRIPTION
+    ),
+    SubscriptionColumn(
+        f"{_THROTTLED}_msg_events", of_cursor(lambda sub: sub.dispatch_throttled_messages_by_topic), _TOPIC
+    ),
+    SubscriptionColumn(f"{_THROTTLED}_msg_events", lambda look: 0, _BROKER),
+    SubscriptionColumn(
+        f"{_THROTTLED}_bytes_events", of_cursor(lambda sub: sub.dispatch_throttled_bytes), _SUBSCRIPTION
+    ),
+    SubscriptionColumn(
+        f"{_THROTTLED}_bytes_events", of_cursor(lambda sub: sub.dispatch_throttled_bytes_by_topic), _TOPIC
+    ),
+    SubscriptionColumn(f"{_THROTTLED}_bytes_events", lambda look: 0, _BROKER),
+)

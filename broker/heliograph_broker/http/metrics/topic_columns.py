@@ -1,0 +1,102 @@
+"""What a scrape looks at of a topic and its subscriptions, and what a column of figures is.
+
+A topic is looked at once a scrape and all its figures are of that moment; namespaces and the broker are the sums of
+what was looked at, so that they agree with their parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from heliograph_broker.http.base.rates import AnySubscription, RateSampler
+from heliograph_broker.http.stats.stats import delayed_messages, in_backlog, quota_limits
+from heliograph_broker.messaging.delivery.subscription import Subscription
+from heliograph_broker.messaging.log.retention import kept_by_ledgers
+from heliograph_broker.messaging.topic.directory import AnyTopic
+from heliograph_broker.messaging.topic.topic import Topic
+
+from .exposition import Value
+
+
+class SubscriptionLook:
+    """A subscription at the moment of the scrape."""
+
+    __slots__ = ("age_ms", "cursor", "delayed", "rates", "subscription")
+
+    def __init__(self, subscription: AnySubscription, rates: RateSampler) -> None:
+        self.subscription = subscription
+        self.cursor = subscription if isinstance(subscription, Subscription) else None
+        self.rates = rates.rates(subscription)
+        self.delayed = delayed_messages(subscription)
+        #: Of the oldest unacknowledged message; -1 without.
+        self.age_ms = subscription.oldest_unacked_age_ms()
+
+
+class TopicLook:
+    """A topic at the moment of the scrape; ``oldest_ms`` is the age of its oldest unacknowledged message, or -1."""
+
+    __slots__ = (
+        "age_limit_ms",
+        "backlogged",
+        "by_ledger",
+        "kept",
+        "limits",
+        "looks",
+        "minute",
+        "oldest_ms",
+        "rates",
+        "seconds",
+        "topic",
+    )
+
+    def __init__(self, topic: AnyTopic, rates: RateSampler) -> None:
+        self.topic = topic
+        self.kept = topic if isinstance(topic, Topic) else None
+        self.rates = rates.rates(topic)
+        self.looks = [SubscriptionLook(subscription, rates) for subscription in topic.subscriptions.values()]
+        self.minute, self.seconds = rates.last_minute(self.kept.figures if self.kept is not None else None)
+        #: Messages and bytes that only their ledger keeps.
+        self.by_ledger = kept_by_ledgers(topic) if isinstance(topic, Topic) else (0, 0)
+        #: Quota limits in bytes and seconds, -1 without.
+        self.limits, self.age_limit_ms = quota_limits(topic)
+        #: The subscriptions whose backlog is that of the topic.
+        self.backlogged = [look for look in self.looks if in_backlog(look.subscription)]
+        self.oldest_ms = max((look.age_ms for look in self.backlogged), default=-1)
+
+    def sum_rate(self, index: int) -> float:
+        return sum(look.rates[index] for look in self.looks)
+
+
+class Column(NamedTuple):
+    """One line a topic: its family, where its value comes from, and what its labels have beyond the topic's.
+
+    ``kind`` as in :func:`~.exposition.header`. ``whole`` says what namespaces and the broker make of it: the sum, the
+    largest, or nothing. A value of None is not written. Without ``read`` the value is found otherwise, or always 0.
+    """
+
+    name: str
+    read: Callable[[TopicLook], Value | None] | None = None
+    more: str = ""
+    kind: str = "gauge"
+    whole: str = "sum"
+
+
+class SubscriptionColumn(NamedTuple):
+    """The same of a subscription; by default namespaces do not show it."""
+
+    name: str
+    read: Callable[[SubscriptionLook], Value] | None = None
+    more: str = ""
+    kind: str = "gauge"
+    whole: str = ""
+
+
+def rounded(value: float) -> float:
+    """Rates are shown with three decimals, as Pulsar does."""
+    return round(value, 3) if value else 0.0
+
+
+def of_cursor(read: Callable[[Subscription], int]) -> Callable[[SubscriptionLook], int]:
+    """A figure that only a subscription with a cursor has; any other says 0."""
+    return lambda look: read(look.cursor) if look.cursor is not None else 0

@@ -1,0 +1,92 @@
+"""What can be done to all topics of a namespace, or of one of its bundles: clear backlogs, unsubscribe, unload."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiohttp import web
+
+from heliograph_broker.http.base.await_result import all_durable
+from heliograph_broker.http.base.bundles import check_bundle, in_bundle
+from heliograph_broker.http.base.context import BROKER, accepted, namespace_of
+from heliograph_broker.http.base.operations import Refusal, operation
+from heliograph_broker.http.topics.admin_backlog import backlogs
+from heliograph_broker.http.topics.admin_subscriptions import check_idle
+from heliograph_broker.messaging.base.errors import BrokerError, SubscriptionNotFound
+from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.messaging.topic.directory import AnyTopic
+from heliograph_broker.messaging.topic.topic import Topic
+
+NAMESPACE_PATH: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
+BUNDLE_PATH: Final = f"{NAMESPACE_PATH}/{{bundle}}"
+
+
+class BundlesStay(BrokerError):
+    http_status = 405
+
+
+def _topics(request: web.Request) -> list[AnyTopic]:
+    """Return the topics of the path's namespace, or bundle of it. Raises what says that there is no such thing."""
+    broker = request.app[BROKER]
+    namespace = namespace_of(request)
+    bundles = broker.namespace(namespace).bundles
+    topics = list(broker.topics_by_namespace.get(namespace, {}).values())
+    bundle = request.match_info.get("bundle")
+    if bundle is None:
+        return topics
+    check_bundle(namespace, bundle, bundles)
+    return [topic for topic in topics if in_bundle(topic.name, bundle, bundles)]
+
+
+@operation("Clear the backlogs of all subscriptions of a namespace, or of one bundle.")
+async def clear_backlog(request: web.Request) -> web.Response:
+    await all_durable(subscription.clear_backlog for subscription in backlogs(_topics(request)))
+    return web.Response(status=204)
+
+
+@operation("Clear the backlogs of the subscriptions of this name in a namespace, or in one bundle.")
+async def clear_backlog_of(request: web.Request) -> web.Response:
+    name = request.match_info["subscription"]
+    topics = [topic for topic in _topics(request) if isinstance(topic, Topic) and name in topic.subscriptions]
+    if not topics and "bundle" not in request.match_info:
+        raise SubscriptionNotFound(f"Subscription {name} not found for any topic of {namespace_of(request)}")
+    await all_durable(topic.subscriptions[name].clear_backlog for topic in topics)
+    return web.Response(status=204)
+
+
+@operation("Delete the subscriptions of this name from all topics of a namespace, or of one bundle, or from none.")
+async def unsubscribe(request: web.Request) -> web.Response:
+    name = request.match_info["subscription"]
+    topics = [topic for topic in _topics(request) if name in topic.subscriptions]
+    check_idle(topics, name, force=False)
+    for topic in topics:
+        topic.delete_subscription(name)
+    return await accepted(request.app[BROKER])
+
+
+@operation("Ask all clients of a namespace's topics, or of one bundle's, to connect again.")
+async def unload(request: web.Request) -> web.Response:
+    broker: Broker = request.app[BROKER]
+    for topic in _topics(request):
+        broker.unload_topic(topic.name)
+    return await accepted(broker)
+
+
+@operation("Split a bundle: refused, as one broker serves all of them.", answers={405: Refusal})
+async def split(request: web.Request) -> web.Response:
+    _topics(request)
+    raise BundlesStay("Bundles are not split: one broker serves all topics of a namespace")
+
+
+def routes() -> list[web.RouteDef]:
+    return [
+        web.post(f"{NAMESPACE_PATH}/clearBacklog", clear_backlog),
+        web.post(f"{NAMESPACE_PATH}/clearBacklog/{{subscription}}", clear_backlog_of),
+        web.post(f"{BUNDLE_PATH}/clearBacklog", clear_backlog),
+        web.post(f"{BUNDLE_PATH}/clearBacklog/{{subscription}}", clear_backlog_of),
+        web.post(f"{NAMESPACE_PATH}/unsubscribe/{{subscription}}", unsubscribe),
+        web.post(f"{BUNDLE_PATH}/unsubscribe/{{subscription}}", unsubscribe),
+        web.put(f"{NAMESPACE_PATH}/unload", unload),
+        web.put(f"{BUNDLE_PATH}/unload", unload),
+        web.put(f"{BUNDLE_PATH}/split", split),
+    ]

@@ -1,0 +1,85 @@
+"""Namespaces: /admin/v2/namespaces. Their policies are in :mod:`.policy_routes` and its neighbours."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from heliograph_broker.http.base.context import BROKER, accepted, as_json, body_as, flag, namespace_of, tenant_of
+from heliograph_broker.http.base.errors import ApiError
+from heliograph_broker.http.base.operations import Parameter, operation
+from heliograph_broker.messaging.base.errors import TenantNotFound
+
+from .namespace_document import (
+    BundlesDocument,
+    NamespaceDocument,
+    bundles_document,
+    namespace_document,
+    namespace_record,
+)
+
+_MODES = ("PERSISTENT", "NON_PERSISTENT", "ALL")
+_FORCE = Parameter("force", bool, "With everything in it; its clients are disconnected.")
+_MODE = Parameter("mode", str, "Which topics.", choices=_MODES)
+
+
+@operation("The tenant's namespaces.", answers={200: list[str]})
+async def list_namespaces(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    tenant = tenant_of(request)
+    if tenant not in broker.tenants:
+        raise TenantNotFound("Tenant does not exist")
+    return as_json(sorted(name for name in broker.namespaces if name.startswith(f"{tenant}/")))
+
+
+@operation("What the namespace sets, under Pulsar's names.", answers={200: NamespaceDocument})
+async def get_namespace(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    return as_json(namespace_document(broker.namespace(namespace_of(request)), broker.config))
+
+
+@operation(
+    "Create a namespace, with policies or without.",
+    body=NamespaceDocument,
+    example='{"retention_policies": {"retentionTimeInMinutes": 60, "retentionSizeInMB": 512}}',
+)
+async def create_namespace(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    name = namespace_of(request)
+    document = await body_as(request, NamespaceDocument) or NamespaceDocument()
+    broker.create_namespace(name, namespace_record(broker, document))
+    return await accepted(broker)
+
+
+@operation("The parts a namespace's topics are spread in, by their names' hash.", answers={200: BundlesDocument})
+async def get_bundles(request: web.Request) -> web.Response:
+    return as_json(bundles_document(request.app[BROKER].namespace(namespace_of(request))))
+
+
+@operation("Delete a namespace without topics, or with force its topics too.", query=(_FORCE,))
+async def delete_namespace(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    broker.delete_namespace(namespace_of(request), force=flag(request, "force"))
+    return await accepted(broker)
+
+
+@operation("The namespace's topics; partitions each by name.", query=(_MODE,), answers={200: list[str]})
+async def list_topics(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    namespace = namespace_of(request)
+    broker.namespace(namespace)
+    mode = request.query.get("mode", "PERSISTENT").upper()
+    if mode not in _MODES:
+        raise ApiError(400, f"mode should be one of {', '.join(_MODES)}, not '{mode}'")
+    return as_json(broker.list_topics(namespace, mode))
+
+
+def routes() -> list[web.RouteDef]:
+    path = "/admin/v2/namespaces/{tenant}/{namespace}"
+    return [
+        web.get("/admin/v2/namespaces/{tenant}", list_namespaces),
+        web.get(path, get_namespace),
+        web.put(path, create_namespace),
+        web.delete(path, delete_namespace),
+        web.get(f"{path}/topics", list_topics),
+        web.get(f"{path}/bundles", get_bundles),
+    ]

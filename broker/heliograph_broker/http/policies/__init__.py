@@ -1,0 +1,1 @@
+"""Routes for policies of topics and namespaces, made from one table."""

@@ -1,0 +1,255 @@
+"""The handlers of every policy of :mod:`.policy_table`, for namespaces and for topics: read, set, remove.
+
+A change is read, checked and made without a pause in between, and answered when it is durable.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from heliograph_api.resources.policies import Policies
+from heliograph_api.values.names import TopicName
+
+from heliograph_broker.http.base.context import (
+    BROKER,
+    CONFIG,
+    accepted,
+    as_json,
+    flag,
+    namespace_of,
+    required_body,
+    topic_of,
+)
+from heliograph_broker.http.base.errors import ApiError
+from heliograph_broker.http.base.operations import Handler, Parameter, operation
+from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
+from heliograph_broker.messaging.base.errors import NamespaceNotFound, PreconditionFailed, TopicNotFound
+from heliograph_broker.messaging.broker.broker import Broker
+
+from .policy_description import NAMESPACE, POST, TOPIC, Level, PolicyPath
+from .policy_table import POLICIES
+from .quota_rules import check_retention
+
+NAMESPACE_PATH = "/admin/v2/namespaces/{tenant}/{namespace}"
+
+APPLIED = Parameter("applied", bool, "What holds for the topic: its own word, else its namespace's, else the broker's.")
+GLOBAL = Parameter("isGlobal", bool, "A policy for all clusters: there is one cluster only, so none can be set.")
+_FIGURE = re.compile(r"-?[0-9]{1,10}", re.ASCII)
+
+
+def namespace_policies(broker: Broker, namespace: str) -> Policies:
+    """Return a copy to change: nothing holds before the core has taken it. Raises :class:`NamespaceNotFound`."""
+    return msgspec.structs.replace(broker.namespace(namespace).policies)
+
+
+def topic_policies(broker: Broker, name: TopicName) -> Policies:
+    """Return a copy of what is set at the topic itself, to change."""
+    return msgspec.structs.replace(broker.topic_policies(name) or Policies())
+
+
+def policy_topic(request: web.Request) -> TopicName:
+    """Return the topic of the path, which must exist; partitions have the policies of their topic.
+
+    Raises :class:`NamespaceNotFound`, :class:`TopicNotFound` or :class:`PreconditionFailed`, in Pulsar's words.
+    """
+    broker = request.app[BROKER]
+    name = topic_of(request)
+    if name.namespace_name not in broker.namespaces:
+        raise NamespaceNotFound("Namespace not found")
+    if name.partition >= 0:
+        raise PreconditionFailed("Not allowed to set/get topic policy for a partition")
+    if not broker.exists(name):
+        raise TopicNotFound(f"Topic {name} not found")
+    return name
+
+
+def refuse_global(request: web.Request) -> None:
+    """Raises :class:`PreconditionFailed`, as what cannot be kept is not to be taken silently."""
+    if flag(request, "isGlobal"):
+        raise PreconditionFailed("isGlobal=true is for policies of several clusters; this is the only one")
+
+
+def refuse_unstored(name: TopicName, policy: PolicyPath, path: str) -> None:
+    """Raises :class:`PreconditionFailed` for a policy of stored messages on a topic that stores none."""
+    if policy.for_stored and not name.is_persistent:
+        raise PreconditionFailed(f"{path} is for persistent topics only, as {name} stores nothing")
+
+
+def applied_document(broker: Broker, name: TopicName, policy: PolicyPath) -> Any:
+    """Return what holds for the topic, None if nothing is set. What a level switched off is shown as it said it."""
+    document = policy.read(broker.effective_policies(name))
+    if document is not None:
+        return document
+    namespace = broker.namespaces[name.namespace_name].policies
+    for level in (broker.topic_policies(name), namespace, broker.broker_policies):
+        if level is not None:
+            document = policy.read(level)
+            if document is not None:
+                return document
+    return policy.otherwise(broker.config)
+
+
+def _answer(document: Any, unset: Any) -> web.Response:
+    shown = unset if document is None else document
+    return web.Response(status=204) if shown is None else as_json(shown)
+
+
+def _answers(policy: PolicyPath, unset: Any) -> dict[int, Any]:
+    return {200: policy.answer} if unset is not None else {200: policy.answer, 204: None}
+
+
+# -- namespaces ----------------------------------------------------------------------------------------------------
+
+
+def _get_of_namespace(policy: PolicyPath) -> Handler:
+    unset = policy.unset[0]
+
+    @operation(f"What the namespace sets: {policy.title}.", answers=_answers(policy, unset))
+    async def get(request: web.Request) -> web.Response:
+        record = request.app[BROKER].namespace(namespace_of(request))
+        return _answer(policy.read(record.policies), unset)
+
+    return get
+
+
+def _set_of_namespace(policy: PolicyPath) -> Handler:
+    @operation(
+        f"Set for the namespace: {policy.title}.", body=policy.document, body_required=True, example=policy.sample
+    )
+    async def set_policy(request: web.Request) -> web.Response:
+        broker = request.app[BROKER]
+        namespace = namespace_of(request)
+        broker.namespace(namespace)
+        document = await required_body(request, policy.document, policy.example)
+        policies = namespace_policies(broker, namespace)
+        policy.write(policies, document, Level(NAMESPACE, request.app[CONFIG]))
+        if policy.guards_backlog:
+            check_retention(broker, policies)
+        broker.set_namespace_policies(namespace, policies)
+        return await accepted(broker)
+
+    return set_policy
+
+
+def _remove_of_namespace(policy: PolicyPath) -> Handler:
+    @operation(f"Let the broker's word count for the namespace: {policy.title}.")
+    async def remove(request: web.Request) -> web.Response:
+        broker = request.app[BROKER]
+        namespace = namespace_of(request)
+        policies = namespace_policies(broker, namespace)
+        for field in policy.fields:
+            setattr(policies, field, None)
+        broker.set_namespace_policies(namespace, policies)
+        return await accepted(broker)
+
+    return remove
+
+
+# -- topics --------------------------------------------------------------------------------------------------------
+
+
+def _get_of_topic(policy: PolicyPath) -> Handler:
+    unset = policy.unset[1]
+
+    @operation(f"What the topic sets: {policy.title}.", query=(APPLIED, GLOBAL), answers=_answers(policy, unset))
+    async def get(request: web.Request) -> web.Response:
+        broker = request.app[BROKER]
+        name = policy_topic(request)
+        applied, everywhere = flag(request, "applied"), flag(request, "isGlobal")
+        if applied:
+            return _answer(applied_document(broker, name, policy), None)
+        # No policy is set for all clusters.
+        own = broker.topic_policies(name) if not everywhere else None
+        return _answer(policy.read(own) if own is not None else None, unset)
+
+    return get
+
+
+def _set_of_topic(policy: PolicyPath, path: str) -> Handler:
+    parameters: tuple[Parameter, ...] = (GLOBAL,)
+    if policy.topic_query:
+        parameters += (Parameter(policy.topic_query, policy.document, f"The figure: {policy.title}. Else the body's."),)
+
+    @operation(
+        f"Set for the topic: {policy.title}.",
+        body=policy.document,
+        body_required=not policy.topic_query,
+        query=parameters,
+        example=policy.sample,
+    )
+    async def set_policy(request: web.Request) -> web.Response:
+        broker = request.app[BROKER]
+        name = policy_topic(request)
+        refuse_global(request)
+        refuse_unstored(name, policy, path)
+        text = request.query.get(policy.topic_query, "") if policy.topic_query else ""
+        if text:
+            document: Any = _query_figure(text, policy.topic_query)
+        else:
+            document = await required_body(request, policy.document, policy.example)
+            # The topic may be gone by now.
+            name = policy_topic(request)
+        policies = topic_policies(broker, name)
+        policy.write(policies, document, Level(TOPIC, request.app[CONFIG]))
+        if policy.guards_backlog:
+            check_retention(broker, policies, name)
+        broker.set_topic_policies(name, policies)
+        return await accepted(broker)
+
+    return set_policy
+
+
+def _remove_of_topic(policy: PolicyPath) -> Handler:
+    @operation(f"Let the namespace's word count for the topic: {policy.title}.", query=(GLOBAL,))
+    async def remove(request: web.Request) -> web.Response:
+        broker = request.app[BROKER]
+        name = policy_topic(request)
+        if not flag(request, "isGlobal"):
+            policies = topic_policies(broker, name)
+            for field in policy.fields:
+                setattr(policies, field, None)
+            broker.set_topic_policies(name, policies)
+        return await accepted(broker)
+
+    return remove
+
+
+def _query_figure(text: str, name: str) -> int:
+    if not _FIGURE.fullmatch(text):
+        raise ApiError(400, f"query parameter {name} should be a whole number, not '{text}'")
+    figure = int(text)
+    if not -(2**31) <= figure < 2**31:
+        raise ApiError(400, f"query parameter {name} should fit in 32 bits, not {text}")
+    return figure
+
+
+@operation("Let the namespace's word count for the topic, in everything.")
+async def remove_all(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    broker.set_topic_policies(policy_topic(request), Policies())
+    return await accepted(broker)
+
+
+def routes() -> list[web.RouteDef]:
+    listed: list[web.RouteDef] = [web.delete(f"{TOPIC_PATH}/policies", remove_all)]
+    for policy in POLICIES:
+        if policy.namespace is not None:
+            path = f"{NAMESPACE_PATH}/{policy.namespace}"
+            verb = web.post if policy.verbs[0] == POST else web.put
+            listed += [
+                web.get(path, _get_of_namespace(policy)),
+                verb(path, _set_of_namespace(policy)),
+                web.delete(path, _remove_of_namespace(policy)),
+            ]
+        for name in policy.topic:
+            path = f"{TOPIC_PATH}/{name}"
+            verb = web.post if policy.verbs[1] == POST else web.put
+            listed += [
+                web.get(path, _get_of_topic(policy)),
+                verb(path, _set_of_topic(policy, name)),
+                web.delete(path, _remove_of_topic(policy)),
+            ]
+    return listed

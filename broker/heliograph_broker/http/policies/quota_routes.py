@@ -1,0 +1,131 @@
+"""Backlog quotas by size and by age, of namespaces and topics: set and removed one by one, read together."""
+
+from __future__ import annotations
+
+from aiohttp import web
+from heliograph_api.resources.policies import BACKLOG_QUOTA_POLICIES, Policies
+from heliograph_api.values.names import TopicName
+
+from heliograph_broker.http.base.context import BROKER, accepted, as_json, flag, namespace_of, required_body
+from heliograph_broker.http.base.operations import Parameter, operation
+from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
+from heliograph_broker.messaging.base.errors import PreconditionFailed
+
+from .policy_documents import AGE_QUOTA, SIZE_QUOTA, QuotaDocument
+from .policy_routes import (
+    APPLIED,
+    GLOBAL,
+    NAMESPACE_PATH,
+    namespace_policies,
+    policy_topic,
+    refuse_global,
+    topic_policies,
+)
+from .quota_rules import QUOTA_FIELDS, QuotaMap, check_kind, check_quota, put_quota, quota_map
+
+_EXAMPLE = '{"limitSize": 10485760, "policy": "producer_exception"}'
+_KIND = Parameter("backlogQuotaType", str, "Which of the two quotas.", choices=(SIZE_QUOTA, AGE_QUOTA))
+
+
+def _kind(request: web.Request) -> str:
+    return check_kind(request.query.get("backlogQuotaType", SIZE_QUOTA))
+
+
+def _refuse_unstored(name: TopicName) -> None:
+    if not name.is_persistent:
+        raise PreconditionFailed(f"backlogQuota is for persistent topics only, as {name} stores nothing")
+
+
+@operation("The backlog quotas the namespace sets.", answers={200: QuotaMap})
+async def get_of_namespace(request: web.Request) -> web.Response:
+    return as_json(quota_map(request.app[BROKER].namespace(namespace_of(request)).policies))
+
+
+@operation(
+    "Set a backlog quota for the namespace.",
+    body=QuotaDocument,
+    body_required=True,
+    query=(_KIND,),
+    example=_EXAMPLE,
+)
+async def set_of_namespace(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    namespace = namespace_of(request)
+    broker.namespace(namespace)
+    kind = _kind(request)
+    document = await required_body(request, QuotaDocument, _EXAMPLE)
+    policies = namespace_policies(broker, namespace)
+    put_quota(policies, kind, document)
+    check_quota(broker, policies)
+    broker.set_namespace_policies(namespace, policies)
+    return await accepted(broker)
+
+
+@operation("Let the broker's backlog quota count for the namespace.", query=(_KIND,))
+async def remove_of_namespace(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    namespace = namespace_of(request)
+    policies = namespace_policies(broker, namespace)
+    setattr(policies, QUOTA_FIELDS[_kind(request)], None)
+    broker.set_namespace_policies(namespace, policies)
+    return await accepted(broker)
+
+
+@operation("The backlog quotas the topic sets.", query=(APPLIED, GLOBAL), answers={200: QuotaMap})
+async def get_of_topic(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    name = policy_topic(request)
+    if flag(request, "applied"):
+        quotas = quota_map(broker.effective_policies(name))
+        for kind in QUOTA_FIELDS:
+            quotas.setdefault(
+                kind, QuotaDocument(policy=BACKLOG_QUOTA_POLICIES[0], limit=-1, limit_size=-1, limit_time=-1)
+            )
+        return as_json(quotas)
+    own = broker.topic_policies(name) if not flag(request, "isGlobal") else None
+    return as_json(quota_map(own or Policies()))
+
+
+@operation(
+    "Set a backlog quota for the topic.",
+    body=QuotaDocument,
+    body_required=True,
+    query=(_KIND, GLOBAL),
+    example=_EXAMPLE,
+)
+async def set_of_topic(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    name = policy_topic(request)
+    refuse_global(request)
+    _refuse_unstored(name)
+    kind = _kind(request)
+    document = await required_body(request, QuotaDocument, _EXAMPLE)
+    name = policy_topic(request)
+    policies = topic_policies(broker, name)
+    put_quota(policies, kind, document)
+    check_quota(broker, policies, name)
+    broker.set_topic_policies(name, policies)
+    return await accepted(broker)
+
+
+@operation("Let the namespace's backlog quota count for the topic.", query=(_KIND, GLOBAL))
+async def remove_of_topic(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    name = policy_topic(request)
+    kind = _kind(request)
+    if not flag(request, "isGlobal"):
+        policies = topic_policies(broker, name)
+        setattr(policies, QUOTA_FIELDS[kind], None)
+        broker.set_topic_policies(name, policies)
+    return await accepted(broker)
+
+
+def routes() -> list[web.RouteDef]:
+    return [
+        web.get(f"{NAMESPACE_PATH}/backlogQuotaMap", get_of_namespace),
+        web.post(f"{NAMESPACE_PATH}/backlogQuota", set_of_namespace),
+        web.delete(f"{NAMESPACE_PATH}/backlogQuota", remove_of_namespace),
+        web.get(f"{TOPIC_PATH}/backlogQuotaMap", get_of_topic),
+        web.post(f"{TOPIC_PATH}/backlogQuota", set_of_topic),
+        web.delete(f"{TOPIC_PATH}/backlogQuota", remove_of_topic),
+    ]

@@ -1,0 +1,81 @@
+"""The dispatch rate of one subscription of a topic, before the one its topic gives to all of them."""
+
+from __future__ import annotations
+
+from aiohttp import web
+from heliograph_api.resources.policies import subscription_rate
+from heliograph_api.values.names import check_subscription
+
+from heliograph_broker.http.base.context import BROKER, accepted, as_json, flag, required_body
+from heliograph_broker.http.base.operations import operation
+from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
+
+from .policy_documents import DispatchRateDocument, dispatch_rate_document, dispatch_rate_from
+from .policy_routes import APPLIED, GLOBAL, applied_document, policy_topic, refuse_global, topic_policies
+from .policy_table import SUBSCRIPTION_DISPATCH_RATE
+
+
+def _subscription(request: web.Request) -> str:
+    """Return the subscription of the path; as in Pulsar it may come into being later. Raises :class:`InvalidName`."""
+    name = request.match_info["subscription"]
+    check_subscription(name)
+    return name
+
+
+@operation(
+    "The dispatch rate of the subscription alone.",
+    query=(APPLIED, GLOBAL),
+    answers={200: DispatchRateDocument, 204: None},
+)
+async def get_rate(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    name, subscription = policy_topic(request), _subscription(request)
+    own = broker.topic_policies(name)
+    rates = (own.subscription_dispatch_rates if own is not None else None) or {}
+    if flag(request, "applied"):
+        if subscription not in rates:
+            return as_json(applied_document(broker, name, SUBSCRIPTION_DISPATCH_RATE))
+        effective = subscription_rate(broker.effective_policies(name), subscription)
+        return as_json(dispatch_rate_document(effective if effective is not None else rates[subscription]))
+    if subscription not in rates or flag(request, "isGlobal"):
+        return web.Response(status=204)
+    return as_json(dispatch_rate_document(rates[subscription]))
+
+
+@operation(
+    "Set the dispatch rate of the subscription alone.",
+    body=DispatchRateDocument,
+    body_required=True,
+    query=(GLOBAL,),
+    example=SUBSCRIPTION_DISPATCH_RATE.sample,
+)
+async def set_rate(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    policy_topic(request)
+    refuse_global(request)
+    subscription = _subscription(request)
+    document = await required_body(request, DispatchRateDocument, SUBSCRIPTION_DISPATCH_RATE.example)
+    # The topic may be gone by now.
+    name = policy_topic(request)
+    policies = topic_policies(broker, name)
+    rates = policies.subscription_dispatch_rates or {}
+    policies.subscription_dispatch_rates = rates | {subscription: dispatch_rate_from(document)}
+    broker.set_topic_policies(name, policies)
+    return await accepted(broker)
+
+
+@operation("Let the topic's rate for all subscriptions count for this one.", query=(GLOBAL,))
+async def remove_rate(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    name, subscription = policy_topic(request), _subscription(request)
+    policies = topic_policies(broker, name)
+    rates = dict(policies.subscription_dispatch_rates or {})
+    if not flag(request, "isGlobal") and rates.pop(subscription, None) is not None:
+        policies.subscription_dispatch_rates = rates or None
+        broker.set_topic_policies(name, policies)
+    return await accepted(broker)
+
+
+def routes() -> list[web.RouteDef]:
+    path = f"{TOPIC_PATH}/{{subscription}}/dispatchRate"
+    return [web.get(path, get_rate), web.post(path, set_rate), web.delete(path, remove_rate)]

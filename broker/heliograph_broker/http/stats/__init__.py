@@ -1,0 +1,1 @@
+"""Statistics of topics and of the broker, as JSON."""

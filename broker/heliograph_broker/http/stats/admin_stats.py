@@ -1,0 +1,93 @@
+"""The paths of the statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aiohttp import web
+
+from heliograph_broker.http.base.context import BROKER, RATES, as_json, flag, topic_of
+from heliograph_broker.http.base.operations import Parameter, operation
+from heliograph_broker.http.brokers.admin_brokers import own_address
+from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
+from heliograph_broker.messaging.base.errors import TopicNotFound
+from heliograph_broker.messaging.topic.directory import AnyTopic
+
+from .internal_stats import internal_stats
+from .partitioned_stats import partitioned_stats
+from .stats import StatsOptions, topic_stats
+from .stats_documents import InternalStats, PartitionedInternalStats, PartitionedStats, PartitionsInfo, TopicStats
+
+_OPTIONS = (
+    Parameter("getPreciseBacklog", bool, "Accepted; the backlog is always exact."),
+    Parameter("subscriptionBacklogSize", bool, "Whether to give each backlog in bytes, too (the default)."),
+    Parameter("getEarliestTimeInBacklog", bool, "Also say when the oldest message of each backlog was published."),
+    Parameter("excludePublishers", bool, "Leave out the producers."),
+    Parameter("excludeConsumers", bool, "Leave out the consumers."),
+)
+_PER_PARTITION = Parameter("perPartition", bool, "Also give each partition's own figures (the default).")
+
+
+def _options(request: web.Request) -> StatsOptions:
+    """Read the query. Raises :class:`~.errors.ApiError` 400 for a flag that is none."""
+    flag(request, "getPreciseBacklog")
+    return StatsOptions(
+        earliest_publish=flag(request, "getEarliestTimeInBacklog"),
+        subscription_backlog_size=flag(request, "subscriptionBacklogSize", default=True),
+        publishers=not flag(request, "excludePublishers"),
+        consumers=not flag(request, "excludeConsumers"),
+    )
+
+
+def _partitions(request: web.Request) -> Iterator[AnyTopic]:
+    """Yield the partitions of the path's topic. Raises :class:`TopicNotFound` if it is not partitioned."""
+    broker = request.app[BROKER]
+    name = topic_of(request)
+    count = broker.partitions_of(name)
+    if not count:
+        raise TopicNotFound(f"Partitioned topic {name} not found")
+    for index in range(count):
+        yield broker.get_topic(name.with_partition(index))
+
+
+@operation(
+    "A topic's, or one partition's, producers, subscriptions and figures.",
+    query=_OPTIONS,
+    answers={200: TopicStats},
+)
+async def get_stats(request: web.Request) -> web.Response:
+    topic = request.app[BROKER].get_topic(topic_of(request))
+    return as_json(topic_stats(topic, request.app[RATES], own_address(request), _options(request)))
+
+
+@operation("Ledgers and cursors of a topic or partition.", answers={200: InternalStats})
+async def get_internal_stats(request: web.Request) -> web.Response:
+    return as_json(internal_stats(request.app[BROKER].get_topic(topic_of(request))))
+
+
+@operation(
+    "A partitioned topic's figures: the sums over its partitions, and theirs.",
+    query=(*_OPTIONS, _PER_PARTITION),
+    answers={200: PartitionedStats},
+)
+async def get_partitioned_stats(request: web.Request) -> web.Response:
+    rates, owner, options = request.app[RATES], own_address(request), _options(request)
+    per_partition = flag(request, "perPartition", default=True)
+    parts = {str(topic.name): topic_stats(topic, rates, owner, options) for topic in _partitions(request)}
+    return as_json(partitioned_stats(parts, per_partition))
+
+
+@operation("Ledgers and cursors of each partition.", answers={200: PartitionedInternalStats})
+async def get_partitioned_internal_stats(request: web.Request) -> web.Response:
+    parts = {str(topic.name): internal_stats(topic) for topic in _partitions(request)}
+    return as_json(PartitionedInternalStats(PartitionsInfo(len(parts)), parts))
+
+
+def routes() -> list[web.RouteDef]:
+    return [
+        web.get(f"{TOPIC_PATH}/stats", get_stats),
+        web.get(f"{TOPIC_PATH}/internalStats", get_internal_stats),
+        web.get(f"{TOPIC_PATH}/internal-stats", get_internal_stats),
+        web.get(f"{TOPIC_PATH}/partitioned-stats", get_partitioned_stats),
+        web.get(f"{TOPIC_PATH}/partitioned-internalStats", get_partitioned_internal_stats),
+    ]

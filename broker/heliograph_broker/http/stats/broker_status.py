@@ -1,0 +1,121 @@
+"""GET /heliograph/v1/status: everything a broker has, with its own policies and its backlog, in one answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from aiohttp import web
+from heliograph_api import __version__
+from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TenantState, TopicState
+from heliograph_api.resources.policies import Policies
+from heliograph_api.values.names import NamespaceName, TopicName
+
+from heliograph_broker.http.base.context import BROKER, as_json
+from heliograph_broker.http.base.operations import Parameter, Refusal, operation
+from heliograph_broker.messaging.base.names import COMPACTION
+from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.messaging.topic.directory import AnyTopic
+from heliograph_broker.messaging.topic.topic import Topic
+
+from .stats import in_backlog, quota_limits
+
+#: Topics described between two turns of the event loop.
+_AT_ONCE: Final = 100
+
+
+@operation(
+    "What the broker has: tenants, namespaces and topics, the policies set at each, backlogs and quotas.",
+    query=(Parameter("namespace", str, "Only this namespace (tenant/namespace), its tenant and its topics."),),
+    answers={200: BrokerState, 412: Refusal},
+)
+async def status(request: web.Request) -> web.Response:
+    """Answer from memory; a namespace that does not exist is an empty answer."""
+    broker = request.app[BROKER]
+    only = request.query.get("namespace")
+    if only is not None:
+        only = str(NamespaceName.parse(only))
+    state = BrokerState(
+        version=__version__,
+        defaults=broker.said_defaults,
+        limits=broker.broker_limits,
+        tenants={
+            name: TenantState(record.admin_roles, record.allowed_clusters, record.limits)
+            for name, record in broker.tenants.items()
+            if only is None or only.partition("/")[0] == name
+        },
+        namespaces={
+            name: NamespaceState(record.bundles, record.policies)
+            for name, record in broker.namespaces.items()
+            if only in (None, name)
+        },
+        topics={},
+    )
+    # A partitioned topic is there before its first partition is looked at, and without any.
+    for base, partitioned in broker.partitioned.items():
+        if only is None or base.partition("://")[2].startswith(f"{only}/"):
+            state.topics[base] = TopicState(
+                partitioned.partitions, partitioned.policies or Policies(), partitioned.properties
+            )
+    seen: Counter[str] = Counter()
+    for at, topic in enumerate(list(_topics(broker, only))):
+        if at % _AT_ONCE == _AT_ONCE - 1:
+            await asyncio.sleep(0)
+        if not topic.closed:
+            _add(state, topic, seen)
+    for name, entry in state.topics.items():
+        entry.subscriptions.sort()
+        if seen[name] < entry.partitions:
+            # Asked now, so that those that came while this was looked at are none of them.
+            entry.missing_partitions = broker.missing_partitions(TopicName.parse(name))
+    return as_json(state)
+
+
+def _topics(broker: Broker, only: str | None) -> Iterable[AnyTopic]:
+    return broker.topics.values() if only is None else broker.topics_by_namespace.get(only, {}).values()
+
+
+def _add(state: BrokerState, topic: AnyTopic, seen: Counter[str]) -> None:
+    """Add a topic's figures to its entry, which is shared by all partitions of one; ``seen`` counts them by key."""
+    names = topic.subscriptions.keys() - {COMPACTION}
+    key = str(topic.name.base)
+    entry = state.topics.get(key)
+    if entry is None:
+        key = str(topic.name)
+        entry = state.topics[key] = TopicState(0, topic.policies or Policies(), topic.properties)
+    entry.subscriptions = [name for name in entry.subscriptions if name in names] if key in seen else list(names)
+    seen[key] += 1
+    subscriptions = topic.subscriptions.values()
+    behind = {name: sub.backlog_messages for name, sub in topic.subscriptions.items() if in_backlog(sub)}
+    for name, messages in behind.items():
+        if messages:
+            entry.behind[name] = entry.behind.get(name, 0) + messages
+    entry.backlog_messages += max(behind.values(), default=0)
+    entry.backlog_bytes += (size := topic.backlog_size())
+    entry.storage_bytes += topic.stored_bytes
+    entry.producers += len(topic.producers)
+    entry.consumers += sum(len(sub.consumers) for sub in subscriptions)
+    if not isinstance(topic, Topic):
+        return
+    oldest = topic.oldest_backlog()
+    age_ms = oldest[1] if oldest is not None else -1
+    if oldest is not None and age_ms > entry.oldest_age_ms:
+        entry.oldest_age_ms, entry.oldest_received_ms = age_ms, oldest[0].oldest_unacked_receive_ms()
+    (entry.size_limit, _), entry.age_limit_ms = quota_limits(topic)
+    entry.size_used = max(entry.size_used, _used(size, entry.size_limit))
+    entry.age_used = max(entry.age_used, _used(max(0, age_ms), entry.age_limit_ms))
+    entry.size_exceeded |= topic.quota.size_exceeded
+    entry.age_exceeded |= topic.quota.age_exceeded
+
+
+def _used(value: int, limit: int) -> float:
+    """Return the ratio, -1 without a limit; a limit of 0 is used up by anything."""
+    if limit < 0:
+        return -1.0
+    return round(value / limit, 4) if limit else float(value > 0)
+
+
+def routes() -> list[web.RouteDef]:
+    return [web.get("/heliograph/v1/status", status)]

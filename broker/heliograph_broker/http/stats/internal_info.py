@@ -1,0 +1,79 @@
+"""Pulsar's internal info of a topic: what is stored of its ledgers and cursors."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from heliograph_broker.http.base.context import as_json
+from heliograph_broker.http.base.operations import operation
+from heliograph_broker.http.topics.admin_messages import one_topic
+from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
+from heliograph_broker.messaging.topic.topic import Topic
+
+from .stats import iso
+
+
+class LedgerInfo(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A ledger; ``timestamp`` is when it was begun (ms), ``entries`` are known of closed ledgers."""
+
+    ledger_id: int
+    timestamp: int
+    entries: int = 0
+    is_offloaded: bool = False
+
+
+class PositionInfo(msgspec.Struct, rename="camel"):
+    """An entry's id; entry id -1 is the place before a ledger's first entry."""
+
+    ledger_id: int
+    entry_id: int
+
+
+class CursorInfo(msgspec.Struct, rename="camel"):
+    """A durable subscription; its acknowledgements are part of the broker's metadata, in no ledger (-1)."""
+
+    creation_date: str
+    mark_delete: PositionInfo
+    properties: dict[str, str]
+    cursors_ledger_id: int = -1
+
+
+class TopicInfo(msgspec.Struct, rename="camel"):
+    """Pulsar's ManagedLedgerInfo. Subscriptions by name; a terminated topic says where it ends."""
+
+    creation_date: str
+    ledgers: list[LedgerInfo]
+    cursors: dict[str, CursorInfo]
+    properties: dict[str, str]
+    terminated_position: PositionInfo | None = None
+
+
+def topic_info(topic: Topic) -> TopicInfo:
+    """Return the document of a stored topic."""
+    open_ledger = topic.ledgers[-1] if topic.ledgers else None
+    return TopicInfo(
+        iso(topic.created_ms),
+        [
+            LedgerInfo(each.ledger_id, each.created_ms, 0 if each is open_ledger else each.entries)
+            for each in topic.ledgers
+        ],
+        {
+            name: CursorInfo(
+                iso(each.created_ms), PositionInfo(*topic.position(each.cursor.mark_delete)), each.properties
+            )
+            for name, each in topic.subscriptions.items()
+            if each.durable
+        },
+        topic.properties,
+        PositionInfo(*topic.last_position()) if topic.terminated else None,
+    )
+
+
+@operation("What is stored of a topic's, or one partition's, ledgers and cursors.", answers={200: TopicInfo})
+async def get_internal_info(request: web.Request) -> web.Response:
+    return as_json(topic_info(one_topic(request, "A partitioned topic has no ledgers of its own")))
+
+
+def routes() -> list[web.RouteDef]:
+    return [web.get(f"{TOPIC_PATH}/internal-info", get_internal_info)]

@@ -1,0 +1,1 @@
+"""Routes for topics, their messages, subscriptions, schemas and lookup."""

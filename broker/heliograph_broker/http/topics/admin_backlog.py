@@ -1,0 +1,154 @@
+"""Moving subscriptions by hand: skip, clear, expire, reset; for one, or for all of a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from aiohttp import web
+
+from heliograph_broker.http.base.await_result import all_durable, found
+from heliograph_broker.http.base.context import BROKER, topic_of
+from heliograph_broker.http.base.message_ids import PositionDocument, number_in_path, required_position
+from heliograph_broker.http.base.operations import operation
+from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic
+from heliograph_broker.messaging.base.errors import Conflict
+from heliograph_broker.messaging.delivery.subscription import Done, Subscription
+from heliograph_broker.messaging.topic.topic import Topic
+
+from .admin_messages import OnePartitionOnly
+from .admin_subscriptions import SUBSCRIPTION_PATH, stored_subscriptions, topics_of
+from .admin_topics import TOPIC_PATH
+
+
+def backlogs(topics: Iterable[object]) -> list[Subscription]:
+    """Return the durable subscriptions of ``topics``; the broker's own, of compaction, are not touched."""
+    return [
+        subscription
+        for topic in topics
+        if isinstance(topic, Topic)
+        for subscription in topic.subscriptions.values()
+        if subscription.durable and subscription.takes_part
+    ]
+
+
+def _one(request: web.Request, refusal: str) -> Subscription:
+    """Return the path's subscription of a topic that is not partitioned."""
+    subscriptions = stored_subscriptions(request)
+    if str(topic_of(request)) in request.app[BROKER].partitioned:
+        raise OnePartitionOnly(f"{refusal}: name one of its partitions")
+    return subscriptions[0]
+
+
+@operation("Acknowledge a subscription's whole backlog, on all partitions.")
+async def skip_all(request: web.Request) -> web.Response:
+    await all_durable(subscription.clear_backlog for subscription in stored_subscriptions(request))
+    return web.Response(status=204)
+
+
+@operation("Acknowledge the oldest messages of a subscription's backlog.")
+async def skip(request: web.Request) -> web.Response:
+    messages = number_in_path(request, "messages", "the number of messages to skip")
+    subscription = _one(request, "Skip messages on a partitioned topic is not allowed")
+    await all_durable([partial(subscription.skip, messages)])
+    return web.Response(status=204)
+
+
+# -- expiry --------------------------------------------------------------------------------------------------------
+
+
+def _age_ms(request: web.Request) -> int:
+    return number_in_path(request, "seconds", "an age in seconds") * 1000
+
+
+@operation("Expire what a subscription's backlog has held for longer than so many seconds, on all partitions.")
+async def expire(request: web.Request) -> web.Response:
+    age = _age_ms(request)
+    await all_durable(partial(each.expire_older_than, age) for each in stored_subscriptions(request))
+    return web.Response(status=204)
+
+
+@operation("Expire what the backlogs of all subscriptions have held for longer than so many seconds.")
+async def expire_all(request: web.Request) -> web.Response:
+    age = _age_ms(request)
+    await all_durable(partial(each.expire_older_than, age) for each in backlogs(topics_of(request)))
+    return web.Response(status=204)
+
+
+@operation(
+    "Expire a subscription's backlog up to and including a message id.",
+    body=PositionDocument,
+    body_required=True,
+    example='{"ledgerId": -1, "entryId": -1}',
+)
+async def expire_to(request: web.Request) -> web.Response:
+    subscription = _one(request, "Expire message at position is not supported for partitioned-topic")
+    position = await required_position(request)
+    if position.is_latest:
+        await all_durable([subscription.clear_backlog])
+        return web.Response(status=204)
+    if (position.ledger_id, position.entry_id) > subscription.topic.last_position():
+        raise Conflict(
+            f"Expire message by position not issued on topic {subscription.topic.name} for subscription"
+            f" {subscription.name}: {position.ledger_id}:{position.entry_id} is not the id of a message of it"
+        )
+    await all_durable([partial(subscription.expire_up_to, position.ledger_id, position.entry_id)])
+    return web.Response(status=204)
+
+
+# -- reset ---------------------------------------------------------------------------------------------------------
+
+
+def _seek_to_time(subscription: Subscription, published_ms: int, done: Done) -> None:
+    subscription.seek(subscription.topic.first_published_at_or_after(published_ms), None, done)
+
+
+@operation("Move a subscription to the first message published at or after a time, on all partitions.")
+async def reset_to_time(request: web.Request) -> web.Response:
+    published = number_in_path(request, "timestamp", "a time in ms since 1970")
+    await all_durable(partial(_seek_to_time, each, published) for each in stored_subscriptions(request))
+    return web.Response(status=204)
+
+
+@operation(
+    "Move a subscription to a message id; consumers connect again and get that message first.",
+    body=PositionDocument,
+    body_required=True,
+)
+async def reset_to_position(request: web.Request) -> web.Response:
+    subscription = _one(request, "Reset-cursor at position is not allowed for partitioned-topic")
+    offset, remaining = await _target(subscription.topic, await required_position(request))
+    await all_durable([partial(subscription.seek, offset, remaining)])
+    return web.Response(status=204)
+
+
+async def _target(topic: StoredTopic, position: PositionDocument) -> tuple[int, int | None]:
+    """Return the offset to begin at, and of a batch which messages (bits, None: all)."""
+    if position.is_earliest:
+        return topic.first_offset, None
+    if position.is_latest:
+        return topic.end_offset, None
+    offset = topic.offset_of(position.ledger_id, position.entry_id)
+    if offset is None:
+        return topic.offset_at_or_after(position.ledger_id, position.entry_id), None
+    if position.batch_index < 0:
+        return offset + position.entries_behind, None
+    headers = await found(partial(topic.read_headers, offset, offset))
+    messages = headers[0][1] if headers else 1
+    first = position.batch_index + position.entries_behind
+    if first >= messages:
+        return offset + 1, None
+    remaining = (1 << messages) - (1 << first)
+    return offset, remaining if first else None
+
+
+def routes() -> list[web.RouteDef]:
+    return [
+        web.post(f"{SUBSCRIPTION_PATH}/skip_all", skip_all),
+        web.post(f"{SUBSCRIPTION_PATH}/skip/{{messages}}", skip),
+        web.post(f"{SUBSCRIPTION_PATH}/expireMessages", expire_to),
+        web.post(f"{SUBSCRIPTION_PATH}/expireMessages/{{seconds}}", expire),
+        web.post(f"{TOPIC_PATH}/all_subscription/expireMessages/{{seconds}}", expire_all),
+        web.post(f"{SUBSCRIPTION_PATH}/resetcursor", reset_to_position),
+        web.post(f"{SUBSCRIPTION_PATH}/resetcursor/{{timestamp}}", reset_to_time),
+    ]

@@ -1,0 +1,249 @@
+"""Subscriptions of a topic: list, create, delete; their properties; what their backlog is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import msgspec
+from aiohttp import web
+from heliograph_api.values.names import TopicName, check_subscription
+
+from heliograph_broker.http.base.await_result import all_durable, found
+from heliograph_broker.http.base.context import BROKER, accepted, as_json, body_as, flag, required_body, topic_of
+from heliograph_broker.http.base.errors import ApiError
+from heliograph_broker.http.base.message_ids import PositionDocument
+from heliograph_broker.http.base.operations import Parameter, operation
+from heliograph_broker.messaging.base.errors import (
+    BrokerError,
+    Conflict,
+    NotAllowed,
+    PreconditionFailed,
+    SubscriptionNotFound,
+)
+from heliograph_broker.messaging.base.names import check_properties
+from heliograph_broker.messaging.broker.admission import auto_topic_creation, check_new_subscription
+from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.messaging.delivery.subscription import Subscription
+from heliograph_broker.messaging.topic.directory import AnyTopic
+from heliograph_broker.messaging.topic.topic import Topic
+
+from .admin_topics import TOPIC_PATH, concrete_names
+
+SUBSCRIPTION_PATH = f"{TOPIC_PATH}/subscription/{{subscription}}"
+#: Entries that one analysis looks at; Pulsar's stops at so many too (``subscriptionBacklogScanMaxEntries``).
+ANALYSED_ENTRIES = 10_000
+
+_FORCE = Parameter("force", bool, "Delete it also if consumers are connected; they are disconnected.")
+_REPLICATED = Parameter("replicated", bool, "Whether other clusters have the subscription too; there are none.")
+
+
+class NotReplicated(BrokerError):
+    http_status = 405
+
+
+class BacklogAnalysis(msgspec.Struct, rename="camel"):
+    """Pulsar's AnalyzeSubscriptionBacklogResult; there are no filters, so all is accepted.
+
+    ``aborted``: there are more entries than one analysis looks at. Ids are ``ledger:entry``, null in an empty backlog.
+    """
+
+    entries: int
+    messages: int
+    filter_accepted_entries: int
+    filter_accepted_messages: int
+    aborted: bool
+    first_message_id: str | None
+    last_message_id: str | None
+    marker_messages: int = 0
+    filter_rejected_entries: int = 0
+    filter_rescheduled_entries: int = 0
+    filter_rejected_messages: int = 0
+    filter_rescheduled_messages: int = 0
+
+
+def topics_of(request: web.Request) -> list[AnyTopic]:
+    """Return the topic of the path, or all its partitions. Raises :class:`TopicNotFound`."""
+    broker = request.app[BROKER]
+    return [broker.get_topic(name) for name in concrete_names(broker, topic_of(request))]
+
+
+def with_subscription(request: web.Request) -> list[AnyTopic]:
+    """Return those of :func:`topics_of` that have the path's subscription. Raises :class:`SubscriptionNotFound`."""
+    name = request.match_info["subscription"]
+    holders = [topic for topic in topics_of(request) if name in topic.subscriptions]
+    if not holders:
+        raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic_of(request)}")
+    return holders
+
+
+def stored_subscriptions(request: web.Request) -> list[Subscription]:
+    """Return the path's subscription on each partition that has it. Raises :class:`NotAllowed` if nothing is stored."""
+    return list(_stored(with_subscription(request), request.match_info["subscription"]))
+
+
+def _stored(topics: list[AnyTopic], name: str) -> Iterator[Subscription]:
+    for topic in topics:
+        if not isinstance(topic, Topic):
+            raise NotAllowed("A subscription of a non-persistent topic has no position")
+        yield topic.subscriptions[name]
+
+
+@operation("The subscriptions of a topic, or those of any of its partitions.", answers={200: list[str]})
+async def list_subscriptions(request: web.Request) -> web.Response:
+    names: dict[str, None] = {}
+    for topic in topics_of(request):
+        names.update(dict.fromkeys(topic.subscriptions))
+    return as_json(list(names))
+
+
+@operation(
+    "Create a durable subscription, on every partition or none; it begins at a position (default: the latest).",
+    body=PositionDocument,
+    query=(_REPLICATED,),
+)
+async def create_subscription(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    position = await body_as(request, PositionDocument)
+    if flag(request, "replicated"):
+        raise NotReplicated("Subscriptions cannot be replicated: there is one cluster")
+    name = request.match_info["subscription"]
+    check_subscription(name)
+    _create_if_allowed(broker, topic_of(request))
+    topics = topics_of(request)
+    if any(name in topic.subscriptions for topic in topics):
+        raise Conflict("Subscription already exists for topic")
+    for topic in topics:
+        check_new_subscription(topic)
+    for topic in topics:
+        if not isinstance(topic, Topic):
+            topic.create_subscription(name)
+            continue
+        where, start = "latest", None
+        if position is not None and position.is_earliest:
+            where = "earliest"
+        elif position is not None and not position.is_latest:
+            start = topic.offset_at_or_after(position.ledger_id, position.entry_id + position.entries_behind)
+        properties = None if position is None else position.properties
+        topic.create_subscription(name, where, start_offset=start, properties=properties)
+    return await accepted(broker)
+
+
+def _create_if_allowed(broker: Broker, name: TopicName) -> None:
+    """Let a subscription bring its topic into being by the rules that hold for clients, as in Pulsar."""
+    broker.namespace(name.namespace_name)
+    if broker.exists(name) or not broker.may_auto_create(name):
+        return
+    partitions = auto_topic_creation(broker, name).partitions
+    if partitions > 0 and name.partition < 0:
+        broker.create_partitioned_topic(name, partitions)
+    else:
+        broker.get_or_create_topic(name)
+
+
+@operation("Delete a subscription, on every partition or none.", query=(_FORCE,))
+async def delete_subscription(request: web.Request) -> web.Response:
+    name = request.match_info["subscription"]
+    force = flag(request, "force")
+    holders = with_subscription(request)
+    check_idle(holders, name, force)
+    for topic in holders:
+        topic.delete_subscription(name, force)
+    return await accepted(request.app[BROKER])
+
+
+def check_idle(topics: list[AnyTopic], name: str, force: bool) -> None:
+    """Raises what deleting ``name`` from one of ``topics`` would raise, before any is touched."""
+    if not force and any(topic.subscriptions[name].consumers for topic in topics):
+        raise PreconditionFailed("Subscription has active connected consumers")
+
+
+# -- properties ----------------------------------------------------------------------------------------------------
+
+
+@operation("A subscription's properties.", answers={200: dict[str, str]})
+async def get_properties(request: web.Request) -> web.Response:
+    merged: dict[str, str] = {}
+    for subscription in stored_subscriptions(request):
+        merged.update(subscription.properties)
+    return as_json(merged)
+
+
+@operation("Replace a subscription's properties.", body=dict[str, str], body_required=True)
+async def put_properties(request: web.Request) -> web.Response:
+    subscriptions = stored_subscriptions(request)
+    properties = await required_body(request, dict[str, str], '{"owner": "payments-team"}')
+    check_properties(properties)
+    for subscription in subscriptions:
+        subscription.properties = dict(properties)
+    await all_durable(partial(each.topic.cursor_moved, each) for each in subscriptions)
+    return web.Response(status=204)
+
+
+# -- replication ---------------------------------------------------------------------------------------------------
+
+
+@operation("Whether the subscription is replicated, for each partition: never.", answers={200: dict[str, bool]})
+async def get_replicated(request: web.Request) -> web.Response:
+    return as_json({str(topic.name): False for topic in with_subscription(request)})
+
+
+@operation("Replicate a subscription or not: there is one cluster, so only not.", body=bool, body_required=True)
+async def set_replicated(request: web.Request) -> web.Response:
+    with_subscription(request)
+    if await required_body(request, bool, "false"):
+        raise NotReplicated("Subscriptions cannot be replicated: there is one cluster")
+    return web.Response(status=204)
+
+
+# -- the backlog ---------------------------------------------------------------------------------------------------
+
+
+@operation(
+    f"Count a subscription's backlog, entry by entry, from a position on; at most {ANALYSED_ENTRIES} entries.",
+    body=PositionDocument,
+    answers={200: BacklogAnalysis},
+)
+async def analyze_backlog(request: web.Request) -> web.Response:
+    subscriptions = stored_subscriptions(request)
+    position = await body_as(request, PositionDocument)
+    if len(subscriptions) > 1 or str(topic_of(request)) in request.app[BROKER].partitioned:
+        raise ApiError(405, "Analyze backlog on a partitioned topic is not allowed: name one of its partitions")
+    return as_json(await _analysis(subscriptions[0], position))
+
+
+async def _analysis(subscription: Subscription, position: PositionDocument | None) -> BacklogAnalysis:
+    topic = subscription.topic
+    at = max(subscription.cursor.first_unacked(), topic.first_offset)
+    if position is not None and not position.is_earliest:
+        at = max(at, topic.offset_at_or_after(position.ledger_id, position.entry_id + position.entries_behind))
+    end = min(topic.end_offset, at + ANALYSED_ENTRIES)
+    aborted = end < topic.end_offset
+    entries = messages = 0
+    seen: list[int] = []
+    while at < end:
+        headers = await found(partial(topic.read_headers, at, end - 1))
+        if not headers:
+            break
+        for offset, count, *_ in headers:
+            unacked = subscription.unacked_bits(offset, count).bit_count()
+            if unacked:
+                entries += 1
+                messages += unacked
+                seen = [seen[0] if seen else offset, offset]
+        at = headers[-1][0] + 1
+    first, last = ("{}:{}".format(*topic.position(offset)) for offset in seen) if seen else (None, None)
+    return BacklogAnalysis(entries, messages, entries, messages, aborted, first, last)
+
+
+def routes() -> list[web.RouteDef]:
+    return [
+        web.get(f"{TOPIC_PATH}/subscriptions", list_subscriptions),
+        web.put(SUBSCRIPTION_PATH, create_subscription),
+        web.delete(SUBSCRIPTION_PATH, delete_subscription),
+        web.get(f"{SUBSCRIPTION_PATH}/properties", get_properties),
+        web.put(f"{SUBSCRIPTION_PATH}/properties", put_properties),
+        web.get(f"{SUBSCRIPTION_PATH}/replicatedSubscriptionStatus", get_replicated),
+        web.post(f"{SUBSCRIPTION_PATH}/replicatedSubscriptionStatus", set_replicated),
+        web.post(f"{SUBSCRIPTION_PATH}/analyzeBacklog", analyze_backlog),
+    ]

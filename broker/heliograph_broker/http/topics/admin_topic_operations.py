@@ -1,0 +1,200 @@
+"""What can be done to a topic as it is: unload, terminate, truncate, compact; its properties."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from aiohttp import web
+from heliograph_api.values.names import TopicName
+
+from heliograph_broker.http.base.await_result import all_durable
+from heliograph_broker.http.base.context import BROKER, accepted, as_json, body_as, required_body, topic_of
+from heliograph_broker.http.base.errors import ApiError
+from heliograph_broker.http.base.message_ids import MessageIdAnswer, PositionDocument
+from heliograph_broker.http.base.operations import Parameter, Refusal, operation
+from heliograph_broker.messaging.base.errors import BrokerError, Conflict, PreconditionFailed, TopicNotFound
+from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.messaging.broker.topic_properties import set_topic_properties, topic_properties
+from heliograph_broker.messaging.topic.topic import Topic
+
+from .admin_messages import OnePartitionOnly, persistent_topic
+from .admin_topics import TOPIC_PATH, concrete_names
+
+_KEY = Parameter("key", str, "The property to remove.", required=True)
+
+
+class NotPersistent(BrokerError):
+    """The operation is one on stored messages."""
+
+    http_status = 406
+
+
+class CompactionStatus(msgspec.Struct, rename="camel"):
+    """Pulsar's LongRunningProcessStatus."""
+
+    status: Literal["NOT_RUN", "RUNNING", "SUCCESS", "ERROR"]
+    last_error: str
+
+
+class OffloadStatus(msgspec.Struct, rename="camel"):
+    """Pulsar's OffloadProcessStatus."""
+
+    status: Literal["NOT_RUN"]
+    last_error: str
+    first_unoffloaded_message: MessageIdAnswer
+
+
+def _stored(broker: Broker, name: TopicName) -> list[Topic]:
+    """Return the topic, or all partitions. Raises :class:`TopicNotFound`, also of one that stores nothing."""
+    topics: list[Topic] = []
+    for concrete in concrete_names(broker, name):
+        topic = broker.get_topic(concrete)
+        if not isinstance(topic, Topic):
+            raise TopicNotFound(f"Topic {name} stores no messages")
+        topics.append(topic)
+    return topics
+
+
+@operation("Ask all clients of a topic, or of all its partitions, to connect again.")
+async def unload(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    for name in concrete_names(broker, topic_of(request)):
+        broker.unload_topic(name)
+    return await accepted(broker)
+
+
+@operation(
+    "Take no more messages for good; consumers learn when they have read all. Answers the last message's id.",
+    answers={200: MessageIdAnswer, 406: Refusal},
+)
+async def terminate(request: web.Request) -> web.Response:
+    name = topic_of(request)
+    if str(name) in request.app[BROKER].partitioned:
+        raise OnePartitionOnly("Termination of a partitioned topic is not allowed: use terminate/partitions")
+    if not name.is_persistent:
+        raise NotPersistent("Need to provide a persistent topic name")
+    topic = persistent_topic(request)
+    await all_durable([topic.terminate])
+    return as_json(MessageIdAnswer(*topic.last_position()))
+
+
+@operation(
+    "Terminate all partitions. Answers each one's last message id, by its number.",
+    answers={200: dict[str, MessageIdAnswer]},
+)
+async def terminate_partitions(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    name = topic_of(request)
+    if str(name) not in broker.partitioned:
+        raise OnePartitionOnly(
+            "Termination of a non-partitioned topic is not allowed using partitioned-terminate, please use terminate"
+            " commands"
+        )
+    topics = _stored(broker, name)
+    await all_durable([topic.terminate for topic in topics])
+    return as_json({str(topic.name.partition): MessageIdAnswer(*topic.last_position()) for topic in topics})
+
+
+@operation("Delete all messages, for every subscription and whatever retention keeps.")
+async def truncate(request: web.Request) -> web.Response:
+    name = topic_of(request)
+    if not name.is_persistent:
+        raise PreconditionFailed("A non-persistent topic has nothing to truncate")
+    await all_durable([topic.truncate for topic in _stored(request.app[BROKER], name)])
+    return web.Response(status=204)
+
+
+@operation("Delete the messages that no subscription and no retention keeps; the broker does so at once anyway.")
+async def trim(request: web.Request) -> web.Response:
+    _stored(request.app[BROKER], topic_of(request))
+    return await accepted(request.app[BROKER])
+
+
+@operation("Begin to compact a topic, or all its partitions: keep the last message of each key.")
+async def compact(request: web.Request) -> web.Response:
+    topics = _stored(request.app[BROKER], topic_of(request))
+    # All or none: a conflict at the last partition must not leave the others running.
+    if any(topic.compaction.status()[0] == "RUNNING" for topic in topics):
+        raise Conflict("Compaction already in progress")
+    for topic in topics:
+        topic.compaction.start()
+    return await accepted(request.app[BROKER])
+
+
+@operation("How the last compaction of a topic, or of one partition, went.", answers={200: CompactionStatus})
+async def compaction_status(request: web.Request) -> web.Response:
+    status, error = persistent_topic(request).compaction.status()
+    return as_json({"status": status, "lastError": error})
+
+
+@operation("Refused: there is no other storage to offload messages to.", body=PositionDocument, answers={412: Refusal})
+async def offload(request: web.Request) -> web.Response:
+    await body_as(request, PositionDocument)
+    persistent_topic(request)
+    raise PreconditionFailed("Messages are stored by this broker itself: nothing can be offloaded")
+
+
+@operation("What was offloaded to other storage: nothing.", answers={200: OffloadStatus})
+async def offload_status(request: web.Request) -> web.Response:
+    persistent_topic(request)
+    return as_json(OffloadStatus("NOT_RUN", "", MessageIdAnswer(-1, -1)))
+
+
+# -- properties ----------------------------------------------------------------------------------------------------
+
+
+def _with_properties(request: web.Request) -> TopicName:
+    name = topic_of(request)
+    if not name.is_persistent:
+        raise NotPersistent("Need to provide a persistent topic name")
+    return name
+
+
+@operation("A topic's properties.", answers={200: dict[str, str], 406: Refusal})
+async def get_properties(request: web.Request) -> web.Response:
+    return as_json(topic_properties(request.app[BROKER], _with_properties(request)))
+
+
+@operation(
+    "Add to a topic's properties, or replace some.",
+    body=dict[str, str],
+    body_required=True,
+    answers={204: None, 406: Refusal},
+)
+async def put_properties(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    name = _with_properties(request)
+    topic_properties(broker, name)
+    added = await required_body(request, dict[str, str], '{"owner": "payments-team"}')
+    set_topic_properties(broker, name, topic_properties(broker, name) | added)
+    return await accepted(broker)
+
+
+@operation("Remove one of a topic's properties.", query=(_KEY,), answers={204: None, 406: Refusal})
+async def remove_property(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    name = _with_properties(request)
+    key = request.query.get("key")
+    if key is None:
+        raise ApiError(400, "query parameter key should name the property to remove")
+    kept = {known: value for known, value in topic_properties(broker, name).items() if known != key}
+    set_topic_properties(broker, name, kept)
+    return await accepted(broker)
+
+
+def routes() -> list[web.RouteDef]:
+    return [
+        web.put(f"{TOPIC_PATH}/unload", unload),
+        web.post(f"{TOPIC_PATH}/terminate", terminate),
+        web.post(f"{TOPIC_PATH}/terminate/partitions", terminate_partitions),
+        web.delete(f"{TOPIC_PATH}/truncate", truncate),
+        web.post(f"{TOPIC_PATH}/trim", trim),
+        web.put(f"{TOPIC_PATH}/compaction", compact),
+        web.get(f"{TOPIC_PATH}/compaction", compaction_status),
+        web.put(f"{TOPIC_PATH}/offload", offload),
+        web.get(f"{TOPIC_PATH}/offload", offload_status),
+        web.get(f"{TOPIC_PATH}/properties", get_properties),
+        web.put(f"{TOPIC_PATH}/properties", put_properties),
+        web.delete(f"{TOPIC_PATH}/properties", remove_property),
+    ]

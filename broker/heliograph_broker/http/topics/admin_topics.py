@@ -1,0 +1,196 @@
+"""Topics and partitions: /admin/v2/persistent and /admin/v2/non-persistent."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+from heliograph_api.values.names import TopicName
+
+from heliograph_broker.http.base.bundles import check_bundle, in_bundle
+from heliograph_broker.http.base.context import (
+    BROKER,
+    accepted,
+    as_json,
+    body_as,
+    flag,
+    namespace_of,
+    required_body,
+    topic_of,
+)
+from heliograph_broker.http.base.operations import Parameter, Refusal, operation
+from heliograph_broker.messaging.base.errors import BrokerError, Conflict, TopicNotFound
+from heliograph_broker.messaging.broker.admission import auto_topic_creation
+from heliograph_broker.messaging.broker.broker import Broker
+
+DOMAIN = "{domain:persistent|non-persistent}"
+NAMESPACE_PATH = f"/admin/v2/{DOMAIN}/{{tenant}}/{{namespace}}"
+TOPIC_PATH = f"{NAMESPACE_PATH}/{{topic}}"
+
+
+_BUNDLE = Parameter("bundle", str, "Only the topics of this range of hashes, like 0x00000000_0x40000000.")
+_FORCE = Parameter("force", bool, "Also with subscriptions; connected clients are disconnected.")
+_CREATE = Parameter(
+    "checkAllowAutoCreation", bool, "Create a missing topic if the rules of automatic creation allow it, as clients do."
+)
+
+Partitions = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+class PartitionsDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """Pulsar's PartitionedTopicMetadata."""
+
+    partitions: Partitions
+    properties: dict[str, str] | None = None
+    #: what clients read back, and so may send
+    deleted: bool = False
+
+
+class PartitionsAnswer(msgspec.Struct, omit_defaults=True):
+    """The same as an answer."""
+
+    partitions: int
+    deleted: bool
+    properties: dict[str, str] = {}
+
+
+class TooFewPartitions(BrokerError):
+    http_status = 406
+
+
+@operation("The topics of a namespace and domain, partitions each by name.", query=(_BUNDLE,), answers={200: list[str]})
+async def list_topics(request: web.Request) -> web.Response:
+    """The concrete topics of one domain: partitions each by name."""
+    broker = request.app[BROKER]
+    namespace = namespace_of(request)
+    bundles = broker.namespace(namespace).bundles
+    persistent = request.match_info["domain"] == "persistent"
+    topics = broker.list_topics(namespace, "PERSISTENT" if persistent else "NON_PERSISTENT")
+    bundle = request.query.get("bundle")
+    if bundle is not None:
+        check_bundle(namespace, bundle, bundles)
+        topics = [name for name in topics if in_bundle(TopicName.parse(name), bundle, bundles)]
+    return as_json(topics)
+
+
+@operation("The partitioned topics of a namespace and domain.", answers={200: list[str]})
+async def list_partitioned(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    namespace = namespace_of(request)
+    broker.namespace(namespace)
+    prefix = f"{request.match_info['domain']}://{namespace}/"
+    return as_json(sorted(name for name in broker.partitioned if name.startswith(prefix)))
+
+
+@operation("Create a topic without partitions; the body holds its properties.", body=dict[str, str])
+async def create_topic(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    name = topic_of(request)
+    properties = await body_as(request, dict[str, str])
+    broker.create_topic(name, properties)
+    return await accepted(broker)
+
+
+@operation("Delete a topic, or one partition, with its messages.", query=(_FORCE,))
+async def delete_topic(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    name = topic_of(request)
+    if str(name) in broker.partitioned:
+        raise Conflict(
+            f"{name} is a partitioned topic, instead of calling delete topic, please call delete-partitioned-topic."
+        )
+    broker.delete_topic(name, force=flag(request, "force"))
+    return await accepted(broker)
+
+
+async def _partitions(request: web.Request) -> PartitionsDocument:
+    """Return the body: a number, or Pulsar's document."""
+    body = await required_body(request, msgspec.Raw, "4")
+    if bytes(body).lstrip().startswith(b"{"):
+        return await required_body(request, PartitionsDocument, "4")
+    return PartitionsDocument(await required_body(request, Partitions, "4"))
+
+
+@operation(
+    "Create a partitioned topic.",
+    body=Partitions | PartitionsDocument,
+    body_required=True,
+    answers={204: None, 406: Refusal},
+    example="4",
+)
+async def create_partitioned(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    name = topic_of(request)
+    document = await _partitions(request)
+    if document.partitions <= 0:
+        raise TooFewPartitions("Number of partitions should be more than 0")
+    broker.create_partitioned_topic(name, document.partitions, document.properties)
+    return await accepted(broker)
+
+
+@operation("Give a topic more partitions.", body=Partitions | PartitionsDocument, body_required=True, example="4")
+async def update_partitions(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    name = topic_of(request)
+    if str(name) in broker.topics:
+        raise Conflict(f"Topic {name} is not the partitioned topic.")
+    broker.update_partitions(name, (await _partitions(request)).partitions)
+    return await accepted(broker)
+
+
+@operation("How many partitions a topic has; 0: it has none.", query=(_CREATE,), answers={200: PartitionsAnswer})
+async def get_partitions(request: web.Request) -> web.Response:
+    """The number of partitions; 0 without. A client's look-up may bring a topic into being by the rules."""
+    broker = request.app[BROKER]
+    name = topic_of(request)
+    broker.namespace(name.namespace_name)
+    if not broker.exists(name):
+        if not (flag(request, "checkAllowAutoCreation") and broker.may_auto_create(name)):
+            raise TopicNotFound(f"Topic {name} not found")
+        partitions = auto_topic_creation(broker, name).partitions
+        if partitions > 0 and name.partition < 0:
+            broker.create_partitioned_topic(name, partitions)
+    record = broker.partitioned.get(str(name))
+    return as_json(PartitionsAnswer(broker.partitions_of(name), False, record.properties if record is not None else {}))
+
+
+@operation("Delete a partitioned topic with its messages.", query=(_FORCE,))
+async def delete_partitioned(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    name = topic_of(request)
+    if str(name) in broker.topics:
+        raise Conflict(
+            f"{name} is a non-partitioned topic. Instead of calling delete-partitioned-topic please call delete."
+        )
+    broker.delete_partitioned_topic(name, force=flag(request, "force"))
+    return await accepted(broker)
+
+
+@operation("Create again the partitions of a topic that are gone.")
+async def create_missed_partitions(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    broker.create_missed_partitions(topic_of(request))
+    return await accepted(broker)
+
+
+def concrete_names(broker: Broker, name: TopicName) -> list[TopicName]:
+    """Return the topic itself or all its partitions. Raises :class:`TopicNotFound`."""
+    if not broker.partitions_of(name):
+        broker.get_topic(name)
+    return broker.concrete_names(name)
+
+
+def routes() -> list[web.RouteDef]:
+    return [
+        web.get(NAMESPACE_PATH, list_topics),
+        # Before the topic's path: Pulsar has a list where a topic named "partitioned" would be.
+        web.get(f"{NAMESPACE_PATH}/partitioned", list_partitioned),
+        web.put(TOPIC_PATH, create_topic),
+        web.delete(TOPIC_PATH, delete_topic),
+        web.put(f"{TOPIC_PATH}/partitions", create_partitioned),
+        web.post(f"{TOPIC_PATH}/partitions", update_partitions),
+        web.get(f"{TOPIC_PATH}/partitions", get_partitions),
+        web.delete(f"{TOPIC_PATH}/partitions", delete_partitioned),
+        web.post(f"{TOPIC_PATH}/createMissedPartitions", create_missed_partitions),
+    ]

@@ -1,0 +1,122 @@
+"""A stored entry as Pulsar's admin API answers it: the payload as the body, everything else in headers.
+
+The payload is decompressed; that of a batch stays a batch, which the Java client takes apart.
+"""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+from aiohttp import web
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.frames import parse_entry
+
+from heliograph_broker.http.base.operations import Media
+from heliograph_broker.messaging.messages.batches import BatchError, is_encrypted, open_payload
+from heliograph_broker.storage.base.entry import Entry
+
+_PREFIX: Final = "X-Pulsar-"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+#: The end of the year 9999.
+_LAST_MS: Final = 253_402_300_799_999
+BINARY: Final = "application/octet-stream"
+#: What a path that answers a message declares.
+MESSAGE: Final = {200: Media((BINARY,), bytes)}
+
+
+def _time(ms: int) -> str:
+    """Return a wall-clock time as Pulsar writes it: ISO 8601 in UTC. Clients may send any number as one."""
+    time = _EPOCH + timedelta(milliseconds=min(max(ms, 0), _LAST_MS))
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _text(value: str) -> str:
+    """Return a header's value: characters that would end or break it become blanks."""
+    return value if value.isprintable() else "".join(each if each.isprintable() else " " for each in value)
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def message_answer(entry: Entry) -> web.Response:
+    """Return the answer for ``entry``; what cannot be opened (encrypted, corrupt) is answered as it is stored."""
+    parsed = parse_entry(entry.frame)
+    metadata = parsed.metadata
+    stored = entry.frame[parsed.payload_offset :]
+    try:
+        payload = bytes(open_payload(metadata, stored))
+    except BatchError as error:
+        payload, problem = stored, str(error)
+    else:
+        problem = ""
+    answer = web.Response(body=payload, content_type=BINARY)
+    headers = {"Message-ID": f"{entry.ledger_id}:{entry.entry_id}", **_headers(metadata)}
+    if metadata.HasField("num_messages_in_batch"):
+        headers |= {"num-batch-message": str(metadata.num_messages_in_batch), "batch-size": str(len(stored))}
+    for name, value in headers.items():
+        answer.headers[_PREFIX + name] = value
+    if problem:
+        answer.headers["X-Heliograph-Payload"] = _text(f"as stored: {problem}")
+    return answer
+
+
+def _headers(metadata: wire.MessageMetadata) -> dict[str, str]:
+    properties = {each.key: each.value for each in metadata.properties}
+    # Only ASCII travels safely in a header; JSON can say the rest with escapes.
+    encoded = msgspec.json.encode(properties).decode()
+    if not encoded.isascii():
+        encoded = "".join(each if each.isascii() else _escaped(each) for each in encoded)
+    headers = {
+        "PROPERTY": encoded,
+        "publish-time": _time(metadata.publish_time),
+        "producer-name": _text(metadata.producer_name),
+        "sequence-id": str(metadata.sequence_id),
+        "Is-Encrypted": str(is_encrypted(metadata)).lower(),
+        "txn-uncommitted": "false",
+    }
+    if metadata.event_time:
+        headers["event-time"] = _time(metadata.event_time)
+    if metadata.HasField("deliver_at_time"):
+        headers["deliver-at-time"] = _time(metadata.deliver_at_time)
+    if metadata.HasField("highest_sequence_id"):
+        headers["highest-sequence-id"] = str(metadata.highest_sequence_id)
+    if metadata.HasField("partition_key"):
+        headers["partition-key"] = _text(metadata.partition_key)
+        if metadata.partition_key_b64_encoded:
+            headers["partition-key-b64-encoded"] = "true"
+    if metadata.HasField("ordering_key"):
+        headers["Base64-ordering-key"] = _base64(metadata.ordering_key)
+    if metadata.HasField("schema_version"):
+        version = _base64(metadata.schema_version)
+        # Pulsar's broker writes the one, its Java client reads the other.
+        headers |= {"Base64-schema-version": version, "Base64-schema-version-b64encoded": version}
+    if metadata.replicate_to:
+        headers["replicated-to"] = _text(",".join(metadata.replicate_to))
+    if metadata.HasField("replicated_from"):
+        headers["replicated-from"] = _text(metadata.replicated_from)
+    if metadata.compression != wire.NONE:
+        headers["compression"] = wire.CompressionType.Name(metadata.compression)
+        headers["uncompressed-size"] = str(metadata.uncompressed_size)
+    if metadata.HasField("uuid"):
+        headers["uuid"] = _text(metadata.uuid)
+    if metadata.num_chunks_from_msg > 1:
+        headers |= {
+            "chunk-id": str(metadata.chunk_id),
+            "num-chunks-from-msg": str(metadata.num_chunks_from_msg),
+            "total-chunk-msg-size": str(metadata.total_chunk_msg_size),
+        }
+    if metadata.null_value:
+        headers["null-value"] = "true"
+    if metadata.null_partition_key:
+        headers["null-partition-key"] = "true"
+    return headers
+
+
+def _escaped(character: str) -> str:
+    """Return a character as JSON's escapes of its UTF-16 code units."""
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

@@ -1,0 +1,1 @@
+"""Acknowledgments of a subscription, and the topic as its subscriptions know it."""

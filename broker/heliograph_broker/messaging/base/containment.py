@@ -1,0 +1,229 @@
+"""Errors stay where they happen: a duty that raises is suspended and retried later, all others go on.
+
+Whatever the broker does by itself for a topic or a subscription (a *duty*: expiry, dispatch, trimming) runs through
+:meth:`Containment.attempt`. If it raises, that duty of that topic or subscription is suspended; all other duties, and
+those of all others, go on. It is tried again after 1 s, then after twice as long each time, at most after 60 s.
+
+An entry that is at fault suspends nothing: it is skipped, see :mod:`.damaged`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import structlog
+
+from heliograph_broker.clock import Clock, monotonic_ms
+
+if TYPE_CHECKING:
+    from heliograph_api.values.names import TopicName
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+#: The first pause before a suspended duty is tried again, and the longest (ms).
+FIRST_PAUSE_MS = 1000
+LONGEST_PAUSE_MS = 60_000
+_REASON_CHARACTERS = 300
+
+
+class TopicLike(Protocol):
+    """A topic, persistent or not."""
+
+    name: TopicName
+    closed: bool
+
+
+class SubscriptionLike(Protocol):
+    """A subscription of a persistent topic."""
+
+    name: str
+    closed: bool
+
+    @property
+    def topic(self) -> TopicLike: ...
+
+
+#: What a duty is done for; a str is the name of a part of the broker itself.
+Owner = TopicLike | SubscriptionLike | str
+
+
+def first_line(error: BaseException) -> str:
+    """Return the type and the first line of an exception's text, at most 300 characters."""
+    lines = str(error).splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines and lines[0] else type(error).__name__
+    return text if len(text) <= _REASON_CHARACTERS else f"{text[: _REASON_CHARACTERS - 3]}..."
+
+
+class Suspension:
+    """A duty that raised. ``since_ms`` and ``last_ms`` are wall-clock times, ``pause_ms`` is its current pause."""
+
+    __slots__ = ("_again", "due_ms", "duty", "failures", "last_ms", "owner", "pause_ms", "reason", "since_ms")
+
+    def __init__(self, owner: Owner, duty: str, since_ms: int) -> None:
+        self.owner = owner
+        self.duty = duty
+        self.reason = ""
+        self.since_ms = self.last_ms = since_ms
+        self.failures = 0
+        self.pause_ms = 0
+        #: When it may be tried again (monotonic ms).
+        self.due_ms = 0
+        self._again: Callable[[], None] | None = None
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names of topic and subscription; both are empty for a part of the broker itself."""
+        owner = self.owner
+        if isinstance(owner, str):
+            return "", ""
+        topic = getattr(owner, "topic", None)
+        if topic is None:
+            return str(owner.name), ""
+        return str(topic.name), str(owner.name)
+
+    def failed(self, error: Exception, now_ms: int, wall_ms: int, again: Callable[[], None] | None) -> None:
+        """Note one more failure: the pause doubles."""
+        self.reason = first_line(error)
+        self.last_ms = wall_ms
+        self.failures += 1
+        self.pause_ms = min(2 * self.pause_ms or FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
+        self.due_ms = now_ms + self.pause_ms
+        self._again = again
+
+    def try_again(self) -> None:
+        """Request the duty again, through :meth:`Containment.attempt`."""
+        if self._again is not None:
+            self._again()
+
+
+class Containment:
+    """The suspended duties of one broker."""
+
+    __slots__ = ("_clock", "_queue", "_serial", "failures", "suspended")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        #: Suspended duties, by owner and duty. Nearly always empty: hot paths check only that.
+        self.suspended: dict[Owner, dict[str, Suspension]] = {}
+        self._queue: list[tuple[int, int, Suspension]] = []
+        self._serial = 0
+        #: Failures since the start, by duty.
+        self.failures: dict[str, int] = {}
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is suspended."""
+        return not self.suspended
+
+    def holds(self, owner: Owner, duty: str) -> bool:
+        """Whether ``duty`` is pausing and must not be tried now. Cheap while nothing is suspended."""
+        if not self.suspended:
+            return False
+        found = self.suspended.get(owner, {}).get(duty)
+        return found is not None and found.due_ms > monotonic_ms(self._clock)
+
+    def attempt(
+        self, owner: Owner, duty: str, action: Callable[[], T], again: Callable[[], None] | None = None
+    ) -> T | None:
+        """Do ``action`` unless the duty is in a pause; return what it returns, None if it was not done or raised.
+
+        ``again`` is called when the pause is over, and has to bring about another attempt; None where one comes
+        anyway.
+        """
+        before = 0
+        if self.suspended:
+            if self.holds(owner, duty):
+                return None
+            before = self._failures_of(owner, duty)
+        try:
+            result = action()
+        except Exception as error:
+            self.failed(owner, duty, error, again)
+            return None
+        # A part of it, attempted by itself, may have failed in the meantime.
+        if self.suspended and self._failures_of(owner, duty) == before:
+            self.succeeded(owner, duty)
+        return result
+
+    def _failures_of(self, owner: Owner, duty: str) -> int:
+        found = self.suspended.get(owner, {}).get(duty)
+        return 0 if found is None else found.failures
+
+    def failed(self, owner: Owner, duty: str, error: Exception, again: Callable[[], None] | None = None) -> None:
+        """Suspend a duty that raised ``error``. See :meth:`attempt`."""
+        duties = self.suspended.setdefault(owner, {})
+        suspension = duties.get(duty)
+        if suspension is None:
+            suspension = duties[duty] = Suspension(owner, duty, self._clock.now_ms())
+        suspension.failed(error, monotonic_ms(self._clock), self._clock.now_ms(), again)
+        self.failures[duty] = self.failures.get(duty, 0) + 1
+        self._serial += 1
+        heappush(self._queue, (suspension.due_ms, self._serial, suspension))
+        topic, subscription = suspension.names
+        log.error(
+            "duty suspended",
+            duty=duty,
+            topic=topic,
+            subscription=subscription,
+            reason=suspension.reason,
+            failures=suspension.failures,
+            again_in_ms=suspension.pause_ms,
+            # Once with the stack; each further failure would repeat it.
+            exc_info=error if suspension.failures == 1 else None,
+        )
+
+    def noted(self, owner: Owner, duty: str, error: Exception) -> None:
+        """Log and count an error in something that cannot be retried, such as an answer; nothing is suspended."""
+        self.failures[duty] = self.failures.get(duty, 0) + 1
+        topic, subscription = Suspension(owner, duty, 0).names
+        log.error(
+            "duty failed", duty=duty, topic=topic, subscription=subscription, reason=first_line(error), exc_info=error
+        )
+
+    def succeeded(self, owner: Owner, duty: str) -> None:
+        """The duty succeeded: end its suspension."""
+        duties = self.suspended.get(owner)
+        suspension = duties.pop(duty, None) if duties is not None else None
+        if suspension is None:
+            return
+        if not duties:
+            del self.suspended[owner]
+        topic, subscription = suspension.names
+        log.info("duty resumed", duty=duty, topic=topic, subscription=subscription, failures=suspension.failures)
+
+    def forget(self, owner: Owner) -> None:
+        """A topic or subscription was deleted: nobody tries its duties again."""
+        self.suspended.pop(owner, None)
+
+    def run(self) -> None:
+        """Retry duties whose pause is over, and forget those of deleted topics and subscriptions."""
+        queue = self._queue
+        if not queue:
+            return
+        now_ms = monotonic_ms(self._clock)
+        while queue and queue[0][0] <= now_ms:
+            due_ms, _, suspension = heappop(queue)
+            duties = self.suspended.get(suspension.owner)
+            if duties is None or duties.get(suspension.duty) is not suspension or suspension.due_ms != due_ms:
+                continue
+            if not isinstance(suspension.owner, str) and suspension.owner.closed:
+                del self.suspended[suspension.owner]
+                continue
+            try:
+                suspension.try_again()
+            except Exception as error:
+                self.failed(suspension.owner, suspension.duty, error, suspension.try_again)
+
+    def of(self, owner: Owner) -> list[Suspension]:
+        """Return the suspended duties of a topic or subscription."""
+        return list(self.suspended.get(owner, {}).values())
+
+    def all(self) -> list[Suspension]:
+        """Return all suspended duties, the oldest first."""
+        return sorted(
+            (each for duties in self.suspended.values() for each in duties.values()), key=lambda each: each.since_ms
+        )

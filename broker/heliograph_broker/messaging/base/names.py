@@ -1,0 +1,55 @@
+"""Names and other texts that become keys or values of records, refused as a broker refuses.
+
+A record's key has at most 511 bytes, and one record that does not fit would fail every other in its group: so what
+does not fit is refused here, before anything changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from heliograph_api.values.names import InvalidName, check_subscription
+
+from .errors import PreconditionFailed
+
+#: The durable subscription that keeps what is not compacted yet; it is the broker's own.
+COMPACTION = "__compaction"
+#: Longest name of a tenant, and of a namespace with its tenant, in bytes of UTF-8: a topic's full name still fits.
+MAX_NAMESPACE_NAME_BYTES = 225
+#: Longest producer name in bytes of UTF-8: deduplication keeps one for each producer.
+MAX_PRODUCER_NAME_BYTES = 1024
+#: Keys and values of all properties of a namespace, topic or subscription: every change of it writes them again.
+MAX_PROPERTIES_BYTES = 64 * 1024
+
+
+def check_name(subscription: str) -> None:
+    """Raises :class:`PreconditionFailed` unless ``subscription`` may name one."""
+    try:
+        check_subscription(subscription)
+    except InvalidName as error:
+        raise PreconditionFailed(str(error)) from error
+
+
+def check_new_name(kind: str, name: str) -> None:
+    """Raises :class:`PreconditionFailed` if a tenant or namespace (its full name) of that name cannot be kept."""
+    _check_size(f"{kind} name", name, MAX_NAMESPACE_NAME_BYTES)
+
+
+def check_producer_name(name: str) -> None:
+    """Raises :class:`PreconditionFailed` if the sequence ids of a producer of that name cannot be kept."""
+    _check_size("producer name", name, MAX_PRODUCER_NAME_BYTES)
+
+
+def check_properties(properties: Mapping[str, str]) -> None:
+    """Raises :class:`PreconditionFailed` if these are too many to be kept."""
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in properties.items())
+    if size > MAX_PROPERTIES_BYTES:
+        raise PreconditionFailed(
+            f"Invalid properties: keys and values have {size} bytes; valid: at most {MAX_PROPERTIES_BYTES} in all"
+        )
+
+
+def _check_size(what: str, text: str, limit: int) -> None:
+    size = len(text.encode())
+    if size > limit:
+        raise PreconditionFailed(f"Invalid {what} {text[:40]!r}...: it has {size} bytes; valid: at most {limit}")

@@ -1,0 +1,148 @@
+"""Who may come in: maxima of producers, consumers, subscriptions and topics. Of entries: :mod:`.entry_rules`.
+
+Every refusal names Pulsar's error and begins with its words. A maximum that is lowered sends nobody away: it counts
+when the next one comes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heliograph_api.resources.policies import AutoTopicCreation
+from heliograph_api.values.names import TopicName
+
+from heliograph_broker.messaging.base.errors import (
+    ConsumerBusy,
+    IncompatibleSchema,
+    InvalidRequestMetadata,
+    NotAllowed,
+    PreconditionFailed,
+    ProducerBusy,
+)
+from heliograph_broker.messaging.base.names import COMPACTION, check_producer_name
+
+if TYPE_CHECKING:
+    from heliograph_broker.messaging.delivery.subscription import Subscription
+    from heliograph_broker.messaging.topic.directory import AnyTopic, Directory
+
+#: Pulsar's names of the subscription types, as policies write them, by their number on the wire.
+_TYPES = {0: "Exclusive", 1: "Shared", 2: "Failover", 3: "Key_Shared"}
+
+
+def check_producer(topic: AnyTopic, name: str, *, encrypted: bool) -> None:
+    """Whether a producer may be created. One that takes its own older connection's place is no new one.
+
+    Raises :class:`ProducerBusy`, :class:`InvalidRequestMetadata` or :class:`PreconditionFailed` (its name).
+    """
+    check_producer_name(name)
+    policies = topic.effective
+    limit = policies.max_producers
+    if limit is not None and len(topic.producers) >= limit and name not in topic.producers:
+        raise ProducerBusy(
+            f"Topic '{topic.name}' reached max producers limit: {len(topic.producers)} are connected, {limit} allowed"
+        )
+    if policies.encryption_required and not encrypted:
+        raise InvalidRequestMetadata(f"Encryption is required in {topic.name}")
+
+
+def check_schemaless_producer(topic: AnyTopic, *, has_schema: bool) -> None:
+    """Whether a producer that brings no schema may publish. Raises :class:`IncompatibleSchema`."""
+    if has_schema and topic.effective.schema_validation_enforced:
+        raise IncompatibleSchema(
+            "Producers cannot connect or send message without a schema to topics with a schema "
+            "when SchemaValidationEnforced is enabled"
+        )
+
+
+def check_consumer(topic: AnyTopic, subscription: str, sub_type: int) -> None:
+    """Whether a consumer may join. Raises :class:`ConsumerBusy` or :class:`NotAllowed`."""
+    policies = topic.effective
+    limit = policies.max_consumers
+    if limit is not None:
+        connected = sum(len(other.consumers) for other in topic.subscriptions.values())
+        if connected >= limit:
+            raise ConsumerBusy(f"Topic reached max consumers limit: {connected} are connected, {limit} allowed")
+    allowed = policies.subscription_types
+    if allowed and _TYPES[sub_type] not in allowed:
+        raise NotAllowed(
+            f"Topic[{{{topic.name}}}] doesn't support {_TYPES[sub_type]} sub type! Allowed: {', '.join(allowed)}"
+        )
+    limit = policies.max_consumers_per_subscription
+    existing = topic.subscriptions.get(subscription)
+    if limit is not None and existing is not None and len(existing.consumers) >= limit:
+        raise ConsumerBusy(
+            f"Subscription reached max consumers limit: {len(existing.consumers)} are connected, {limit} allowed"
+        )
+
+
+def check_new_subscription(topic: AnyTopic) -> None:
+    """Whether the topic may have one more subscription, durable or not. Raises :class:`NotAllowed`."""
+    limit = topic.effective.max_subscriptions
+    if limit is None:
+        return
+    existing = sum(name != COMPACTION for name in topic.subscriptions)
+    if existing >= limit:
+        raise NotAllowed(
+            f"Exceed the maximum number of subscriptions of the topic: {topic.name}, which has {existing} of {limit}"
+        )
+
+
+def may_auto_subscribe(broker: Directory, topic: AnyTopic) -> bool:
+    """Whether subscribing with an unknown name creates the subscription."""
+    allowed = topic.effective.auto_subscription_creation
+    return broker.config.allow_auto_subscription_creation if allowed is None else allowed
+
+
+def auto_topic_creation(broker: Directory, name: TopicName) -> AutoTopicCreation:
+    """What becomes of a topic that a client names and that does not exist: the policy, else the broker's settings."""
+    policy = broker.effective_policies(name).auto_topic_creation
+    if policy is not None:
+        return policy
+    return AutoTopicCreation(broker.config.allow_auto_topic_creation, broker.config.default_partitions)
+
+
+def count_topics(broker: Directory, namespace: str) -> int:
+    """Return how many persistent topics a namespace has; each partition is one."""
+    return sum(topic.persistent for topic in broker.topics_by_namespace.get(namespace, {}).values())
+
+
+def check_new_topics(broker: Directory, name: TopicName, count: int, *, partitioned: bool) -> None:
+    """Whether the namespace may have ``count`` more persistent topics; each partition is one.
+
+    Raises :class:`NotAllowed` (409) for one topic, :class:`PreconditionFailed` (412) for partitions, as Pulsar does.
+    """
+    if not name.is_persistent:
+        return
+    limit = broker.effective_policies(name).max_topics
+    if limit is None:
+        return
+    existing = count_topics(broker, name.namespace_name)
+    if existing + count > limit:
+        reason = (
+            f"Exceed maximum number of topics in namespace. It has {existing} of {limit}, {count} more are asked for"
+        )
+        raise PreconditionFailed(reason) if partitioned else NotAllowed(reason)
+
+
+def configure_unacked(broker: Directory, subscription: Subscription) -> None:
+    """Set how much consumers may hold unacknowledged; whoever may have more now gets it at once."""
+    name = subscription.topic.name
+    per_consumer = _unacked(broker, name, "max_unacked_per_consumer")
+    per_subscription = _unacked(broker, name, "max_unacked_per_subscription")
+    if (subscription.max_unacked_per_consumer, subscription.max_unacked_messages) != (per_consumer, per_subscription):
+        subscription.limit_unacked(per_consumer, per_subscription)
+        subscription.notify()
+
+
+def _unacked(broker: Directory, name: TopicName, field: str) -> int:
+    """Return an effective maximum, 0 for none: that is what a policy of 0 says, else the broker's setting counts."""
+    effective: int | None = getattr(broker.effective_policies(name), field)
+    if effective is not None:
+        return effective
+    namespace = broker.namespaces.get(name.namespace_name)
+    below = namespace.policies if namespace is not None else None
+    levels = (broker.topic_policies(name), below, broker.broker_policies)
+    if any(level is not None and getattr(level, field) is not None for level in levels):
+        return 0
+    setting: int = getattr(broker.config, field)
+    return setting

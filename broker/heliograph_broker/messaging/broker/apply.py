@@ -1,0 +1,252 @@
+"""Resources into the broker: create what is missing, configure what differs, leave the rest alone.
+
+Everything is checked against the broker and against each other before anything is changed. Applying never
+deletes: a resource that is left out stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from heliograph_api.manifests.manifest_reader import ManifestError
+from heliograph_api.manifests.plan import Existing, plan
+from heliograph_api.resources.model import AnyResource, BrokerCluster, Namespace, Tenant, Topic
+from heliograph_api.resources.policies import MAX_PARTITIONS, Policies, resolve
+from heliograph_api.values.names import TopicName
+
+from heliograph_broker.messaging.base.errors import PreconditionFailed
+from heliograph_broker.messaging.base.names import COMPACTION
+from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord
+from heliograph_broker.messaging.delivery.subscription import Subscription
+
+from .admission import count_topics
+from .apply_results import CONFIGURED, CREATED, UNCHANGED, Applied
+from .broker import Broker
+from .topic_properties import set_topic_properties, topic_properties
+
+Change = Callable[[], None]
+
+
+class _Changes:
+    """Checks every step of a plan against the broker and collects what has to be done."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.problems: list[str] = []
+        self._clusters: list[str] = []
+        self.applied: list[Applied] = []
+        self.changes: list[Change] = []
+        #: What will hold when all is applied: broker's defaults, limits by tenant ("": the broker's), namespaces'.
+        self._defaults = broker.broker_policies
+        self._limits: dict[str, Policies] = {"": broker.broker_limits}
+        self._namespaces: dict[str, Policies] = {}
+        self._new_topics: Counter[str] = Counter()
+
+    def _refuse(self, resource: AnyResource, reason: str) -> None:
+        self.problems.append(f"{resource.kind} {resource.metadata.name}: {reason}")
+
+    def _do(self, kind: str, name: str, action: str, changes: Sequence[Change], note: str = "") -> None:
+        self.applied.append(Applied(kind, name, action, note))
+        self.changes.extend(changes)
+
+    def cluster(self, resource: BrokerCluster) -> None:
+        """Its pods are the operator's; its policies hold for everything on this broker."""
+        broker = self._broker
+        defaults, limits = resource.spec.broker_defaults.policies(), resource.spec.limits.policies()
+        name = resource.metadata.name
+        if self._clusters:
+            self._refuse(resource, f"a broker belongs to one cluster, and {self._clusters[0]} is applied with it")
+            return
+        self._clusters.append(name)
+        self._defaults, self._limits[""] = defaults, limits
+        if (broker.said_defaults, broker.broker_limits) == (defaults, limits):
+            self._do("BrokerCluster", name, UNCHANGED, [])
+        else:
+            self._do("BrokerCluster", name, CONFIGURED, [lambda: broker.set_broker_policies(defaults, limits)])
+
+    def tenant(self, name: str, resource: Tenant) -> None:
+        broker = self._broker
+        clusters = resource.spec.allowed_clusters or [broker.config.cluster_name]
+        unknown = [cluster for cluster in clusters if cluster != broker.config.cluster_name]
+        if unknown:
+            self._refuse(
+                resource,
+                f"spec.allowedClusters: {unknown[0]} does not exist; valid: {broker.config.cluster_name}",
+            )
+            return
+        wanted = TenantRecord(resource.spec.admin_roles, clusters, resource.spec.limits.policies())
+        self._limits[name] = wanted.limits
+        existing = broker.tenants.get(name)
+        if existing is None:
+            self._do("Tenant", name, CREATED, [lambda: broker.create_tenant(name, wanted)])
+        elif existing != wanted:
+            self._do("Tenant", name, CONFIGURED, [lambda: broker.update_tenant(name, wanted)])
+        else:
+            self._do("Tenant", name, UNCHANGED, [])
+
+    def namespace(self, name: str, resource: Namespace) -> None:
+        broker = self._broker
+        policies = self._namespaces[name] = resource.spec.policies()
+        existing = broker.namespaces.get(name)
+        if existing is None:
+            record = NamespaceRecord(policies=policies, bundles=resource.spec.bundles)
+            self._do("Namespace", name, CREATED, [lambda: broker.create_namespace(name, record)])
+            return
+        changes: list[Change] = []
+        if existing.policies != policies:
+            changes.append(lambda: broker.set_namespace_policies(name, policies))
+        if existing.bundles != (bundles := resource.spec.bundles):
+            changes.append(lambda: broker.set_namespace_bundles(name, bundles))
+        self._do("Namespace", name, CONFIGURED if changes else UNCHANGED, changes)
+
+    def topic(self, name: TopicName, resource: Topic) -> None:
+        policies = resource.spec.policies()
+        wanted = policies if policies != Policies() else None
+        partitions = resource.spec.partitions
+        if partitions > MAX_PARTITIONS:
+            self._refuse(resource, f"spec.partitions: {partitions} is more than {MAX_PARTITIONS}")
+            return
+        broker = self._broker
+        there = sum(str(part) in broker.topics for part in self._broker.concrete_names(name))
+        if not self._fits(name, resource, wanted, max(0, max(partitions, 1) - there)):
+            return
+        if broker.exists(name):
+            self._configure_topic(name, resource, wanted)
+        else:
+            self._create_topic(name, resource, wanted)
+
+    def _fits(self, name: TopicName, resource: Topic, wanted: Policies | None, more: int) -> bool:
+        """Whether the maxima that will hold allow ``more`` concrete topics, and the topic's subscriptions."""
+        broker = self._broker
+        namespace, tenant = name.namespace_name, name.tenant
+        record, owner = broker.namespaces.get(namespace), broker.tenants.get(tenant)
+        effective = resolve(
+            wanted,
+            self._namespaces.get(namespace, record.policies if record is not None else None),
+            self._defaults,
+            [self._limits.get(tenant, owner.limits if owner is not None else Policies()), self._limits[""]],
+        )
+        limit = effective.max_topics
+        if limit is not None and more and name.is_persistent:
+            count = count_topics(broker, namespace) + self._new_topics[namespace]
+            if count + more > limit:
+                self._refuse(
+                    resource,
+                    f"Exceed maximum number of topics in namespace. {namespace} would have {count + more} of {limit}",
+                )
+                return False
+            self._new_topics[namespace] += more
+        limit = effective.max_subscriptions
+        parts = [broker.topics.get(str(part)) for part in self._broker.concrete_names(name)]
+        for part in parts:
+            if part is None:
+                continue
+            for sub in resource.spec.all_subscriptions:
+                taken = part.subscriptions.get(sub)
+                if isinstance(taken, Subscription) and not taken.durable:
+                    self._refuse(resource, f"spec.subscriptions: a reader is connected to {part.name} as '{sub}'")
+                    return False
+        for existing in [part.subscriptions for part in parts if part is not None] or [{}]:
+            names = {*existing, *resource.spec.all_subscriptions} - {COMPACTION}
+            if limit is not None and len(names) > max(limit, len(existing)):
+                self._refuse(resource, f"spec.subscriptions: there would be {len(names)}, maxSubscriptions is {limit}")
+                return False
+        return True
+
+    def _create_topic(self, name: TopicName, resource: Topic, wanted: Policies | None) -> None:
+        broker = self._broker
+        partitions = resource.spec.partitions
+        properties = resource.spec.properties
+        changes: list[Change] = []
+        if partitions:
+            changes.append(lambda: broker.create_partitioned_topic(name, partitions, properties))
+        else:
+            changes.append(lambda: _ignore_result(broker.create_topic(name, properties)))
+        if wanted is not None:
+            changes.append(lambda: broker.set_topic_policies(name, wanted))
+        changes.append(lambda: self._add_subscriptions(name, resource.spec.all_subscriptions))
+        self._do("Topic", str(name), CREATED, changes, _note(resource))
+
+    def _configure_topic(self, name: TopicName, resource: Topic, wanted: Policies | None) -> None:
+        broker = self._broker
+        partitions = resource.spec.partitions
+        existing = broker.partitions_of(name)
+        if partitions < existing:
+            self._refuse(
+                resource,
+                f"spec.partitions: {name} has {existing} and cannot have fewer; valid: {existing} or more",
+            )
+            return
+        if partitions and not existing:
+            self._refuse(
+                resource,
+                f"spec.partitions: {name} exists and is not partitioned; valid: 0, or another name",
+            )
+            return
+        # What is declared again is in use, whether it changes or not.
+        changes: list[Change] = [lambda: broker.redeclared(name)]
+        if broker.missing_partitions(name):
+            changes.append(lambda: broker.create_missed_partitions(name))
+        if partitions > existing:
+            changes.append(lambda: broker.update_partitions(name, partitions))
+        if topic_properties(broker, name) != resource.spec.properties:
+            changes.append(lambda: set_topic_properties(broker, name, resource.spec.properties))
+        if (broker.topic_policies(name) or Policies()) != (wanted or Policies()):
+            changes.append(lambda: broker.set_topic_policies(name, wanted or Policies()))
+        if self._missing_subscriptions(name, resource.spec.all_subscriptions):
+            changes.append(lambda: self._add_subscriptions(name, resource.spec.all_subscriptions))
+        self._do("Topic", str(name), CONFIGURED if len(changes) > 1 else UNCHANGED, changes, _note(resource))
+
+    def _missing_subscriptions(self, name: TopicName, subscriptions: Sequence[str]) -> bool:
+        topics = [self._broker.topics.get(str(part)) for part in self._broker.concrete_names(name)]
+        return any(topic is None or sub not in topic.subscriptions for topic in topics for sub in subscriptions)
+
+    def _add_subscriptions(self, name: TopicName, subscriptions: Sequence[str]) -> None:
+        for part in self._broker.concrete_names(name):
+            topic = self._broker.get_topic(part)
+            for sub in subscriptions:
+                if sub not in topic.subscriptions:
+                    topic.create_subscription(sub)
+
+
+def _note(resource: Topic) -> str:
+    """Return what of the resource a broker leaves to others."""
+    if resource.spec.archive is None:
+        return ""
+    return (
+        "spec.archive: a broker runs no jobs, so its subscription waits for the operator's, or for `heliograph-spark"
+        f" archive --path {resource.spec.archive.path}`"
+    )
+
+
+def _ignore_result(_: object) -> None:
+    """Lets a call that returns something be a :data:`Change`."""
+
+
+def apply_resources(broker: Broker, resources: Sequence[AnyResource]) -> list[Applied]:
+    """Apply ``resources``, parents first; return what became of each, in that order.
+
+    Raises :class:`PreconditionFailed`, one line for each thing that is wrong, with nothing changed. The
+    changes are durable when a ``store.after_commit`` that is asked for now says so.
+    """
+    try:
+        steps = plan(resources, Existing(broker.tenants, broker.namespaces))
+    except ManifestError as error:
+        raise PreconditionFailed(str(error)) from error
+    changes = _Changes(broker)
+    for step in steps:
+        resource = step.resource
+        if isinstance(resource, Tenant):
+            changes.tenant(step.name, resource)
+        elif isinstance(resource, Namespace):
+            changes.namespace(step.name, resource)
+        elif isinstance(resource, Topic):
+            changes.topic(TopicName.parse(step.name), resource)
+        else:
+            changes.cluster(resource)
+    if changes.problems:
+        raise PreconditionFailed("\n".join(changes.problems))
+    for change in changes.changes:
+        change()
+    return changes.applied

@@ -1,0 +1,162 @@
+"""Lists of a namespace's topics for pattern subscriptions: filter, hash, and updates for watchers (PIP-145).
+
+The hash is of the whole list, so that a change costs as much as the list is long. It is computed once for all changes
+of a tick and all watchers of a pattern: five hundred new partitions and twenty watchers cost one hash.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+
+import re2
+from crc32c import crc32c
+
+from heliograph_broker.messaging.base.errors import PreconditionFailed
+
+#: Called with new topics, deleted topics, and the hash of the list after the changes.
+Update = Callable[[list[str], list[str], str], None]
+
+
+def topics_hash(topics: Iterable[str]) -> str:
+    """Return the hash clients compare lists by: CRC32-C of the sorted names joined by commas, little-endian hex."""
+    return struct.pack("<I", crc32c(",".join(sorted(topics)).encode())).hex()
+
+
+class TopicPattern:
+    """A client's regular expression over topic names, matched without the ``persistent://`` part, as Pulsar does.
+
+    RE2 matches in linear time, so that no client's pattern can hold up the event loop. Raises
+    :class:`PreconditionFailed` if it is not a regular expression.
+    """
+
+    __slots__ = ("_compiled", "source")
+
+    def __init__(self, pattern: str) -> None:
+        self.source = pattern
+        _, separator, rest = pattern.partition("://")
+        source = rest if separator else pattern
+        try:
+            self._compiled = re2.compile(_without_java_quotes(source))
+        except re2.error as error:
+            raise PreconditionFailed(f"topics pattern '{pattern}' is not a regular expression: {error}") from error
+
+    def matches(self, topic: str) -> bool:
+        return self._compiled.fullmatch(topic.partition("://")[2]) is not None
+
+
+def _without_java_quotes(pattern: str) -> str:
+    return re.sub(r"\\Q(.*?)(?:\\E|$)", lambda quoted: re.escape(quoted.group(1)), pattern, flags=re.DOTALL)
+
+
+class TopicListWatcher:
+    """A client that is notified when topics that match its pattern appear or disappear."""
+
+    __slots__ = ("list", "update")
+
+    def __init__(self, watched: WatchedList, update: Update) -> None:
+        self.list = watched
+        self.update = update
+
+
+class WatchedList:
+    """The topics of a namespace that match a pattern, shared by all its watchers."""
+
+    __slots__ = ("added", "deleted", "names", "namespace", "pattern", "watchers")
+
+    def __init__(self, namespace: str, pattern: TopicPattern, topics: Iterable[str]) -> None:
+        self.namespace = namespace
+        self.pattern = pattern
+        self.names = sorted(topics)
+        #: Changes that watchers were not sent yet.
+        self.added: dict[str, None] = {}
+        self.deleted: dict[str, None] = {}
+        self.watchers: dict[TopicListWatcher, None] = {}
+
+    def created(self, topic: str) -> bool:
+        """Note a new topic; return whether that changes the list."""
+        at = bisect_left(self.names, topic)
+        if self.names[at : at + 1] == [topic] or not self.pattern.matches(topic):
+            return False
+        self.names.insert(at, topic)
+        self.added[topic] = None
+        return True
+
+    def removed(self, topic: str) -> bool:
+        """Note a deleted topic; return whether that changes the list."""
+        at = bisect_left(self.names, topic)
+        if self.names[at : at + 1] != [topic]:
+            return False
+        del self.names[at]
+        if topic in self.added:
+            # One that is deleted and made again is told as both, and clients take the deletion first.
+            del self.added[topic]
+        else:
+            self.deleted[topic] = None
+        return True
+
+    def tell(self) -> None:
+        """Send all watchers one update with all changes and one hash."""
+        if self.added or self.deleted:
+            added, deleted = list(self.added), list(self.deleted)
+            self.added.clear()
+            self.deleted.clear()
+            now = topics_hash(self.names)
+            for watcher in list(self.watchers):
+                watcher.update(added, deleted, now)
+
+
+class TopicWatches:
+    """All watchers of one broker. Changes are collected until :meth:`run` sends them."""
+
+    __slots__ = ("_changed", "_lists")
+
+    def __init__(self) -> None:
+        #: namespace -> pattern -> list
+        self._lists: dict[str, dict[str, WatchedList]] = {}
+        self._changed: dict[WatchedList, None] = {}
+
+    def watch(self, namespace: str, pattern: TopicPattern, topics: Iterable[str], update: Update) -> TopicListWatcher:
+        """Add a watcher that already knows the matching ``topics``; it gets all later changes."""
+        lists = self._lists.setdefault(namespace, {})
+        watched = lists.get(pattern.source)
+        if watched is None:
+            watched = lists[pattern.source] = WatchedList(namespace, pattern, topics)
+        else:
+            # The others hear first what this one knows already.
+            watched.tell()
+        watcher = TopicListWatcher(watched, update)
+        watched.watchers[watcher] = None
+        return watcher
+
+    def end(self, watcher: TopicListWatcher) -> None:
+        """Remove a watcher: its client has disconnected or closed it."""
+        watched = watcher.list
+        watched.watchers.pop(watcher, None)
+        lists = self._lists.get(watched.namespace, {})
+        if not watched.watchers and lists.get(watched.pattern.source) is watched:
+            del lists[watched.pattern.source]
+            self._changed.pop(watched, None)
+            if not lists:
+                del self._lists[watched.namespace]
+
+    def created(self, namespace: str, topic: str) -> None:
+        """Note a new persistent topic."""
+        for watched in self._lists.get(namespace, {}).values():
+            if watched.created(topic):
+                self._changed[watched] = None
+
+    def deleted(self, namespace: str, topic: str) -> None:
+        """Note a deleted topic."""
+        for watched in self._lists.get(namespace, {}).values():
+            if watched.removed(topic):
+                self._changed[watched] = None
+
+    def run(self) -> None:
+        """Send the collected changes."""
+        if self._changed:
+            changed, self._changed = self._changed, {}
+            for watched in changed:
+                watched.tell()

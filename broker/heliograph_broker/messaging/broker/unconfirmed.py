@@ -1,0 +1,108 @@
+"""What requests of clients create by the way, as long as no client was told that it exists.
+
+A SUBSCRIBE or PRODUCER may create its topic, a subscription and a version of the topic's schema. If it is refused, at
+once or because the disk did not take what it changed, it leaves none of them behind, unless somebody else has come to
+use them: then the outcome of that one decides.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heliograph_broker.messaging.delivery.subscription import Subscription
+from heliograph_broker.messaging.topic.non_persistent import NonPersistentSubscription
+from heliograph_broker.messaging.topic.topic import Topic
+
+if TYPE_CHECKING:
+    from heliograph_api.values.names import TopicName
+
+    from heliograph_broker.messaging.topic.directory import AnyTopic
+
+    from .broker import Broker
+
+AnySubscription = Subscription | NonPersistentSubscription
+
+
+class Creation:
+    """What one request uses, some of which it creates. It ends with :meth:`confirmed` or :meth:`refused`."""
+
+    __slots__ = ("_base", "_broker", "_schema", "_subscription", "_topic")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        #: The partitioned topic.
+        self._base: TopicName | None = None
+        self._topic: AnyTopic | None = None
+        self._subscription: AnySubscription | None = None
+        self._schema: tuple[str, int] | None = None
+
+    def topic(self, name: TopicName, *, create: bool = True) -> AnyTopic:
+        """Return the topic, created if need be; raises as :meth:`~.broker.Broker.get_or_create_topic`."""
+        known = str(name) in self._broker.topics
+        self._topic = topic = self._broker.get_or_create_topic(name, create=create)
+        self.uses(name.base)
+        if not known:
+            self._broker.unconfirmed.add(topic)
+        return topic
+
+    def uses(self, base: TopicName) -> None:
+        """The request uses a partitioned topic, if there is one of this name."""
+        self._base = base
+
+    def partitioned_topic(self, name: TopicName, partitions: int) -> None:
+        """Create a partitioned topic; raises as :meth:`~.broker.Broker.create_partitioned_topic`."""
+        self._broker.create_partitioned_topic(name, partitions)
+        self._broker.unconfirmed.add(str(name))
+
+    def subscription(self, subscription: AnySubscription, *, created: bool) -> None:
+        """The request uses ``subscription``, or has ``created`` it."""
+        self._subscription = subscription
+        if created:
+            self._broker.unconfirmed.add(subscription)
+
+    def schema(self, key: str, version: int) -> None:
+        """The request uses a version that :meth:`~.schema_registry.SchemaRegistry.claim` gave it."""
+        self._schema = (key, version)
+
+    def confirmed(self) -> None:
+        """All of it is durable, and the client is told so."""
+        self._broker.unconfirmed.difference_update((self._topic, self._subscription, str(self._base)))
+        if self._schema is not None:
+            self._broker.schemas.confirmed(*self._schema)
+
+    def refused(self) -> None:
+        """Take back what nobody was told of and nobody else uses. The request's own client is detached already."""
+        unconfirmed = self._broker.unconfirmed
+        subscription = self._subscription
+        if subscription is not None and subscription in unconfirmed and not subscription.consumers:
+            unconfirmed.discard(subscription)
+            topic = subscription.topic
+            if topic.subscriptions.get(subscription.name) is subscription:
+                topic.delete_subscription(subscription.name)
+        if self._schema is not None:
+            self._broker.schemas.refused(*self._schema)
+        used = self._topic
+        if used is not None and used in unconfirmed and (used.closed or _is_unused(used)):
+            unconfirmed.discard(used)
+            if not used.closed:
+                self._broker.delete_topic(used.name, force=True)
+        if self._base is not None and str(self._base) in unconfirmed:
+            self._refuse_partitioned(self._base)
+
+    def _refuse_partitioned(self, base: TopicName) -> None:
+        broker = self._broker
+        record = broker.partitioned.get(str(base))
+        if record is not None:
+            parts = [broker.topics.get(str(base.with_partition(index))) for index in range(record.partitions)]
+            if record.policies is not None or not all(part is None or _is_unused(part) for part in parts):
+                return
+            broker.delete_partitioned_topic(base, force=True)
+        broker.unconfirmed.discard(str(base))
+
+
+def _is_unused(topic: AnyTopic) -> bool:
+    """Whether a topic is as it was created, and has no clients."""
+    registry = topic.producer_registry
+    if registry.connected or registry.waiting or topic.subscriptions or topic.policies is not None:
+        return False
+    return not isinstance(topic, Topic) or (not topic.ledgers and not topic.has_in_flight)

@@ -1,0 +1,1 @@
+"""Producers and consumers, their deliveries, and which consumer a key belongs to."""

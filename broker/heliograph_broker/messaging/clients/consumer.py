@@ -1,0 +1,226 @@
+"""A consumer attached to a subscription, as the core sees it; its connection is a sink the server provides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from pyroaring import BitMap64
+
+if TYPE_CHECKING:
+    from heliograph_api.values.names import TopicName
+
+    from heliograph_broker.messaging.base.errors import Done
+    from heliograph_broker.storage.base.entry import Entry
+
+
+class ConsumerSink(Protocol):
+    """The connection of a consumer. Every method only queues bytes; none blocks."""
+
+    writable: bool
+
+    def send_message(self, consumer: Consumer, entry: Entry, redelivery_count: int, remaining: int | None) -> None:
+        """Send a MESSAGE; ``remaining`` has a bit for each unacknowledged index of a partly acknowledged batch."""
+
+    def send_active_change(self, consumer: Consumer, active: bool) -> None:
+        """Send ACTIVE_CONSUMER_CHANGE."""
+
+    def send_close_consumer(self, consumer: Consumer) -> None:
+        """Ask the client to reconnect this consumer (CLOSE_CONSUMER) and forget it."""
+
+    def send_end_of_topic(self, consumer: Consumer) -> None:
+        """Send REACHED_END_OF_TOPIC."""
+
+
+class KeyRange(NamedTuple):
+    """Hash slots ``start..end``, both included."""
+
+    start: int
+    end: int
+
+
+class AckId(NamedTuple):
+    """One message id of an ACK; ``remaining`` are the unacknowledged bits of its batch, None for the whole entry."""
+
+    ledger_id: int
+    entry_id: int
+    remaining: int | None = None
+
+
+class ConsumedTopic:
+    """A topic, persistent or not, as its consumers know it."""
+
+    __slots__ = ()
+
+    name: TopicName
+    subscriptions: Mapping[str, SubscriptionBase]
+
+    def delete_subscription(self, name: str, force: bool = False, done: Done | None = None) -> None:
+        """Delete a subscription. Raises if it is unknown, or has consumers and not ``force``."""
+        raise NotImplementedError
+
+
+class SubscriptionBase:
+    """A subscription, of a persistent topic or not, as its consumers and their connections know it."""
+
+    __slots__ = ()
+
+    name: str
+    durable: bool
+    topic: ConsumedTopic
+    #: The type its consumers agreed on, None while none is connected.
+    sub_type: int | None
+    #: How many messages a consumer may hold unacknowledged, 0 for any number.
+    unacked_limit: int
+    #: Whether a dispatch rate stops it now.
+    rate_limited: bool
+
+    @property
+    def type(self) -> str | None:
+        """Pulsar's name of the subscription type, None while no consumer is connected."""
+        raise NotImplementedError
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """The consumers that are connected."""
+        raise NotImplementedError
+
+    @property
+    def backlog_messages(self) -> int:
+        """Messages that are not acknowledged."""
+        raise NotImplementedError
+
+    def add_consumer(self, consumer: Consumer, sub_type: int, *, sticky: bool = False) -> None:
+        """Attach ``consumer``. Raises :class:`ConsumerBusy` or :class:`ConsumerAssignError`."""
+        raise NotImplementedError
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Detach ``consumer``; what it holds goes to the others."""
+        raise NotImplementedError
+
+    def disconnect_all(self) -> None:
+        """Ask every consumer to reconnect."""
+        raise NotImplementedError
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """The client can take ``permits`` more messages."""
+        raise NotImplementedError
+
+    def notify(self) -> None:
+        """Something changed that may allow a delivery."""
+        raise NotImplementedError
+
+    def acknowledge(self, consumer: Consumer | None, ids: Iterable[AckId], done: Done | None) -> None:
+        """Acknowledge single entries or batch indexes. ``done`` is called when that is durable."""
+        raise NotImplementedError
+
+    def acknowledge_cumulative(self, consumer: Consumer, up_to: AckId, done: Done | None) -> None:
+        """Acknowledge everything up to and including ``up_to``."""
+        raise NotImplementedError
+
+    def redeliver(self, consumer: Consumer, positions: Iterable[tuple[int, int]] | None, epoch: int | None) -> None:
+        """Deliver again what ``consumer`` holds: all of it, or the given (ledger id, entry id)s."""
+        raise NotImplementedError
+
+    def seek(self, offset: int, remaining: int | None, done: Done) -> None:
+        """Make ``offset`` the first unacknowledged entry."""
+        raise NotImplementedError
+
+
+class Consumer:
+    """Permits, counters and identity of one consumer.
+
+    ``permits`` are messages the client is ready to take (it may go negative by what is left of a batch);
+    ``unacked`` are messages delivered to it and not acknowledged.
+    """
+
+    __slots__ = (
+        "active",
+        "address",
+        "allow_out_of_order",
+        "bytes_out",
+        "client_version",
+        "connected_ms",
+        "consumer_id",
+        "entries_out",
+        "epoch",
+        "first_flow_ms",
+        "first_sent_ms",
+        "held",
+        "key_ranges",
+        "knows_end",
+        "last_acked_ms",
+        "last_consumed_ms",
+        "last_flow_ms",
+        "messages_acked",
+        "metadata",
+        "msg_out",
+        "msg_redelivered",
+        "name",
+        "permits",
+        "priority",
+        "read_compacted",
+        "sink",
+        "subscription",
+        "unacked",
+    )
+
+    def __init__(
+        self,
+        subscription: SubscriptionBase,
+        sink: ConsumerSink,
+        consumer_id: int,
+        name: str,
+        *,
+        priority: int = 0,
+        epoch: int = 0,
+        key_ranges: Sequence[KeyRange] = (),
+        allow_out_of_order: bool = False,
+        metadata: dict[str, str] | None = None,
+        address: str = "",
+        client_version: str = "",
+        connected_ms: int = 0,
+    ) -> None:
+        self.subscription = subscription
+        self.sink = sink
+        self.consumer_id = consumer_id
+        self.name = name
+        self.priority = priority
+        self.epoch = epoch
+        self.key_ranges = tuple(key_ranges)
+        self.allow_out_of_order = allow_out_of_order
+        self.metadata = metadata or {}
+        self.address = address
+        self.client_version = client_version
+        self.connected_ms = connected_ms
+        self.active = True
+        self.read_compacted = False
+        self.knows_end = False
+        #: Offsets of the entries it holds unacknowledged.
+        self.held = BitMap64()
+        self.permits = 0
+        self.unacked = 0
+        self.msg_out = 0
+        self.bytes_out = 0
+        self.entries_out = 0
+        self.msg_redelivered = 0
+        self.messages_acked = 0
+        self.first_flow_ms = 0
+        self.first_sent_ms = 0
+        self.last_flow_ms = 0
+        self.last_acked_ms = 0
+        self.last_consumed_ms = 0
+
+    @property
+    def blocked_on_unacked(self) -> bool:
+        """Whether the consumer holds so many unacknowledged messages that it gets no more until it acknowledges."""
+        limit = self.subscription.unacked_limit
+        return 0 < limit <= self.unacked
+
+    @property
+    def ready(self) -> bool:
+        """Whether a message may be sent to it now."""
+        if self.permits <= 0 or not self.sink.writable or self.subscription.rate_limited:
+            return False
+        limit = self.subscription.unacked_limit
+        return not 0 < limit <= self.unacked

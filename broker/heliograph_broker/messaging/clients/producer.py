@@ -1,0 +1,261 @@
+"""Producers of a topic: names, epochs and access modes (PIP-68: exclusive producers)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from heliograph_api.protocol import wire_pb2 as wire
+
+from heliograph_broker.messaging.base.errors import ProducerBusy, ProducerFenced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from heliograph_api.values.names import TopicName
+
+    from heliograph_broker.messaging.base.log_host import LogHost
+    from heliograph_broker.messaging.messages.entry_rules import EntryRules
+
+SHARED = wire.Shared
+EXCLUSIVE = wire.Exclusive
+WAIT_FOR_EXCLUSIVE = wire.WaitForExclusive
+EXCLUSIVE_WITH_FENCING = wire.ExclusiveWithFencing
+
+
+#: sequence id, highest sequence id, ledger id and entry id of an entry that is durable
+Receipt = tuple[int, int, int, int]
+
+
+class ProducerSink(Protocol):
+    """The connection of a producer. Every method only queues bytes; none blocks."""
+
+    def send_receipts(self, producer: Producer, receipts: list[Receipt]) -> None:
+        """Send a SEND_RECEIPT for each: the entries are durable."""
+
+    def send_publish_error(self, producer_id: int, sequence_id: int, server_error: int, message: str) -> None:
+        """Send SEND_ERROR: the entry was not stored."""
+
+    def hold_publishing(self, reason: object, ms: int) -> None:
+        """Take nothing from the client for ``ms``, or until :meth:`release_publishing` for the same reason."""
+
+    def release_publishing(self, reason: object) -> None:
+        """What was held for ``reason`` may go on."""
+
+    def send_producer_ready(self, producer: Producer) -> None:
+        """Tell a producer that waited for exclusive access that it has it now."""
+
+    def send_close_producer(self, producer: Producer) -> None:
+        """Ask the client to reconnect this producer (CLOSE_PRODUCER) and forget it."""
+
+
+class PublishTarget:
+    """A topic, persistent or not, as its producers know it."""
+
+    __slots__ = ()
+
+    persistent: bool
+    host: LogHost
+    name: TopicName
+    producer_registry: ProducerRegistry
+    #: What its policies ask of every entry, None where they ask nothing.
+    entry_rules: EntryRules | None
+    closed: bool
+
+    @property
+    def producers(self) -> dict[str, Producer]:
+        """Who may publish now, by name."""
+        return self.producer_registry.connected
+
+    def used(self) -> None:
+        """Note that somebody uses the topic now."""
+        raise NotImplementedError
+
+    def publish(
+        self,
+        producer: Producer,
+        sequence_id: int,
+        highest_sequence_id: int,
+        messages: int,
+        metadata: wire.MessageMetadata,
+        frame: bytes,
+    ) -> None:
+        """Take an entry; the producer gets its receipt, or a named error."""
+        raise NotImplementedError
+
+    def never_fits(self, size: int) -> str | None:
+        """Return why an entry of ``size`` bytes would be refused even if nothing were stored, None if it would not."""
+        return None
+
+    def wait_for_room(self, waiter: object, resume: Callable[[], None], size: int) -> None:
+        """Call ``resume``, once for each ``waiter``, when a backlog quota that refused ``size`` bytes has room."""
+
+    def refuse(self, producer: Producer, sequence_id: int, server_error: int, message: str) -> None:
+        """Tell a producer that an entry is not stored; what is stored at all has its receipts first."""
+        producer.sink.send_publish_error(producer.producer_id, sequence_id, server_error, message)
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """Return the highest sequence id that is known to be stored of a producer, -1 if none is."""
+        return -1
+
+    def count_throttled(self) -> None:
+        """Count that the topic's publish rate held back its producers."""
+        raise NotImplementedError
+
+
+class Producer:
+    """Identity and counters of one producer on one topic."""
+
+    __slots__ = (
+        "access_mode",
+        "address",
+        "bytes_in",
+        "chunks_in",
+        "client_version",
+        "connected_ms",
+        "epoch",
+        "generated_name",
+        "metadata",
+        "msg_in",
+        "name",
+        "producer_id",
+        "request_id",
+        "sink",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: PublishTarget,
+        sink: ProducerSink,
+        producer_id: int,
+        name: str,
+        *,
+        generated_name: bool = False,
+        epoch: int = 0,
+        access_mode: int = SHARED,
+        metadata: dict[str, str] | None = None,
+        address: str = "",
+        client_version: str = "",
+        connected_ms: int = 0,
+        request_id: int = 0,
+    ) -> None:
+        self.topic = topic
+        self.sink = sink
+        self.producer_id = producer_id
+        self.name = name
+        self.generated_name = generated_name
+        self.epoch = epoch
+        self.access_mode = access_mode
+        self.metadata = metadata or {}
+        self.address = address
+        self.client_version = client_version
+        self.connected_ms = connected_ms
+        self.request_id = request_id
+        self.msg_in = 0
+        self.bytes_in = 0
+        self.chunks_in = 0
+
+
+class ProducerRegistry:
+    """Who may publish on a topic now, and who waits to.
+
+    ``topic_epoch`` grows each time a producer gets exclusive access; -1 while none ever had it. A producer that
+    comes back with an older epoch was fenced by a later one and is refused.
+    """
+
+    __slots__ = ("connected", "exclusive", "topic_epoch", "waiting")
+
+    def __init__(self, topic_epoch: int = -1) -> None:
+        self.connected: dict[str, Producer] = {}
+        self.exclusive: Producer | None = None
+        self.waiting: list[Producer] = []
+        self.topic_epoch = topic_epoch
+
+    def add(self, producer: Producer, client_topic_epoch: int | None) -> bool:
+        """Admit ``producer``; return False if it must wait for exclusive access.
+
+        Raises :class:`ProducerBusy` (name taken, or an exclusive producer is connected) or
+        :class:`ProducerFenced` (exclusive access is taken, or the producer's epoch is over).
+        """
+        if client_topic_epoch is not None and client_topic_epoch < self.topic_epoch:
+            raise ProducerFenced(
+                f"producer '{producer.name}' has topic epoch {client_topic_epoch}, "
+                f"the current one is {self.topic_epoch}"
+            )
+        predecessor = self._predecessor(producer)
+        mode = producer.access_mode
+        exclusive = self.exclusive if self.exclusive is not predecessor else None
+        others = [other for other in self.connected.values() if other is not predecessor] if mode != SHARED else []
+        if mode == SHARED and (exclusive is not None or self.waiting):
+            owner = exclusive or self.waiting[0]
+            raise ProducerBusy(f"Topic has an existing exclusive producer: {owner.name}")
+        if mode == EXCLUSIVE and (exclusive is not None or others):
+            holder = exclusive or others[0]
+            raise ProducerFenced(f"Topic has an existing producer: {holder.name}")
+        # From here on nothing is refused.
+        if predecessor is not None:
+            self._replace(predecessor, producer)
+        producer.topic.used()
+        if mode == SHARED:
+            self.connected[producer.name] = producer
+            return True
+        if mode == EXCLUSIVE_WITH_FENCING:
+            for other in [*self.connected.values(), *self.waiting]:
+                other.sink.send_close_producer(other)
+            self.connected.clear()
+            self.waiting.clear()
+        elif self.exclusive is not None or self.connected:
+            self.waiting.append(producer)
+            return False
+        self._grant(producer, client_topic_epoch)
+        return True
+
+    def _grant(self, producer: Producer, client_topic_epoch: int | None) -> None:
+        self.exclusive = producer
+        self.connected[producer.name] = producer
+        if client_topic_epoch is None:
+            self.topic_epoch += 1
+        else:
+            # A producer that comes back keeps the epoch it was given, also if the topic was recreated meanwhile.
+            self.topic_epoch = client_topic_epoch
+
+    def _predecessor(self, producer: Producer) -> Producer | None:
+        """Return the older connection of the same producer. Raises :class:`ProducerBusy` if another has its name."""
+        old = self.connected.get(producer.name)
+        if old is None or _is_same_client(old, producer):
+            return old
+        if old.generated_name and producer.generated_name and producer.epoch > old.epoch:
+            return old
+        raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic")
+
+    def _replace(self, old: Producer, producer: Producer) -> None:
+        """Let a producer that reconnects take the place of its own older connection."""
+        del self.connected[old.name]
+        if self.exclusive is old:
+            self.exclusive = None
+        if not _is_same_client(old, producer):
+            old.sink.send_close_producer(old)
+
+    def remove(self, producer: Producer) -> Producer | None:
+        """Forget ``producer``; return the one that gets exclusive access in its stead, if one waited."""
+        producer.topic.used()
+        if producer in self.waiting:
+            self.waiting.remove(producer)
+            return None
+        if self.connected.get(producer.name) is not producer:
+            return None
+        del self.connected[producer.name]
+        if self.exclusive is producer:
+            self.exclusive = None
+        if self.waiting and not self.connected:
+            successor = self.waiting.pop(0)
+            self._grant(successor, None)
+            return successor
+        return None
+
+    def may_publish(self, producer: Producer) -> bool:
+        return self.connected.get(producer.name) is producer
+
+
+def _is_same_client(old: Producer, producer: Producer) -> bool:
+    return old.sink is producer.sink and old.producer_id == producer.producer_id

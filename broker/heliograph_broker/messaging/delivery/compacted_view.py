@@ -1,0 +1,325 @@
+"""How a subscription reads the compacted view: the compacted ledger up to the horizon, the topic from there on.
+
+What compaction left out counts as acknowledged for the subscription as soon as everything before it is: its backlog
+comes to zero, and its originals can be trimmed. What is kept of entries that the topic has trimmed is delivered too;
+the cursor knows nothing of those, so how far they are acknowledged is kept here, as the offset from which on they are
+still *owed*.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from heliograph_broker.messaging.base.errors import PersistenceError
+from heliograph_broker.messaging.log.damaged import lost_range
+from heliograph_broker.storage.base.damage import DamagedEntries
+
+from .dispatcher import READ_ENTRIES, ReadView
+
+if TYPE_CHECKING:
+    from heliograph_broker.messaging.clients.consumer import Consumer
+    from heliograph_broker.messaging.compaction.compacted_ledger import CompactedEntry, CompactedLedger
+
+    from .dispatcher import DispatchedSubscription, Dispatcher
+
+log = structlog.get_logger(__name__)
+
+#: What one read brings (bytes), and so about what waits in memory for a consumer that does not take it.
+VIEW_READ_BYTES = 256 * 1024
+_HEADERS_AT_ONCE = 1000
+
+#: First and last offset of what was left out, and the messages and bytes it had.
+Gap = tuple[int, int, int, int]
+
+
+class CompactedView(ReadView):
+    """The reading position of one subscription in the compacted ledger, and what is acknowledged of it."""
+
+    __slots__ = (
+        "_ahead",
+        "_dispatcher",
+        "_follows",
+        "_gaps",
+        "_generation",
+        "_index",
+        "_ledger",
+        "_next",
+        "_outstanding",
+        "_passed",
+        "_subscription",
+        "owed_from",
+    )
+
+    def __init__(self, subscription: DispatchedSubscription, owed_from: int = -1) -> None:
+        self._subscription = subscription
+        #: Lowest offset of what is trimmed from the topic and not acknowledged in the view, -1 if nothing is owed.
+        self.owed_from = owed_from
+        self._dispatcher: Dispatcher | None = None
+        self._generation = -1
+        self._ledger: CompactedLedger | None = None
+        self._index = 0
+        #: Offset of the topic that comes next.
+        self._next = 0
+        self._ahead: deque[CompactedEntry] = deque()
+        #: Whether the dispatcher is beyond the view and reads the topic itself.
+        self._follows = False
+        #: Trimmed entries in flight: (ledger id, entry id) -> offset, bits of the messages not acknowledged.
+        self._outstanding: dict[tuple[int, int], tuple[int, int]] = {}
+        #: The last entry seen: its offset, and the topic's totals up to it.
+        self._passed = (-1, 0, 0)
+        #: Offset of an entry in flight -> what was left out right after it.
+        self._gaps: dict[int, Gap] = {}
+
+    def clear(self) -> None:
+        """Everything there is counts as acknowledged."""
+        for position in list(self._outstanding):
+            self.acknowledge_trimmed(*position, None)
+        self._next = max(self._next, self._subscription.topic.first_offset)
+        self.owed_from = -1
+
+    def owe(self, offset: int) -> None:
+        """A seek or a new subscription: what is trimmed is owed from ``offset`` on, with -1 nothing."""
+        self.owed_from = offset
+        self._dispatcher = None
+
+    # -- delivering --------------------------------------------------------------------------------------------
+
+    def dispatch(self, dispatcher: Dispatcher, consumer: Consumer) -> bool:
+        """Deliver what the view has up to the horizon; return whether the topic's own entries are next."""
+        if self._dispatcher is not dispatcher or self._generation != dispatcher.generation:
+            self._restart(dispatcher)
+        if self._follows:
+            self._follows = False
+            self._next = max(self._next, dispatcher.read_offset)
+        while True:
+            ledger = self._subscription.topic.compaction.ledger
+            if ledger is None or self._next > ledger.horizon:
+                self._follows = True
+                return True
+            if ledger is not self._ledger:
+                self._ledger = ledger
+                self._ahead.clear()
+                self._index = ledger.index_of(self._next)
+            while self._ahead and consumer.ready:
+                self._deliver(dispatcher, consumer, self._ahead.popleft())
+            if self._ahead or not consumer.ready:
+                return False
+            if self._index >= ledger.entries:
+                self._pass_horizon(ledger)
+                dispatcher.read_offset = max(dispatcher.read_offset, self._next)
+                continue
+            dispatcher.reading = True
+            count = min(consumer.permits, READ_ENTRIES)
+            ledger.read(self._index, count, VIEW_READ_BYTES, partial(self._read_done, dispatcher, ledger))
+            if dispatcher.reading or not self._ahead:
+                return False
+
+    def _restart(self, dispatcher: Dispatcher) -> None:
+        """A new dispatcher, or a rewound one: what was in flight counts as not delivered."""
+        self._dispatcher = dispatcher
+        self._generation = dispatcher.generation
+        self._ledger = None
+        self._follows = False
+        self._ahead.clear()
+        self._outstanding.clear()
+        self._gaps.clear()
+        self._next = self.owed_from if self.owed_from >= 0 else dispatcher.read_offset
+        self._passed = (-1, 0, 0)
+
+    def _read_done(
+        self, dispatcher: Dispatcher, ledger: CompactedLedger, result: list[CompactedEntry] | Exception
+    ) -> None:
+        if self._dispatcher is not dispatcher or self._generation != dispatcher.generation:
+            return
+        dispatcher.reading = False
+        if ledger is self._ledger:
+            if isinstance(result, DamagedEntries):
+                self._skip_lost(result)
+            elif isinstance(result, Exception) or not result:
+                # An empty answer is that of a ledger replaced meanwhile, or one that may change.
+                if ledger is self._subscription.topic.compaction.ledger:
+                    error = result if isinstance(result, Exception) else PersistenceError("a read brought nothing")
+                    dispatcher.failed_to_read(error)
+                    return
+            else:
+                self._index += len(result)
+                self._ahead.extend(result)
+            dispatcher.read_succeeded()
+        dispatcher.notify()
+
+    def _skip_lost(self, lost: DamagedEntries) -> None:
+        """Go on behind entries of the compacted ledger that cannot be read: they count as left out, and as skipped."""
+        subscription = self._subscription
+        self._index = lost.last_entry + 1
+        subscription.skipped_entries += lost.last_entry - lost.first_entry + 1
+        log.error(
+            "damaged compacted entries skipped",
+            topic=str(subscription.topic.name),
+            subscription=subscription.name,
+            reason=str(lost),
+        )
+
+    def _deliver(self, dispatcher: Dispatcher, consumer: Consumer, item: CompactedEntry) -> None:
+        subscription = self._subscription
+        topic = subscription.topic
+        cursor = subscription.cursor
+        entry = item.entry
+        offset = entry.offset
+        if offset < self._next:
+            return
+        trimmed = offset < topic.first_offset
+        if not trimmed:
+            self._leave_out(offset - 1, entry.total_messages - entry.messages, entry.total_bytes - item.size)
+        self._next = offset + 1
+        self._passed = (offset, entry.total_messages, entry.total_bytes)
+        if not trimmed:
+            dispatcher.read_offset = max(dispatcher.read_offset, offset + 1)
+            if item.retained is not None and not cursor.is_acked(offset):
+                # Clients skip the messages that are left out by the ack set, and get no permits wrong.
+                cursor.ack_batch(offset, item.retained, entry.messages, item.size)
+                topic.cursor_moved(subscription, None)
+            if cursor.is_acked(offset) or (topic.may_expire and subscription.withholds(entry)):
+                return
+            dispatcher.deliver(consumer, entry)
+            messages = entry.messages
+            if self.owed_from >= 0:
+                self._settle_owed()
+        else:
+            if self.owed_from < 0:
+                self.owed_from = offset
+            bits = (1 << entry.messages) - 1 if item.retained is None else item.retained
+            self._outstanding[entry.ledger_id, entry.entry_id] = offset, bits
+            dispatcher.deliver(consumer, entry, item.retained)
+            messages = bits.bit_count()
+        if item.size != len(entry.frame) or messages != entry.messages:
+            # Acknowledgments count what was published, in bytes; of trimmed entries nothing but what is in flight.
+            delivery = subscription.pending[offset]
+            subscription.pending[offset] = (delivery[0], messages, item.size, *delivery[3:])
+
+    # -- what is left out ----------------------------------------------------------------------------------------
+
+    def _pass_horizon(self, ledger: CompactedLedger) -> None:
+        """The ledger is read to its end: what follows in the topic up to the horizon was left out."""
+        if ledger.horizon >= self._subscription.topic.first_offset:
+            self._leave_out(ledger.horizon, ledger.record.total_messages, ledger.record.total_bytes)
+        self._next = ledger.horizon + 1
+        self._passed = (ledger.horizon, ledger.record.total_messages, ledger.record.total_bytes)
+        self._settle_owed()
+
+    def _leave_out(self, last: int, total_messages: int, total_bytes: int) -> None:
+        """Acknowledge what lies between the last entry seen and ``last``; the totals are those up to ``last``."""
+        topic = self._subscription.topic
+        first = max(self._next, topic.first_offset)
+        if first > last:
+            return
+        passed, messages, size = self._passed
+        if first == topic.first_offset:
+            messages, size = topic.trimmed_messages, topic.trimmed_bytes
+        elif first != passed + 1:
+            header = topic.header(first - 1)
+            if header is None:
+                log.error("entry has no header", topic=str(topic.name), offset=first - 1)
+                return
+            messages, size = header.total_messages, header.total_bytes
+        gap = (first, last, total_messages - messages, total_bytes - size)
+        if passed in self._subscription.pending and passed >= topic.first_offset:
+            self._gaps[passed] = gap
+        else:
+            self._acknowledge_gap(gap)
+            topic.cursor_moved(self._subscription, None)
+
+    def _acknowledge_gap(self, gap: Gap) -> None:
+        first, last, messages, size = gap
+        cursor = self._subscription.cursor
+        if last > cursor.mark_delete and not cursor.ack_range(first, last, messages, size):
+            # Somebody acknowledged parts of it before: entry by entry.
+            self._acknowledge_slowly(max(first, cursor.mark_delete + 1), last)
+
+    def _acknowledge_slowly(self, first: int, last: int) -> None:
+        subscription = self._subscription
+        topic = subscription.topic
+        generation = subscription.generation
+        first = max(first, topic.first_offset)
+        if first > last:
+            return
+
+        def found(headers: list[tuple[int, int, int, int, int]] | Exception) -> None:
+            lost = lost_range(topic, first, headers)
+            if lost is not None and generation == subscription.generation and not subscription.closed:
+                subscription.skip_damaged(first, min(lost[0], last), lost[1])
+                self._acknowledge_slowly(lost[0] + 1, last)
+                return
+            if isinstance(headers, Exception):
+                log.error("read failed", topic=str(topic.name), error=str(headers))
+                return
+            if generation != subscription.generation or subscription.closed or not headers:
+                return
+            for offset, messages, size, _, _ in headers:
+                subscription.acknowledge_entry(offset, messages, size, None)
+            topic.cursor_moved(subscription, None)
+            self._acknowledge_slowly(headers[-1][0] + 1, last)
+
+        topic.read_headers(first, min(last, first + _HEADERS_AT_ONCE), found)
+
+    # -- acknowledgments -------------------------------------------------------------------------------------------
+
+    def entry_acknowledged(self, offset: int) -> None:
+        """An entry of the topic is acknowledged in full: so is what was left out right after it."""
+        gap = self._gaps.pop(offset, None)
+        if gap is not None:
+            self._acknowledge_gap(gap)
+
+    def acknowledged_up_to(self, offset: int) -> None:
+        """All of the topic is acknowledged up to and including ``offset``, and what was left out right after it."""
+        for before in [before for before in self._gaps if before <= offset]:
+            self._acknowledge_gap(self._gaps.pop(before))
+
+    def acknowledge_trimmed(self, ledger_id: int, entry_id: int, remaining: int | None) -> None:
+        """A client acknowledged an entry, or of its batch all but ``remaining``, which the topic has trimmed."""
+        found = self._outstanding.get((ledger_id, entry_id))
+        if found is None:
+            return
+        offset, bits = found
+        left = 0 if remaining is None else bits & remaining
+        subscription = self._subscription
+        delivery = subscription.pending.get(offset)
+        if delivery is not None:
+            consumer = delivery[0]
+            newly = (bits & ~left).bit_count()
+            consumer.unacked -= newly
+            subscription.unacked_messages -= newly
+            consumer.messages_acked += newly
+            subscription.messages_acked += newly
+            if left:
+                subscription.pending[offset] = (consumer, left.bit_count(), *delivery[2:])
+            else:
+                subscription.pending.settle(offset)
+        if left:
+            self._outstanding[ledger_id, entry_id] = offset, left
+        else:
+            del self._outstanding[ledger_id, entry_id]
+            self._settle_owed()
+
+    def acknowledge_trimmed_up_to(self, ledger_id: int, entry_id: int, remaining: int | None) -> None:
+        """A client acknowledged everything up to an id; of the batch it names only the indexes up to it."""
+        for position in list(self._outstanding):
+            if position < (ledger_id, entry_id):
+                self.acknowledge_trimmed(*position, None)
+            elif position == (ledger_id, entry_id):
+                self.acknowledge_trimmed(*position, remaining)
+
+    def _settle_owed(self) -> None:
+        """Search again for the first trimmed entry that is owed."""
+        if self.owed_from < 0:
+            return
+        subscription = self._subscription
+        owed = next(iter(self._outstanding.values()), (self._next, 0))[0]
+        if owed >= subscription.topic.first_offset:
+            owed = -1
+        if owed != self.owed_from:
+            self.owed_from = owed
+            subscription.topic.cursor_moved(subscription, None)

@@ -1,0 +1,378 @@
+"""What all dispatchers share: where to read next, one read under way at a time, and delivery to a consumer."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyroaring import BitMap64
+
+from heliograph_broker.messaging.acknowledgment.acknowledgment import AckedView, AckObserver
+from heliograph_broker.messaging.base.errors import PersistenceError
+from heliograph_broker.messaging.base.offsets import run_end
+from heliograph_broker.messaging.base.replay import Replay
+from heliograph_broker.messaging.log.damaged import lost_range
+from heliograph_broker.messaging.policies.delayed_topics import release_due
+from heliograph_broker.messaging.policies.expiry import Expiry
+from heliograph_broker.messaging.policies.rate_limits import ThrottledSubscription
+
+if TYPE_CHECKING:
+    from heliograph_broker.messaging.clients.consumer import Consumer
+    from heliograph_broker.messaging.log.cursor import Cursor
+    from heliograph_broker.storage.base.entry import Entry
+
+#: What one read from the store may bring (bytes); a single larger entry comes whole.
+READ_BYTES = 1024 * 1024
+READ_ENTRIES = 1000
+#: The duty that :mod:`.containment` suspends when a dispatch raises.
+DISPATCH = "dispatch"
+#: The same for a read that brings nothing and may do so later.
+READ = "read"
+
+
+class ReadView(AckedView):
+    """A compacted view, as dispatchers know it."""
+
+    __slots__ = ()
+
+    def dispatch(self, dispatcher: Dispatcher, consumer: Consumer) -> bool:
+        """Deliver what the view has up to the horizon; return whether the topic's own entries are next."""
+        raise NotImplementedError
+
+
+class DispatchedSubscription(ThrottledSubscription):
+    """A subscription, as dispatchers and the compacted view know it."""
+
+    __slots__ = ("bytes_out", "entries_out", "expiry", "last_consumed_ms", "msg_out", "msg_redelivered")
+
+    view: ReadView | None
+
+    def __init__(self, name: str, record_key: bytes, cursor: Cursor, *, durable: bool, takes_part: bool) -> None:
+        super().__init__(name, record_key, cursor, durable=durable, takes_part=takes_part)
+        self.expiry = Expiry(self)
+        self.msg_out = 0
+        self.bytes_out = 0
+        self.entries_out = 0
+        self.msg_redelivered = 0
+        self.last_consumed_ms = 0
+
+    @property
+    def may_deliver(self) -> bool:
+        """Whether consumers hold few enough messages to get more; Exclusive and Failover have no limit."""
+        raise NotImplementedError
+
+    def withholds(self, entry: Entry) -> bool:
+        """Whether an entry about to be delivered has expired. Readers see what is stored, expired or not."""
+        raise NotImplementedError
+
+    def must_wait(self, entry: Entry) -> bool:
+        """Whether a delayed entry is not deliverable yet."""
+        raise NotImplementedError
+
+    def take_back(self, consumer: Consumer, offsets: list[int] | None) -> list[tuple[int, int]]:
+        """Take entries (all, or ``offsets``) from ``consumer``; return their offsets and key hashes, in order."""
+        raise NotImplementedError
+
+    def forget_deliveries(self, consumer: Consumer) -> None:
+        """Treat what the (only) active consumer holds as not delivered."""
+        raise NotImplementedError
+
+
+class Dispatcher(AckObserver):
+    """Hands a subscription's entries to its consumers; one subclass a subscription type.
+
+    ``read_offset`` is the next offset never read so far. :meth:`notify` is called whenever something may have
+    become possible (new entries, permits, an ack, a writable connection) and is cheap when nothing did.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_busy",
+        "_now_ms",
+        "_once_more",
+        "generation",
+        "read_offset",
+        "reading",
+        "replay",
+        "subscription",
+    )
+
+    def __init__(self, subscription: DispatchedSubscription) -> None:
+        self.subscription = subscription
+        self.read_offset = subscription.cursor.first_unacked()
+        self.reading = False
+        #: What comes before anything new.
+        self.replay = Replay()
+        #: Grows when the read position is moved by hand: a read begun before it is void.
+        self.generation = 0
+        self._busy = False
+        #: Whether a read that was done at once has changed what is next.
+        self._once_more = False
+        #: When the dispatch under way began to deliver, wall-clock ms, 0 before.
+        self._now_ms = 0
+        #: What the last read brought, for the dispatch right after it only.
+        self._ahead: dict[int, Entry] = {}
+
+    def add(self, consumer: Consumer) -> None:
+        raise NotImplementedError
+
+    def remove(self, consumer: Consumer) -> None:
+        raise NotImplementedError
+
+    def notify(self) -> None:
+        """Dispatch what can be dispatched now."""
+        if self._busy or self.reading:
+            return
+        subscription = self.subscription
+        containment = subscription.topic.host.containment
+        if containment.suspended and containment.holds(subscription, DISPATCH):
+            return
+        self._busy = True
+        try:
+            self._dispatch()
+            while self._once_more:
+                self._once_more = False
+                self._dispatch()
+        except Exception as error:
+            # Whoever's command or acknowledgment this came from has nothing to do with it.
+            containment.failed(subscription, DISPATCH, error, subscription.notify)
+        else:
+            if containment.suspended:
+                containment.succeeded(subscription, DISPATCH)
+        finally:
+            self._busy = self._once_more = False
+            self._now_ms = 0
+            if self._ahead:
+                self._ahead.clear()
+
+    def _dispatch(self) -> None:
+        raise NotImplementedError
+
+    def fetch(self, offset: int, count: int) -> Entry | None:
+        """Return the entry at ``offset`` if it is in memory; else begin to read up to ``count`` from there on.
+
+        What of a read cannot be delivered at once stays in the tail cache only, so that its byte budget bounds
+        read-ahead too. Returns None while the read is under way: :meth:`notify` runs again when it is done.
+        """
+        topic = self.subscription.topic
+        entry = topic.tail.get(offset) or self._ahead.get(offset)
+        if entry is not None:
+            return entry
+        self.reading = True
+        topic.read(offset, count, READ_BYTES, partial(self._read_done, self.generation, offset))
+        return self._ahead.get(offset)
+
+    def _read_done(self, generation: int, offset: int, result: list[Entry] | Exception) -> None:
+        """Go on with what a read from ``offset`` on brought; what is lost is skipped, what failed is tried again."""
+        if generation != self.generation:
+            return
+        self.reading = False
+        subscription = self.subscription
+        topic = subscription.topic
+        if isinstance(result, list) and result and result[0].offset == offset:
+            topic.remember(result)
+            self._ahead = {entry.offset: entry for entry in result}
+            self.read_succeeded()
+            self.notify()
+            return
+        lost = lost_range(topic, offset, result)
+        if lost is not None:
+            try:
+                subscription.skip_damaged(offset, *lost)
+            except Exception as error:
+                self.failed_to_read(error)
+                return
+        if offset < topic.first_offset or subscription.cursor.is_acked(offset):
+            self.read_succeeded()
+            self._once_more = self._busy
+            self.notify()
+        else:
+            self.failed_to_read(result if isinstance(result, Exception) else PersistenceError("a read brought nothing"))
+
+    def failed_to_read(self, error: Exception) -> None:
+        """A read brought nothing and another one may: nothing is read before the next try, after a growing pause."""
+        self.reading = True
+        again = partial(self._read_again, self.generation)
+        self.subscription.topic.host.containment.failed(self.subscription, READ, error, again)
+
+    def _read_again(self, generation: int) -> None:
+        if generation == self.generation:
+            self.reading = False
+            self.notify()
+            if not self.reading:
+                # Nobody wants it any more, or it has come to memory.
+                self.read_succeeded()
+
+    def read_succeeded(self) -> None:
+        """End the suspension of reads: the entries were read, or are no longer needed."""
+        containment = self.subscription.topic.host.containment
+        if containment.suspended:
+            containment.succeeded(self.subscription, READ)
+
+    def redeliver(self, consumer: Consumer, offsets: list[int] | None) -> None:
+        """Deliver again what ``consumer`` holds: all of it, or the given offsets."""
+        raise NotImplementedError
+
+    def next_replayed(self) -> Entry | None:
+        """Return the next entry to deliver of those in ``replay``; None if there is none, or a read has begun."""
+        subscription = self.subscription
+        topic = subscription.topic
+        replay = self.replay
+        while replay:
+            offset = replay.min()
+            if offset < topic.first_offset or subscription.cursor.is_acked(offset):
+                replay.discard(offset)
+                continue
+            entry = self.fetch(offset, 1 if offset in topic.tail else replay.run(offset, READ_ENTRIES))
+            if entry is None:
+                return None
+            replay.discard(offset)
+            if not (topic.may_expire and subscription.withholds(entry)):
+                return entry
+        return None
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether there is nothing to deliver, whoever could take it."""
+        subscription = self.subscription
+        topic = subscription.topic
+        offset = max(self.read_offset, subscription.cursor.mark_delete + 1)
+        return offset >= topic.end_offset and not self.replay
+
+    def next_new(self) -> Entry | None:
+        """Return the next entry never offered so far; None if there is none, or a read has begun.
+
+        What is acknowledged or waits for its time is passed without being read, however much there is of it.
+        """
+        subscription = self.subscription
+        topic = subscription.topic
+        cursor = subscription.cursor
+        tail = topic.tail
+        waiting = topic.timed.waiting
+        while True:
+            offset = max(self.read_offset, cursor.mark_delete + 1, topic.first_offset)
+            self.read_offset = offset
+            if offset >= topic.end_offset:
+                return None
+            if cursor.acked and offset in cursor.acked:
+                self.read_offset = run_end(cursor.acked, offset)
+                continue
+            if waiting and offset in waiting:
+                self.read_offset = run_end(waiting, offset)
+                continue
+            entry = tail.get(offset)
+            if entry is None:
+                entry = self.fetch(offset, self._entries_before_waiting(offset))
+                if entry is None:
+                    return None
+            self.read_offset = offset + 1
+            if entry.deliver_at_ms and subscription.must_wait(entry):
+                continue
+            if topic.may_expire and subscription.withholds(entry):
+                continue
+            return entry
+
+    def _entries_before_waiting(self, offset: int) -> int:
+        """Return how many entries from ``offset`` on are worth reading at once: those up to the next that waits."""
+        waiting = self.subscription.topic.timed.waiting
+        if not waiting or waiting.max() < offset:
+            return READ_ENTRIES
+        return min(READ_ENTRIES, waiting.next_set_bit(offset) - offset)
+
+    def rewind(self) -> None:
+        """Start over at the first unacknowledged entry (seek, takeover): what was delivered counts as not delivered."""
+        self.generation += 1
+        self.reading = False
+        self.read_succeeded()
+        self.replay.clear()
+        self.read_offset = self.subscription.cursor.first_unacked()
+        self.subscription.expiry.dispatch_restarts()
+
+    def delays_over(self, due: BitMap64) -> None:
+        """The time of delayed entries has come: those that were passed over come before anything new."""
+
+    @property
+    def delayed(self) -> int:
+        """Entries waiting for their delivery time."""
+        return 0
+
+    def deliver(self, consumer: Consumer, entry: Entry, remaining: int | None = None) -> None:
+        """Send one entry and account for it; of a batch only the ``remaining`` bits (None: as the cursor says)."""
+        subscription = self.subscription
+        offset = entry.offset
+        if subscription.cursor.partial:
+            remaining = subscription.cursor.partial.get(offset, remaining)
+        messages = unacked = entry.messages if remaining is None else remaining.bit_count()
+        if subscription.expiry.hidden:
+            # What expired of a batch is not sent; it stays unacknowledged until the expiry is recorded.
+            remaining = subscription.expiry.visible(offset, entry.messages, remaining)
+            messages = entry.messages if remaining is None else remaining.bit_count()
+        size = len(entry.frame)
+        subscription.pending[offset] = (
+            consumer,
+            entry.messages,
+            size,
+            entry.total_messages,
+            entry.total_bytes,
+            entry.key_hash,
+        )
+        consumer.held.add(offset)
+        consumer.permits -= messages
+        consumer.unacked += unacked
+        subscription.unacked_messages += unacked
+        consumer.msg_out += messages
+        consumer.entries_out += 1
+        consumer.bytes_out += size
+        subscription.msg_out += messages
+        subscription.bytes_out += size
+        subscription.entries_out += 1
+        count = 0
+        if subscription.redelivery_counts:
+            count = subscription.redelivery_counts.get(offset, 0)
+            if count:
+                subscription.msg_redelivered += messages
+                consumer.msg_redelivered += messages
+        if not self._now_ms:
+            self._now_ms = subscription.topic.host.clock.now_ms()
+        consumer.last_consumed_ms = subscription.last_consumed_ms = self._now_ms
+        if subscription.dispatch_gate is not None:
+            subscription.dispatch_gate.dispatched(messages, size)
+        if not consumer.first_sent_ms:
+            consumer.first_sent_ms = consumer.last_consumed_ms
+        consumer.sink.send_message(consumer, entry, count, remaining)
+
+
+class DelayingDispatcher(Dispatcher):
+    """One that keeps delayed entries back until their time: of Shared and Key_Shared, as in Pulsar."""
+
+    __slots__ = ()
+
+    @property
+    def delayed(self) -> int:
+        """Entries it has been past that wait for their delivery time."""
+        cursor = self.subscription.cursor
+        waiting = self.subscription.topic.timed.waiting
+        if not waiting:
+            return 0
+        passed = BitMap64()
+        passed.add_range(cursor.first_unacked(), max(self.read_offset, cursor.first_unacked()))
+        passed &= waiting
+        return len(passed) - passed.intersection_cardinality(cursor.acked)
+
+    def delays_over(self, due: BitMap64) -> None:
+        first = self.subscription.cursor.first_unacked()
+        passed = BitMap64()
+        passed.add_range(first, max(self.read_offset, first))
+        passed &= due
+        passed -= self.subscription.cursor.acked
+        for consumer in self.subscription.consumers:
+            # Delivered before, when delays did not count.
+            passed -= consumer.held
+        self.replay.update(passed)
+
+    def release_due(self) -> None:
+        """See that no entry is passed over whose time came since the last tick."""
+        topic = self.subscription.topic
+        timed = topic.timed
+        if timed.waiting and (timed.next_due_ms <= topic.host.clock.now_ms() or not topic.delayed_delivery):
+            release_due(topic)

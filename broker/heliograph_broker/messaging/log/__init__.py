@@ -1,0 +1,1 @@
+"""A topic's entries and records: ledgers, cursors, retention, and entries that are lost."""

@@ -1,0 +1,250 @@
+"""A topic's entries that cannot be read or understood: what is known of them, and the list of them for inspection.
+
+The list is durable and keeps the newest :data:`MOST_RANGES` ranges; how many entries there were in all is counted.
+:mod:`.skipping` describes how a subscription skips such entries.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import structlog
+
+from heliograph_broker.messaging.base import records
+from heliograph_broker.messaging.base.records import DAMAGED, DamagedRange, DamagedRecord
+from heliograph_broker.storage.base.damage import DamagedEntries
+
+from .entry_log import EntryLog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heliograph_api.values.names import TopicName
+
+    from heliograph_broker.storage.base.entry import EntryHeader
+
+    from .record_set import RecordSet
+
+log = structlog.get_logger(__name__)
+
+#: So many ranges of damaged entries are remembered for each topic; older ones are only counted.
+MOST_RANGES = 1000
+_REASON_CHARACTERS = 300
+
+
+class LostRun(NamedTuple):
+    """Neighbouring entries whose headers are all lost; what they held together is known from those around them."""
+
+    first: int
+    last: int
+    messages: int
+    size: int
+    #: The topic's cumulative counts up to and including the last one.
+    total_messages: int
+    total_bytes: int
+
+
+class DamagedList:
+    """The durable list of one topic's damaged entries."""
+
+    __slots__ = ("_lost", "_record", "_topic")
+
+    def __init__(self, topic: RecordedLog) -> None:
+        self._topic = topic
+        self._record = DamagedRecord()
+        self._lost: LostRun | None = None
+
+    def restore(self, stored: bytes) -> None:
+        """Continue from the stored list."""
+        self._record = msgspec.msgpack.decode(stored, type=DamagedRecord)
+        self._topic.records.version = max(self._topic.records.version, self._record.version)
+
+    @property
+    def entries(self) -> int:
+        """How many damaged entries were ever found in the topic."""
+        return self._record.entries
+
+    @property
+    def ranges(self) -> list[DamagedRange]:
+        """The newest ranges, in the order they were found."""
+        return self._record.ranges
+
+    def add(self, first: int, last: int, reason: str) -> None:
+        """Note that the entries at offsets ``first..last`` are damaged; those that are listed are not counted again."""
+        ranges = self._record.ranges
+        new = [
+            (begin, end)
+            for begin, end in _without(first, last, [(each.offset, each.last_offset) for each in ranges])
+            if begin <= end
+        ]
+        if not new:
+            return
+        topic = self._topic
+        now_ms = topic.host.clock.now_ms()
+        for begin, end in new:
+            ledger_id, entry_id = topic.position(begin)
+            last_ledger_id, last_entry_id = topic.position(end)
+            ranges.append(
+                DamagedRange(
+                    begin, end, ledger_id, entry_id, last_ledger_id, last_entry_id, reason[:_REASON_CHARACTERS], now_ms
+                )
+            )
+            self._record.entries += end - begin + 1
+        del ranges[:-MOST_RANGES]
+        topic.records.commit(self)
+
+    def lost_run(self, offset: int) -> LostRun:
+        """Return the run of entries without readable headers that ``offset``, one of them, lies in."""
+        run = self._lost
+        if run is not None and run.first <= offset <= run.last:
+            return run
+        topic = self._topic
+        first = last = offset
+        low = topic.trimmed_messages, topic.trimmed_bytes
+        while first > topic.first_offset:
+            header = topic.header(first - 1)
+            if header is not None:
+                low = header.total_messages, header.total_bytes
+                break
+            first -= 1
+        high = topic.total_messages, topic.total_bytes
+        while last + 1 < topic.end_offset:
+            header = topic.header(last + 1)
+            if header is not None:
+                high = header.total_messages - header.messages, header.total_bytes - header.size
+                break
+            last += 1
+        run = self._lost = LostRun(first, last, max(0, high[0] - low[0]), max(0, high[1] - low[1]), *high)
+        return run
+
+    def forget_run(self) -> None:
+        """Find the next lost run afresh: the one that is remembered may have grown."""
+        self._lost = None
+
+    @property
+    def record_key(self) -> bytes:
+        return DAMAGED + str(self._topic.name).encode()
+
+    def encode_record(self, version: int) -> bytes:
+        """Return the list as it is kept."""
+        self._record.version = version
+        return records.encode(self._record)
+
+    def delete(self) -> None:
+        """The topic is deleted."""
+        if self._record.entries:
+            self._topic.records.remove(self)
+
+
+class RecordedLog(EntryLog):
+    """A log whose records form one set; the list of its damaged entries is one of them."""
+
+    __slots__ = ("damaged", "record_key", "records")
+
+    def __init__(self, name: TopicName, record: records.TopicRecord, record_key: bytes, record_set: RecordSet) -> None:
+        self.record_key = record_key
+        #: All that is durable of it, its cursors and deduplication included.
+        self.records = record_set
+        #: What of it could not be read, for inspection.
+        self.damaged = DamagedList(self)
+        super().__init__(name, record)
+
+    def encode_record(self, version: int) -> bytes:
+        """Return what is kept of the log itself."""
+        raise NotImplementedError
+
+    def ledgers_changed(self) -> None:
+        self.records.commit(self)
+
+    def lost_totals(self, offset: int) -> tuple[int, int]:
+        return totals_up_to(self, offset)
+
+
+def _without(first: int, last: int, known: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the parts of ``first..last`` that none of the ``known`` ranges covers."""
+    left = [(first, last)]
+    for begin, end in known:
+        parts = []
+        for low, high in left:
+            if end < low or begin > high:
+                parts.append((low, high))
+                continue
+            if low < begin:
+                parts.append((low, begin - 1))
+            if high > end:
+                parts.append((end + 1, high))
+        left = parts
+    return left
+
+
+def totals_up_to(topic: RecordedLog, offset: int) -> tuple[int, int]:
+    """Return the topic's cumulative messages and bytes up to and including ``offset``, at least what was trimmed.
+
+    Within a lost run these are the run's, without one message for each entry behind ``offset``.
+    """
+    if offset < topic.first_offset:
+        return topic.trimmed_messages, topic.trimmed_bytes
+    if offset >= topic.end_offset - 1:
+        return topic.total_messages, topic.total_bytes
+    header = topic.header(offset)
+    if header is not None:
+        return header.total_messages, header.total_bytes
+    run = topic.damaged.lost_run(offset)
+    return run.total_messages - min(run.messages, run.last - offset), run.total_bytes
+
+
+def whole_runs(topic: RecordedLog, offset: int) -> int:
+    """Return ``offset``, or where the lost run begins that it would cut in two: what a part held is not known."""
+    if topic.first_offset < offset < topic.end_offset and topic.header(offset - 1) is None:
+        run = topic.damaged.lost_run(offset - 1)
+        if run.last >= offset:
+            return max(run.first, topic.first_offset)
+    return offset
+
+
+def header_facts(topic: RecordedLog, offset: int) -> tuple[int, int, int, int] | None:
+    """Return messages, bytes and the cumulative counts of an entry; None if its header cannot be read."""
+    header = topic.header(offset)
+    return None if header is None else (header.messages, header.size, header.total_messages, header.total_bytes)
+
+
+def received_from(topic: RecordedLog, offset: int) -> int | None:
+    """Return when the first entry from ``offset`` on that is not lost was received (wall-clock ms); None at the end."""
+    while offset < topic.end_offset:
+        header = topic.header(offset)
+        if header is not None:
+            return topic.received_ms(offset, header.receive_ms)
+        offset = topic.damaged.lost_run(offset).last + 1
+    return None
+
+
+def last_readable(topic: RecordedLog, first: int, last: int) -> EntryHeader | None:
+    """Return the header of the last entry of ``first..last`` that is not lost, None if all are."""
+    if last < first:
+        return None
+    header = topic.header(last)
+    if header is None:
+        before = topic.damaged.lost_run(last).first - 1
+        header = topic.header(before) if before >= first else None
+    return header
+
+
+def lost_range(topic: RecordedLog, first: int, result: Sequence[object] | Exception) -> tuple[int, str] | None:
+    """Return up to which offset the entries from ``first`` on are lost, and why, if a read's ``result`` says so.
+
+    None if it brought something, or failed in a way that may pass. Nothing at all from a place that is not trimmed
+    means that it is lost, too.
+    """
+    if isinstance(result, DamagedEntries):
+        return first + result.last_entry - result.first_entry, result.reason
+    if isinstance(result, Exception) or result or not topic.first_offset <= first < topic.end_offset:
+        return None
+    try:
+        if topic.header(first) is not None:
+            return None
+        return topic.damaged.lost_run(first).last, "the entry is not in the store"
+    except Exception as error:
+        # Whoever reads tries again, as after any other read that failed.
+        log.warning("an empty read was not explained", topic=str(topic.name), error=str(error))
+        return None

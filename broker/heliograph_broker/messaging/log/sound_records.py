@@ -1,0 +1,75 @@
+"""The records a start reads: those that cannot be decoded are kept aside, and others take their place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+import structlog
+
+from heliograph_broker.messaging.base import records
+
+from . import unreadable_records
+
+if TYPE_CHECKING:
+    from heliograph_broker.messaging.base.histograms import BrokerFigures
+    from heliograph_broker.storage.store import LedgerStore
+
+    from .record_set import BrokerRecords
+
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+
+
+class SoundRecords:
+    """What the store holds of a broker that loads; see :mod:`.unreadable_records`."""
+
+    __slots__ = ("_instead", "_store")
+
+    def __init__(self, store: LedgerStore, own: BrokerRecords, figures: BrokerFigures, now_ms: int) -> None:
+        """Have ``own`` write what is kept aside and what takes its place, and log and count it."""
+        self._store = store
+        #: What takes the place of records that cannot be read, None for nothing.
+        self._instead: dict[bytes, bytes | None] = {}
+        figures.unreadable_records = sum(1 for _ in store.scan(records.UNREADABLE))
+        if not any(unreadable_records.find(store.scan(prefix)) for prefix in unreadable_records.PREFIXES):
+            return
+        found, aside, self._instead = unreadable_records.contain(dict(store.scan(b"")), now_ms)
+        for each in found:
+            log.error(
+                "a record cannot be read; it is kept aside",
+                record=unreadable_records.readable_key(each.key),
+                reason=each.reason,
+                replaced=self._instead[each.key] is not None,
+            )
+        for key, value in aside.items():
+            own.put(key, value)
+        for key, instead in self._instead.items():
+            if instead is None:
+                own.delete(key)
+            else:
+                own.put(key, instead)
+        figures.unreadable_records += len(aside)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every record could be read."""
+        return not self._instead
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a record, None without one."""
+        return self._instead[key] if key in self._instead else self._store.get(key)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the records whose key begins with ``prefix``, in order."""
+        for key, value in self._store.scan(prefix):
+            taken = self._instead.get(key, value)
+            if taken is not None:
+                yield key, taken
+
+    def decoded(self, prefix: bytes, kind: type[T]) -> Iterator[tuple[str, T]]:
+        """Yield the names behind ``prefix``, in order, and the records of ``kind``."""
+        decoder = msgspec.msgpack.Decoder(kind)
+        for key, value in self.scan(prefix):
+            yield key[len(prefix) :].decode(), decoder.decode(value)

@@ -1,0 +1,380 @@
+"""What expires for a subscription, and when: Pulsar's TTL and RabbitMQ's rules.
+
+An expired message is acknowledged for that subscription, after a copy went to the dead-letter topic if there is one.
+From the moment it expires no consumer gets it, whether or not it was acknowledged yet. A message in flight to a
+consumer expires like any other, except one with a TTL of 0 ("deliver now or never"): its delivery was in time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+from heliograph_api.protocol.frames import EntryError
+from pyroaring import BitMap64
+
+from heliograph_broker.clock import monotonic_ms
+from heliograph_broker.messaging.base.errors import BrokerError, NotAllowed
+from heliograph_broker.messaging.log.damaged import received_from
+from heliograph_broker.messaging.log.retention import first_received_after
+from heliograph_broker.messaging.log.skipping import skip_entry
+
+from .entry_expiry import base_ms, expired_messages, has_zero_ttl, is_expired, zero_ttl_messages
+from .expiry_run import ExpiryRun, RunOwner
+
+if TYPE_CHECKING:
+    from heliograph_broker.messaging.acknowledgment.acknowledgment import Acknowledgments
+    from heliograph_broker.messaging.base.errors import Done
+    from heliograph_broker.storage.base.entry import Entry
+
+log = structlog.get_logger(__name__)
+
+#: The duty that :mod:`.containment` suspends when expiry raises.
+EXPIRE = "expire"
+#: The duty that is suspended while dead letters are refused.
+STORE_LETTERS = "store letters"
+#: A run that could not read entries is tried again after this pause.
+RETRY_MS = 1000
+#: Ticks release delayed entries: an entry counts as due just now for this long after its time.
+_DELAY_GRAIN_MS = 500
+
+
+class LettersRefused(NotAllowed):
+    """A dead-letter topic does not take a letter."""
+
+
+class Expiry(RunOwner):
+    """Expires the messages of one subscription: :meth:`run` when :meth:`next_due_ms` says that some are due."""
+
+    __slots__ = (
+        "_delayed_until",
+        "_has_room",
+        "_own_until",
+        "_refused",
+        "_regular_from",
+        "_retried",
+        "_retry_ms",
+        "_unsent",
+        "_waiting",
+        "_withheld",
+        "hidden",
+        "lent",
+        "returned",
+    )
+
+    def __init__(self, subscription: Acknowledgments) -> None:
+        super().__init__(subscription)
+        #: Entries with a TTL of 0 that are in flight, hence exempt.
+        self.lent: set[int] = set()
+        #: Entries a dispatcher found expired, or that came back with a TTL of 0.
+        self.returned = BitMap64()
+        #: Messages of batches that must not be delivered with the rest: offset -> bits of their indexes.
+        self.hidden: dict[int, int] = {}
+        #: The same until they have expired: a TTL of 0 spares what was delivered, not what is hidden beside it.
+        self._unsent: dict[int, int] = {}
+        #: Entries that the dispatcher skipped as expired and will not read again by itself.
+        self._withheld = BitMap64()
+        #: Entries whose dead letters were refused: no run includes them before the pause of STORE_LETTERS is over.
+        self._refused = BitMap64()
+        #: Those of them that the run under way, or the last one, tried again.
+        self._retried = BitMap64()
+        #: Whether the dead-letter topic got room during the run that is under way.
+        self._has_room = False
+        #: Runs that an operator asked for while another one was under way.
+        # A list: an empty deque takes 0.7 KiB, and there is one of these for each subscription.
+        self._waiting: list[ExpiryRun] = []
+        #: No run starts before then (monotonic ms).
+        self._retry_ms = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """The cursor was moved by hand: everything beyond it may have to expire again."""
+        self._own_until = 0
+        self._delayed_until = 0
+        self._regular_from = 0
+
+    def policies_changed(self) -> None:
+        """Withheld entries may live longer now: the dispatcher checks them again, before any later entry."""
+        if self._withheld:
+            withheld, self._withheld = self._withheld, BitMap64()
+            self.subscription.offer_again(withheld)
+        if self._refused:
+            # Perhaps to another topic, or not at all any more.
+            self.returned |= self._refused
+            self._refused.clear()
+            self.subscription.topic.host.containment.succeeded(self.subscription, STORE_LETTERS)
+
+    def give_back(self, offset: int) -> None:
+        """A delivery ended without an ack (nack, disconnect): the message keeps its expiry, past for a TTL of 0."""
+        if offset in self.lent:
+            self.lent.discard(offset)
+            self.returned.add(offset)
+            self.subscription.topic.check_soon()
+
+    def give_back_all(self) -> None:
+        if self.lent:
+            self.returned.update(self.lent)
+            self.lent.clear()
+            self.subscription.topic.check_soon()
+
+    def withholds(self, entry: Entry, now_ms: int) -> bool:
+        """Whether ``entry`` has expired and must not be delivered; the next run acknowledges it then.
+
+        If only some messages of a batch expired, these are hidden: see :meth:`visible`.
+        """
+        topic = self.subscription.topic
+        if not is_expired(topic, entry, now_ms):
+            return False
+        if has_zero_ttl(topic, entry) and self._is_first_chance(entry, now_ms):
+            self.lent.add(entry.offset)
+            return False
+        try:
+            expired, _ = expired_messages(topic, entry, now_ms)
+        except EntryError as error:
+            skip_entry(self.subscription, entry.offset, str(error))
+            return True
+        self.returned.add(entry.offset)
+        topic.check_soon()
+        if self.subscription.unacked_bits(entry.offset, entry.messages) & ~expired:
+            self.hidden[entry.offset] = self._unsent[entry.offset] = expired
+            return False
+        self._withheld.add(entry.offset)
+        return True
+
+    def visible(self, offset: int, messages: int, remaining: int | None) -> int | None:
+        """Return the batch indexes to deliver, out of ``remaining`` (bits, None for all)."""
+        hidden = self.hidden.pop(offset, None)
+        if hidden is None:
+            return remaining
+        return (remaining if remaining is not None else (1 << messages) - 1) & ~hidden
+
+    def dispatch_restarts(self) -> None:
+        """The dispatcher starts again at the first unacknowledged entry, so it will read withheld entries by itself."""
+        self._withheld.clear()
+
+    def _is_first_chance(self, entry: Entry, now_ms: int) -> bool:
+        """Whether ``entry`` became deliverable just now: it is new, or its delay has ended with this tick."""
+        topic = self.subscription.topic
+        if entry.offset >= topic.fresh_from:
+            return True
+        begins = base_ms(topic, entry, entry.offset)
+        return (
+            begins > topic.received_ms(entry.offset, entry.receive_ms)
+            and now_ms - begins < _DELAY_GRAIN_MS
+            and entry.offset not in self.returned
+        )
+
+    def next_due_ms(self, now_ms: int) -> int | None:
+        """Return when the next message may expire (wall-clock ms), or None if none has a TTL."""
+        subscription = self.subscription
+        topic = subscription.topic
+        first = max(subscription.cursor.first_unacked(), topic.first_offset)
+        if first >= topic.end_offset or self.running:
+            return None
+        wait_ms = self._retry_ms - monotonic_ms(topic.host.clock)
+        if wait_ms > 0:
+            return now_ms + wait_ms
+        due: list[int] = []
+        if topic.ttl_ms >= 0:
+            regular = max(first, self._regular_from)
+            received = received_from(topic, regular)
+            if received is not None:
+                due.append(received + topic.ttl_ms)
+            if topic.timed.delayed:
+                delayed = topic.timed.by_delivery.next_after(max(self._delayed_until, 0))
+                if delayed is not None:
+                    due.append(delayed + topic.ttl_ms)
+        if topic.timed.own:
+            own = topic.timed.by_own_expiry.next_after(self._own_until)
+            if own is not None:
+                due.append(own)
+        if self.returned or self._may_retry():
+            due.append(now_ms)
+        return min(due) if due else None
+
+    def run(self, now_ms: int) -> None:
+        """Let all messages that are due expire.
+
+        It returns before that is complete if entries must be read, or dead letters stored, first.
+        """
+        subscription = self.subscription
+        topic = subscription.topic
+        if self.running or not subscription.durable:
+            return
+        if topic.ttl_ms < 0 and not topic.timed.own and not self.returned and not self._may_retry():
+            return
+        if self._retry_ms > monotonic_ms(topic.host.clock):
+            return
+        if self._may_retry():
+            self.returned |= self._refused
+            self._retried, self._refused = self._refused, BitMap64()
+        returned = self.returned.copy()
+        try:
+            self._run(now_ms)
+        except Exception:
+            # What was due stays due.
+            self.returned |= returned
+            self.running = False
+            self.restart()
+            raise
+
+    def _may_retry(self) -> bool:
+        """Whether refused dead letters may be tried again now."""
+        subscription = self.subscription
+        return bool(self._refused) and not subscription.topic.host.containment.holds(subscription, STORE_LETTERS)
+
+    def _run(self, now_ms: int) -> None:
+        subscription = self.subscription
+        topic = subscription.topic
+        first = max(subscription.cursor.first_unacked(), topic.first_offset)
+        due = self.returned
+        self.returned = BitMap64()
+        if topic.timed.own:
+            due.update(topic.timed.by_own_expiry.between(self._own_until, now_ms))
+            # What is published in this very millisecond, after this run, may have a TTL of 0: the next run sees it.
+            self._own_until = now_ms - 1
+        point = first
+        waiting = BitMap64()
+        if topic.ttl_ms >= 0 and first < topic.end_offset:
+            cutoff = now_ms - topic.ttl_ms
+            point = first_received_after(topic, max(first, self._regular_from), cutoff)
+            self._regular_from = point
+            if topic.timed.delayed and topic.delayed_delivery:
+                now_due = BitMap64(topic.timed.by_delivery.between(self._delayed_until, cutoff))
+                due |= now_due
+                self._delayed_until = max(cutoff, 0)
+                waiting.add_range(first, point)
+                waiting &= topic.timed.delayed
+                waiting -= now_due
+        pending = subscription.pending
+        spared = bool(self.lent) or (
+            bool(pending) and (topic.ttl_ms == 0 or any(offset in topic.timed.own for offset in pending))
+        )
+        if point > first and not waiting and not spared and topic.dead_letter_topic is None:
+            subscription.acknowledge_up_to(point - 1, None, counted=subscription.count_expired, failed=self._not_read)
+            if due and due.max() < point:
+                return
+        elif point > first:
+            reached = BitMap64()
+            reached.add_range(first, point)
+            # Not taken from ``due``: what was given back expires although it is a delayed one.
+            due |= reached - waiting
+        due -= self._refused
+        ExpiryRun(self, due, now_ms, forced=False, done=None).start()
+
+    def force(self, offsets: BitMap64, now_ms: int, done: Done) -> None:
+        """Let ``offsets`` expire whatever their TTL (an operator's request), after the run that is under way.
+
+        Two runs at once would send the same messages to the dead-letter topic twice.
+        """
+        run = ExpiryRun(self, offsets, now_ms, forced=True, done=done)
+        if self.running:
+            self._waiting.append(run)
+        else:
+            run.start()
+
+    # -- called by the run that is under way --------------------------------------------------------------------
+
+    def run_ended(self) -> None:
+        """The run is over and ``running`` is False: the next one starts that an operator has asked for meanwhile."""
+        while self._waiting and not self.running:
+            self._waiting.pop(0).start()
+
+    def messages_to_expire(self, entry: Entry, now_ms: int, *, forced: bool) -> int:
+        """Return the messages of ``entry`` that expire now, a bit for each. Raises :class:`EntryError`."""
+        subscription = self.subscription
+        topic = subscription.topic
+        bits = subscription.unacked_bits(entry.offset, entry.messages)
+        if not forced and bits:
+            expired, later_ms = expired_messages(topic, entry, now_ms)
+            if later_ms is not None and bits & ~expired:
+                topic.timed.add_own(entry.offset, later_ms)
+            bits &= expired
+            if bits and has_zero_ttl(topic, entry) and entry.offset in subscription.pending:
+                # In flight: it was delivered in time, or a TTL of 0 came later. Given back, it will expire.
+                bits &= ~zero_ttl_messages(topic, entry) | self._unsent.get(entry.offset, 0)
+                self.lent.add(entry.offset)
+        return bits
+
+    def forget_withheld(self, offset: int) -> bool:
+        """The run has judged the entry at ``offset``; return whether it was withheld from consumers until then."""
+        was_withheld = offset in self._withheld
+        self._withheld.discard(offset)
+        return was_withheld
+
+    def acknowledge(self, expiring: list[tuple[Entry, int]]) -> None:
+        """Acknowledge and count the given messages (a bit for each) of each entry."""
+        subscription = self.subscription
+        before = subscription.cursor.acked_messages
+        for entry, bits in expiring:
+            remaining = subscription.unacked_bits(entry.offset, entry.messages) & ~bits
+            subscription.acknowledge_entry(entry.offset, entry.messages, len(entry.frame), remaining or None)
+            if not remaining:
+                self.lent.discard(entry.offset)
+                self._withheld.discard(entry.offset)
+            unsent = self._unsent.pop(entry.offset, 0) & ~bits
+            if unsent:
+                self._unsent[entry.offset] = unsent
+        subscription.count_expired(subscription.cursor.acked_messages - before)
+
+    def letters_ended(self, refused: BitMap64, error: str | None, *, forced: bool) -> None:
+        """The run is over; ``error`` says why dead letters of the entries ``refused`` were not stored.
+
+        They stay, withheld from consumers, and are tried again after pauses that grow until one of them is stored.
+        """
+        subscription = self.subscription
+        topic = subscription.topic
+        containment = topic.host.containment
+        if forced:
+            # The next run tries those again that have expired by their TTL, and leaves out the others.
+            self.returned |= refused
+            if refused:
+                topic.check_soon()
+            return
+        retried, self._retried = self._retried, BitMap64()
+        has_room, self._has_room = self._has_room, False
+        if error is not None and refused:
+            self._refused |= refused
+            if has_room:
+                self.letters_have_room()
+                return
+            if retried - refused:
+                containment.succeeded(subscription, STORE_LETTERS)
+            if not containment.holds(subscription, STORE_LETTERS):
+                containment.failed(subscription, STORE_LETTERS, LettersRefused(error), topic.check_soon)
+        elif not self._refused and containment.suspended:
+            containment.succeeded(subscription, STORE_LETTERS)
+
+    def letters_have_room(self) -> None:
+        """The dead-letter topic, which was over its quota, has room again: try at once."""
+        if self.running:
+            self._has_room = True
+        elif self._refused and not self.subscription.closed:
+            topic = self.subscription.topic
+            topic.host.containment.succeeded(self.subscription, STORE_LETTERS)
+            topic.check_soon()
+
+    def retry_later(self, due: BitMap64, error: str) -> None:
+        """The run could not settle ``due``: try it again after :data:`RETRY_MS`. No consumer gets it meanwhile."""
+        self.running = False
+        self.returned |= due
+        self._pause(error)
+
+    def suspend(self, due: BitMap64, error: Exception) -> None:
+        """The run raised ``error``: suspend this expiry, and try ``due`` again when it resumes."""
+        subscription = self.subscription
+        topic = subscription.topic
+        self.running = False
+        self.returned |= due
+        topic.host.containment.failed(subscription, EXPIRE, error, topic.check_soon)
+
+    def _not_read(self, error: BrokerError) -> None:
+        """Not everything that expired as a whole could be acknowledged: search for it again later."""
+        self._regular_from = 0
+        self._pause(str(error))
+
+    def _pause(self, error: str) -> None:
+        topic = self.subscription.topic
+        log.error("messages could not expire yet", topic=str(topic.name), sub=self.subscription.name, error=error)
+        self._retry_ms = monotonic_ms(topic.host.clock) + RETRY_MS
+        topic.check_soon()

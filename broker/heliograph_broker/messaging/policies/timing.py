@@ -1,0 +1,74 @@
+"""Registers delayed entries and entries with their own TTL, when they are stored and when the topic is loaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heliograph_broker.messaging.base.timed_entries import TimedEntries
+
+from .delayed_topics import hand_over
+from .entry_expiry import base_ms
+
+if TYPE_CHECKING:
+    from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic
+    from heliograph_broker.storage.base.entry import Entry, EntryHeader
+
+
+#: The duty that :mod:`.containment` suspends when the search fails.
+FIND = "find timed entries"
+
+
+def note(topic: StoredTopic, offset: int, entry: Entry | EntryHeader) -> None:
+    """Register a durable entry that is delayed or has its own TTL."""
+    if entry.deliver_at_ms > entry.receive_ms:
+        note_delayed(topic, offset, entry.deliver_at_ms)
+    if entry.ttl_ms >= 0:
+        topic.timed.add_own(offset, base_ms(topic, entry, offset) + entry.ttl_ms)
+        topic.may_expire = True
+
+
+def note_delayed(topic: StoredTopic, offset: int, deliver_at_ms: int) -> None:
+    """Register a delayed entry, so that no subscription reads it before its time."""
+    waits = topic.delayed_delivery and deliver_at_ms > topic.host.clock.now_ms()
+    topic.timed.add_delayed(offset, deliver_at_ms, waits=waits)
+    if waits:
+        topic.host.wake_delayed(topic, deliver_at_ms)
+
+
+def find(topic: StoredTopic) -> None:
+    """Register the stored entries. Until it is done nothing expires, and dispatchers check each entry themselves."""
+    # Who waits goes on waiting: dispatchers have been past it.
+    timed = topic.timed = TimedEntries(topic.timed.waiting)
+    topic.timed_known = False
+    topic.may_expire = True
+
+    def again() -> None:
+        if timed is topic.timed:
+            find(topic)
+
+    def found(headers: list[tuple[int, EntryHeader]] | Exception | None) -> None:
+        if timed is not topic.timed:
+            return
+        if isinstance(headers, Exception):
+            topic.host.containment.failed(topic, FIND, headers, again)
+            return
+        if headers is None:
+            topic.timed_known = True
+            topic.host.containment.succeeded(topic, FIND)
+            # What waited and could not be found waits no longer: whoever reads it will see what is wrong.
+            hand_over(topic, timed.take_unknown())
+            topic.host.wake_delayed(topic, topic.host.clock.now_ms())
+            topic.configure(topic.effective)
+            return
+        for offset, header in headers:
+            if header.ttl_ms >= 0 or header.deliver_at_ms > header.receive_ms:
+                note(topic, offset, header)
+
+    topic.scan_headers(found)
+
+
+def trimmed(topic: StoredTopic) -> None:
+    """Remove trimmed entries. If none is left, the next start need not search the topic."""
+    topic.timed.trim(topic.first_offset)
+    if topic.has_timed and topic.timed_known and not topic.timed and not topic.has_in_flight:
+        topic.has_timed = False

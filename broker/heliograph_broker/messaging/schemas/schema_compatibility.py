@@ -1,0 +1,150 @@
+"""Whether two schemas can read each other's data: Avro's resolution rules, which Pulsar's JSON schemas share.
+
+Follows the Avro specification, section "Schema Resolution": a reader's record may have fields the writer lacks
+only with a default; writers' extra fields are ignored; numbers promote (int to long, float, double …).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from heliograph_api.protocol.wire_pb2 import Schema
+
+from heliograph_broker.messaging.base.records import SchemaRecord
+
+_PROMOTIONS: dict[str, frozenset[str]] = {
+    "int": frozenset({"long", "float", "double"}),
+    "long": frozenset({"float", "double"}),
+    "float": frozenset({"double"}),
+    "string": frozenset({"bytes"}),
+    "bytes": frozenset({"string"}),
+}
+_AVRO_LIKE = (Schema.Avro, Schema.Json)
+
+AvroSchema = Any
+
+
+FULL = "FULL"
+ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
+ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
+TRANSITIVE = "_TRANSITIVE"
+
+
+def find_incompatibility(old: SchemaRecord, new: SchemaRecord, strategy: str = FULL) -> str | None:
+    """Return why ``new`` may not follow ``old`` by one of Pulsar's strategies, None if it may.
+
+    BACKWARD: who has ``new`` can read what was written with ``old``; FORWARD: the other way round; FULL: both.
+    """
+    if strategy == ALWAYS_COMPATIBLE:
+        return None
+    if strategy == ALWAYS_INCOMPATIBLE:
+        return f"the strategy is {ALWAYS_INCOMPATIBLE}: no schema may follow another"
+    strategy = strategy.removesuffix(TRANSITIVE)
+    if old.type != new.type:
+        return f"type {_type_name(new.type)} instead of {_type_name(old.type)}"
+    if old.type not in _AVRO_LIKE:
+        return None
+    try:
+        old_schema, new_schema = json.loads(old.data), json.loads(new.data)
+    except ValueError as error:
+        return f"the definition is not JSON: {error}"
+    problem = _Resolution(old_schema, new_schema).problem() if strategy != "FORWARD" else None
+    if problem is None and strategy != "BACKWARD":
+        problem = _Resolution(new_schema, old_schema).problem()
+    return problem
+
+
+class _Resolution:
+    """One direction: data written with ``writer`` read with ``reader``."""
+
+    def __init__(self, writer: AvroSchema, reader: AvroSchema) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._writer_names: dict[str, AvroSchema] = {}
+        self._reader_names: dict[str, AvroSchema] = {}
+        self._seen: set[tuple[str, str]] = set()
+        _collect_names(writer, self._writer_names)
+        _collect_names(reader, self._reader_names)
+
+    def problem(self) -> str | None:
+        return self._compare(self._writer, self._reader, "")
+
+    def _compare(self, writer: AvroSchema, reader: AvroSchema, path: str) -> str | None:
+        writer = self._writer_names.get(writer, writer) if isinstance(writer, str) else writer
+        reader = self._reader_names.get(reader, reader) if isinstance(reader, str) else reader
+        if isinstance(writer, list):
+            for branch in writer:
+                problem = self._compare(branch, reader, path)
+                if problem is not None:
+                    return problem
+            return None
+        if isinstance(reader, list):
+            if any(self._compare(writer, branch, path) is None for branch in reader):
+                return None
+            return f"{path or 'the schema'}: {_kind(writer)} is in no branch of the reader's union"
+        writer_kind, reader_kind = _kind(writer), _kind(reader)
+        if writer_kind != reader_kind:
+            if reader_kind in _PROMOTIONS.get(writer_kind, frozenset()):
+                return None
+            return f"{path or 'the schema'}: {writer_kind} cannot be read as {reader_kind}"
+        if writer_kind == "record":
+            return self._compare_records(writer, reader, path)
+        if writer_kind == "enum":
+            missing = set(writer.get("symbols", ())) - set(reader.get("symbols", ()))
+            if missing and "default" not in reader:
+                return f"{path or 'the schema'}: enum symbols {sorted(missing)} are unknown to the reader"
+        elif writer_kind == "array":
+            return self._compare(writer.get("items"), reader.get("items"), path + "[]")
+        elif writer_kind == "map":
+            return self._compare(writer.get("values"), reader.get("values"), path + "{}")
+        elif writer_kind == "fixed" and writer.get("size") != reader.get("size"):
+            return f"{path or 'the schema'}: fixed of {writer.get('size')} bytes read as {reader.get('size')}"
+        return None
+
+    def _compare_records(self, writer: AvroSchema, reader: AvroSchema, path: str) -> str | None:
+        pair = (str(writer.get("name")), str(reader.get("name")))
+        if pair in self._seen:
+            return None
+        self._seen.add(pair)
+        written = {field["name"]: field for field in writer.get("fields", ())}
+        for field in reader.get("fields", ()):
+            name = field["name"]
+            where = f"{path}.{name}" if path else f"field '{name}'"
+            source = written.get(name) or next((written[a] for a in field.get("aliases", ()) if a in written), None)
+            if source is None:
+                if "default" not in field:
+                    return f"{where} has no default and is missing from the other schema"
+                continue
+            problem = self._compare(source["type"], field["type"], where)
+            if problem is not None:
+                return problem
+        return None
+
+
+def _type_name(number: int) -> str:
+    names: dict[int, str] = {value: name for name, value in Schema.Type.items()}
+    return names.get(number, str(number))
+
+
+def _kind(schema: AvroSchema) -> str:
+    if isinstance(schema, dict):
+        inner = schema.get("type")
+        return inner if isinstance(inner, str) else _kind(inner)
+    return "union" if isinstance(schema, list) else str(schema)
+
+
+def _collect_names(schema: AvroSchema, names: dict[str, AvroSchema]) -> None:
+    if isinstance(schema, list):
+        for branch in schema:
+            _collect_names(branch, names)
+    elif isinstance(schema, dict):
+        if schema.get("type") in ("record", "enum", "fixed") and "name" in schema:
+            names[schema["name"]] = schema
+            if "namespace" in schema:
+                names[f"{schema['namespace']}.{schema['name']}"] = schema
+        for field in schema.get("fields", ()) if isinstance(schema.get("fields"), list) else ():
+            _collect_names(field.get("type"), names)
+        for part in ("items", "values", "type"):
+            if isinstance(schema.get(part), dict | list):
+                _collect_names(schema[part], names)

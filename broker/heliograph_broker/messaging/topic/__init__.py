@@ -1,0 +1,1 @@
+"""Topics, persistent and not, and the housekeeping that is done for them."""

@@ -1,0 +1,152 @@
+"""What time and policies do to topics: expiry, eviction, trimming, the release of held producers.
+
+Nothing is polled. A topic is looked at when something in it changed, and again at the time it said something will be
+due; topics that are due together are taken a few at a time, so that traffic goes on between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from heapq import heapify, heappop, heappush
+
+from heliograph_broker.messaging.base.containment import Containment
+from heliograph_broker.messaging.delivery.subscription import Subscription
+from heliograph_broker.messaging.log.retention import next_trim_ms, trim_point
+from heliograph_broker.messaging.policies.expiry import EXPIRE
+
+from .topic import Topic
+
+#: A topic is not looked at more often than this, however busy it is.
+LOOK_INTERVAL_MS = 200
+#: How many topics one slice takes; the event loop runs in between.
+TOPICS_A_SLICE = 5
+_SLICES = 200
+_STALE_ALLOWED = 1000
+
+#: Does its part on a topic and returns when to be called again (wall-clock ms), None if only a change can matter.
+Duty = Callable[[Topic, int], int | None]
+
+
+class Housekeeping:
+    """Topics by the time they are due. :meth:`changed` costs a dictionary entry, :meth:`run` does the work."""
+
+    __slots__ = ("_changed", "_containment", "_due", "_duties", "_looked", "_queue", "_serial")
+
+    def __init__(self, containment: Containment) -> None:
+        self._containment = containment
+        self._duties: list[Duty] = [compact, expire, enforce_quota, trim]
+        self._changed: dict[Topic, None] = {}
+        self._queue: list[tuple[int, int, Topic]] = []
+        self._due: dict[Topic, int] = {}
+        self._looked: dict[Topic, int] = {}
+        self._serial = 0
+
+    def changed(self, topic: Topic) -> None:
+        """Look at ``topic`` soon."""
+        self._changed[topic] = None
+
+    def forget(self, topic: Topic) -> None:
+        """The topic was deleted."""
+        self._changed.pop(topic, None)
+        self._due.pop(topic, None)
+        self._looked.pop(topic, None)
+        self._containment.forget(topic)
+
+    def clock_moved(self, topics: Iterable[Topic]) -> None:
+        """The clock was moved: what was due by it is due at other times now. Look at all ``topics``."""
+        self._queue.clear()
+        self._due.clear()
+        self._looked.clear()
+        for topic in topics:
+            self.changed(topic)
+
+    def run(self, now_ms: int) -> bool:
+        """Look at some of the topics that are due; return whether more are."""
+        changed, self._changed = self._changed, {}
+        for topic in changed:
+            self._schedule(topic, max(now_ms, self._looked.get(topic, 0) + LOOK_INTERVAL_MS))
+        queue = self._queue
+        # More at a time where there are many topics: all may be due together, and shall be done within a second.
+        left = max(TOPICS_A_SLICE, len(self._due) // _SLICES)
+        while queue and queue[0][0] <= now_ms:
+            if left == 0:
+                return True
+            due, _, topic = heappop(queue)
+            if self._due.get(topic) != due:
+                continue
+            del self._due[topic]
+            left -= 1
+            self._look(topic, now_ms)
+        return False
+
+    def _schedule(self, topic: Topic, due_ms: int) -> None:
+        known = self._due.get(topic)
+        if known is None or due_ms < known:
+            self._due[topic] = due_ms
+            self._serial += 1
+            heappush(self._queue, (due_ms, self._serial, topic))
+            if len(self._queue) > 2 * len(self._due) + _STALE_ALLOWED:
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop what was overtaken by an earlier time: a busy topic under a long retention leaves one at every look."""
+        self._queue[:] = [item for item in self._queue if self._due.get(item[2]) == item[0]]
+        heapify(self._queue)
+
+    def _look(self, topic: Topic, now_ms: int) -> None:
+        if topic.closed:
+            self.forget(topic)
+            return
+        self._looked[topic] = now_ms
+        soonest: int | None = None
+        for duty in self._duties:
+            due = self._containment.attempt(
+                topic, duty.__name__, partial(duty, topic, now_ms), partial(self.changed, topic)
+            )
+            if due is not None and (soonest is None or due < soonest):
+                soonest = due
+            if topic.closed:
+                self.forget(topic)
+                return
+        if soonest is not None:
+            self._schedule(topic, max(soonest, now_ms + LOOK_INTERVAL_MS))
+
+
+def compact(topic: Topic, now_ms: int) -> int | None:
+    """Begin to compact a topic that has reached its threshold."""
+    topic.compaction.maybe_start(topic.effective)
+    return topic.compaction.retry_ms(now_ms)
+
+
+def expire(topic: Topic, now_ms: int) -> int | None:
+    """Let messages expire, for each durable subscription."""
+    if not topic.timed_known:
+        return None
+    soonest: int | None = None
+    for subscription in list(topic.subscriptions.values()):
+        if subscription.durable and subscription.takes_part:
+            due = topic.host.containment.attempt(
+                subscription, EXPIRE, partial(_expire_for, subscription, now_ms), partial(topic.host.look_at, topic)
+            )
+            if due is not None and (soonest is None or due < soonest):
+                soonest = due
+    return soonest
+
+
+def _expire_for(subscription: Subscription, now_ms: int) -> int | None:
+    subscription.expiry.run(now_ms)
+    return subscription.expiry.next_due_ms(now_ms)
+
+
+def enforce_quota(topic: Topic, now_ms: int) -> int | None:
+    """Evict what is over the backlog quota, and let held producers go on where there is room."""
+    topic.quota.evict(now_ms)
+    topic.quota.release()
+    return topic.quota.next_eviction_ms()
+
+
+def trim(topic: Topic, now_ms: int) -> int | None:
+    """Delete the entries that no subscription and no retention keeps."""
+    topic.trim(trim_point(topic, now_ms))
+    return next_trim_ms(topic, now_ms)

@@ -1,0 +1,316 @@
+"""Non-persistent topics: an entry goes to who is connected and has permits at that moment, and is then forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.resources.policies import DEFAULTS, Policies
+from heliograph_api.values.names import TopicName
+
+from heliograph_broker.clock import monotonic_ms
+from heliograph_broker.messaging.base.errors import (
+    BrokerError,
+    Conflict,
+    ConsumerBusy,
+    Done,
+    NotAllowed,
+    PreconditionFailed,
+    SubscriptionNotFound,
+)
+from heliograph_broker.messaging.base.names import check_name
+from heliograph_broker.messaging.clients.consumer import AckId, ConsumedTopic, Consumer, SubscriptionBase
+from heliograph_broker.messaging.clients.key_selector import ConsistentHashSelector, StickyRangeSelector
+from heliograph_broker.messaging.clients.producer import Producer, ProducerRegistry, PublishTarget
+from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES
+from heliograph_broker.messaging.messages.key_hash import spread, sticky_hash
+from heliograph_broker.storage.base.entry import Entry
+
+if TYPE_CHECKING:
+    from heliograph_broker.messaging.base.log_host import LogHost
+    from heliograph_broker.messaging.messages.entry_rules import EntryRules
+    from heliograph_broker.messaging.policies.rate_limits import PublishLimit, SubscribeLimit
+
+
+class NonPersistentSubscription(SubscriptionBase):
+    """Delivery without a cursor: no backlog, acks mean nothing, what finds no permit is dropped and counted."""
+
+    __slots__ = (
+        "_selector",
+        "_turn",
+        "active",
+        "bytes_out",
+        "consumers",
+        "dropped",
+        "msg_out",
+        "name",
+        "sub_type",
+        "topic",
+        "unacked_limit",
+    )
+
+    topic: NonPersistentTopic
+    durable = False
+    rate_limited = False
+
+    def __init__(self, topic: NonPersistentTopic, name: str) -> None:
+        self.topic = topic
+        self.name = name
+        self.consumers: list[Consumer] = []
+        self.sub_type: int | None = None
+        self.active: Consumer | None = None
+        #: Nothing is acknowledged, so nothing counts.
+        self.unacked_limit = 0
+        self.msg_out = 0
+        self.bytes_out = 0
+        self.dropped = 0
+        self._turn = 0
+        self._selector: ConsistentHashSelector | StickyRangeSelector | None = None
+
+    @property
+    def type(self) -> str | None:
+        return None if self.sub_type is None else TYPE_NAMES[self.sub_type]
+
+    backlog_messages = 0
+    backlog_bytes = 0
+    unacked_messages = 0
+
+    def oldest_unacked_age_ms(self) -> int:
+        return -1
+
+    def add_consumer(self, consumer: Consumer, sub_type: int, *, sticky: bool = False) -> None:
+        """Attach ``consumer``. Raises :class:`ConsumerBusy` or :class:`ConsumerAssignError`."""
+        if not self.consumers:
+            self.sub_type = sub_type
+            self._selector = None
+            if sub_type == KEY_SHARED:
+                self._selector = StickyRangeSelector() if sticky else ConsistentHashSelector()
+        elif self.sub_type != sub_type:
+            raise ConsumerBusy(f"Subscription '{self.name}' is of type {self.type}")
+        elif sub_type == EXCLUSIVE:
+            raise ConsumerBusy("Exclusive consumer is already connected")
+        if self._selector is not None:
+            self._selector.add(consumer)
+        self.consumers.append(consumer)
+        self.topic.used()
+        self._elect()
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Detach ``consumer``; a subscription without consumers ends."""
+        if consumer not in self.consumers:
+            return
+        self.consumers.remove(consumer)
+        self.topic.used()
+        if self._selector is not None:
+            self._selector.remove(consumer)
+        self._elect()
+        if not self.consumers:
+            self.sub_type = None
+            self.topic.subscriptions.pop(self.name, None)
+            self.topic.subscriptions_changed_ms = self.topic.last_used_ms
+
+    def _elect(self) -> None:
+        if self.sub_type not in (EXCLUSIVE, FAILOVER):
+            return
+        chosen = min(self.consumers, key=lambda consumer: consumer.priority, default=None)
+        if chosen is not self.active or self.sub_type == FAILOVER:
+            self.active = chosen
+            if self.sub_type == FAILOVER:
+                for consumer in self.consumers:
+                    consumer.active = consumer is chosen
+                    consumer.sink.send_active_change(consumer, consumer.active)
+
+    def disconnect_all(self) -> None:
+        for consumer in list(self.consumers):
+            consumer.sink.send_close_consumer(consumer)
+            self.remove_consumer(consumer)
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        consumer.permits += permits
+
+    def notify(self) -> None:
+        """Nothing waits here."""
+
+    def offer(self, entry: Entry) -> None:
+        """Send ``entry`` to the consumer it is for, or drop it."""
+        consumer = self._choose(entry)
+        if consumer is None or not consumer.ready:
+            self.dropped += entry.messages
+            return
+        consumer.permits -= entry.messages
+        consumer.msg_out += entry.messages
+        consumer.bytes_out += len(entry.frame)
+        self.msg_out += entry.messages
+        self.bytes_out += len(entry.frame)
+        consumer.sink.send_message(consumer, entry, 0, None)
+
+    def _choose(self, entry: Entry) -> Consumer | None:
+        if self._selector is not None:
+            return self._selector.select(entry.key_hash or spread(entry.entry_id))
+        if self.sub_type == SHARED:
+            for _ in range(len(self.consumers)):
+                self._turn = (self._turn + 1) % len(self.consumers)
+                if self.consumers[self._turn].ready:
+                    return self.consumers[self._turn]
+            return None
+        return self.active
+
+    def redeliver(self, consumer: Consumer, positions: Iterable[tuple[int, int]] | None, epoch: int | None) -> None:
+        """Nothing is kept that could come again."""
+        if epoch is not None:
+            consumer.epoch = epoch
+
+    def acknowledge(self, consumer: Consumer | None, ids: Iterable[AckId], done: Done | None) -> None:
+        if done is not None:
+            done(None)
+
+    def acknowledge_cumulative(self, consumer: Consumer, up_to: AckId, done: Done | None) -> None:
+        error: BrokerError | None = None
+        if self.sub_type in (SHARED, KEY_SHARED):
+            error = NotAllowed(f"Cumulative acknowledgment is not allowed on a {self.type} subscription")
+        if done is not None:
+            done(error)
+
+    def seek(self, offset: int, remaining: int | None, done: Done) -> None:
+        done(NotAllowed("Seek is not possible on a non-persistent topic"))
+
+
+class NonPersistentTopic(PublishTarget, ConsumedTopic):
+    """A topic that lives in memory only. See the module."""
+
+    __slots__ = (
+        "_entry_id",
+        "bytes_in",
+        "closed",
+        "created_ms",
+        "effective",
+        "entry_rules",
+        "host",
+        "last_publish_ms",
+        "last_used_ms",
+        "msg_in",
+        "name",
+        "policies",
+        "producer_registry",
+        "properties",
+        "publish_limit",
+        "publish_throttled",
+        "subscribe_limit",
+        "subscriptions",
+        "subscriptions_changed_ms",
+    )
+
+    subscriptions: dict[str, NonPersistentSubscription]
+    persistent = False
+    terminated = False
+    deduplication = None
+    stored_messages = 0
+    stored_bytes = 0
+    total_messages = 0
+    total_bytes = 0
+
+    def __init__(self, host: LogHost, name: TopicName) -> None:
+        self.host = host
+        self.name = name
+        self.created_ms = host.clock.now_ms()
+        self.properties: dict[str, str] = {}
+        self.policies: Policies | None = None
+        self.effective = DEFAULTS
+        self.producer_registry = ProducerRegistry()
+        self.subscriptions = {}
+        self.closed = False
+        self.msg_in = 0
+        self.bytes_in = 0
+        self.last_publish_ms = 0
+        self.entry_rules: EntryRules | None = None
+        self.publish_limit: PublishLimit | None = None
+        self.subscribe_limit: SubscribeLimit | None = None
+        self.publish_throttled = 0
+        self.last_used_ms = self.subscriptions_changed_ms = monotonic_ms(host.clock)
+        self._entry_id = 0
+
+    def backlog_size(self) -> int:
+        return 0
+
+    def used(self) -> None:
+        """Note that somebody uses the topic now."""
+        self.last_used_ms = monotonic_ms(self.host.clock)
+
+    def configure(self, effective: Policies) -> None:
+        """Take over what the levels of policies come to."""
+        self.effective = effective
+
+    def publish(
+        self,
+        producer: Producer,
+        sequence_id: int,
+        highest_sequence_id: int,
+        messages: int,
+        metadata: wire.MessageMetadata,
+        frame: bytes,
+    ) -> None:
+        """Give the receipt at once and hand the entry to every subscription."""
+        now = self.host.clock.now_ms()
+        self.msg_in += messages
+        self.bytes_in += len(frame)
+        producer.msg_in += messages
+        producer.bytes_in += len(frame)
+        self.last_publish_ms = now
+        entry = Entry(
+            0, self._entry_id, now, metadata.publish_time, 0, -1, messages, sticky_hash(metadata), 0, 0, frame
+        )
+        self._entry_id += 1
+        producer.sink.send_receipts(producer, [(sequence_id, highest_sequence_id, -1, -1)])
+        for subscription in list(self.subscriptions.values()):
+            subscription.offer(entry)
+        if self.publish_limit is not None:
+            self.publish_limit.published(messages, len(frame))
+
+    def count_throttled(self) -> None:
+        self.publish_throttled += 1
+
+    def create_subscription(self, name: str) -> NonPersistentSubscription:
+        """Raises :class:`Conflict` if the name is taken."""
+        if name in self.subscriptions:
+            raise Conflict("Subscription already exists for topic")
+        check_name(name)
+        subscription = self.subscriptions[name] = NonPersistentSubscription(self, name)
+        self.subscriptions_changed_ms = monotonic_ms(self.host.clock)
+        return subscription
+
+    def subscription(self, name: str) -> NonPersistentSubscription:
+        """Raises :class:`SubscriptionNotFound`."""
+        found = self.subscriptions.get(name)
+        if found is None:
+            raise SubscriptionNotFound(f"Subscription {name} not found")
+        return found
+
+    def delete_subscription(self, name: str, force: bool = False, done: Done | None = None) -> None:
+        subscription = self.subscription(name)
+        if subscription.consumers and not force:
+            raise PreconditionFailed("Subscription has active connected consumers")
+        subscription.disconnect_all()
+        self.subscriptions.pop(name, None)
+        if done is not None:
+            done(None)
+
+    def persist(self) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Disconnect everybody; the topic is going away."""
+        self.closed = True
+        self.disconnect_clients()
+
+    def disconnect_clients(self) -> None:
+        """Ask everybody to reconnect."""
+        self.used()
+        for producer in [*self.producers.values(), *self.producer_registry.waiting]:
+            producer.sink.send_close_producer(producer)
+        self.producer_registry = ProducerRegistry()
+        for subscription in list(self.subscriptions.values()):
+            subscription.disconnect_all()
+
+    def delete(self) -> None:
+        self.subscriptions.clear()

@@ -1,0 +1,597 @@
+"""A persistent topic: what is published to it, the subscriptions that read it, and the policies it is kept by.
+
+Synchronous and free of I/O of its own: it submits entries and records to the store and is called back when they
+are durable. Where its entries lie is the business of :mod:`.entry_log`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.resources.policies import Policies
+from heliograph_api.values.names import TopicName
+
+from heliograph_broker.clock import monotonic_ms
+from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic, StoredTopicHost
+from heliograph_broker.messaging.base import records
+from heliograph_broker.messaging.base.errors import (
+    BrokerError,
+    Conflict,
+    PreconditionFailed,
+    SubscriptionNotFound,
+    or_persistence_error,
+)
+from heliograph_broker.messaging.base.names import COMPACTION, check_name, check_properties
+from heliograph_broker.messaging.clients.producer import Producer, ProducerRegistry, PublishTarget, Receipt
+from heliograph_broker.messaging.clients.refusals import Refusals
+from heliograph_broker.messaging.delivery.compacted_view import CompactedView
+from heliograph_broker.messaging.delivery.subscription import Done, Subscription
+from heliograph_broker.messaging.log import invariants
+from heliograph_broker.messaging.log.cursor import Cursor
+from heliograph_broker.messaging.log.damaged import totals_up_to, whole_runs
+from heliograph_broker.messaging.log.record_set import RecordSet
+from heliograph_broker.messaging.log.retention import releasable
+from heliograph_broker.messaging.messages.batches import is_batch
+from heliograph_broker.messaging.messages.key_hash import sticky_hash
+from heliograph_broker.messaging.messages.message_ttl import InvalidMessageTtl, ttl_of, ttls_in
+from heliograph_broker.messaging.policies import timing
+from heliograph_broker.messaging.policies.backlog_quota import QuotaState
+from heliograph_broker.storage.base.entry import Entry
+from heliograph_broker.storage.base.tombstones import Tombstone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from heliograph_broker.messaging.log.record_set import RecordWriter
+    from heliograph_broker.messaging.log.subscribed_log import LogSubscription
+    from heliograph_broker.messaging.messages.entry_rules import EntryRules
+    from heliograph_broker.messaging.policies.deduplication import Deduplication
+    from heliograph_broker.messaging.policies.rate_limits import PublishLimit, RateLimit, SubscribeLimit
+
+log = structlog.get_logger(__name__)
+
+
+class TopicHost(StoredTopicHost):
+    """The services of the broker that a topic uses."""
+
+    record_writer: RecordWriter
+
+    def subscription_added(self, topic: Topic, subscription: Subscription) -> None:
+        """A subscription was created or restored: see what its topic's policies say."""
+        raise NotImplementedError
+
+    def look_at(self, topic: Topic) -> None:
+        """Something changed (a publish, an ack, a policy): check soon which entries expire, are evicted, or may be
+        deleted.
+        """
+        raise NotImplementedError
+
+    def watch_inactivity(self, topic: Topic) -> None:
+        """A subscription of the topic may end if nobody uses it: see when."""
+        raise NotImplementedError
+
+
+class Topic(StoredTopic, PublishTarget):
+    """See the module."""
+
+    __slots__ = (
+        "_in_flight",
+        "_refused",
+        "bytes_in",
+        "created_ms",
+        "deduplication",
+        "dispatch_limit",
+        "entry_rules",
+        "host",
+        "last_publish_ms",
+        "msg_in",
+        "policies",
+        "producer_registry",
+        "properties",
+        "publish_limit",
+        "publish_throttled",
+        "quota",
+        "subscribe_limit",
+        "subscriptions_changed_ms",
+    )
+
+    persistent = True
+    host: TopicHost
+    subscriptions: dict[str, Subscription]
+
+    def __init__(self, host: TopicHost, name: TopicName, record: records.TopicRecord) -> None:
+        self.host = host
+        self.created_ms = record.created_ms
+        self.properties = record.properties
+        self.policies: Policies | None = record.policies
+        self.producer_registry = ProducerRegistry(record.epoch)
+        #: What its policies ask of entries, producers and consumers; None where they ask nothing.
+        self.entry_rules: EntryRules | None = None
+        self.deduplication: Deduplication | None = None
+        self.publish_limit: PublishLimit | None = None
+        self.dispatch_limit: RateLimit | None = None
+        self.subscribe_limit: SubscribeLimit | None = None
+        self.publish_throttled = 0
+        self.subscriptions_changed_ms = monotonic_ms(host.clock)
+        self.msg_in = 0
+        self.bytes_in = 0
+        self.last_publish_ms = 0
+        self._in_flight: deque[tuple[Producer, int, int]] = deque()
+        self._refused = Refusals()
+        self.quota = QuotaState(self)
+        record_set = RecordSet(host.record_writer, self, record.version, self)
+        super().__init__(name, record, records.TOPIC + str(name).encode(), record_set)
+
+    # -- what happens to it ------------------------------------------------------------------------------------
+
+    def check_soon(self) -> None:
+        self.host.look_at(self)
+
+    def watch_inactivity(self) -> None:
+        self.host.watch_inactivity(self)
+
+    # -- policies --------------------------------------------------------------------------------------------
+
+    def configure(self, effective: Policies) -> None:
+        """Take over what the levels of policies come to; it holds for what is stored, too."""
+        self.effective = effective
+        delayed_delivery = effective.delayed_delivery is not False
+        if delayed_delivery != self.delayed_delivery:
+            self.delayed_delivery = delayed_delivery
+            self.host.wake_delayed(self, self.host.clock.now_ms())
+            if self.timed or not self.timed_known:
+                timing.find(self)
+        self.ttl_ms = effective.message_ttl_ms if effective.message_ttl_ms is not None else -1
+        for subscription in self.subscriptions.values():
+            subscription.expiry.restart()
+            subscription.expiry.policies_changed()
+        self.may_expire = self.ttl_ms >= 0 or bool(self.timed.own) or not self.timed_known
+        self.quota.configure(effective)
+        self.host.look_at(self)
+
+    def moved_back(self) -> None:
+        self.quota.moved_back()
+
+    def expiry_ended(self, subscription: LogSubscription) -> None:
+        self.quota.expired(subscription, self.host.clock.now_ms())
+
+    def clock_moved(self, ms: int) -> None:
+        super().clock_moved(ms)
+        for subscription in self.subscriptions.values():
+            subscription.clock_moved(ms)
+        self.quota.moved_back()
+        if self.timed or not self.timed_known:
+            timing.find(self)
+        self.host.look_at(self)
+
+    # -- publishing ------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        producer: Producer,
+        sequence_id: int,
+        highest_sequence_id: int,
+        messages: int,
+        metadata: wire.MessageMetadata,
+        frame: bytes,
+    ) -> None:
+        """Store an entry; the producer gets its receipt when it is durable, or a named error."""
+        host = self.host
+        now = host.clock.now_ms()
+        if now < self.last_receive_ms:
+            # Receive times never go back along a topic: expiry and retention search by them.
+            now = self.last_receive_ms
+        size = len(frame)
+        if self.terminated:
+            self.refuse(producer, sequence_id, wire.TopicTerminatedError, f"topic {self.name} is terminated")
+            return
+        ttl_ms = -1
+        try:
+            if metadata.properties:
+                ttl_ms = ttl_of(metadata.properties)
+            if (ttl_ms >= 0 or self.effective.ttl_in_batches) and is_batch(metadata):
+                # With a TTL of its own a batch is opened when that ends: what is invalid in it is refused now.
+                inner = [ttl for ttl in ttls_in(metadata, frame) if ttl >= 0]
+                if self.effective.ttl_in_batches:
+                    ttl_ms = min(inner, default=-1)
+        except InvalidMessageTtl as error:
+            self.refuse(producer, sequence_id, error.server_error, str(error))
+            return
+        key_hash = sticky_hash(metadata)
+        if self.quota.active and not self.quota.admits(producer, size, now):
+            return
+        if self.deduplication is not None and not self.deduplication.admits(
+            producer, sequence_id, highest_sequence_id, metadata
+        ):
+            return
+        # 0 if it is not set: asking for that first would take three times as long.
+        deliver_at_ms = metadata.deliver_at_time
+        if (ttl_ms >= 0 or deliver_at_ms > now) and not self.has_timed:
+            self.has_timed = True
+            self.records.commit(self)
+        if metadata.num_chunks_from_msg > 1:
+            self._chunk_comes()
+        ledgers = self.ledgers
+        taken_at = host.clock.monotonic()
+        if not ledgers or ledgers[-1].closed or self.must_roll(ledgers[-1], taken_at * 1000):
+            self._roll_ledger(now)
+        ledger = ledgers[-1]
+        entry = Entry(
+            ledger.ledger_id,
+            ledger.entries,
+            now,
+            metadata.publish_time,
+            deliver_at_ms,
+            ttl_ms,
+            messages,
+            key_hash,
+            self._next_messages + messages,
+            self._next_bytes + size,
+            frame,
+        )
+        entry.offset = self._next_offset
+        entry.taken_at = taken_at
+        # What is counted, and what is remembered of the producer, moves once the store has taken the entry.
+        host.store.append(self, entry)
+        if self.deduplication is not None:
+            self.deduplication.submitted(producer.name, entry.offset)
+        self._next_messages += messages
+        self._next_bytes += size
+        self._next_offset += 1
+        ledger.entries += 1
+        self._in_flight.append((producer, sequence_id, highest_sequence_id))
+        self.last_receive_ms = self.last_publish_ms = now
+        if self.publish_limit is not None:
+            self.publish_limit.published(messages, size)
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        return -1 if self.deduplication is None else self.deduplication.last_sequence_id(producer_name)
+
+    def count_throttled(self) -> None:
+        self.publish_throttled += 1
+
+    def _chunk_comes(self) -> None:
+        known = self.chunks_below > self.first_offset
+        self.chunks_below = self._next_offset + 1
+        if not known:
+            self.records.commit(self)
+
+    def never_fits(self, size: int) -> str | None:
+        if not self.quota.never_admits(size):
+            return None
+        return (
+            f"an entry of {size} bytes does not fit the backlog quota of {self.quota.size_limit} bytes of {self.name}"
+        )
+
+    def wait_for_room(self, waiter: object, resume: Callable[[], None], size: int) -> None:
+        self.quota.hold_letters(waiter, resume, size)
+
+    def refuse(self, producer: Producer, sequence_id: int, server_error: int, message: str) -> None:
+        """Tell a producer that an entry is not stored, after the receipts of what came before it."""
+        self._refused.add(self._next_offset, producer, sequence_id, server_error, message)
+        if not self._in_flight:
+            self._refused.tell(self._next_offset, self._send_error)
+
+    def entries_durable(self, entries: list[Entry]) -> None:
+        """A group is synced: send the receipts, then offer the entries to every subscription."""
+        while first := self._refused.before(entries):
+            self.entries_durable(first)
+            entries = entries[len(first) :]
+        in_flight = self._in_flight
+        cache = self.host.tail_cache
+        tail = self.tail
+        keep = bool(self.subscriptions)
+        host = self.host
+        receipts: dict[Producer, list[Receipt]] = {}
+        for entry in entries:
+            producer, sequence_id, highest = in_flight.popleft()
+            size = len(entry.frame)
+            producer.msg_in += entry.messages
+            producer.bytes_in += size
+            self.bytes_in += size
+            self.msg_in += entry.messages
+            receipt = (sequence_id, highest, entry.ledger_id, entry.entry_id)
+            if producer in receipts:
+                receipts[producer].append(receipt)
+            else:
+                receipts[producer] = [receipt]
+            if keep:
+                cache.add(tail, entry)
+            if entry.ttl_ms >= 0 or entry.deliver_at_ms > entry.receive_ms:
+                timing.note(self, entry.offset, entry)
+        # The topic's own state first: whatever raises while others are told, it stays right.
+        last = entries[-1]
+        self.end_offset = last.offset + 1
+        self.total_messages = last.total_messages
+        self.total_bytes = last.total_bytes
+        self.figures.entries_durable(entries, host.clock.monotonic(), host.store.stats.commit_s, host.figures)
+        if self.deduplication is not None:
+            self.deduplication.entries_durable(last.offset + 1, receipts)
+        for producer, of_producer in receipts.items():
+            try:
+                producer.sink.send_receipts(producer, of_producer)
+            except Exception as error:
+                host.containment.noted(self, "send receipts", error)
+        self._refused.tell(last.offset + 1, self._send_error)
+        if self.closed:
+            return
+        self.host.look_at(self)
+        self.fresh_from = entries[0].offset
+        for subscription in self.subscriptions.values():
+            if subscription.dispatcher is not None:
+                subscription.dispatcher.notify()
+        self.fresh_from = sys.maxsize
+
+    def entries_failed(self, entries: list[Entry], error: Exception) -> None:
+        """The store could not keep ``entries``; everything submitted after them fails too, so no gap arises."""
+        in_flight = self._in_flight
+        failed = [in_flight.popleft() for _ in entries]
+        # The topic's own state first, as when they are durable.
+        if not in_flight:
+            self._next_offset = self.end_offset
+            self._next_messages = self.total_messages
+            self._next_bytes = self.total_bytes
+            self._fit_ledgers_to(self.end_offset)
+            self.ledgers_changed()
+        reason = f"the entry could not be stored: {error}"
+        for producer, sequence_id, _ in failed:
+            self._send_error(producer, sequence_id, wire.PersistenceError, reason)
+        self._refused.tell(entries[-1].offset + 1, self._send_error)
+        if not in_flight and self.deduplication is not None:
+            self.deduplication.entries_failed()
+
+    def _send_error(self, producer: Producer, sequence_id: int, server_error: int, message: str) -> None:
+        """Tell a producer that an entry is not stored; whatever raises there, the others are told, too."""
+        try:
+            producer.sink.send_publish_error(producer.producer_id, sequence_id, server_error, message)
+        except Exception as error:
+            self.host.containment.noted(self, "send errors", error)
+
+    # -- subscriptions ---------------------------------------------------------------------------------------
+
+    def create_subscription(
+        self,
+        name: str,
+        position: str = "latest",
+        *,
+        durable: bool = True,
+        start_offset: int | None = None,
+        properties: dict[str, str] | None = None,
+    ) -> Subscription:
+        """Create a subscription at ``latest``, ``earliest`` or an offset; it is written with the next group.
+
+        Raises :class:`Conflict` if the name is taken, :class:`PreconditionFailed` if it is not a name or the
+        properties are too large, and :class:`PersistenceError` if its place cannot be read.
+        """
+        if name in self.subscriptions:
+            raise Conflict("Subscription already exists for topic")
+        check_name(name)
+        check_properties(properties or {})
+        if start_offset is None:
+            start_offset = self.first_offset if position == "earliest" else self.end_offset
+        start_offset = min(max(start_offset, self.first_offset), self.end_offset)
+        subscription = Subscription(
+            self,
+            name,
+            self._cursor_before(start_offset),
+            durable=durable,
+            properties=properties,
+            created_ms=self.host.clock.now_ms(),
+        )
+        self.subscriptions[name] = subscription
+        self.subscriptions_changed_ms = monotonic_ms(self.host.clock)
+        self.host.subscription_added(self, subscription)
+        self.quota.moved_back()
+        self.host.look_at(self)
+        if durable:
+            # Not with the flush of what changed: whoever subscribes is told so after the next group.
+            self.records.commit(subscription)
+        return subscription
+
+    def _cursor_before(self, offset: int) -> Cursor:
+        """Return a cursor that has acknowledged what is below ``offset``, of which it counts nothing as its own."""
+        if offset == self.end_offset:
+            return Cursor(offset - 1, self.total_messages, self.total_bytes)
+        if offset == self.first_offset:
+            return Cursor(offset - 1, self.trimmed_messages, self.trimmed_bytes)
+        return Cursor(offset - 1, *totals_up_to(self, offset - 1))
+
+    def restore_subscription(self, name: str, record: records.CursorRecord) -> None:
+        """Put back a durable subscription at start-up."""
+        cursor = Cursor.from_record(record)
+        healed = invariants.heal_cursor(self, name, cursor)
+        subscription = Subscription(self, name, cursor, properties=record.properties, created_ms=record.created_ms)
+        if record.owed_from >= 0:
+            subscription.view = CompactedView(subscription, record.owed_from)
+        self.subscriptions[name] = subscription
+        self.records.version = max(self.records.version, record.version)
+        if healed:
+            self.records.commit(subscription)
+        self.host.subscription_added(self, subscription)
+
+    def subscription(self, name: str) -> Subscription:
+        """Raises :class:`SubscriptionNotFound`."""
+        found = self.subscriptions.get(name)
+        if found is None:
+            raise SubscriptionNotFound(f"Subscription {name} not found")
+        return found
+
+    def delete_subscription(self, name: str, force: bool = False, done: Done | None = None) -> None:
+        """Delete a subscription and its cursor. Raises if it is unknown, or has consumers and not ``force``."""
+        subscription = self.subscription(name)
+        if subscription.consumers and not force:
+            raise PreconditionFailed("Subscription has active connected consumers")
+        subscription.disconnect_all()
+        self.drop_subscription(subscription)
+        if done is not None:
+            self.records.when_durable(or_persistence_error(done))
+
+    def drop_subscription(self, subscription: LogSubscription) -> None:
+        """Forget a subscription that has no consumers."""
+        if self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+            self.subscriptions_changed_ms = monotonic_ms(self.host.clock)
+            if subscription.name == COMPACTION:
+                self.compaction.forget()
+        subscription.closed = True
+        self.host.containment.forget(subscription)
+        if subscription.durable:
+            self.records.remove(subscription)
+        self.host.look_at(self)
+
+    def cursor_moved(self, subscription: LogSubscription, done: Done | None) -> None:
+        """A cursor changed: persist it with the next group if somebody waits for that, else soon."""
+        self.host.look_at(self)
+        if not subscription.durable or subscription.closed:
+            if done is not None:
+                done(None)
+        elif done is None:
+            self.records.changed(subscription)
+        else:
+            self.records.commit(subscription, or_persistence_error(done))
+
+    # -- trimming and persistence ----------------------------------------------------------------------------
+
+    def trim(self, offset: int) -> int:
+        """Delete all entries below ``offset`` (at most what every durable cursor has passed); return entries freed."""
+        offset = whole_runs(self, min(offset, self.end_offset))
+        if offset <= self.first_offset:
+            return 0
+        totals = totals_up_to(self, offset - 1)
+        if self.deduplication is not None:
+            self.deduplication.trimming(offset)
+        freed = offset - self.first_offset
+        dropped = [ledger for ledger in self.ledgers[:-1] if ledger.base_offset + ledger.entries <= offset]
+        self.first_offset = offset
+        self.trimmed_messages, self.trimmed_bytes = totals
+        if dropped:
+            del self.ledgers[: len(dropped)]
+            self._index_ledgers()
+        timing.trimmed(self)
+        tail = self.tail
+        if offset == self.end_offset:
+            tail.clear()
+        else:
+            for gone in [cached for cached in tail if cached < offset]:
+                del tail[gone]
+        for subscription in self.subscriptions.values():
+            cursor = subscription.cursor
+            if cursor.mark_delete < offset - 1:
+                # Only a cursor that is not durable can be behind: what it had not read is gone for it.
+                subscription.acknowledge_trimmed(offset - 1, *totals)
+            if subscription.durable and subscription.recorded_mark < offset - 1:
+                # What it acknowledged may be written only later, when all of an acknowledgment is looked up.
+                self.records.changed(subscription)
+        first = self.ledgers[0]
+        store = self.host.store
+
+        for ledger in dropped:
+            self.records.changed(Tombstone(ledger.ledger_id), partial(store.let_ledger_go, ledger.ledger_id))
+
+        def let_go() -> None:
+            if offset > first.base_offset:
+                store.trim(first.ledger_id, offset - first.base_offset)
+
+        # With it go the cursors it was derived from, and the snapshot of what it takes away.
+        self.records.changed(self, let_go)
+        return freed
+
+    def encode_record(self, version: int) -> bytes:
+        """Return what is kept of the topic itself."""
+        open_ledger = self.ledgers[-1] if self.ledgers else None
+        record = records.TopicRecord(
+            created_ms=self.created_ms,
+            first_offset=self.first_offset,
+            trimmed_messages=self.trimmed_messages,
+            trimmed_bytes=self.trimmed_bytes,
+            base_offset=self.ledgers[0].base_offset if self.ledgers else self.end_offset,
+            ledgers=[
+                records.LedgerRecord(
+                    ledger.ledger_id,
+                    ledger.created_ms,
+                    0 if ledger is open_ledger else ledger.entries,
+                    ledger.shift_ms,
+                )
+                for ledger in self.ledgers
+            ],
+            epoch=self.producer_registry.topic_epoch,
+            properties=self.properties,
+            policies=self.policies,
+            timed=self.has_timed,
+            chunked=self.chunks_below > self.first_offset,
+            terminated=self.terminated,
+            compaction=self.compaction.record,
+            version=version,
+        )
+        return records.encode(record)
+
+    def truncate(self, done: Done) -> None:
+        """Acknowledge everything for every durable subscription and let all of it go, whatever retention keeps."""
+        end = self.end_offset
+        subscriptions = [sub for sub in self.subscriptions.values() if sub.durable]
+        left = len(subscriptions)
+        errors: list[BrokerError] = []
+
+        def finish() -> None:
+            if errors:
+                done(errors[0])
+                return
+            self.compaction.forget()
+            self.trim(min(end, releasable(self)))
+            self.records.commit(self, or_persistence_error(done))
+
+        def cleared(error: BrokerError | None) -> None:
+            nonlocal left
+            left -= 1
+            if error is not None:
+                errors.append(error)
+            if left == 0:
+                finish()
+
+        if not subscriptions:
+            finish()
+        for subscription in subscriptions:
+            subscription.clear_backlog(cleared)
+
+    def terminate(self, done: Done) -> None:
+        """Accept nothing more, forever; readers and consumers that have read all are told of the end."""
+        self.terminated = True
+        self.records.commit(self, or_persistence_error(done))
+        self.used()
+        for producer in [*self.producers.values(), *self.producer_registry.waiting]:
+            producer.sink.send_close_producer(producer)
+        self.producer_registry = ProducerRegistry(self.producer_registry.topic_epoch)
+        for subscription in list(self.subscriptions.values()):
+            subscription.tell_end()
+
+    def close(self) -> None:
+        """Disconnect everybody; the topic is going away."""
+        self.closed = True
+        self.disconnect_clients()
+
+    def disconnect_clients(self) -> None:
+        """Ask everybody to reconnect."""
+        self.used()
+        for producer in [*self.producers.values(), *self.producer_registry.waiting]:
+            producer.sink.send_close_producer(producer)
+        self.producer_registry = ProducerRegistry(self.producer_registry.topic_epoch)
+        for subscription in list(self.subscriptions.values()):
+            subscription.disconnect_all()
+
+    def delete(self) -> None:
+        """Remove everything the topic has in the store, after :meth:`close`."""
+        store = self.host.store
+        if self.deduplication is not None:
+            self.deduplication.close()
+        for subscription in list(self.subscriptions.values()):
+            self.drop_subscription(subscription)
+        self.compaction.forget()
+        self.damaged.delete()
+        for ledger in self.ledgers:
+            self.records.changed(Tombstone(ledger.ledger_id), partial(store.let_ledger_go, ledger.ledger_id))
+        self.records.close()

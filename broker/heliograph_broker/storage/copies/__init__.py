@@ -1,0 +1,1 @@
+"""A data directory as a whole: backup, restore, inspection, salvage."""

@@ -1,0 +1,1 @@
+"""Segments: files of entries in chunks with checksums, read, rewritten, reclaimed and scrubbed."""

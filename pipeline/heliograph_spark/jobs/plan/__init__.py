@@ -1,0 +1,1 @@
+"""What jobs decide and count without Spark."""

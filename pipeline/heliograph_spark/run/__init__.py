@@ -1,0 +1,1 @@
+"""What Spark runs: the data source, the sink, decoding and encoding, files."""

@@ -1,0 +1,44 @@
+"""What Spark has written in the checkpoint of one streaming query on this source."""
+
+from __future__ import annotations
+
+import json
+
+from heliograph_spark.plan.errors import JobError
+from heliograph_spark.plan.positions import Position, read_offsets
+
+from .files import Directory
+
+
+def query_id(checkpoint: Directory) -> str:
+    """The id that the query keeps over restarts. Raises :class:`JobError` if there is none."""
+    try:
+        return str(json.loads(checkpoint.read_text("metadata"))["id"])
+    except (ValueError, KeyError) as error:
+        raise JobError(f"{checkpoint.path}/metadata: this is no checkpoint of Spark's") from error
+
+
+def last_commit(checkpoint: Directory) -> int | None:
+    """The number of the last micro-batch that is done; None before the first one."""
+    numbers = [int(name) for name in checkpoint.names("commits") if name.isdigit()]
+    return max(numbers, default=None)
+
+
+def offsets_of(checkpoint: Directory, batch: int) -> dict[str, Position]:
+    """Up to where a planned micro-batch reads each partition; empty for the batch before the first one.
+
+    Raises :class:`JobError` if the file is damaged.
+    """
+    if batch < 0:
+        return {}
+    lines = checkpoint.read_text(f"offsets/{batch}").splitlines()
+    try:
+        return read_offsets(json.loads(lines[-1]))
+    except (ValueError, IndexError) as error:
+        raise JobError(f"{checkpoint.path}/offsets/{batch}: no offsets of this source are in it: {error}") from error
+
+
+def committed_offsets(checkpoint: Directory) -> dict[str, Position]:
+    """Up to where each partition was read by the batches that are done."""
+    last = last_commit(checkpoint)
+    return {} if last is None else offsets_of(checkpoint, last)

@@ -1,0 +1,166 @@
+"""A topic's schema, and what Spark's columns are for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import _pulsar
+import pulsar
+from pyspark.sql import types as t
+
+from heliograph_spark.plan.errors import PulsarSourceError, SchemaError, named
+
+METADATA = t.StructType(
+    [
+        t.StructField("__key", t.BinaryType()),
+        t.StructField("__topic", t.StringType()),
+        t.StructField("__messageId", t.BinaryType()),
+        t.StructField("__publishTime", t.TimestampType()),
+        t.StructField("__eventTime", t.TimestampType()),
+        t.StructField("__messageProperties", t.MapType(t.StringType(), t.StringType())),
+    ]
+)
+#: The one column of a topic whose messages are no records.
+VALUE = "value"
+_RAW_HINT = "allowDifferentTopicSchemas=true gives the bytes"
+
+_PRIMITIVES: dict[str, t.DataType] = {
+    "NONE": t.BinaryType(),
+    "BYTES": t.BinaryType(),
+    "STRING": t.StringType(),
+    "INT8": t.ByteType(),
+    "INT16": t.ShortType(),
+    "INT32": t.IntegerType(),
+    "INT64": t.LongType(),
+    "FLOAT": t.FloatType(),
+    "DOUBLE": t.DoubleType(),
+}
+_AVRO: dict[str, t.DataType] = {
+    "null": t.NullType(),
+    "boolean": t.BooleanType(),
+    "int": t.IntegerType(),
+    "long": t.LongType(),
+    "float": t.FloatType(),
+    "double": t.DoubleType(),
+    "bytes": t.BinaryType(),
+    "string": t.StringType(),
+    "enum": t.StringType(),
+    "fixed": t.BinaryType(),
+}
+_LOGICAL: dict[str, t.DataType] = {
+    "date": t.DateType(),
+    "timestamp-millis": t.TimestampType(),
+    "timestamp-micros": t.TimestampType(),
+    "uuid": t.StringType(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSchema:
+    """What a topic's messages are: ``kind`` by Pulsar's name, for AVRO and JSON with the record's ``definition``."""
+
+    kind: str
+    definition: str | None = None
+
+
+RAW = TopicSchema("BYTES")
+
+
+def schema_of_topic(client: pulsar.Client, topic: str, version: int = -1) -> TopicSchema:
+    """The topic's schema, the newest one by default; a topic without one holds bytes."""
+    try:
+        with named(f"asking for the schema of {topic}"):
+            info = client._client.get_schema_info(topic, version)
+    except PulsarSourceError as error:
+        if isinstance(error.__cause__, _pulsar.TopicNotFound):
+            return RAW
+        raise
+    kind = info.schema_type().name
+    return TopicSchema(kind, info.schema() if kind in ("AVRO", "JSON") else None)
+
+
+def common_schema(client: pulsar.Client, topics: Sequence[str]) -> TopicSchema:
+    """The one schema that all topics share. Raises :class:`SchemaError`, naming two topics that differ."""
+    found = {topic: schema_of_topic(client, topic) for topic in topics}
+    if not found:
+        return RAW
+    first, *others = found.items()
+    for topic, schema in others:
+        if schema.kind != first[1].kind or _parsed(schema) != _parsed(first[1]):
+            raise SchemaError(f"{first[0]} and {topic} have different schemas; {_RAW_HINT}")
+    return first[1]
+
+
+def _parsed(schema: TopicSchema) -> Any:
+    return None if schema.definition is None else json.loads(schema.definition)
+
+
+def columns_of(schema: TopicSchema, topic: str) -> t.StructType:
+    """The columns of a topic's messages, those of metadata last. Raises :class:`SchemaError`, naming the field."""
+    if schema.definition is not None:
+        record = _Types(topic, logical=schema.kind == "AVRO").of(_parsed(schema), "")
+        if not isinstance(record, t.StructType):
+            raise SchemaError(f"the schema of {topic} is no record; {_RAW_HINT}")
+        values = list(record.fields)
+    elif schema.kind in _PRIMITIVES:
+        values = [t.StructField(VALUE, _PRIMITIVES[schema.kind])]
+    else:
+        raise SchemaError(f"the schema of {topic} is of type {schema.kind}, which has no columns here; {_RAW_HINT}")
+    return t.StructType([*values, *METADATA.fields])
+
+
+class _Types:
+    """Spark's types for the types of one Avro definition, which names some of them once and refers to them later."""
+
+    def __init__(self, topic: str, *, logical: bool) -> None:
+        self._topic = topic
+        self._logical = logical
+        self._named: dict[str, t.DataType] = {}
+
+    def _refuse(self, where: str, what: str) -> SchemaError:
+        return SchemaError(f"field {where or '(the whole)'} of {self._topic}: {what}; {_RAW_HINT}")
+
+    def of(self, avro: Any, where: str) -> t.DataType:
+        if isinstance(avro, list):
+            return self._union(avro, where)
+        if isinstance(avro, str):
+            found = _AVRO.get(avro) or self._named.get(avro)
+            if found is None:
+                raise self._refuse(where, f"type {avro!r} is not defined before it is used, or within itself")
+            return found
+        kind = avro["type"]
+        if isinstance(kind, (dict, list)):
+            return self.of(kind, where)
+        made = self._complex(kind, avro, where)
+        if "name" in avro and kind in ("record", "enum", "fixed"):
+            self._named[avro["name"]] = made
+            self._named[f"{avro.get('namespace', '')}.{avro['name']}"] = made
+        return made
+
+    def _complex(self, kind: str, avro: dict[str, Any], where: str) -> t.DataType:
+        if kind == "record":
+            return t.StructType(
+                [
+                    t.StructField(f["name"], self.of(f["type"], f"{where}.{f['name']}".lstrip(".")))
+                    for f in avro["fields"]
+                ]
+            )
+        if kind == "array":
+            return t.ArrayType(self.of(avro["items"], f"{where}[]"))
+        if kind == "map":
+            return t.MapType(t.StringType(), self.of(avro["values"], f"{where}{{}}"))
+        logical = avro.get("logicalType") if self._logical else None
+        if logical == "decimal":
+            return t.DecimalType(avro["precision"], avro.get("scale", 0))
+        if logical is not None and logical not in _LOGICAL:
+            raise self._refuse(where, f"logical type {logical!r} has no type of Spark's here")
+        return _LOGICAL[logical] if logical else self.of(kind, where)
+
+    def _union(self, branches: list[Any], where: str) -> t.DataType:
+        real = [each for each in branches if each != "null"]
+        if len(real) != 1:
+            raise self._refuse(where, "a union of several types is no column")
+        return self.of(real[0], where)

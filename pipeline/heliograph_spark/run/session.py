@@ -1,0 +1,153 @@
+"""What every command of ``heliograph-spark`` shares: options of the broker, a Spark session, one result, one error."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import typer
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import heliograph_spark
+from heliograph_spark.plan.errors import OptionError, PulsarSourceError
+
+#: What Kubernetes reads of a container's termination message.
+RESULT_BYTES = 4096
+#: Our own errors as they stand in the traceback of a Python worker, which Java's message quotes.
+_OURS = re.compile(r"heliograph_spark\.errors\.\w+: (.+)$", re.MULTILINE)
+
+
+class Result(Protocol):
+    """What a job says at its end: a dataclass with ``job`` and, if it failed in part, the reason in ``error``."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def error(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """How a job reaches the broker; ``options`` are those of the data source, such as ``pulsar.client.authParams``."""
+
+    service_url: str
+    admin_url: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def source_options(self, **more: str | None) -> dict[str, str]:
+        """The data source's options; an underscore in a name of ``more`` is a dot, and None leaves it out."""
+        urls = {"service.url": self.service_url} | ({"admin.url": self.admin_url} if self.admin_url else {})
+        given = {name.replace("_", "."): value for name, value in more.items() if value is not None}
+        return {**urls, **self.options, **given}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """The Spark session of a command. Without ``master`` Spark's own settings say where it runs, else ``local[*]``."""
+
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+def build_session(job: str, options: SessionOptions) -> SparkSession:
+    """A session in UTC that knows ``format("pulsar")``; its workers run the Python that this runs."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(f"heliograph-spark {job}")
+    settings = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    master = options.master or os.environ.get("SPARK_MASTER")
+    if master is not None:
+        builder = builder.master(master)
+        if master.startswith("local"):
+            settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    for name, value in (settings | dict(options.conf)).items():
+        builder = builder.config(name, value)
+    spark: SparkSession = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    heliograph_spark.register(spark)
+    return spark
+
+
+def pairs(option: str, given: Iterable[str] | None) -> dict[str, str]:
+    """Read ``KEY=VALUE`` of a repeatable option. Raises :class:`typer.BadParameter`, naming the option."""
+    found = {}
+    for each in given or ():
+        key, equals, value = each.partition("=")
+        if not equals or not key:
+            raise typer.BadParameter(f"{each!r} is not KEY=VALUE", param_hint=f"'{option}'")
+        found[key] = value
+    return found
+
+
+def progress(text: str) -> None:
+    """Say on stderr how far a job is."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def reason(error: BaseException) -> str:
+    """One line that says why: what this package said in whatever process, else the first line of Spark's message."""
+    text = str(error)
+    if isinstance(error, Py4JJavaError):
+        text = str(error.java_exception.toString())
+    if not isinstance(error, PulsarSourceError):
+        ours = _OURS.findall(text)
+        text = ours[-1] if ours else text
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def run_job(
+    job: str, session: SessionOptions, result_file: Path | None, work: Callable[[SparkSession], Result]
+) -> None:
+    """Do ``work`` and print its result as the last line of stdout, and into ``result_file`` if there is one.
+
+    Ends the process with 1 if the job failed, with 2 for options that cannot be understood; the reason is one line on
+    stderr and ``error`` in the result.
+    """
+    if result_file is not None and not result_file.parent.is_dir():
+        raise typer.BadParameter(f"there is no directory {str(result_file.parent)!r}", param_hint="'--result'")
+    began = time.monotonic()
+    spark: SparkSession | None = None
+    code = 1
+    try:
+        spark = build_session(job, session)
+        done = work(spark)
+        said: dict[str, Any] = asdict(done)
+        code = 0 if done.error is None else 1
+    except OptionError as error:
+        said, code = {"job": job, "error": reason(error)}, 2
+    except (PulsarSourceError, PySparkException, Py4JError, OSError) as error:
+        said = {"job": job, "error": reason(error)}
+    said.setdefault("seconds", round(time.monotonic() - began, 3))
+    try:
+        write_result(said, result_file)
+    finally:
+        if spark is not None:
+            spark.stop()
+    if code:
+        print(f"heliograph-spark {job}: {said['error']}", file=sys.stderr)
+        raise typer.Exit(code)
+
+
+def write_result(said: dict[str, Any], result_file: Path | None) -> None:
+    """Print the result as one line of JSON and write it to the file, cut to what Kubernetes reads of one."""
+    if said.get("error") is not None:
+        said["error"] = said["error"][:1500]
+    line = json.dumps(said, ensure_ascii=True)
+    print(line, flush=True)
+    if result_file is not None:
+        if len(line) > RESULT_BYTES:
+            line = json.dumps({name: value for name, value in said.items() if not isinstance(value, list | dict)})
+        result_file.write_text(line)

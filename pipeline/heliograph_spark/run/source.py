@@ -1,0 +1,284 @@
+"""``format("pulsar")`` itself: what Spark calls, in its words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from typing import TYPE_CHECKING
+
+import pulsar
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from heliograph_spark.plan.connection import connected, open_client
+from heliograph_spark.plan.errors import DataLossError, PulsarSourceError, named
+from heliograph_spark.plan.options import ReadOptions, read_options, write_options
+from heliograph_spark.plan.positions import BEGINNING, Position, read_offsets, write_offsets
+from heliograph_spark.plan.ranges import Range, cut, within_bytes
+from heliograph_spark.plan.reading import read_range
+from heliograph_spark.plan.topics import (
+    check_named_topics,
+    end_of,
+    find_partitions,
+    first_position,
+    last_position,
+    ledgers_of,
+    start_of,
+)
+
+from .decoding import Decoder, check_columns
+from .pruning import Pruning
+from .schemas import RAW, TopicSchema, columns_of, common_schema
+from .sink import BatchSink, StreamSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+#: How late a stream may see a topic or a partition that was added, in seconds.
+LOOKED_UP_EVERY_S = 5.0
+
+
+class Split(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, wanted: Range) -> None:
+        super().__init__(wanted.topic)
+        self.range = wanted
+
+
+class PulsarDataSource(DataSource):
+    """The data source ``pulsar``."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "pulsar"
+
+    def schema(self) -> StructType:
+        # Whether it is a stream is not known here; what is only for one of them is judged when its reader is made.
+        endless = ("startingoffsets", "startingtime", "endingoffsets", "endingtime")
+        options = read_options({k: v for k, v in self.options.items() if k.lower() not in endless}, streaming=True)
+        schema, topic = _schema(options)
+        return columns_of(schema, topic)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = read_options(self.options, streaming=False)
+        return (FilteredBatchReader if options.push_down else BatchReader)(schema, options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return StreamReader(schema, read_options(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise PulsarSourceError("a topic cannot be overwritten: write with mode('append')")
+        return BatchSink(schema, write_options(self.options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return StreamSink(schema, write_options(self.options))
+
+
+def _schema(options: ReadOptions) -> tuple[TopicSchema, str]:
+    """The schema that the query's topics share, and how they are called in errors."""
+    with connected(options.connection) as client:
+        topics = find_partitions(client, options)
+        return (RAW if options.raw_values else common_schema(client, topics)), ", ".join(topics[:3]) or "no topic"
+
+
+def _read(split: Split, columns: StructType, schema: TopicSchema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    with connected(options.connection) as client:
+        yield from Decoder(client, columns, schema).batches(read_range(client, split.range, options))
+
+
+class BatchReader(DataSourceReader):
+    """Reads from where the query starts to where it ends, both found once, before the first task runs."""
+
+    def __init__(self, columns: StructType, options: ReadOptions) -> None:
+        self._columns = columns
+        self._options = options
+        self._pruning = Pruning()
+        self._schema, topic = _schema(options)
+        check_columns(columns, self._schema, topic)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        found: list[InputPartition] = []
+        with connected(self._options.connection) as client:
+            topics = find_partitions(client, self._options)
+            check_named_topics(self._options, topics)
+            for topic in filter(self._pruning.reads, topics):
+                end = end_of(client, topic, self._options)
+                if end is None or (start := start_of(client, topic, self._options, "earliest")) >= end:
+                    continue
+                wanted = self._pruned(client, Range(topic, start, end))
+                if wanted.start < wanted.end:
+                    found.extend(Split(each) for each in cut(wanted, self._options.max_entries))
+        # Spark refuses a query of no partitions.
+        return found or [Split(Range("", BEGINNING, BEGINNING))]
+
+    def _pruned(self, client: pulsar.Client, whole: Range) -> Range:
+        """The range without what was published too early or too late, as the broker finds it by time."""
+        start, end, skew_ms = whole.start, whole.end, self._options.skew_ms
+        if self._pruning.earliest_ms is not None:
+            at = max(0, self._pruning.earliest_ms - skew_ms)
+            start = max(start, first_position(client, whole.topic, at) or end)
+        if self._pruning.latest_ms is not None:
+            end = min(end, first_position(client, whole.topic, self._pruning.latest_ms + skew_ms + 1) or end)
+        return Range(whole.topic, start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Split)
+        return _read(partition, self._columns, self._schema, self._options)
+
+
+class FilteredBatchReader(BatchReader):
+    """Leaves out the topics and times that the query's filters do not want; Spark applies the filters all the same."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._pruning = Pruning.of(filters)
+        return filters
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Its offsets are the last message read of each partition; what a task reads follows from two of them alone."""
+
+    def __init__(self, columns: StructType, options: ReadOptions) -> None:
+        self._columns = columns
+        self._options = options
+        self._schema, topic = _schema(options)
+        check_columns(columns, self._schema, topic)
+        self._client: pulsar.Client | None = None
+        self._tails: dict[str, tuple[Position, pulsar.Reader]] = {}
+        self._found: tuple[float, list[str]] | None = None
+        self._target: dict[str, Position] | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        # To the tasks goes what they read with, not the driver's connections.
+        return self.__dict__ | {"_client": None, "_tails": {}, "_found": None, "_target": None}
+
+    def _broker(self) -> pulsar.Client:
+        if self._client is None:
+            self._client = open_client(self._options.connection)
+        return self._client
+
+    def _partitions(self) -> list[str]:
+        """What there is to read, looked up every few seconds: Spark asks many times a second for what is new."""
+        if self._found is None or time.monotonic() - self._found[0] > LOOKED_UP_EVERY_S:
+            self._found = time.monotonic(), find_partitions(self._broker(), self._options)
+        return self._found[1]
+
+    def initialOffset(self) -> dict[str, str]:
+        client = self._broker()
+        topics = self._partitions()
+        check_named_topics(self._options, topics)
+        starts = {topic: start_of(client, topic, self._options, "latest") for topic in topics}
+        # Of an entry that is to be read in part, the rest must stay.
+        self._hold({topic: Position(at.ledger, at.entry - (at.batch >= 0)) for topic, at in starts.items()})
+        return write_offsets(starts)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable() if self._options.max_bytes is None else ReadMaxBytes(self._options.max_bytes)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._ends()
+
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
+        read = read_offsets(start)
+        ends = dict(self._ends() if self._target is None else self._target)
+        for topic in read.keys() - ends.keys():
+            # What was added since a target was set is there, and no part of it.
+            if self._options.fail_on_data_loss and topic not in self._partitions():
+                raise DataLossError(f"{topic} is gone, of which the query has read up to {read[topic]}")
+            ends[topic] = read[topic]
+        ranges = [
+            Range(topic, read.get(topic) or BEGINNING, max(end, read.get(topic, end))) for topic, end in ends.items()
+        ]
+        if isinstance(limit, ReadMaxBytes):
+            ledgers = {
+                each.topic: ledgers_of(self._options.connection, each.topic) for each in ranges if each.start < each.end
+            }
+            return write_offsets(within_bytes(ranges, ledgers, limit.max_bytes))
+        if not isinstance(limit, ReadAllAvailable):
+            raise PulsarSourceError(f"{type(limit).__name__}: messages are limited by maxBytesPerTrigger only")
+        return write_offsets({each.topic: each.end for each in ranges})
+
+    def reportLatestOffset(self) -> dict[str, str]:
+        return write_offsets(self._ends())
+
+    def _ends(self) -> dict[str, Position]:
+        """The last message of every partition; where nothing is new, that is one question to the broker."""
+        client = self._broker()
+        ends = {}
+        for topic in self._partitions():
+            known = self._tails.get(topic)
+            with named(f"asking whether {topic} has more"):
+                if known is not None and known[1].is_connected() and not known[1].has_message_available():
+                    ends[topic] = known[0]
+                    continue
+            end = last_position(client, topic) or BEGINNING
+            ends[topic] = max(end, known[0]) if known is not None else end
+            self._follow(client, topic, ends[topic])
+        return ends
+
+    def _follow(self, client: pulsar.Client, topic: str, end: Position) -> None:
+        if topic in self._tails:
+            self._tails.pop(topic)[1].close()
+        at = pulsar.MessageId(-1, end.ledger, end.entry, end.batch)._msg_id
+        if end == BEGINNING:
+            at = pulsar.MessageId.earliest
+        with named(f"following {topic}"):
+            self._tails[topic] = end, client.create_reader(topic, at, receiver_queue_size=1)
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
+        before = read_offsets(start)
+        found: list[InputPartition] = []
+        for topic, last in read_offsets(end).items():
+            whole = Range(topic, before.get(topic, BEGINNING), last)
+            if whole.start < whole.end:
+                found.extend(Split(each) for each in cut(whole, self._options.max_entries))
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Split)
+        return _read(partition, self._columns, self._schema, self._options)
+
+    def commit(self, end: dict[str, str]) -> None:
+        self._hold(read_offsets(end))
+
+    def _hold(self, read: dict[str, Position]) -> None:
+        """Tell the subscription of the query's own, if it has one, what was read: the rest stays stored."""
+        if self._options.subscription is None or not self._options.acknowledges:
+            return
+        client = self._broker()
+        for topic, position in read.items():
+            with named(f"acknowledging {topic} up to {position} for {self._options.subscription}"):
+                consumer = client.subscribe(
+                    topic,
+                    self._options.subscription,
+                    initial_position=pulsar.InitialPosition.Earliest,
+                    receiver_queue_size=1,
+                )
+                try:
+                    if position.entry >= 0:
+                        whole = pulsar.MessageId(-1, position.ledger, position.entry, -1)
+                        consumer.acknowledge_cumulative(whole._msg_id)
+                finally:
+                    consumer.close()
+
+    def stop(self) -> None:
+        for _, reader in self._tails.values():
+            reader.close()
+        self._tails.clear()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
