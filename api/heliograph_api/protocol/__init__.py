@@ -1,1 +1,1 @@
-"""Pulsar's binary protocol: generated messages, frames and ack sets, without I/O."""
+"""Pulsar's binary protocol: generated messages, how frames are read and encoded, ack sets, without I/O."""

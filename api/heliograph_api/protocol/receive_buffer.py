@@ -92,10 +92,9 @@ class ReceiveBuffer:
         """Another connection reads: what is left in the shared buffer is ours to keep."""
         self._kept = bytes(self._shared.view[self._start : self._end])
 
-    def received(self, count: int) -> memoryview:
-        """Return all that is not handled: ``count`` more bytes are in the room given last."""
+    def received(self, count: int) -> None:
+        """Add ``count`` bytes, which were written to the room given last."""
         self._end += count
-        return self.rest()
 
     def rest(self) -> memoryview:
         """Return all that is not handled."""

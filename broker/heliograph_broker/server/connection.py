@@ -1,9 +1,9 @@
 """One client connection: received frames go to the handlers, sent frames are collected into few writes.
 
 A :class:`asyncio.BufferedProtocol`: the socket is read into a buffer that all connections share, and every complete
-frame in it is handled in the same wake-up. What goes out is collected and written once at the end of the loop
-iteration. An entry's bytes are copied once, from the buffer; the same object then serves the store, the tail cache and
-every consumer.
+frame in it is handled in the same wake-up; what a frame is, the frame reader knows. What goes out is collected and
+written once at the end of the loop iteration. An entry's bytes are copied once, from the buffer; the same object then
+serves the store, the tail cache and every consumer.
 
 A client that is not authenticated costs little: before CONNECT only small frames are accepted, and CONNECT must arrive
 in time. If a client does not read, the broker does not read from it either. A connection that is closed is aborted if
@@ -13,15 +13,14 @@ its client does not read the remaining data in time.
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
-from google.protobuf.message import DecodeError
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.encoder import Encoder, encode_command
-from heliograph_api.protocol.frames import FRAME_OVERHEAD, FrameError
+from heliograph_api.protocol.frame_reader import FrameReader
+from heliograph_api.protocol.frames import FrameError
 from heliograph_api.protocol.receive_buffer import ReceiveBuffer, SharedBuffer
 
 if TYPE_CHECKING:
@@ -34,10 +33,7 @@ Handler = Callable[[Any, wire.BaseCommand], None]
 #: Handles a SEND and the entry that follows it.
 PublishHandler = Callable[[Any, wire.BaseCommand, bytes], None]
 
-_SIZES = struct.Struct(">II")
 _SEND = wire.BaseCommand.SEND
-#: The largest frame (bytes) up to and including CONNECT: credentials have a few KiB.
-HANDSHAKE_FRAME_BYTES = 8 * 1024
 #: Longest time (s) for which frames of one connection are handled before others get their turn.
 _TURN_S = 0.01
 #: The clock is read after every n-th frequent command only (a power of two), because these are cheap.
@@ -45,8 +41,10 @@ _LOOKS_EVERY = 256
 #: Reasons for not reading from a connection: its client does not read, or others have their turn.
 _UNREAD = "answers wait unread"
 _TURN = "others have their turn"
-#: Commands that are cheap, and that a client sends for every few messages.
-_FREQUENT = frozenset({wire.BaseCommand.ACK, wire.BaseCommand.FLOW, wire.BaseCommand.PING, wire.BaseCommand.PONG})
+#: Commands that are cheap, and that a client sends for every message or every few.
+_FREQUENT = frozenset(
+    {_SEND, wire.BaseCommand.ACK, wire.BaseCommand.FLOW, wire.BaseCommand.PING, wire.BaseCommand.PONG}
+)
 
 
 class ConnectionHost:
@@ -85,10 +83,9 @@ class Connection(asyncio.BufferedProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         #: The current reasons for not reading from the socket, and the timers that end them.
         self._holds: dict[object, asyncio.TimerHandle | None] = {}
-        #: Closing or held: no further frame is handled.
-        self._stopped = False
         self._received = ReceiveBuffer(listener.receive_buffer)
-        self._frame_limit = HANDSHAKE_FRAME_BYTES
+        #: Paused while the connection is held or closing: no further frame is handled.
+        self._reader = FrameReader(self._received)
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flush_scheduled = False
@@ -124,7 +121,7 @@ class Connection(asyncio.BufferedProtocol):
     def handshake_done(self) -> None:
         """CONNECT was accepted: large frames are allowed from now on, and the handshake's time limit ends."""
         self.connected = True
-        self._frame_limit = self.broker.config.max_message_size + FRAME_OVERHEAD
+        self._reader.connected(self.broker.config.max_message_size)
         self._cancel_deadline()
 
     def _cancel_deadline(self) -> None:
@@ -134,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _end(self) -> None:
         """Stop reading from the client and give up everything it held."""
-        self._closing = self._stopped = True
+        self._closing = self._reader.paused = True
         self.writable = False
         self._cancel_deadline()
         self._received.clear()
@@ -262,7 +259,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self._holds:
             self._transport.pause_reading()
-            self._stopped = True
+            self._reader.paused = True
         timer = self._holds.get(reason)
         if timer is not None:
             timer.cancel()
@@ -276,14 +273,13 @@ class Connection(asyncio.BufferedProtocol):
         if timer is not None:
             timer.cancel()
         if not self._holds and not self._closing:
-            self._stopped = False
+            self._reader.paused = False
             self.listener.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         self.heard_at = self.broker.clock.monotonic()
-        if not self._stopped:
-            self._handle_frames(self._received.rest())
-        if not self._stopped and self._transport is not None:
+        self._handle_frames()
+        if not self._reader.paused and self._transport is not None:
             self._transport.resume_reading()
 
     # -- frames in -------------------------------------------------------------------------------------------
@@ -295,14 +291,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             return
         self.heard_at = self.broker.clock.monotonic()
-        unhandled = self._received.received(nbytes)
-        if not self._stopped:
-            self._handle_frames(unhandled)
+        self._received.received(nbytes)
+        self._handle_frames()
 
-    def _handle_frames(self, unhandled: memoryview) -> None:
+    def _handle_frames(self) -> None:
+        if self._reader.paused:
+            return
         try:
-            self._take_frames(unhandled)
-        except (FrameError, DecodeError) as error:
+            self._take_frames()
+        except FrameError as error:
             log.warning("malformed frame", client=self.address, error=str(error))
             self.send_error(0, wire.UnknownError, f"malformed frame: {error}")
             self.close("malformed frame")
@@ -312,64 +309,23 @@ class Connection(asyncio.BufferedProtocol):
             self.send_error(0, wire.UnknownError, "internal error")
             self.close("internal error")
 
-    def _take_frames(self, view: memoryview) -> None:
-        handlers = self.listener.handlers
+    def _take_frames(self) -> None:
         publish = self.listener.publish_handler
-        parse = wire.BaseCommand.FromString
-        limit = self._frame_limit
-        start, end = 0, len(view)
-        announced = frames = 0
+        handlers = self.listener.handlers
+        monotonic = self.broker.clock.monotonic
         turn_ends = self.heard_at + _TURN_S
-        while end - start >= 8:
-            total, command_size = _SIZES.unpack_from(view, start)
-            if total > limit:
-                # CONNECT may have raised it since.
-                limit = self._check_frame_size(total)
-            if total < 4:
-                raise FrameError(f"frame of {total} bytes has no command")
-            frame_end = start + 4 + total
-            command_end = start + 8 + command_size
-            if command_end > frame_end:
-                raise FrameError("command does not fit its frame")
-            if frame_end > end:
-                announced = 4 + total
-                break
-            command = parse(bytes(view[start + 8 : command_end]))
-            entry = bytes(view[command_end:frame_end]) if frame_end > command_end else b""
-            start = frame_end
-            kind = command.type
-            if not self.connected and kind != wire.BaseCommand.CONNECT:
-                raise FrameError("the first command must be CONNECT")
-            frames += 1
-            looks = not frames % _LOOKS_EVERY
+        for number, (kind, command, entry) in enumerate(self._reader.frames(), 1):
             if kind == _SEND:
                 publish(self, command, entry)
             else:
-                if not command.IsInitialized():
-                    raise FrameError(f"{wire.BaseCommand.Type.Name(kind)} lacks a required field")
-                looks = looks or kind not in _FREQUENT
                 handler = handlers.get(kind)
                 if handler is None:
-                    raise FrameError(f"a client may not send {wire.BaseCommand.Type.Name(kind)}")
+                    raise FrameError(f"a client may not send {wire.BaseCommand.Type.Name(command.type)}")
                 handler(self, command)
-            if looks and self.broker.clock.monotonic() >= turn_ends:
+            if (kind not in _FREQUENT or not number % _LOOKS_EVERY) and monotonic() >= turn_ends:
                 self.hold(_TURN, 0)
-            if self._stopped:
-                if not self._closing:
-                    self._received.handled(start, 0)
-                return
-        if 4 <= end - start < 8:
-            self._check_frame_size(int.from_bytes(view[start : start + 4], "big"))
-        self._received.handled(start, announced)
-        self.listener.check_pressure(self)
-
-    def _check_frame_size(self, total: int) -> int:
-        """Return the largest allowed frame (bytes). Raises :class:`FrameError` if ``total`` is larger."""
-        limit = self._frame_limit
-        if total > limit:
-            when = "" if self.connected else " before CONNECT"
-            raise FrameError(f"frame of {total} bytes{when}, the largest allowed is {limit}")
-        return limit
+        if not self._reader.paused:
+            self.listener.check_pressure(self)
 
     # -- frames out ------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from heliograph_api.protocol.frame_reader import FrameReader
 from heliograph_api.protocol.receive_buffer import ReceiveBuffer, SharedBuffer
 from heliograph_broker.messaging.broker import broker
 from heliograph_broker.messaging.clients.chunks import ChunkedMessages
@@ -136,7 +137,7 @@ DEFECTS = {
         "a frame that is announced gets its buffer at once, before CONNECT too",
         (
             Patch(ReceiveBuffer, "handled", _allocate_announced),
-            Patch(Connection, "_check_frame_size", lambda self, total: 5 << 20),
+            Patch(FrameReader, "_check_size", lambda self, total: 5 << 20),
         ),
     ),
     "long-ack-sets": Defect(

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.frame_reader import HANDSHAKE_FRAME_BYTES
 from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.clients.producer import Producer, ProducerRegistry
 from heliograph_broker.messaging.delivery.subscription import Subscription
-from heliograph_broker.server.connection import HANDSHAKE_FRAME_BYTES
 
 from tests.integration.wire.client import Type, encode, make_entry
 from tests.support.core import Core
