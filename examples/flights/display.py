@@ -49,7 +49,7 @@ class ProgressDisplay(AbstractContextManager["ProgressDisplay"]):
 
 
 class Retention(NamedTuple):
-    """What the broker keeps of acknowledged messages, as its admin API states it; -1 is without limit."""
+    """What the broker keeps of acknowledged messages, as its admin API states it; -1 means no limit."""
 
     minutes: int
     mebibytes: int

@@ -131,7 +131,7 @@ async def test_what_is_in_quarantine_is_shown_with_the_time_it_was_found(
                     "firstEntryId": 0,
                     "lastEntryId": 4,
                     "bytes": size,
-                    "reason": "no record of a topic names it",
+                    "reason": "no topic record refers to it",
                     "sinceTimestamp": found_ms,
                 }
             ]

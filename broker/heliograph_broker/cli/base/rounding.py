@@ -1,4 +1,4 @@
-"""Figures as a person reads them: rounded, unlike the exact texts of sizes and durations in manifests."""
+"""Numbers for people to read: rounded, unlike the exact sizes and durations of manifests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def readable_time(wall_ms: int) -> str:
 
 
 def new_table(*columns: str) -> Table:
-    """Return a table without lines, as kubectl prints; columns whose name starts with ``>`` hold figures."""
+    """Return a table without lines, as kubectl prints; columns whose name starts with ``>`` hold numbers."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))

@@ -1,4 +1,4 @@
-"""What the commands share: options for reaching a broker, one-line errors, and figures as people read them."""
+"""Shared by all commands: options to reach a broker, one-line errors, and numbers for people to read."""
 
 from __future__ import annotations
 
@@ -35,10 +35,12 @@ DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
 START_HINT = "start one with 'heliograph standalone', or name another with"
 
 
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="'orders', 'tenant/ns/orders' or the full name.")]
-NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="As 'tenant/namespace'.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the broker's answer as JSON, for programs.")]
-Force = Annotated[bool, typer.Option("-f", "--force", help="Do it although it is in use.")]
+TopicArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="Topic: 'orders', 'tenant/ns/orders' or the full name.")
+]
+NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="Namespace, as 'tenant/namespace'.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the broker's response as JSON, for programs.")]
+Force = Annotated[bool, typer.Option("-f", "--force", help="Proceed even if it is in use.")]
 
 
 class CliError(Exception):
@@ -79,12 +81,12 @@ def target_of(topic: TopicName) -> Target:
 
 
 def usage_error(message: str) -> NoReturn:
-    """End with exit code 2 for a command line that says something impossible."""
+    """End with exit code 2 for an invalid command line."""
     raise typer.BadParameter(message)
 
 
 def list_whole_sentences(app: typer.Typer) -> None:
-    """Let the list of commands show the first sentence of each one's help in full, on several lines if need be."""
+    """Show the first sentence of each command's help in full in the list of commands, on several lines if needed."""
     for command in app.registered_commands:
         text = command.callback.__doc__ if command.callback is not None else None
         if text:

@@ -1,4 +1,4 @@
-"""``heliograph apply``: bring a running broker to what manifests say."""
+"""``heliograph apply``: create and configure in a running broker what manifests describe."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def apply(
 ) -> None:
     """Create and configure what manifests describe: Tenants, Namespaces and Topics.
 
-    The manifests are those that kubectl takes. They are checked here first; if anything is wrong with any of
-    them nothing is applied. Applying them again changes nothing.
+    The manifests are the same as for kubectl. All of them are validated first; if one is invalid, nothing
+    is applied. Applying them again changes nothing.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``heliograph backup`` and ``heliograph restore``: a copy of a running broker's data, and the way back."""
+"""``heliograph backup`` and ``heliograph restore``: copy a running broker's data, and write the copy back."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ _GZIP = 16 + zlib.MAX_WBITS
 def backup(
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", metavar="FILE", help="A tar; compressed if it ends in .gz or .tgz."),
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="File to write, a tar; compressed if its name ends in .gz or .tgz."
+        ),
     ],
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
-    """Copy everything a running broker keeps into one file, while it goes on serving.
+    """Copy all data of a running broker into one file, while it keeps serving.
 
-    Whatever had a receipt when the backup began is in it. The file is there under its name when it is complete,
+    Every message whose receipt was sent before the backup began is in it. The file gets its name once it is complete,
     synced and read back from end to end; a file of that name from before is kept until then.
 
     \b
@@ -61,15 +63,15 @@ def backup(
 
 
 def restore(
-    archive: Annotated[Path, typer.Argument(metavar="FILE", help="What 'heliograph backup' wrote.")],
+    archive: Annotated[Path, typer.Argument(metavar="FILE", help="File written by 'heliograph backup'.")],
     data_dir: Annotated[
         Path,
-        typer.Option("--data-dir", metavar="DIR", help="Where to; empty, or not there yet."),
+        typer.Option("--data-dir", metavar="DIR", help="Data directory to write to; must be empty or not exist yet."),
     ],
 ) -> None:
-    """Make a data directory of a backup, for 'heliograph standalone' to start on.
+    """Write a backup into a data directory that 'heliograph standalone' can start on.
 
-    Every file is compared with its checksum. The directory gets all of it or, if anything is wrong, nothing.
+    Every file is verified by its checksum. If any of them is wrong, nothing is written.
 
     \b
     Examples:

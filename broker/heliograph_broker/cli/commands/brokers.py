@@ -1,4 +1,4 @@
-"""``heliograph brokers …`` and ``heliograph clusters …``: what serves, and whether it does."""
+"""``heliograph brokers …`` and ``heliograph clusters …``: list brokers and clusters, and check their health."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from heliograph_broker.cli.base.shared_options import (
 brokers_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""Ask which brokers there are, and whether they serve.
+    help="""List the brokers and check their health.
 
     \b
     Examples:
@@ -30,7 +30,7 @@ brokers_app = typer.Typer(
 clusters_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""Ask which clusters there are and where they are reached.
+    help="""List the clusters and their addresses.
 
     \b
     Examples:
@@ -42,10 +42,10 @@ clusters_app = typer.Typer(
 
 @brokers_app.command("list")
 def list_brokers(
-    cluster: Annotated[str, typer.Argument(metavar="[CLUSTER]", help="Those of this cluster.")] = "",
+    cluster: Annotated[str, typer.Argument(metavar="[CLUSTER]", help="Only the brokers of this cluster.")] = "",
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
-    """List the brokers that serve, by the address of their HTTP port.
+    """List the active brokers by the address of their HTTP port.
 
     \b
     Examples:
@@ -59,7 +59,7 @@ def list_brokers(
 
 @brokers_app.command("leader-broker")
 def leader_broker(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
-    """Print the broker that leads, as JSON.
+    """Print the leader of the brokers, as JSON.
 
     \b
     Examples:
@@ -70,7 +70,7 @@ def leader_broker(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
 
 @brokers_app.command("healthcheck")
 def healthcheck(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
-    """Print ok if the broker keeps what it is given; end with exit code 1 if not.
+    """Print ok if the broker can store messages; exit with code 1 if not.
 
     \b
     Examples:
@@ -81,7 +81,7 @@ def healthcheck(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
 
 @brokers_app.command("version")
 def version(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
-    """Print the version of the broker (heliograph version: that of this command).
+    """Print the version of the broker ('heliograph version' prints that of this command).
 
     \b
     Examples:
@@ -92,9 +92,10 @@ def version(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
 
 @brokers_app.command("quarantine")
 def quarantine(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
-    """List the ledgers that are kept although no topic names them; their messages are served to nobody.
+    """List the ledgers that are kept although no topic refers to them; nobody can read their messages.
 
-    'heliograph store adopt' makes topics of them and 'heliograph store drop' deletes them, while the broker is stopped.
+    While the broker is stopped, 'heliograph store adopt' turns them into topics and 'heliograph store drop' deletes
+    them.
 
     \b
     Examples:
@@ -130,10 +131,10 @@ def list_clusters(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
 
 @clusters_app.command("get")
 def get_cluster(
-    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="As 'heliograph clusters list' shows it.")],
+    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="Name as printed by 'heliograph clusters list'.")],
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
-    """Print where a cluster is reached, as JSON.
+    """Print the addresses of a cluster, as JSON.
 
     \b
     Examples:

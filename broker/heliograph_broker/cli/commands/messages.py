@@ -41,18 +41,21 @@ class SubscriptionType(StrEnum):
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="'orders', 'tenant/ns/orders' or the full name.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Topic: 'orders', 'tenant/ns/orders' or the full name.")
+    ],
     message: Annotated[
-        list[str] | None, typer.Option("-m", "--message", metavar="TEXT", help="A message; may be repeated.")
+        list[str] | None, typer.Option("-m", "--message", metavar="TEXT", help="Content of a message; may be repeated.")
     ] = None,
     file: Annotated[
-        str | None, typer.Option("--file", metavar="FILE", help="One message a line; '-' reads standard input.")
+        str | None,
+        typer.Option("--file", metavar="FILE", help="File with one message per line; '-' reads standard input."),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", help="The key of every message.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Key of every message.")] = None,
     properties: Annotated[
         list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")
     ] = None,
-    count: Annotated[int, typer.Option("-n", "--count", min=1, help="Send all of it this many times.")] = 1,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, help="Number of times to send all messages.")] = 1,
     service_url: ServiceUrl = DEFAULT_SERVICE_URL,
 ) -> None:
     """Send messages to a topic and wait until the broker has stored every one of them.
@@ -106,8 +109,10 @@ def _payloads(messages: list[str], file: str | None) -> Iterator[bytes]:
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="'orders', 'tenant/ns/orders' or the full name.")],
-    subscription: Annotated[str, typer.Option("-s", "--subscription", metavar="NAME", help="Made if not there.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Topic: 'orders', 'tenant/ns/orders' or the full name.")
+    ],
+    subscription: Annotated[str, typer.Option("-s", "--subscription", metavar="NAME", help="Created if missing.")],
     subscription_type: Annotated[
         SubscriptionType,
         typer.Option(
@@ -115,24 +120,27 @@ def consume(
             "--type",
             case_sensitive=False,
             metavar="TYPE",
-            help="How consumers share it: Exclusive, Shared, Failover or Key_Shared.",
+            help="Type of the subscription: Exclusive, Shared, Failover or Key_Shared.",
         ),
     ] = SubscriptionType.EXCLUSIVE,
-    count: Annotated[int, typer.Option("-n", "--count", min=0, help="Messages to take; 0 goes on until Ctrl-C.")] = 1,
+    count: Annotated[
+        int, typer.Option("-n", "--count", min=0, help="Number of messages to receive; 0: until Ctrl-C.")
+    ] = 1,
     earliest: Annotated[
-        bool, typer.Option("--earliest", help="A new subscription starts at the oldest message, not the next one.")
+        bool, typer.Option("--earliest", help="Start a new subscription at the oldest message instead of the next one.")
     ] = False,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", min=0.0, metavar="SECONDS", help="Stop when none has come for so long.")
+        float | None,
+        typer.Option("--timeout", min=0.0, metavar="SECONDS", help="Stop after this time without a message."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a message: key, properties, times, id.")] = (
-        False
-    ),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per message: key, properties, times, id.")
+    ] = (False),
     service_url: ServiceUrl = DEFAULT_SERVICE_URL,
 ) -> None:
-    """Take messages from a subscription, print one a line, and acknowledge each.
+    """Receive messages of a subscription, print one per line, and acknowledge each.
 
-    Ends with exit code 1 if --timeout passes before -n messages have come.
+    Exits with code 1 if --timeout passes before -n messages are received.
 
     \b
     Examples:

@@ -25,7 +25,7 @@ from heliograph_broker.cli.policies.policy_levels import NAMESPACE_POLICIES
 namespaces_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""Create namespaces, set their policies, and work on all their topics at once.
+    help="""Manage namespaces, their policies, and all their topics at once.
 
     \b
     Examples:
@@ -34,15 +34,15 @@ namespaces_app = typer.Typer(
       heliograph namespaces set-message-ttl acme/shop --messageTTL 120
       heliograph namespaces policies acme/shop
 
-    What set-NAME sets, get-NAME prints and remove-NAME takes back. Sizes are 10G, 512M or a number of bytes; times
-    are 3h, 90s, 7d or a number of seconds; -1 is without limit.
+    get-NAME prints what set-NAME sets, and remove-NAME removes it. Sizes are 10G, 512M or a number of bytes; times
+    are 3h, 90s, 7d or a number of seconds; -1 means no limit.
     """,
 )
 
 
 @namespaces_app.command("list")
 def list_namespaces(
-    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Whose namespaces.")],
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Tenant that owns the namespaces.")],
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
     """List the namespaces of a tenant.
@@ -59,7 +59,7 @@ def list_namespaces(
 
 @namespaces_app.command("topics")
 def topics(namespace: NamespaceArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
-    """List the topics of a namespace, each partition by its own name.
+    """List the topics of a namespace, with each partition as a topic of its own.
 
     \b
     Examples:
@@ -75,7 +75,7 @@ def topics(namespace: NamespaceArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -
 
 @namespaces_app.command("policies")
 def policies(namespace: NamespaceArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
-    """Print all that is set for a namespace, as JSON.
+    """Print the settings of a namespace, as JSON.
 
     \b
     Examples:
@@ -88,11 +88,13 @@ def policies(namespace: NamespaceArgument, http_url: HttpUrl = DEFAULT_HTTP_URL)
 @namespaces_app.command("create")
 def create(
     namespace: NamespaceArgument,
-    bundles: Annotated[int, typer.Option("--bundles", "-b", min=0, max=4096, help="0: the broker's choice.")] = 0,
+    bundles: Annotated[
+        int, typer.Option("--bundles", "-b", min=0, max=4096, help="Number of bundles; 0: the broker's default.")
+    ] = 0,
     clusters: Annotated[str, typer.Option("--clusters", "-c", metavar="CLUSTERS", help="With commas.")] = "",
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
-    """Create a namespace of a tenant there is.
+    """Create a namespace of an existing tenant.
 
     \b
     Examples:
@@ -110,7 +112,7 @@ def create(
 
 @namespaces_app.command("delete")
 def delete(namespace: NamespaceArgument, force: Force = False, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
-    """Delete a namespace that has no topics; with --force also its topics with everything in them.
+    """Delete a namespace without topics; with --force, delete its topics and their messages, too.
 
     \b
     Examples:
@@ -126,11 +128,13 @@ def delete(namespace: NamespaceArgument, force: Force = False, http_url: HttpUrl
 @namespaces_app.command("clear-backlog")
 def clear_backlog(
     namespace: NamespaceArgument,
-    subscription: Annotated[str, typer.Option("--sub", "-s", metavar="NAME", help="Only this subscription's.")] = "",
-    force: Annotated[bool, typer.Option("-f", "--force", "-force", help="Do not ask first.")] = False,
+    subscription: Annotated[
+        str, typer.Option("--sub", "-s", metavar="NAME", help="Clear only the backlogs of this subscription.")
+    ] = "",
+    force: Annotated[bool, typer.Option("-f", "--force", "-force", help="Do not ask for confirmation.")] = False,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
-    """Acknowledge everything in every backlog of a namespace's topics. Asks first, unless told not to.
+    """Acknowledge all messages in the backlogs of a namespace's topics. Asks for confirmation unless --force is given.
 
     \b
     Examples:
@@ -168,7 +172,7 @@ def unsubscribe(
 
 @namespaces_app.command("unload")
 def unload(namespace: NamespaceArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
-    """Close the namespace's topics and open them again; clients reconnect by themselves.
+    """Close and reopen the namespace's topics; clients reconnect by themselves.
 
     \b
     Examples:
@@ -181,6 +185,6 @@ def unload(namespace: NamespaceArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -
 
 add_policy_commands(
     namespaces_app,
-    Level("namespaces", "NAMESPACE", "As 'tenant/namespace'.", "acme/shop", namespace_target, applied=False),
+    Level("namespaces", "NAMESPACE", "Namespace, as 'tenant/namespace'.", "acme/shop", namespace_target, applied=False),
     NAMESPACE_POLICIES,
 )

@@ -1,4 +1,4 @@
-"""``heliograph topics peek-messages``: the oldest messages of a backlog, looked at without taking them."""
+"""``heliograph topics peek-messages``: read the oldest messages of a backlog without acknowledging them."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ _HEADER = "x-pulsar-"
 
 def peek_messages(
     topic: TopicArgument,
-    subscription: Annotated[str, typer.Option("--subscription", "-s", metavar="NAME", help="Whose backlog.")],
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many messages.")] = 1,
+    subscription: Annotated[
+        str, typer.Option("--subscription", "-s", metavar="NAME", help="Subscription whose backlog is read.")
+    ],
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Number of messages.")] = 1,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print an object a message, with its id and properties.")
+        bool, typer.Option("--json", help="Print one JSON object per message, with its id and properties.")
     ] = False,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
-    """Print the oldest messages of a subscription's backlog, one a line, and leave them there.
+    """Print the oldest messages of a subscription's backlog, one per line, without acknowledging them.
 
-    Of a partitioned topic the partitions are looked at one by one: orders-partition-0.
+    For a partitioned topic, name one of its partitions: orders-partition-0.
 
     \b
     Examples:

@@ -1,4 +1,6 @@
-"""``heliograph topics …`` for subscriptions: make and delete them, move them, and drop what waits for them."""
+"""``heliograph topics …`` for subscriptions: create and delete them, reset their cursors, and skip or expire messages
+of their backlogs.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,10 @@ from heliograph_broker.clock import SystemClock
 from .peek import peek_messages
 
 Subscription = Annotated[str, typer.Option("--subscription", "-s", metavar="NAME", help="The subscription.")]
-ExpireTime = typer.Option("--expireTime", "-t", metavar="TIME", help="What is older expires: 3600 (s), 1h, 7d.")
-_EXCLUDE = typer.Option("--exclude-reset-position", "-e", help="Not the message of the position itself.")
+ExpireTime = typer.Option(
+    "--expireTime", "-t", metavar="TIME", help="Age after which messages expire: 3600 (s), 1h, 7d."
+)
+_EXCLUDE = typer.Option("--exclude-reset-position", "-e", help="Exclude the message at the position itself.")
 
 
 def add_subscription_commands(app: typer.Typer) -> None:
@@ -69,7 +73,7 @@ def create_subscription(
     ] = None,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
-    """Create a durable subscription: messages are kept for it from now on.
+    """Create a durable subscription: from now on messages are kept for it.
 
     \b
     Examples:
@@ -87,7 +91,7 @@ def create_subscription(
 def unsubscribe(
     topic: TopicArgument, subscription: Subscription, force: Force = False, http_url: HttpUrl = DEFAULT_HTTP_URL
 ) -> None:
-    """Delete a subscription without consumers; with --force its consumers are disconnected first.
+    """Delete a subscription without consumers; with --force, disconnect its consumers first.
 
     \b
     Examples:
@@ -102,7 +106,7 @@ def unsubscribe(
 def skip(
     topic: TopicArgument,
     subscription: Subscription,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many messages.")],
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Number of messages.")],
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
     """Acknowledge the oldest messages of a subscription's backlog.
@@ -133,7 +137,7 @@ def expire_messages(
     subscription: Subscription,
     expire_time: Annotated[str, ExpireTime] = "",
     position: Annotated[
-        str, typer.Option("--position", "-p", metavar="LEDGER:ENTRY", help="What is not newer than this expires.")
+        str, typer.Option("--position", "-p", metavar="LEDGER:ENTRY", help="Last message to expire.")
     ] = "",
     exclude: Annotated[bool, _EXCLUDE] = False,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
@@ -181,14 +185,14 @@ def _age(text: str) -> int:
 def reset_cursor(
     topic: TopicArgument,
     subscription: Subscription,
-    time: Annotated[str, typer.Option("--time", "-t", metavar="TIME", help="So far back: 3600 (s), 1h, 7d.")] = "",
+    time: Annotated[str, typer.Option("--time", "-t", metavar="TIME", help="Time to go back: 3600 (s), 1h, 7d.")] = "",
     position: Annotated[
         str, typer.Option("--messageId", "-m", metavar="ID", help="latest, earliest or LEDGER:ENTRY.")
     ] = "",
     exclude: Annotated[bool, _EXCLUDE] = False,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
-    """Move a subscription back or forth, as far as messages are kept; its consumers reconnect.
+    """Move a subscription back or forward, as far as messages are kept; its consumers reconnect.
 
     \b
     Examples:

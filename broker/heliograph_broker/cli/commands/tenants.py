@@ -32,9 +32,20 @@ tenants_app = typer.Typer(
 )
 
 TenantArgument = Annotated[str, typer.Argument(metavar="TENANT", help="Letters, digits and - = : . _")]
-Roles = Annotated[str, typer.Option("--admin-roles", "-r", metavar="ROLES", help="Who may administer it, with commas.")]
+Roles = Annotated[
+    str,
+    typer.Option(
+        "--admin-roles", "-r", metavar="ROLES", help="Roles that may administer the tenant, separated by commas."
+    ),
+]
 Clusters = Annotated[
-    str, typer.Option("--allowed-clusters", "-c", metavar="CLUSTERS", help="With commas; without it, all there are.")
+    str,
+    typer.Option(
+        "--allowed-clusters",
+        "-c",
+        metavar="CLUSTERS",
+        help="Clusters the tenant may use, separated by commas; default: all.",
+    ),
 ]
 
 
@@ -81,7 +92,7 @@ def create_tenant(
 def update_tenant(
     tenant: TenantArgument, roles: Roles = "", clusters: Clusters = "", http_url: HttpUrl = DEFAULT_HTTP_URL
 ) -> None:
-    """Set a tenant's roles and clusters; what is not given is set to none, and to all clusters.
+    """Set a tenant's roles and clusters. Without the option, roles become none and clusters become all.
 
     \b
     Examples:
@@ -104,7 +115,7 @@ def _put(method: str, tenant: str, roles: str, clusters: str, http_url: str) -> 
 
 @tenants_app.command("delete")
 def delete_tenant(tenant: TenantArgument, force: Force = False, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
-    """Delete a tenant that has no namespaces; with --force also its namespaces with everything in them.
+    """Delete a tenant without namespaces; with --force, delete its namespaces and their topics, too.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``heliograph topics …`` for what is done to a topic as a whole: read its state, end it, empty it, compact it."""
+"""``heliograph topics …`` for a whole topic: read its state, terminate, truncate and compact it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def add_topic_operations(app: typer.Typer) -> None:
 
 
 def _asked(topic: str, path: str, http_url: str, **options: Any) -> Any:
-    """Return what the broker answers for ``path`` under the topic's."""
+    """Return the broker's response for ``path`` below the topic's path."""
     target = topic_target(topic)
     return _call("GET", target, path, http_url, **options)
 
@@ -59,7 +59,9 @@ def _call(method: str, target: Target, path: str, http_url: str, **options: Any)
 
 
 def list_partitioned(
-    namespace: Annotated[str, typer.Argument(metavar="[NAMESPACE]", help="As 'tenant/namespace'.")] = "public/default",
+    namespace: Annotated[
+        str, typer.Argument(metavar="[NAMESPACE]", help="Namespace, as 'tenant/namespace'.")
+    ] = "public/default",
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
     """List the partitioned topics of a namespace.
@@ -95,10 +97,10 @@ def stats_internal(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -
 
 def partitioned_stats(
     topic: TopicArgument,
-    per_partition: Annotated[bool, typer.Option("--per-partition", help="Also those of each partition.")] = False,
+    per_partition: Annotated[bool, typer.Option("--per-partition", help="Include each partition.")] = False,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
-    """Print the figures of a partitioned topic, as JSON.
+    """Print the statistics of a partitioned topic, as JSON.
 
     \b
     Examples:
@@ -159,7 +161,7 @@ def last_message_id(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) 
 
 
 def unload(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
-    """Close a topic and open it again; clients reconnect by themselves.
+    """Close and reopen a topic; clients reconnect by themselves.
 
     \b
     Examples:
@@ -171,7 +173,7 @@ def unload(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
 
 
 def truncate(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
-    """Drop all messages of a topic, read or not, and keep its subscriptions.
+    """Delete all messages of a topic, acknowledged or not; its subscriptions stay.
 
     \b
     Examples:
@@ -183,7 +185,7 @@ def truncate(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None
 
 
 def terminate(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
-    """Let nobody publish to a topic any more, for good; what is in it can be consumed to the end.
+    """Close a topic for publishing, permanently; the messages in it can still be consumed.
 
     \b
     Examples:
@@ -204,7 +206,7 @@ def terminate(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> Non
 
 
 def compact(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
-    """Start compaction: readers who ask for it get the last message of each key only. Returns at once.
+    """Start compaction: readers that ask for it receive only the last message of each key. Returns at once.
 
     \b
     Examples:
@@ -217,10 +219,10 @@ def compact(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
 
 def compaction_status(
     topic: TopicArgument,
-    wait: Annotated[bool, typer.Option("--wait-complete", "-w", help="Wait until it has ended.")] = False,
+    wait: Annotated[bool, typer.Option("--wait-complete", "-w", help="Wait until compaction has ended.")] = False,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
-    """Print how the last compaction went: NOT_RUN, RUNNING, SUCCESS or ERROR (exit code 1).
+    """Print the status of the last compaction: NOT_RUN, RUNNING, SUCCESS or ERROR (exit code 1).
 
     \b
     Examples:
@@ -238,5 +240,5 @@ def compaction_status(
 
     answer = call_broker(http_url, work, target=target)
     if answer["status"] == "ERROR":
-        raise CliError(f"{target.name}: compaction failed: {answer.get('lastError') or 'the broker does not say why'}")
+        raise CliError(f"{target.name}: compaction failed: {answer.get('lastError') or 'the broker gives no reason'}")
     print(answer["status"])

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 topics_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""Create and inspect topics, set their policies, and work on their subscriptions.
+    help="""Manage topics, their policies and their subscriptions.
 
     \b
     Examples:
@@ -46,22 +46,24 @@ topics_app = typer.Typer(
       heliograph topics get-retention orders --applied
       heliograph topics skip orders -s billing -n 10
 
-    A topic may be written short: 'orders' is persistent://public/default/orders. What set-NAME sets, get-NAME prints
-    and remove-NAME takes back. Sizes are 10G, 512M or a number of bytes; times are 3h, 90s, 7d or a number of seconds;
-    -1 is without limit.
+    A topic may be written short: 'orders' is persistent://public/default/orders. get-NAME prints what set-NAME sets,
+    and remove-NAME removes it. Sizes are 10G, 512M or a number of bytes; times are 3h, 90s, 7d or a number of seconds;
+    -1 means no limit.
     """,
 )
 
-_PARTITIONS = typer.Option("--partitions", "-p", min=1, max=10_000, help="How many partitions.")
+_PARTITIONS = typer.Option("--partitions", "-p", min=1, max=10_000, help="Number of partitions.")
 
 
 @topics_app.command("list")
 def list_topics(
-    namespace: Annotated[str, typer.Argument(metavar="[NAMESPACE]", help="As 'tenant/namespace'.")] = "public/default",
+    namespace: Annotated[
+        str, typer.Argument(metavar="[NAMESPACE]", help="Namespace, as 'tenant/namespace'.")
+    ] = "public/default",
     as_json: AsJson = False,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
-    """List the topics of a namespace, a partitioned one as one.
+    """List the topics of a namespace; a partitioned topic is one line.
 
     \b
     Examples:
@@ -93,7 +95,7 @@ def list_topics(
 
 @topics_app.command("stats")
 def stats(topic: TopicArgument, as_json: AsJson = False, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
-    """Show a topic's backlog by subscription; of a partitioned topic the sums over its partitions.
+    """Show a topic's backlog by subscription; for a partitioned topic, the sums over its partitions.
 
     The backlog counts messages (not batches) and bytes that the subscription has not acknowledged. The age is that
     of the oldest of them.
@@ -144,7 +146,10 @@ def stats(topic: TopicArgument, as_json: AsJson = False, http_url: HttpUrl = DEF
 def create(
     topic: TopicArgument,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", min=0, max=10_000, help="0 makes a topic that is not partitioned.")
+        int,
+        typer.Option(
+            "--partitions", "-p", min=0, max=10_000, help="Number of partitions; 0: the topic is not partitioned."
+        ),
     ] = 0,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
@@ -179,7 +184,7 @@ def create_partitioned(
 def update_partitioned(
     topic: TopicArgument, partitions: Annotated[int, _PARTITIONS], http_url: HttpUrl = DEFAULT_HTTP_URL
 ) -> None:
-    """Give a partitioned topic more partitions. Keys may move to others; partitions are never taken away.
+    """Increase the partitions of a topic. Keys may move to other partitions; the number cannot be decreased.
 
     \b
     Examples:
@@ -214,6 +219,8 @@ add_topic_operations(topics_app)
 add_subscription_commands(topics_app)
 add_policy_commands(
     topics_app,
-    Level("topics", "TOPIC", "'orders', 'tenant/ns/orders' or the full name.", "orders", topic_target, applied=True),
+    Level(
+        "topics", "TOPIC", "Topic: 'orders', 'tenant/ns/orders' or the full name.", "orders", topic_target, applied=True
+    ),
     TOPIC_POLICIES,
 )

@@ -14,7 +14,7 @@ from .policy_flags import Flag, Policy
 
 
 class Level(NamedTuple):
-    """Where policies are set: what the argument is called, and how it is read."""
+    """A level at which policies are set: the name of the argument, and how it is parsed."""
 
     #: As in ``heliograph namespaces``.
     group: str
@@ -29,7 +29,7 @@ class Level(NamedTuple):
 def add_policy_commands(app: typer.Typer, level: Level, policies: Iterable[Policy]) -> None:
     """Register get-NAME, set-NAME and remove-NAME of every policy with ``app``.
 
-    The list of commands shows set-NAME only, whose help names the others: it would be three times as long.
+    The list of commands shows only set-NAME, whose help names the others; otherwise it would be three times as long.
     """
     for policy in policies:
         getter, setter, remover = _names(policy)
@@ -45,7 +45,7 @@ def _names(policy: Policy) -> tuple[str, str, str]:
 
 
 class _Command(NamedTuple):
-    """What becomes a command: its function, the options besides the common ones, and its help."""
+    """A command: its function, its own options, and its help."""
 
     run: Callable[..., None]
     options: list[inspect.Parameter]
@@ -55,7 +55,7 @@ class _Command(NamedTuple):
 
 
 def _register(app: typer.Typer, name: str, command: _Command, *, hidden: bool = False) -> None:
-    """Give typer a function with the signature that it reads a command's parameters from."""
+    """Return a function with the signature from which typer reads a command's parameters."""
     level = command.level
     argument = inspect.Parameter(
         "where",
@@ -85,7 +85,7 @@ def _get(level: Level, policy: Policy) -> _Command:
     options = []
     if level.applied:
         applied = typer.Option(
-            "--applied", "-ap", help="What holds in the end: the namespace's and the broker's word too."
+            "--applied", "-ap", help="Print the effective policy: what namespace and broker set counts, too."
         )
         options.append(_parameter("applied", Annotated[bool, applied], False))
     about = f"Print {policy.about}, as JSON; null where nothing is set."
@@ -117,7 +117,7 @@ def _remove(level: Level, policy: Policy) -> _Command:
         call_broker(http_url, lambda client: client.request("DELETE", path, params=params), target=target)
         print(f"{target.kind}/{target.name} {policy.name} removed")
 
-    about = f"Do not say any more {policy.about}: the level below does."
+    about = f"Remove {policy.about}, so that the value of the namespace or broker applies."
     return _Command(run, [_option(flag) for flag in flags], level, about, "")
 
 

@@ -38,8 +38,8 @@ from .policy_flags import (
 
 def _maximum(name: str, path: str, what: str, *flags: str) -> Policy:
     """Return the row of a figure whose 0 means "no limit"."""
-    flag = Flag("max", flags, f"How many {what}; 0 without limit.", whole, "N")
-    return Policy(name, f"how many {what}", path, (flag,), only("max"), f"{flags[0]} 10")
+    flag = Flag("max", flags, f"Maximum number of {what}; 0: no limit.", whole, "N")
+    return Policy(name, f"maximum number of {what}", path, (flag,), only("max"), f"{flags[0]} 10")
 
 
 def _common(*, quota_example: str, threshold_method: str) -> tuple[Policy, ...]:
@@ -47,7 +47,7 @@ def _common(*, quota_example: str, threshold_method: str) -> tuple[Policy, ...]:
     return (
         Policy(
             "retention",
-            "what is kept of acknowledged messages and without subscriptions",
+            "how long, and up to which size, messages are kept that no subscription holds",
             "retention",
             RETENTION,
             retention_body,
@@ -63,12 +63,10 @@ def _common(*, quota_example: str, threshold_method: str) -> tuple[Policy, ...]:
             get_name="backlog-quotas",
             get_path="backlogQuotaMap",
         ),
-        Policy(
-            "publish-rate", "how fast producers may publish", "publishRate", PUBLISH, publish_body, "-m 1000 -b 10M"
-        ),
+        Policy("publish-rate", "publish rate limit of a topic", "publishRate", PUBLISH, publish_body, "-m 1000 -b 10M"),
         Policy(
             "dispatch-rate",
-            "how fast a topic gives out messages",
+            "dispatch rate limit of a topic",
             "dispatchRate",
             DISPATCH,
             dispatch_body,
@@ -76,18 +74,18 @@ def _common(*, quota_example: str, threshold_method: str) -> tuple[Policy, ...]:
         ),
         Policy(
             "subscription-dispatch-rate",
-            "how fast a subscription gives out messages",
+            "dispatch rate limit of each subscription",
             "subscriptionDispatchRate",
             DISPATCH,
             dispatch_body,
             "-md 100",
         ),
         Policy(
-            "subscribe-rate", "how often a consumer may subscribe", "subscribeRate", SUBSCRIBE, subscribe_body, "-sr 10"
+            "subscribe-rate", "subscribe rate limit of a consumer", "subscribeRate", SUBSCRIBE, subscribe_body, "-sr 10"
         ),
         Policy(
             "delayed-delivery",
-            "whether messages may be delayed",
+            "whether delayed delivery is enabled",
             "delayedDelivery",
             DELAYED,
             delayed_body,
@@ -95,7 +93,7 @@ def _common(*, quota_example: str, threshold_method: str) -> tuple[Policy, ...]:
         ),
         Policy(
             "inactive-topic-policies",
-            "when topics nobody uses are deleted",
+            "when inactive topics are deleted",
             "inactiveTopicPolicies",
             INACTIVE,
             inactive_body,
@@ -103,7 +101,7 @@ def _common(*, quota_example: str, threshold_method: str) -> tuple[Policy, ...]:
         ),
         Policy(
             "compaction-threshold",
-            "after how many bytes compaction starts by itself",
+            "size of new messages after which compaction starts automatically",
             "compactionThreshold",
             THRESHOLD,
             only("threshold"),
@@ -112,7 +110,7 @@ def _common(*, quota_example: str, threshold_method: str) -> tuple[Policy, ...]:
         ),
         Policy(
             "subscription-types-enabled",
-            "which types subscriptions may have",
+            "allowed subscription types",
             "subscriptionTypesEnabled",
             TYPES,
             only("types"),
@@ -121,15 +119,15 @@ def _common(*, quota_example: str, threshold_method: str) -> tuple[Policy, ...]:
         # Heliograph's own.
         Policy(
             "dead-letter-topic",
-            "where expired messages go",
+            "dead-letter topic of expired messages",
             "deadLetterTopic",
-            (Flag("topic", ("--topic", "-t"), "The topic; '' for nowhere.", topic_name, "TOPIC"),),
+            (Flag("topic", ("--topic", "-t"), "Topic to send them to; '': none.", topic_name, "TOPIC"),),
             only("topic"),
             "--topic acme/shop/expired",
         ),
         Policy(
             "expires",
-            "after how long a topic nobody uses is deleted, as RabbitMQ counts it",
+            "time after which an unused topic is deleted (as RabbitMQ's queue expiration)",
             "expires",
             (Flag("time", ("--time", "-t"), "The time: 3600 (s), 7d; -1 never.", time_seconds, "TIME"),),
             only("time"),
@@ -137,7 +135,7 @@ def _common(*, quota_example: str, threshold_method: str) -> tuple[Policy, ...]:
         ),
         Policy(
             "ttl-in-batches",
-            "whether batches are opened to look for messages with a TTL of their own",
+            "whether the TTL of single messages in batches is honoured",
             "ttlInBatches",
             SWITCH,
             enabled,
@@ -145,7 +143,7 @@ def _common(*, quota_example: str, threshold_method: str) -> tuple[Policy, ...]:
         ),
         Policy(
             "max-message-size",
-            "how large a message may be",
+            "maximum size of a message",
             "maxMessageSize",
             (Flag("max", ("--max-message-size", "-m"), "Bytes: 512K, 1M; 0 without limit.", size_bytes, "SIZE"),),
             only("max"),
@@ -156,7 +154,7 @@ def _common(*, quota_example: str, threshold_method: str) -> tuple[Policy, ...]:
 
 _AUTO_SUBSCRIPTION = Policy(
     "auto-subscription-creation",
-    "whether consumers create subscriptions by naming them",
+    "whether subscribing creates missing subscriptions",
     "autoSubscriptionCreation",
     SWITCH,
     lambda values: {"allowAutoSubscriptionCreation": enabled(values)},
@@ -164,7 +162,7 @@ _AUTO_SUBSCRIPTION = Policy(
 )
 _SCHEMA_COMPATIBILITY = Policy(
     "schema-compatibility-strategy",
-    "which new schemas are accepted",
+    "schema compatibility strategy",
     "schemaCompatibilityStrategy",
     COMPATIBILITY,
     only("compatibility"),
@@ -177,7 +175,7 @@ NAMESPACE_POLICIES: tuple[Policy, ...] = (
     *_common(quota_example="--limit 2G --policy producer_request_hold", threshold_method="PUT"),
     Policy(
         "message-ttl",
-        "after how long unacknowledged messages expire",
+        "time after which unacknowledged messages expire (message TTL)",
         "messageTTL",
         (Flag("ttl", ("--messageTTL", "-ttl"), "The time: 120 (s), 2h; 0 never.", time_seconds, "TIME"),),
         only("ttl"),
@@ -185,18 +183,16 @@ NAMESPACE_POLICIES: tuple[Policy, ...] = (
     ),
     Policy(
         "subscription-expiration-time",
-        "after how long subscriptions nobody uses are deleted",
+        "time after which unused subscriptions are deleted",
         "subscriptionExpirationTime",
         (Flag("time", ("--time", "-t"), "The time: 60 (minutes), 7d; 0 never.", bare_minutes, "TIME"),),
         only("time"),
         "--time 7d",
     ),
-    Policy(
-        "deduplication", "whether messages sent twice are stored once", "deduplication", SWITCH, enabled, "--enable"
-    ),
+    Policy("deduplication", "whether messages are deduplicated", "deduplication", SWITCH, enabled, "--enable"),
     Policy(
         "auto-topic-creation",
-        "whether clients create topics by naming them",
+        "whether producing or subscribing creates missing topics",
         "autoTopicCreation",
         (
             *SWITCH,
@@ -208,7 +204,7 @@ NAMESPACE_POLICIES: tuple[Policy, ...] = (
                 "TYPE",
                 "non-partitioned",
             ),
-            Flag("partitions", ("--num-partitions", "-n"), "How many partitions.", whole, "N", "0"),
+            Flag("partitions", ("--num-partitions", "-n"), "Number of partitions.", whole, "N", "0"),
         ),
         auto_topic_body,
         "--enable --type partitioned -n 4",
@@ -217,52 +213,52 @@ NAMESPACE_POLICIES: tuple[Policy, ...] = (
     _maximum(
         "max-producers-per-topic",
         "maxProducersPerTopic",
-        "producers a topic may have",
+        "producers per topic",
         "--max-producers-per-topic",
         "-p",
     ),
     _maximum(
         "max-consumers-per-topic",
         "maxConsumersPerTopic",
-        "consumers a topic may have",
+        "consumers per topic",
         "--max-consumers-per-topic",
         "-c",
     ),
     _maximum(
         "max-consumers-per-subscription",
         "maxConsumersPerSubscription",
-        "consumers a subscription may have",
+        "consumers per subscription",
         "--max-consumers-per-subscription",
         "-c",
     ),
     _maximum(
         "max-unacked-messages-per-consumer",
         "maxUnackedMessagesPerConsumer",
-        "messages a consumer may hold unacknowledged",
+        "unacknowledged messages per consumer",
         "--max-unacked-messages-per-topic",
         "-c",
     ),
     _maximum(
         "max-unacked-messages-per-subscription",
         "maxUnackedMessagesPerSubscription",
-        "messages a subscription may hold unacknowledged",
+        "unacknowledged messages per subscription",
         "--max-unacked-messages-per-subscription",
         "-c",
     ),
     _maximum(
         "max-subscriptions-per-topic",
         "maxSubscriptionsPerTopic",
-        "subscriptions a topic may have",
+        "subscriptions per topic",
         "--max-subscriptions-per-topic",
         "-m",
     ),
     _maximum(
-        "max-topics-per-namespace", "maxTopicsPerNamespace", "topics there may be", "--max-topics-per-namespace", "-t"
+        "max-topics-per-namespace", "maxTopicsPerNamespace", "topics in a namespace", "--max-topics-per-namespace", "-t"
     ),
     _SCHEMA_COMPATIBILITY,
     Policy(
         "is-allow-auto-update-schema",
-        "whether producers may bring new schemas",
+        "whether producers may add schema versions automatically",
         "isAllowAutoUpdateSchema",
         SWITCH,
         enabled,
@@ -271,7 +267,7 @@ NAMESPACE_POLICIES: tuple[Policy, ...] = (
     ),
     Policy(
         "schema-validation-enforce",
-        "whether producers need a schema",
+        "whether producers without a schema are refused on topics that have one",
         "schemaValidationEnforced",
         SWITCH,
         enabled,
@@ -295,7 +291,7 @@ TOPIC_POLICIES: tuple[Policy, ...] = (
     ),
     Policy(
         "message-ttl",
-        "after how long unacknowledged messages expire",
+        "time after which unacknowledged messages expire (message TTL)",
         "messageTTL",
         (
             Flag(
@@ -312,39 +308,39 @@ TOPIC_POLICIES: tuple[Policy, ...] = (
     ),
     Policy(
         "deduplication",
-        "whether messages sent twice are stored once",
+        "whether messages are deduplicated",
         "deduplicationEnabled",
         SWITCH,
         enabled,
         "--enable",
     ),
-    _maximum("max-producers", "maxProducers", "producers the topic may have", "--max-producers", "-p"),
-    _maximum("max-consumers", "maxConsumers", "consumers the topic may have", "--max-consumers", "-c"),
+    _maximum("max-producers", "maxProducers", "producers of the topic", "--max-producers", "-p"),
+    _maximum("max-consumers", "maxConsumers", "consumers of the topic", "--max-consumers", "-c"),
     _maximum(
         "max-subscriptions",
         "maxSubscriptionsPerTopic",
-        "subscriptions the topic may have",
+        "subscriptions of the topic",
         "--max-subscriptions-per-topic",
         "-m",
     ),
     _maximum(
         "max-consumers-per-subscription",
         "maxConsumersPerSubscription",
-        "consumers a subscription may have",
+        "consumers per subscription",
         "--max-consumers-per-subscription",
         "-c",
     ),
     _maximum(
         "max-unacked-messages-per-consumer",
         "maxUnackedMessagesOnConsumer",
-        "messages a consumer may hold unacknowledged",
+        "unacknowledged messages per consumer",
         "--maxNum",
         "-m",
     ),
     _maximum(
         "max-unacked-messages-per-subscription",
         "maxUnackedMessagesOnSubscription",
-        "messages a subscription may hold unacknowledged",
+        "unacknowledged messages per subscription",
         "--maxNum",
         "-m",
     ),
@@ -352,7 +348,7 @@ TOPIC_POLICIES: tuple[Policy, ...] = (
     _SCHEMA_COMPATIBILITY,
     Policy(
         "schema-validation-enforce",
-        "whether producers need a schema",
+        "whether producers without a schema are refused on topics that have one",
         "schemaValidationEnforced",
         SWITCH,
         enabled,

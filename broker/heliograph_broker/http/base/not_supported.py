@@ -1,4 +1,4 @@
-"""Parts of Pulsar that this broker has no counterpart of: their paths say so, and where to look instead."""
+"""Paths of Pulsar's API that this broker does not support: they answer why, and what to use instead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heliograph_broker.messaging.base.errors import BrokerError
 from .context import as_json
 from .operations import Refusal, operation
 
-_FIGURES: Final = "figures of the broker are at /metrics"
+_FIGURES: Final = "the broker's metrics are at /metrics"
 _NO_BOOKIES: Final = "There are no bookies: the broker stores messages itself"
 _NO_QUOTAS: Final = "There is no load to balance, so namespaces have no resource quotas"
 _NO_FUNCTIONS: Final = "Functions, sources and sinks are not run here"
@@ -44,7 +44,7 @@ def _absent(path: str, reason: str) -> web.RouteDef:
     return web.get(f"/admin/v2/{path}", refuse)
 
 
-@operation("The resource groups: none.", answers={200: list[str]})
+@operation("List the resource groups: always empty.", answers={200: list[str]})
 async def resource_groups(request: web.Request) -> web.Response:
     return as_json([])
 

@@ -17,7 +17,7 @@ from .operations import JSON, Media, Operation, Refusal, operation, operation_of
 
 
 class Cached:
-    """The description, once made."""
+    """The description, once it is generated."""
 
     __slots__ = ("body",)
 
@@ -44,7 +44,7 @@ _PATH_PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
     "topic": ("The topic's own name, URL-encoded; -partition-N names one partition.", _LOCAL),
     "subscription": ("The subscription's name, URL-encoded.", _LOCAL),
     "cluster": ("The cluster's name.", _PART),
-    "role": ("Who, as authentication names them.", _LOCAL),
+    "role": ("The role, as authentication names it.", _LOCAL),
     "key": ("The property's name, URL-encoded.", _LOCAL),
     "value": ("The property's value, URL-encoded.", _LOCAL),
     "resourcegroup": ("The resource group's name.", _PART),
@@ -53,7 +53,7 @@ _PATH_PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
     "ledger": ("The ledger of a message id.", _POSITION),
     "entry": ("The entry of a message id.", _POSITION),
     "position": ("Which entry of the backlog, from 1 on.", {**_NUMBER, "minimum": 1}),
-    "messages": ("How many messages.", _NUMBER),
+    "messages": ("Number of messages.", _NUMBER),
     "seconds": ("An age in seconds.", _NUMBER),
     "bundle": (
         "A range of hashes, like 0x00000000_0x40000000.",
@@ -92,7 +92,7 @@ def describe(routes: Iterable[tuple[str, str, Operation]]) -> dict[str, Any]:
         "info": {
             "title": "Heliograph",
             "version": __version__,
-            "description": "Apache Pulsar's admin REST API (v2) and lookup, and what is Heliograph's own.",
+            "description": "Apache Pulsar's admin REST API (v2) and lookup, and Heliograph's own endpoints.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/", "description": "The broker that serves this description."}],
@@ -275,9 +275,9 @@ def document(app: web.Application) -> bytes:
     return msgspec.json.encode(describe(described))
 
 
-@operation("This description.", answers={200: dict[str, Any]})
+@operation("Get this description.", answers={200: dict[str, Any]})
 async def get_description(request: web.Request) -> web.Response:
-    """Made at the first request, outside the event loop: it takes some ten milliseconds."""
+    """Generated at the first request, outside the event loop, as it takes about ten milliseconds."""
     cached = request.app[DESCRIPTION]
     if cached.body is None:
         cached.body = await asyncio.to_thread(document, request.app)

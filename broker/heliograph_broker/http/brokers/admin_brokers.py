@@ -1,4 +1,4 @@
-"""The one broker there is: /admin/v2/brokers."""
+"""Routes of the broker: /admin/v2/brokers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from .admin_clusters import check_cluster
 from .health import check_ready
 
 _PATH = "/admin/v2/brokers"
-_TOPIC_VERSION = Parameter("topicVersion", str, "Which of Pulsar's health topics to try; there are none here.")
+_TOPIC_VERSION = Parameter(
+    "topicVersion", str, "Version of Pulsar's health topic; ignored, as there are no health topics."
+)
 _READY = {200: str, 503: Refusal}
 
 
@@ -63,25 +65,25 @@ def own_address(request: web.Request) -> str:
     return request.app[ENDPOINTS].http_url.partition("://")[2]
 
 
-@operation("The brokers at work, by host and port.", answers={200: list[str]})
+@operation("List the active brokers by host and port.", answers={200: list[str]})
 async def active_brokers(request: web.Request) -> web.Response:
     if "cluster" in request.match_info:
         check_cluster(request)
     return as_json([own_address(request)])
 
 
-@operation("The broker that decides for all: this one.", answers={200: LeaderDocument})
+@operation("Get the leader of the brokers: this broker.", answers={200: LeaderDocument})
 async def leader(request: web.Request) -> web.Response:
     return as_json(LeaderDocument(request.app[ENDPOINTS].http_url, own_address(request)))
 
 
-@operation("Whether the broker can keep what it is given.", query=(_TOPIC_VERSION,), answers=_READY)
+@operation("Check whether the broker can store messages.", query=(_TOPIC_VERSION,), answers=_READY)
 async def healthy(request: web.Request) -> web.Response:
     await check_ready(request.app[BROKER])
     return as_text("ok")
 
 
-@operation("Whether the broker can keep what it is given.", answers=_READY)
+@operation("Check whether the broker can store messages.", answers=_READY)
 async def ready(request: web.Request) -> web.Response:
     await check_ready(request.app[BROKER])
     return as_text("ok")
@@ -90,17 +92,17 @@ async def ready(request: web.Request) -> web.Response:
 # -- configuration -------------------------------------------------------------------------------------------------
 
 
-@operation("The settings that can be changed while the broker runs: none.", answers={200: list[str]})
+@operation("List the settings that can be changed at run time: none.", answers={200: list[str]})
 async def dynamic_settings(request: web.Request) -> web.Response:
     return as_json([])
 
 
-@operation("The settings that were changed while the broker runs: none.", answers={200: dict[str, str]})
+@operation("List the settings that were changed at run time: none.", answers={200: dict[str, str]})
 async def changed_settings(request: web.Request) -> web.Response:
     return as_json({})
 
 
-@operation("All settings the broker runs with, as text.", answers={200: dict[str, str]})
+@operation("Get all settings of the broker, as text.", answers={200: dict[str, str]})
 async def running_settings(request: web.Request) -> web.Response:
     settings: dict[str, Any] = msgspec.to_builtins(request.app[CONFIG])
     return as_json({name: _as_text(value) for name, value in settings.items()})
@@ -110,17 +112,17 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-@operation("Change a setting: refused, as they are read when the broker starts.", answers={412: Refusal})
+@operation("Change a setting: refused, as settings are read only at the start.", answers={412: Refusal})
 async def set_setting(request: web.Request) -> web.Response:
     raise PreconditionFailed("Can't update non-dynamic configuration")
 
 
-@operation("Take back the change of a setting: refused, as none can be changed.", answers={412: Refusal})
+@operation("Revert a setting: refused, as settings cannot be changed at run time.", answers={412: Refusal})
 async def reset_setting(request: web.Request) -> web.Response:
     raise PreconditionFailed("Can't delete non-dynamic configuration")
 
 
-@operation("Where the broker keeps its metadata.", answers={200: InternalConfiguration})
+@operation("Get where the broker stores its metadata.", answers={200: InternalConfiguration})
 async def internal_configuration(request: web.Request) -> web.Response:
     url = f"lmdb:{request.app[CONFIG].data_dir}"
     return as_json(InternalConfiguration(url, url, ""))
@@ -129,12 +131,12 @@ async def internal_configuration(request: web.Request) -> web.Response:
 # -- the rest ------------------------------------------------------------------------------------------------------
 
 
-@operation("Look at all backlog quotas now: they are always looked at in time.")
+@operation("Check all backlog quotas now: has no effect, as the broker checks them whenever they are due.")
 async def check_quotas(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
-@operation("The bundles a broker serves: all of them.", answers={200: dict[str, OwnershipDocument]})
+@operation("List the bundles a broker serves: all of them.", answers={200: dict[str, OwnershipDocument]})
 async def owned_bundles(request: web.Request) -> web.Response:
     check_cluster(request)
     if request.match_info["broker"] != own_address(request):
@@ -146,9 +148,9 @@ async def owned_bundles(request: web.Request) -> web.Response:
     return as_json(owned)
 
 
-@operation("End the broker: refused, as that is for whoever started it.", answers={405: Refusal})
+@operation("Shut down the broker: refused; send SIGTERM to its process instead.", answers={405: Refusal})
 async def shutdown(request: web.Request) -> web.Response:
-    raise NotBySignal("The broker ends in good order on SIGTERM; it cannot be ended through this API")
+    raise NotBySignal("The broker cannot be shut down through this API; send SIGTERM to its process")
 
 
 def routes() -> list[web.RouteDef]:

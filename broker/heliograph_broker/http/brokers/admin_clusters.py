@@ -1,4 +1,4 @@
-"""The cluster, which is this one broker: /admin/v2/clusters. Others can be neither named nor made here."""
+"""Routes of the one cluster, which is this broker: /admin/v2/clusters. Other clusters cannot be added."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def check_cluster(request: web.Request) -> None:
         raise ClusterNotFound("Cluster does not exist")
 
 
-@operation("The names of all clusters: this one's.", answers={200: list[str]})
+@operation("List the clusters: only this one.", answers={200: list[str]})
 async def list_clusters(request: web.Request) -> web.Response:
     return as_json([request.app[CONFIG].cluster_name])
 
 
-@operation("Where a cluster is reached.", answers={200: ClusterDocument})
+@operation("Get the addresses of a cluster.", answers={200: ClusterDocument})
 async def get_cluster(request: web.Request) -> web.Response:
     check_cluster(request)
     endpoints = request.app[ENDPOINTS]
     return as_json(ClusterDocument(endpoints.http_url, endpoints.broker_url))
 
 
-@operation(f"Make a cluster known: refused, as {_ALONE}.", body=Any, answers={405: Refusal})
+@operation(f"Add a cluster: refused, as {_ALONE}.", body=Any, answers={405: Refusal})
 async def create_cluster(request: web.Request) -> web.Response:
     if request.match_info["cluster"] == request.app[CONFIG].cluster_name:
         raise Conflict("Cluster already exists")
@@ -62,34 +62,36 @@ async def create_cluster(request: web.Request) -> web.Response:
 
 
 @operation(
-    "Change where a cluster is reached: refused, as the broker's own settings say it.",
+    "Change the addresses of a cluster: refused, as they come from the broker's settings.",
     body=Any,
     answers={405: Refusal},
 )
 async def update_cluster(request: web.Request) -> web.Response:
     check_cluster(request)
-    raise ClusterFixed("The addresses of the cluster are those this broker was started with")
+    raise ClusterFixed(
+        "The addresses of the cluster cannot be changed: they come from the settings this broker was started with"
+    )
 
 
-@operation(f"Forget a cluster: refused, as {_ALONE}.", answers={405: Refusal})
+@operation(f"Delete a cluster: refused, as {_ALONE}.", answers={405: Refusal})
 async def delete_cluster(request: web.Request) -> web.Response:
     check_cluster(request)
     raise ClusterFixed(f"The cluster cannot be deleted: {_ALONE}")
 
 
-@operation("The clusters that this one takes turns with: none.", answers={200: list[str]})
+@operation("Get the peer clusters: none.", answers={200: list[str]})
 async def get_peers(request: web.Request) -> web.Response:
     check_cluster(request)
     return as_json([])
 
 
-@operation("Brokers that may fail together: none are known.", answers={200: dict[str, Any]})
+@operation("Get the failure domains: none.", answers={200: dict[str, Any]})
 async def get_failure_domains(request: web.Request) -> web.Response:
     check_cluster(request)
     return as_json({})
 
 
-@operation("Which namespaces are kept on brokers of their own: none.", answers={200: dict[str, Any]})
+@operation("Get the namespace isolation policies: none.", answers={200: dict[str, Any]})
 async def get_isolation_policies(request: web.Request) -> web.Response:
     check_cluster(request)
     return as_json({})

@@ -30,13 +30,13 @@ class Manifest(msgspec.Struct, rename="camel"):
 
 
 class ApplyAnswer(msgspec.Struct):
-    """What became of the resources, in order of application."""
+    """The actions per resource, in the order of application."""
 
     results: list[Applied]
 
 
 @operation(
-    "Create and configure what manifests describe: all of it, or nothing.",
+    "Create and configure everything that manifests describe, or nothing.",
     body=Media(("application/yaml",), Manifest),
     body_required=True,
     answers={200: ApplyAnswer},

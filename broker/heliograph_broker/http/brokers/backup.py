@@ -29,7 +29,7 @@ _STALLED_S = 60.0
 
 
 @operation(
-    "Everything the broker keeps as of the request, as a tar that 'heliograph restore' takes.",
+    "Get all data of the broker at the time of the request, as a tar for 'heliograph restore'.",
     answers={200: Media((_TAR,), bytes), 409: Refusal, 503: Refusal},
 )
 async def get_backup(request: web.Request) -> web.StreamResponse:

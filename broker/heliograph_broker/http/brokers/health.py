@@ -1,4 +1,4 @@
-"""/health/live and /health/ready: whether this process answers, and whether it can keep what it is given."""
+"""/health/live and /health/ready: whether this process answers, and whether it can store messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Live(msgspec.Struct):
 
 
 class Ready(msgspec.Struct):
-    """It keeps what it is given; ``topics`` are those it serves, each partition for itself."""
+    """The broker can store messages; ``topics`` is the number of topics served, partitions counted one by one."""
 
     status: str
     topics: int
@@ -39,7 +39,7 @@ async def check_ready(broker: Broker) -> None:
     since_tick = broker.clock.monotonic() - broker.ticked_at
     if since_tick > TICK_TIMEOUT_S:
         raise ApiError(
-            503, f"the broker's timer last ran {since_tick:.0f} s ago: flushes, deliveries and expiry are late"
+            503, f"the broker's timer last ran {since_tick:.0f} s ago: writes, deliveries and expiry are late"
         )
     if broker.store.disk_full:
         raise ApiError(503, "the disk is full: new messages are refused until space is freed")
@@ -67,12 +67,12 @@ async def _probe_segment(broker: Broker) -> Exception | None:
     return await probed
 
 
-@operation("Whether the process answers.", answers={200: Live})
+@operation("Check whether the process answers.", answers={200: Live})
 async def live(request: web.Request) -> web.Response:
     return as_json(Live("live"))
 
 
-@operation("Whether it can keep what it is given.", answers={200: Ready, 503: Refusal})
+@operation("Check whether the broker can store messages.", answers={200: Ready, 503: Refusal})
 async def ready(request: web.Request) -> web.Response:
     await check_ready(request.app[BROKER])
     return as_json(Ready("ready", len(request.app[BROKER].topics)))

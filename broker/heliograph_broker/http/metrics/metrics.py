@@ -143,7 +143,7 @@ def _families(table: Table, openmetrics: bool) -> Iterator[str]:
 
 
 @operation(
-    "The figures of the broker, in the format the Accept header asks for.", answers={200: Media((TEXT, OPENMETRICS))}
+    "Get the broker's metrics in the format that the Accept header asks for.", answers={200: Media((TEXT, OPENMETRICS))}
 )
 async def metrics(request: web.Request) -> web.StreamResponse:
     broker = request.app[BROKER]

@@ -68,7 +68,9 @@ def trouble_blocks(broker: Broker) -> list[Block]:
     return [Block("heliograph_suspended", "gauge", now), Block("heliograph_duty_failures_total", "total", ever)]
 
 
-@operation("Duties of the broker that failed and are suspended, the oldest first.", answers={200: list[Suspended]})
+@operation(
+    "List the tasks of the broker that failed and are suspended, the oldest first.", answers={200: list[Suspended]}
+)
 async def get_suspended(request: web.Request) -> web.Response:
     return as_json(
         [
@@ -86,7 +88,7 @@ async def get_suspended(request: web.Request) -> web.Response:
     )
 
 
-@operation("Ledgers in quarantine: kept, and served to nobody.", answers={200: list[QuarantinedLedger]})
+@operation("List the quarantined ledgers: kept, but not served.", answers={200: list[QuarantinedLedger]})
 async def get_quarantine(request: web.Request) -> web.Response:
     store = request.app[BROKER].store
     found = []
@@ -94,11 +96,11 @@ async def get_quarantine(request: web.Request) -> web.Response:
         bounds = store.bounds(ledger_id)
         if bounds is not None:
             since_ms = store.quarantined_since[ledger_id]
-            found.append(QuarantinedLedger(ledger_id, *bounds, size, "no record of a topic names it", since_ms))
+            found.append(QuarantinedLedger(ledger_id, *bounds, size, "no topic record refers to it", since_ms))
     return as_json(found)
 
 
-@operation("Damaged entries found in a topic or one partition.", answers={200: Damaged})
+@operation("List the damaged entries found in a topic or partition.", answers={200: Damaged})
 async def get_damaged(request: web.Request) -> web.Response:
     damaged = one_topic(request, "A partitioned topic has no entries of its own").damaged
     return as_json(

@@ -1,4 +1,4 @@
-"""What can be done to all topics of a namespace, or of one of its bundles: clear backlogs, unsubscribe, unload."""
+"""Operations on all topics of a namespace or bundle: clear backlogs, unsubscribe, unload."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def unsubscribe(request: web.Request) -> web.Response:
     return await accepted(request.app[BROKER])
 
 
-@operation("Ask all clients of a namespace's topics, or of one bundle's, to connect again.")
+@operation("Unload the topics of a namespace or bundle: their clients reconnect.")
 async def unload(request: web.Request) -> web.Response:
     broker: Broker = request.app[BROKER]
     for topic in _topics(request):

@@ -18,11 +18,11 @@ from .namespace_document import (
 )
 
 _MODES = ("PERSISTENT", "NON_PERSISTENT", "ALL")
-_FORCE = Parameter("force", bool, "With everything in it; its clients are disconnected.")
-_MODE = Parameter("mode", str, "Which topics.", choices=_MODES)
+_FORCE = Parameter("force", bool, "Delete its topics and messages, too; clients are disconnected.")
+_MODE = Parameter("mode", str, "Domain of the topics; default: all.", choices=_MODES)
 
 
-@operation("The tenant's namespaces.", answers={200: list[str]})
+@operation("List the namespaces of a tenant.", answers={200: list[str]})
 async def list_namespaces(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     tenant = tenant_of(request)
@@ -31,7 +31,7 @@ async def list_namespaces(request: web.Request) -> web.Response:
     return as_json(sorted(name for name in broker.namespaces if name.startswith(f"{tenant}/")))
 
 
-@operation("What the namespace sets, under Pulsar's names.", answers={200: NamespaceDocument})
+@operation("Get the settings of a namespace, under Pulsar's names.", answers={200: NamespaceDocument})
 async def get_namespace(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     return as_json(namespace_document(broker.namespace(namespace_of(request)), broker.config))
@@ -50,19 +50,19 @@ async def create_namespace(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("The parts a namespace's topics are spread in, by their names' hash.", answers={200: BundlesDocument})
+@operation("Get the bundles of a namespace: ranges of the hashes of its topics' names.", answers={200: BundlesDocument})
 async def get_bundles(request: web.Request) -> web.Response:
     return as_json(bundles_document(request.app[BROKER].namespace(namespace_of(request))))
 
 
-@operation("Delete a namespace without topics, or with force its topics too.", query=(_FORCE,))
+@operation("Delete a namespace without topics; with force, delete its topics, too.", query=(_FORCE,))
 async def delete_namespace(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     broker.delete_namespace(namespace_of(request), force=flag(request, "force"))
     return await accepted(broker)
 
 
-@operation("The namespace's topics; partitions each by name.", query=(_MODE,), answers={200: list[str]})
+@operation("List the topics of a namespace, each partition by its name.", query=(_MODE,), answers={200: list[str]})
 async def list_topics(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace = namespace_of(request)

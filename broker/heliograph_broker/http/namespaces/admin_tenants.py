@@ -11,7 +11,7 @@ from heliograph_broker.http.base.operations import Parameter, operation
 from heliograph_broker.messaging.base.errors import PreconditionFailed, TenantNotFound
 from heliograph_broker.messaging.base.records import TenantRecord
 
-_FORCE = Parameter("force", bool, "Delete its namespaces, their topics and messages too.")
+_FORCE = Parameter("force", bool, "Delete its namespaces with their topics and messages, too.")
 _EXAMPLE = '{"adminRoles": ["ops"], "allowedClusters": ["standalone"]}'
 
 
@@ -22,12 +22,12 @@ class TenantInfo(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     allowed_clusters: list[str] | None = None
 
 
-@operation("The names of all tenants.", answers={200: list[str]})
+@operation("List the tenants.", answers={200: list[str]})
 async def list_tenants(request: web.Request) -> web.Response:
     return as_json(sorted(request.app[BROKER].tenants))
 
 
-@operation("A tenant's administrators and clusters.", answers={200: TenantInfo})
+@operation("Get the admin roles and clusters of a tenant.", answers={200: TenantInfo})
 async def get_tenant(request: web.Request) -> web.Response:
     record = request.app[BROKER].tenants.get(tenant_of(request))
     if record is None:
@@ -57,7 +57,7 @@ async def create_tenant(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Change a tenant's administrators or clusters.", body=TenantInfo, body_required=True, example=_EXAMPLE)
+@operation("Change the admin roles or clusters of a tenant.", body=TenantInfo, body_required=True, example=_EXAMPLE)
 async def update_tenant(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = tenant_of(request)

@@ -30,7 +30,7 @@ _Permissions = dict[str, list[str]]
 # -- properties ----------------------------------------------------------------------------------------------------
 
 
-@operation("The namespace's properties.", answers={200: dict[str, str]})
+@operation("Get the properties of a namespace.", answers={200: dict[str, str]})
 async def get_properties(request: web.Request) -> web.Response:
     return as_json(request.app[BROKER].namespace(namespace_of(request)).properties)
 
@@ -52,7 +52,7 @@ async def clear_properties(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("One of the namespace's properties.", answers={200: str, 204: None})
+@operation("Get one property of the namespace.", answers={200: str, 204: None})
 async def get_property(request: web.Request) -> web.Response:
     value = request.app[BROKER].namespace(namespace_of(request)).properties.get(request.match_info["key"])
     return web.Response(status=204) if value is None else as_text(value)
@@ -67,7 +67,7 @@ async def put_property(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Remove one of the namespace's properties; what it was is answered.", answers={200: str, 204: None})
+@operation("Remove one of the namespace's properties. Returns its last value.", answers={200: str, 204: None})
 async def remove_property(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace = namespace_of(request)
@@ -84,16 +84,14 @@ async def remove_property(request: web.Request) -> web.Response:
 
 
 @operation(
-    "Who may do what in the namespace. Everybody may do everything, so nobody is named.", answers={200: _Permissions}
+    "Get the permissions on a namespace: always empty, as there is no authorization.", answers={200: _Permissions}
 )
 async def get_permissions(request: web.Request) -> web.Response:
     request.app[BROKER].namespace(namespace_of(request))
     return as_json({})
 
 
-@operation(
-    "Who may do what with the topic. Everybody may do everything, so nobody is named.", answers={200: _Permissions}
-)
+@operation("Get the permissions on a topic: always empty, as there is no authorization.", answers={200: _Permissions})
 async def get_topic_permissions(request: web.Request) -> web.Response:
     name = topic_of(request)
     if not request.app[BROKER].exists(name):
@@ -101,12 +99,10 @@ async def get_topic_permissions(request: web.Request) -> web.Response:
     return as_json({})
 
 
-@operation("Refused: permissions mean nothing where nobody is asked for them.", answers={412: Refusal})
+@operation("Grant or revoke permissions: refused, as there is no authorization.", answers={412: Refusal})
 async def refuse_permission(request: web.Request) -> web.Response:
     request.app[BROKER].namespace(namespace_of(request))
-    raise PreconditionFailed(
-        "Authorization is not enabled: everybody may do everything, whatever is granted or revoked"
-    )
+    raise PreconditionFailed("Authorization is not supported: every client has all permissions")
 
 
 # -- clusters ------------------------------------------------------------------------------------------------------
@@ -121,13 +117,13 @@ def _check_clusters(broker: Broker, clusters: list[str]) -> None:
             raise ApiError(403, f"Invalid cluster id: {cluster}")
 
 
-@operation("The clusters the namespace is replicated to: this one.", answers={200: list[str]})
+@operation("Get the clusters the namespace is replicated to: this one.", answers={200: list[str]})
 async def get_replication(request: web.Request) -> web.Response:
     return as_json(request.app[BROKER].namespace(namespace_of(request)).replication_clusters)
 
 
 @operation(
-    "Name the namespace's clusters; there is only this one.",
+    "Set the namespace's clusters; valid: this one.",
     body=list[str],
     example=_CLUSTERS_EXAMPLE,
     body_required=True,
@@ -143,7 +139,7 @@ async def set_replication(request: web.Request) -> web.Response:
 _OWN_CLUSTERS: dict[int, Any] = {200: list[str], 204: None}
 
 
-@operation("The clusters the topic names itself: none.", query=(APPLIED, GLOBAL), answers=_OWN_CLUSTERS)
+@operation("Get the clusters set at the topic: none.", query=(APPLIED, GLOBAL), answers=_OWN_CLUSTERS)
 async def get_topic_replication(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = policy_topic(request)
@@ -153,7 +149,7 @@ async def get_topic_replication(request: web.Request) -> web.Response:
 
 
 @operation(
-    "Name the topic's clusters; there is only this one.",
+    "Set the topic's clusters; valid: this one.",
     body=list[str],
     example=_CLUSTERS_EXAMPLE,
     body_required=True,
@@ -166,7 +162,7 @@ async def set_topic_replication(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Let the namespace's clusters count for the topic.")
+@operation("Remove the topic's clusters, so that the namespace's apply.")
 async def remove_topic_replication(request: web.Request) -> web.Response:
     policy_topic(request)
     return web.Response(status=204)

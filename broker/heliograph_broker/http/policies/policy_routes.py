@@ -35,8 +35,12 @@ from .quota_rules import check_retention
 
 NAMESPACE_PATH = "/admin/v2/namespaces/{tenant}/{namespace}"
 
-APPLIED = Parameter("applied", bool, "What holds for the topic: its own word, else its namespace's, else the broker's.")
-GLOBAL = Parameter("isGlobal", bool, "A policy for all clusters: there is one cluster only, so none can be set.")
+APPLIED = Parameter(
+    "applied", bool, "Return the effective value: the topic's, else its namespace's, else the broker's."
+)
+GLOBAL = Parameter(
+    "isGlobal", bool, "Whether the policy is for all clusters; true is refused, as there is only one cluster."
+)
 _FIGURE = re.compile(r"-?[0-9]{1,10}", re.ASCII)
 
 
@@ -69,7 +73,7 @@ def policy_topic(request: web.Request) -> TopicName:
 def refuse_global(request: web.Request) -> None:
     """Raises :class:`PreconditionFailed`, as what cannot be kept is not to be taken silently."""
     if flag(request, "isGlobal"):
-        raise PreconditionFailed("isGlobal=true is for policies of several clusters; this is the only one")
+        raise PreconditionFailed("isGlobal=true is not supported: there is only one cluster; valid: false")
 
 
 def refuse_unstored(name: TopicName, policy: PolicyPath, path: str) -> None:
@@ -107,7 +111,7 @@ def _answers(policy: PolicyPath, unset: Any) -> dict[int, Any]:
 def _get_of_namespace(policy: PolicyPath) -> Handler:
     unset = policy.unset[0]
 
-    @operation(f"What the namespace sets: {policy.title}.", answers=_answers(policy, unset))
+    @operation(f"Get the namespace's own setting: {policy.title}.", answers=_answers(policy, unset))
     async def get(request: web.Request) -> web.Response:
         record = request.app[BROKER].namespace(namespace_of(request))
         return _answer(policy.read(record.policies), unset)
@@ -117,7 +121,7 @@ def _get_of_namespace(policy: PolicyPath) -> Handler:
 
 def _set_of_namespace(policy: PolicyPath) -> Handler:
     @operation(
-        f"Set for the namespace: {policy.title}.", body=policy.document, body_required=True, example=policy.sample
+        f"Set it for the namespace: {policy.title}.", body=policy.document, body_required=True, example=policy.sample
     )
     async def set_policy(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
@@ -135,7 +139,7 @@ def _set_of_namespace(policy: PolicyPath) -> Handler:
 
 
 def _remove_of_namespace(policy: PolicyPath) -> Handler:
-    @operation(f"Let the broker's word count for the namespace: {policy.title}.")
+    @operation(f"Remove the namespace's setting, so that the broker's applies: {policy.title}.")
     async def remove(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
         namespace = namespace_of(request)
@@ -154,7 +158,9 @@ def _remove_of_namespace(policy: PolicyPath) -> Handler:
 def _get_of_topic(policy: PolicyPath) -> Handler:
     unset = policy.unset[1]
 
-    @operation(f"What the topic sets: {policy.title}.", query=(APPLIED, GLOBAL), answers=_answers(policy, unset))
+    @operation(
+        f"Get the topic's own setting: {policy.title}.", query=(APPLIED, GLOBAL), answers=_answers(policy, unset)
+    )
     async def get(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
         name = policy_topic(request)
@@ -171,10 +177,12 @@ def _get_of_topic(policy: PolicyPath) -> Handler:
 def _set_of_topic(policy: PolicyPath, path: str) -> Handler:
     parameters: tuple[Parameter, ...] = (GLOBAL,)
     if policy.topic_query:
-        parameters += (Parameter(policy.topic_query, policy.document, f"The figure: {policy.title}. Else the body's."),)
+        parameters += (
+            Parameter(policy.topic_query, policy.document, f"The value: {policy.title}. Without it, the body's."),
+        )
 
     @operation(
-        f"Set for the topic: {policy.title}.",
+        f"Set it for the topic: {policy.title}.",
         body=policy.document,
         body_required=not policy.topic_query,
         query=parameters,
@@ -203,7 +211,7 @@ def _set_of_topic(policy: PolicyPath, path: str) -> Handler:
 
 
 def _remove_of_topic(policy: PolicyPath) -> Handler:
-    @operation(f"Let the namespace's word count for the topic: {policy.title}.", query=(GLOBAL,))
+    @operation(f"Remove the topic's setting, so that the namespace's applies: {policy.title}.", query=(GLOBAL,))
     async def remove(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
         name = policy_topic(request)
@@ -226,7 +234,7 @@ def _query_figure(text: str, name: str) -> int:
     return figure
 
 
-@operation("Let the namespace's word count for the topic, in everything.")
+@operation("Remove all settings of the topic, so that the namespace's apply.")
 async def remove_all(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     broker.set_topic_policies(policy_topic(request), Policies())

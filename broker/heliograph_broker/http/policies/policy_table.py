@@ -76,7 +76,7 @@ def _dead_letter_topic_from(text: str) -> str:
 
 
 RETENTION: Final = structure(
-    "what is kept of acknowledged messages",
+    "retention of messages that no subscription holds",
     "retention",
     documents.RetentionDocument,
     '{"retentionTimeInMinutes": 60, "retentionSizeInMB": 512}',
@@ -92,7 +92,7 @@ RETENTION: Final = structure(
 )
 
 SUBSCRIPTION_DISPATCH_RATE: Final = _dispatch_rate(
-    "how much a subscription gives out",
+    "dispatch rate limit of a subscription",
     "subscription_dispatch_rate",
     "subscriptionDispatchRate",
     "subscriptionDispatchRate",
@@ -101,7 +101,7 @@ SUBSCRIPTION_DISPATCH_RATE: Final = _dispatch_rate(
 POLICIES: Final = (
     RETENTION,
     PolicyPath(
-        title="after how many seconds messages expire (0: never)",
+        title="seconds after which messages expire (0: never)",
         document=Count,
         example="3600 (seconds)",
         fields=("message_ttl_ms",),
@@ -115,7 +115,7 @@ POLICIES: Final = (
         for_stored=True,
     ),
     plain(
-        "whether what a producer sends twice is dropped",
+        "whether messages are deduplicated",
         "deduplication",
         bool,
         "true",
@@ -126,7 +126,7 @@ POLICIES: Final = (
         for_stored=True,
     ),
     PolicyPath(
-        title="whether messages may be delayed",
+        title="whether delayed delivery is enabled",
         document=documents.DelayedDeliveryDocument,
         example='{"active": true, "tickTime": 1000, "maxDeliveryDelayInMillis": 86400000}',
         fields=("delayed_delivery", "max_delivery_delay_ms", "delayed_delivery_tick_ms"),
@@ -138,7 +138,7 @@ POLICIES: Final = (
         key="delayed_delivery_policies",
     ),
     structure(
-        "how much may be published in a second",
+        "publish rate limit, per second",
         "publish_rate",
         documents.PublishRateDocument,
         '{"publishThrottlingRateInMsg": 1000, "publishThrottlingRateInByte": -1}',
@@ -150,10 +150,10 @@ POLICIES: Final = (
         key="publishMaxMessageRate",
         per_cluster=True,
     ),
-    _dispatch_rate("how much a topic gives out", "dispatch_rate", "dispatchRate", "topicDispatchRate"),
+    _dispatch_rate("dispatch rate limit of a topic", "dispatch_rate", "dispatchRate", "topicDispatchRate"),
     SUBSCRIPTION_DISPATCH_RATE,
     structure(
-        "how often a consumer may subscribe",
+        "subscribe rate limit of a consumer",
         "subscribe_rate",
         documents.SubscribeRateDocument,
         '{"subscribeThrottlingRatePerConsumer": 10, "ratePeriodInSecond": 30}',
@@ -166,21 +166,21 @@ POLICIES: Final = (
         per_cluster=True,
     ),
     maximum(
-        "how many producers a topic may have",
+        "maximum number of producers per topic",
         "max_producers",
         "maxProducersPerTopic",
         "maxProducers",
         "max_producers_per_topic",
     ),
     maximum(
-        "how many consumers a topic may have",
+        "maximum number of consumers per topic",
         "max_consumers",
         "maxConsumersPerTopic",
         "maxConsumers",
         "max_consumers_per_topic",
     ),
     maximum(
-        "how many consumers a subscription may have",
+        "maximum number of consumers per subscription",
         "max_consumers_per_subscription",
         "maxConsumersPerSubscription",
         "maxConsumersPerSubscription",
@@ -188,14 +188,14 @@ POLICIES: Final = (
         topic_reason="Invalid value for maxConsumersPerSubscription",
     ),
     maximum(
-        "how many subscriptions a topic may have",
+        "maximum number of subscriptions per topic",
         "max_subscriptions",
         "maxSubscriptionsPerTopic",
         "maxSubscriptionsPerTopic",
         "max_subscriptions_per_topic",
     ),
     maximum(
-        "how many topics a namespace may have",
+        "maximum number of topics in a namespace",
         "max_topics",
         "maxTopicsPerNamespace",
         "",
@@ -203,7 +203,7 @@ POLICIES: Final = (
         unset=(0, None),
     ),
     maximum(
-        "how many messages a consumer may hold unacknowledged",
+        "maximum number of unacknowledged messages per consumer",
         "max_unacked_per_consumer",
         "maxUnackedMessagesPerConsumer",
         "maxUnackedMessagesOnConsumer",
@@ -212,7 +212,7 @@ POLICIES: Final = (
         otherwise=lambda config: config.max_unacked_per_consumer,
     ),
     maximum(
-        "how many messages a subscription may hold unacknowledged",
+        "maximum number of unacknowledged messages per subscription",
         "max_unacked_per_subscription",
         "maxUnackedMessagesPerSubscription",
         "maxUnackedMessagesOnSubscription",
@@ -221,7 +221,7 @@ POLICIES: Final = (
         otherwise=lambda config: config.max_unacked_per_subscription,
     ),
     figure(
-        "how many bytes a message may have",
+        "maximum size of a message in bytes",
         "max_message_size",
         (
             "maxMessageSize must be greater than or equal to 0 and must be smaller than that in the broker-level",
@@ -236,7 +236,7 @@ POLICIES: Final = (
         key="max_message_size",
     ),
     figure(
-        "at how many bytes compaction starts by itself (0: never)",
+        "size of new messages in bytes after which compaction starts automatically (0: never)",
         "compaction_threshold",
         ("compactionThreshold must be 0 or more", "Invalid value for compactionThreshold"),
         document=LongCount,
@@ -248,7 +248,7 @@ POLICIES: Final = (
         for_stored=True,
     ),
     structure(
-        "when a topic nobody uses is deleted",
+        "when an inactive topic is deleted",
         "inactive_topic",
         documents.InactiveTopicDocument,
         '{"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "maxInactiveDurationSeconds": 3600, '
@@ -261,7 +261,7 @@ POLICIES: Final = (
         key="inactive_topic_policies",
     ),
     figure(
-        "after how many minutes a subscription nobody uses is deleted (0: never)",
+        "minutes after which an unused subscription is deleted (0: never)",
         "subscription_expiration_ms",
         ("Invalid value for subscription expiration time",) * 2,
         unit=MINUTE_MS,
@@ -273,7 +273,7 @@ POLICIES: Final = (
         for_stored=True,
     ),
     structure(
-        "whether clients create topics by naming them",
+        "whether producing or subscribing creates missing topics",
         "auto_topic_creation",
         documents.AutoTopicCreationDocument,
         '{"allowAutoTopicCreation": true, "topicType": "partitioned", "defaultNumPartitions": 4}',
@@ -284,7 +284,7 @@ POLICIES: Final = (
         key="autoTopicCreationOverride",
     ),
     structure(
-        "whether consumers create subscriptions by naming them",
+        "whether subscribing creates missing subscriptions",
         "auto_subscription_creation",
         documents.AutoSubscriptionCreationDocument,
         '{"allowAutoSubscriptionCreation": true}',
@@ -296,7 +296,7 @@ POLICIES: Final = (
         key="autoSubscriptionCreationOverride",
     ),
     structure(
-        "which types subscriptions may have (none: all)",
+        "allowed subscription types (none: all)",
         "subscription_types",
         list[documents.SubscriptionType],
         '["Shared", "Key_Shared"]',
@@ -320,7 +320,7 @@ POLICIES: Final = (
         key="encryption_required",
     ),
     structure(
-        "which changes of a schema are compatible",
+        "schema compatibility strategy",
         "schema_compatibility",
         documents.CompatibilityStrategy,
         '"FULL"',
@@ -334,7 +334,7 @@ POLICIES: Final = (
         key="schema_compatibility_strategy",
     ),
     plain(
-        "whether producers may bring new versions of a schema",
+        "whether producers may add schema versions automatically",
         "auto_update_schema",
         bool,
         "true",
@@ -345,7 +345,7 @@ POLICIES: Final = (
         key="is_allow_auto_update_schema",
     ),
     plain(
-        "whether producers without a schema are refused where there is one",
+        "whether producers without a schema are refused on topics that have one",
         "schema_validation_enforced",
         bool,
         "true",
@@ -357,7 +357,7 @@ POLICIES: Final = (
     ),
     # Heliograph's own, in Pulsar's style.
     structure(
-        'where expired messages go ("": nowhere)',
+        'dead-letter topic of expired messages ("": none)',
         "dead_letter_topic",
         str,
         '"persistent://public/default/expired"',
@@ -370,7 +370,7 @@ POLICIES: Final = (
         for_stored=True,
     ),
     structure(
-        "after how many seconds a topic nobody uses is deleted, as RabbitMQ counts them (-1: never)",
+        "seconds after which an unused topic is deleted, as RabbitMQ's queue expiration (-1: never)",
         "expires_ms",
         Limit,
         "86400 (seconds)",
@@ -382,7 +382,7 @@ POLICIES: Final = (
         key="expires_in_seconds",
     ),
     plain(
-        "whether batches are opened to look for messages with a TTL of their own",
+        "whether the TTL of single messages in batches is honoured",
         "ttl_in_batches",
         bool,
         "true",

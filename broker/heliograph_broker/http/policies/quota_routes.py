@@ -24,7 +24,9 @@ from .policy_routes import (
 from .quota_rules import QUOTA_FIELDS, QuotaMap, check_kind, check_quota, put_quota, quota_map
 
 _EXAMPLE = '{"limitSize": 10485760, "policy": "producer_exception"}'
-_KIND = Parameter("backlogQuotaType", str, "Which of the two quotas.", choices=(SIZE_QUOTA, AGE_QUOTA))
+_KIND = Parameter(
+    "backlogQuotaType", str, "Type of the quota; default: destination_storage.", choices=(SIZE_QUOTA, AGE_QUOTA)
+)
 
 
 def _kind(request: web.Request) -> str:
@@ -36,7 +38,7 @@ def _refuse_unstored(name: TopicName) -> None:
         raise PreconditionFailed(f"backlogQuota is for persistent topics only, as {name} stores nothing")
 
 
-@operation("The backlog quotas the namespace sets.", answers={200: QuotaMap})
+@operation("Get the namespace's own backlog quotas.", answers={200: QuotaMap})
 async def get_of_namespace(request: web.Request) -> web.Response:
     return as_json(quota_map(request.app[BROKER].namespace(namespace_of(request)).policies))
 
@@ -61,7 +63,7 @@ async def set_of_namespace(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Let the broker's backlog quota count for the namespace.", query=(_KIND,))
+@operation("Remove a backlog quota of the namespace, so that the broker's applies.", query=(_KIND,))
 async def remove_of_namespace(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace = namespace_of(request)
@@ -71,7 +73,7 @@ async def remove_of_namespace(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("The backlog quotas the topic sets.", query=(APPLIED, GLOBAL), answers={200: QuotaMap})
+@operation("Get the topic's own backlog quotas.", query=(APPLIED, GLOBAL), answers={200: QuotaMap})
 async def get_of_topic(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = policy_topic(request)
@@ -108,7 +110,7 @@ async def set_of_topic(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Let the namespace's backlog quota count for the topic.", query=(_KIND, GLOBAL))
+@operation("Remove a backlog quota of the topic, so that the namespace's applies.", query=(_KIND, GLOBAL))
 async def remove_of_topic(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = policy_topic(request)

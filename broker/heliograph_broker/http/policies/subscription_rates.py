@@ -23,7 +23,7 @@ def _subscription(request: web.Request) -> str:
 
 
 @operation(
-    "The dispatch rate of the subscription alone.",
+    "Get the dispatch rate of one subscription.",
     query=(APPLIED, GLOBAL),
     answers={200: DispatchRateDocument, 204: None},
 )
@@ -43,7 +43,7 @@ async def get_rate(request: web.Request) -> web.Response:
 
 
 @operation(
-    "Set the dispatch rate of the subscription alone.",
+    "Set the dispatch rate of one subscription.",
     body=DispatchRateDocument,
     body_required=True,
     query=(GLOBAL,),
@@ -64,7 +64,10 @@ async def set_rate(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Let the topic's rate for all subscriptions count for this one.", query=(GLOBAL,))
+@operation(
+    "Remove the subscription's own dispatch rate, so that the topic's rate for each subscription applies.",
+    query=(GLOBAL,),
+)
 async def remove_rate(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name, subscription = policy_topic(request), _subscription(request)

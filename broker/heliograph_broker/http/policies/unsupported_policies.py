@@ -1,4 +1,4 @@
-"""Policies of Pulsar that this broker has nothing to do with: read as unset, removed as not there, refused when set.
+"""Policies of Pulsar that this broker does not support: reading returns unset, setting is refused.
 
 A setting that nobody would heed is never taken silently: the refusal says why. The value a broker of this kind has
 anyway may be set.
@@ -21,17 +21,17 @@ from heliograph_broker.messaging.broker.broker import Broker
 from .policy_documents import DispatchRateDocument
 from .policy_routes import APPLIED, NAMESPACE_PATH, policy_topic
 
-_STORAGE = "messages are stored by this broker itself: there are no bookies to spread them over"
-_OFFLOAD = "nothing is offloaded to other storage here"
-_REPLICATION = "there is one cluster, and no replication to others"
-_FILTERS = "entry filters are code that this broker does not load"
+_STORAGE = "the broker stores messages itself: there are no bookies"
+_OFFLOAD = "offloading to other storage is not supported"
+_REPLICATION = "there is only one cluster, so nothing is replicated"
+_FILTERS = "the broker loads no entry filters"
 _GROUPS = "brokers have no resource groups"
-_PLACEMENT = "namespaces are not kept apart from each other"
-_SNAPSHOTS = "deduplication takes no snapshots here, so they have no interval"
+_PLACEMENT = "namespaces are not isolated from each other"
+_SNAPSHOTS = "deduplication takes no snapshots by interval"
 _METRICS = "topics' properties are not shown in metrics"
 _PAUSE = "dispatching does not wait for the state of acknowledgements to be stored"
-_SHADOW = "topics have no shadows here"
-_AUTO_UPDATE = "it gave way to schemaCompatibilityStrategy: set that"
+_SHADOW = "shadow topics are not supported"
+_AUTO_UPDATE = "deprecated in favour of schemaCompatibilityStrategy: set that"
 
 
 class Unsupported(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ UNSUPPORTED: Final = (
         shown=False,
         applied=False,
     ),
-    Unsupported("subscriptions are everybody's", "subscriptionAuthMode", shown="None", removable=False),
+    Unsupported("there is no authorization of subscriptions", "subscriptionAuthMode", shown="None", removable=False),
     Unsupported(_METRICS, "allowedTopicPropertyKeysForMetrics"),
     Unsupported(_AUTO_UPDATE, "schemaAutoUpdateCompatibilityStrategy", verbs=("PUT",)),
     Unsupported(_SHADOW, topic="shadowTopics", verbs=("PUT",)),
@@ -106,7 +106,7 @@ def _get(policy: Unsupported, path: str, *, of_topic: bool) -> Handler:
     query: tuple[Parameter, ...] = (APPLIED,) if of_topic else ()
     shapes = (policy.shown, policy.applied) if of_topic and policy.applied is not None else (policy.shown,)
 
-    @operation(f"{path}: not set, as {policy.reason}.", query=query, answers=_answers(*shapes))
+    @operation(f"Get {path}: never set, as {policy.reason}.", query=query, answers=_answers(*shapes))
     async def get(request: web.Request) -> web.Response:
         checked(request)
         shown = policy.shown
@@ -124,7 +124,7 @@ def _set(policy: Unsupported, path: str, *, of_topic: bool) -> Handler:
 
     example = "" if policy.shown is None else msgspec.json.encode(policy.shown).decode()
 
-    @operation(f"{path}: refused, as {policy.reason}.", body=Any, answers=answers, example=example)
+    @operation(f"Set {path}: refused, as {policy.reason}.", body=Any, answers=answers, example=example)
     async def refuse(request: web.Request) -> web.Response:
         broker = checked(request)
         # Jackson leaves out nothing of these: what is asked for is what is compared.
@@ -138,7 +138,7 @@ def _set(policy: Unsupported, path: str, *, of_topic: bool) -> Handler:
 def _remove(path: str, *, of_topic: bool) -> Handler:
     checked = _topic_checked if of_topic else _namespace_checked
 
-    @operation(f"{path}: there is nothing to remove.")
+    @operation(f"Remove {path}: has no effect, as it is never set.")
     async def remove(request: web.Request) -> web.Response:
         checked(request)
         return web.Response(status=204)
@@ -149,13 +149,13 @@ def _remove(path: str, *, of_topic: bool) -> Handler:
 # -- what does not fit the table -----------------------------------------------------------------------------------
 
 
-@operation("Clusters that may be used: those of the tenant.", answers={200: list[str]})
+@operation("Get the allowed clusters: those of the tenant.", answers={200: list[str]})
 async def get_allowed_clusters(request: web.Request) -> web.Response:
     _namespace_checked(request)
     return as_json([])
 
 
-@operation("Name the clusters that may be used; there is only this one.", body=list[str], body_required=True)
+@operation("Set the allowed clusters; valid: this one.", body=list[str], body_required=True)
 async def set_allowed_clusters(request: web.Request) -> web.Response:
     broker = _namespace_checked(request)
     config: BrokerConfig = request.app[CONFIG]

@@ -19,13 +19,13 @@ from .stats import StatsOptions, topic_stats
 from .stats_documents import InternalStats, PartitionedInternalStats, PartitionedStats, PartitionsInfo, TopicStats
 
 _OPTIONS = (
-    Parameter("getPreciseBacklog", bool, "Accepted; the backlog is always exact."),
-    Parameter("subscriptionBacklogSize", bool, "Whether to give each backlog in bytes, too (the default)."),
-    Parameter("getEarliestTimeInBacklog", bool, "Also say when the oldest message of each backlog was published."),
-    Parameter("excludePublishers", bool, "Leave out the producers."),
-    Parameter("excludeConsumers", bool, "Leave out the consumers."),
+    Parameter("getPreciseBacklog", bool, "Ignored: the backlog is always exact."),
+    Parameter("subscriptionBacklogSize", bool, "Whether to include the size of each backlog in bytes (default: true)."),
+    Parameter("getEarliestTimeInBacklog", bool, "Include the publish time of the oldest message of each backlog."),
+    Parameter("excludePublishers", bool, "Exclude the producers."),
+    Parameter("excludeConsumers", bool, "Exclude the consumers."),
 )
-_PER_PARTITION = Parameter("perPartition", bool, "Also give each partition's own figures (the default).")
+_PER_PARTITION = Parameter("perPartition", bool, "Whether to include each partition's statistics (default: true).")
 
 
 def _options(request: web.Request) -> StatsOptions:
@@ -51,7 +51,7 @@ def _partitions(request: web.Request) -> Iterator[AnyTopic]:
 
 
 @operation(
-    "A topic's, or one partition's, producers, subscriptions and figures.",
+    "Get the statistics of a topic or partition, with its producers and subscriptions.",
     query=_OPTIONS,
     answers={200: TopicStats},
 )
@@ -60,13 +60,13 @@ async def get_stats(request: web.Request) -> web.Response:
     return as_json(topic_stats(topic, request.app[RATES], own_address(request), _options(request)))
 
 
-@operation("Ledgers and cursors of a topic or partition.", answers={200: InternalStats})
+@operation("Get the ledgers and cursors of a topic or partition.", answers={200: InternalStats})
 async def get_internal_stats(request: web.Request) -> web.Response:
     return as_json(internal_stats(request.app[BROKER].get_topic(topic_of(request))))
 
 
 @operation(
-    "A partitioned topic's figures: the sums over its partitions, and theirs.",
+    "Get the statistics of a partitioned topic: the sums, and each partition's.",
     query=(*_OPTIONS, _PER_PARTITION),
     answers={200: PartitionedStats},
 )
@@ -77,7 +77,7 @@ async def get_partitioned_stats(request: web.Request) -> web.Response:
     return as_json(partitioned_stats(parts, per_partition))
 
 
-@operation("Ledgers and cursors of each partition.", answers={200: PartitionedInternalStats})
+@operation("Get the ledgers and cursors of each partition.", answers={200: PartitionedInternalStats})
 async def get_partitioned_internal_stats(request: web.Request) -> web.Response:
     parts = {str(topic.name): internal_stats(topic) for topic in _partitions(request)}
     return as_json(PartitionedInternalStats(PartitionsInfo(len(parts)), parts))

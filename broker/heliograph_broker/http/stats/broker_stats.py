@@ -22,7 +22,7 @@ _Topics = dict[str, dict[str, dict[str, dict[str, TopicStats]]]]
 
 
 @operation(
-    "The statistics of all topics, by namespace, bundle and domain.",
+    "Get the statistics of all topics by namespace, bundle and domain.",
     answers={200: _Topics},
 )
 async def all_topics(request: web.Request) -> web.Response:

@@ -27,7 +27,7 @@ _AT_ONCE: Final = 100
 
 
 @operation(
-    "What the broker has: tenants, namespaces and topics, the policies set at each, backlogs and quotas.",
+    "Get the tenants, namespaces and topics of the broker, with their own policies, backlogs and quotas.",
     query=(Parameter("namespace", str, "Only this namespace (tenant/namespace), its tenant and its topics."),),
     answers={200: BrokerState, 412: Refusal},
 )

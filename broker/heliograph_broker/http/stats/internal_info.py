@@ -70,7 +70,7 @@ def topic_info(topic: Topic) -> TopicInfo:
     )
 
 
-@operation("What is stored of a topic's, or one partition's, ledgers and cursors.", answers={200: TopicInfo})
+@operation("Get the stored metadata of the ledgers and cursors of a topic or partition.", answers={200: TopicInfo})
 async def get_internal_info(request: web.Request) -> web.Response:
     return as_json(topic_info(one_topic(request, "A partitioned topic has no ledgers of its own")))
 

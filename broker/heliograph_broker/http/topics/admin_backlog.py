@@ -1,4 +1,4 @@
-"""Moving subscriptions by hand: skip, clear, expire, reset; for one, or for all of a topic."""
+"""Operations on backlogs: skip, clear, expire and reset, for one subscription or all of a topic."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def _age_ms(request: web.Request) -> int:
     return number_in_path(request, "seconds", "an age in seconds") * 1000
 
 
-@operation("Expire what a subscription's backlog has held for longer than so many seconds, on all partitions.")
+@operation("Expire messages of a subscription's backlog that are older than a number of seconds, on all partitions.")
 async def expire(request: web.Request) -> web.Response:
     age = _age_ms(request)
     await all_durable(partial(each.expire_older_than, age) for each in stored_subscriptions(request))
     return web.Response(status=204)
 
 
-@operation("Expire what the backlogs of all subscriptions have held for longer than so many seconds.")
+@operation("Expire messages of all subscriptions' backlogs that are older than a number of seconds.")
 async def expire_all(request: web.Request) -> web.Response:
     age = _age_ms(request)
     await all_durable(partial(each.expire_older_than, age) for each in backlogs(topics_of(request)))

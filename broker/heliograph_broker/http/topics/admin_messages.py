@@ -23,9 +23,11 @@ from .message_answers import MESSAGE, message_answer
 
 _INITIAL_POSITIONS = ("latest", "earliest")
 _INITIAL_POSITION = Parameter(
-    "initialPosition", str, "Which end to count from (default: latest).", choices=_INITIAL_POSITIONS
+    "initialPosition", str, "End to count from: earliest or latest (default).", choices=_INITIAL_POSITIONS
 )
-_MESSAGE_POSITION = Parameter("messagePosition", int, "Which entry from there; 1 (the default) is the one at the end.")
+_MESSAGE_POSITION = Parameter(
+    "messagePosition", int, "Number of the entry counted from that end; 1 (default) is the first."
+)
 
 
 class MessageNotFound(BrokerError):
@@ -65,7 +67,7 @@ async def _entry(topic: Topic, offset: int) -> Entry:
     raise MessageNotFound("Message not found")
 
 
-@operation("The message, or batch, that has this id.", answers=MESSAGE)
+@operation("Get the message or batch with an id.", answers=MESSAGE)
 async def get_by_id(request: web.Request) -> web.Response:
     topic = one_topic(request, "GetMessageById is not allowed on partitioned-topic")
     ledger = number_in_path(request, "ledger", "the ledger id of a message")
@@ -76,7 +78,7 @@ async def get_by_id(request: web.Request) -> web.Response:
     return message_answer(await _entry(topic, offset))
 
 
-@operation("The n-th entry (a message, or a batch) of a subscription's backlog; 1 is the oldest.", answers=MESSAGE)
+@operation("Get the n-th entry (a message or batch) of a subscription's backlog; 1 is the oldest.", answers=MESSAGE)
 async def peek(request: web.Request) -> web.Response:
     topic = one_topic(request, "Peek messages on a partitioned topic is not allowed")
     place = number_in_path(request, "position", "a number from 1 on", least=1)
@@ -106,7 +108,7 @@ def unacked_offset(subscription: Subscription, place: int) -> int:
 
 
 @operation(
-    "An entry (a message, or a batch) of the topic, counted from either end; no subscription is needed.",
+    "Get an entry (a message or batch) of the topic, counted from either end; needs no subscription.",
     query=(_INITIAL_POSITION, _MESSAGE_POSITION),
     answers=MESSAGE,
 )
@@ -130,7 +132,9 @@ async def examine(request: web.Request) -> web.Response:
     )
 
 
-@operation("The id of the last message kept; ledger and entry -1 if there is none.", answers={200: MessageIdAnswer})
+@operation(
+    "Get the id of the last stored message; ledger and entry are -1 if there is none.", answers={200: MessageIdAnswer}
+)
 async def last_message_id(request: web.Request) -> web.Response:
     topic = persistent_topic(request)
     offset = topic.end_offset - 1
@@ -142,7 +146,7 @@ async def last_message_id(request: web.Request) -> web.Response:
     return as_json(MessageIdAnswer(*topic.position(offset), topic.name.partition, batch_index))
 
 
-@operation("The id of the first message published at or after a time.", answers={200: MessageIdAnswer})
+@operation("Get the id of the first message published at or after a time.", answers={200: MessageIdAnswer})
 async def id_by_time(request: web.Request) -> web.Response:
     topic = one_topic(request, "Get message ID by timestamp on a partitioned topic is not allowed")
     published = number_in_path(request, "timestamp", "a time in ms since 1970")
@@ -151,7 +155,7 @@ async def id_by_time(request: web.Request) -> web.Response:
 
 
 @operation(
-    "The bytes behind a message id: what a subscription that has acknowledged up to it has not.",
+    "Get the size in bytes of the messages after a message id.",
     body=PositionDocument,
     body_required=True,
     answers={200: int},

@@ -34,8 +34,10 @@ SUBSCRIPTION_PATH = f"{TOPIC_PATH}/subscription/{{subscription}}"
 #: Entries that one analysis looks at; Pulsar's stops at so many too (``subscriptionBacklogScanMaxEntries``).
 ANALYSED_ENTRIES = 10_000
 
-_FORCE = Parameter("force", bool, "Delete it also if consumers are connected; they are disconnected.")
-_REPLICATED = Parameter("replicated", bool, "Whether other clusters have the subscription too; there are none.")
+_FORCE = Parameter("force", bool, "Delete it even if consumers are connected; they are disconnected.")
+_REPLICATED = Parameter(
+    "replicated", bool, "Whether the subscription is replicated to other clusters; true is refused, as there are none."
+)
 
 
 class NotReplicated(BrokerError):
@@ -89,7 +91,7 @@ def _stored(topics: list[AnyTopic], name: str) -> Iterator[Subscription]:
         yield topic.subscriptions[name]
 
 
-@operation("The subscriptions of a topic, or those of any of its partitions.", answers={200: list[str]})
+@operation("List the subscriptions of a topic or of any of its partitions.", answers={200: list[str]})
 async def list_subscriptions(request: web.Request) -> web.Response:
     names: dict[str, None] = {}
     for topic in topics_of(request):
@@ -98,7 +100,7 @@ async def list_subscriptions(request: web.Request) -> web.Response:
 
 
 @operation(
-    "Create a durable subscription, on every partition or none; it begins at a position (default: the latest).",
+    "Create a durable subscription on all partitions or none, from a position on (default: the latest).",
     body=PositionDocument,
     query=(_REPLICATED,),
 )
@@ -130,7 +132,7 @@ async def create_subscription(request: web.Request) -> web.Response:
 
 
 def _create_if_allowed(broker: Broker, name: TopicName) -> None:
-    """Let a subscription bring its topic into being by the rules that hold for clients, as in Pulsar."""
+    """Create the topic of a subscription by the same rules as for clients, as in Pulsar."""
     broker.namespace(name.namespace_name)
     if broker.exists(name) or not broker.may_auto_create(name):
         return
@@ -141,7 +143,7 @@ def _create_if_allowed(broker: Broker, name: TopicName) -> None:
         broker.get_or_create_topic(name)
 
 
-@operation("Delete a subscription, on every partition or none.", query=(_FORCE,))
+@operation("Delete a subscription from all partitions or none.", query=(_FORCE,))
 async def delete_subscription(request: web.Request) -> web.Response:
     name = request.match_info["subscription"]
     force = flag(request, "force")
@@ -161,7 +163,7 @@ def check_idle(topics: list[AnyTopic], name: str, force: bool) -> None:
 # -- properties ----------------------------------------------------------------------------------------------------
 
 
-@operation("A subscription's properties.", answers={200: dict[str, str]})
+@operation("Get the properties of a subscription.", answers={200: dict[str, str]})
 async def get_properties(request: web.Request) -> web.Response:
     merged: dict[str, str] = {}
     for subscription in stored_subscriptions(request):
@@ -183,12 +185,16 @@ async def put_properties(request: web.Request) -> web.Response:
 # -- replication ---------------------------------------------------------------------------------------------------
 
 
-@operation("Whether the subscription is replicated, for each partition: never.", answers={200: dict[str, bool]})
+@operation(
+    "Get whether the subscription is replicated, for each partition: always false.", answers={200: dict[str, bool]}
+)
 async def get_replicated(request: web.Request) -> web.Response:
     return as_json({str(topic.name): False for topic in with_subscription(request)})
 
 
-@operation("Replicate a subscription or not: there is one cluster, so only not.", body=bool, body_required=True)
+@operation(
+    "Set whether a subscription is replicated: only false, as there is one cluster.", body=bool, body_required=True
+)
 async def set_replicated(request: web.Request) -> web.Response:
     with_subscription(request)
     if await required_body(request, bool, "false"):
@@ -200,7 +206,7 @@ async def set_replicated(request: web.Request) -> web.Response:
 
 
 @operation(
-    f"Count a subscription's backlog, entry by entry, from a position on; at most {ANALYSED_ENTRIES} entries.",
+    f"Analyze a subscription's backlog entry by entry, from a position on; at most {ANALYSED_ENTRIES} entries.",
     body=PositionDocument,
     answers={200: BacklogAnalysis},
 )

@@ -1,4 +1,4 @@
-"""What can be done to a topic as it is: unload, terminate, truncate, compact; its properties."""
+"""Operations on a topic: unload, terminate, truncate, compact; and its properties."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _stored(broker: Broker, name: TopicName) -> list[Topic]:
     return topics
 
 
-@operation("Ask all clients of a topic, or of all its partitions, to connect again.")
+@operation("Unload a topic or all its partitions: its clients reconnect.")
 async def unload(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     for name in concrete_names(broker, topic_of(request)):
@@ -65,7 +65,7 @@ async def unload(request: web.Request) -> web.Response:
 
 
 @operation(
-    "Take no more messages for good; consumers learn when they have read all. Answers the last message's id.",
+    "Terminate a topic: no more messages are accepted, permanently. Returns the id of the last message.",
     answers={200: MessageIdAnswer, 406: Refusal},
 )
 async def terminate(request: web.Request) -> web.Response:
@@ -80,7 +80,7 @@ async def terminate(request: web.Request) -> web.Response:
 
 
 @operation(
-    "Terminate all partitions. Answers each one's last message id, by its number.",
+    "Terminate all partitions. Returns the last message's id of each, by the partition's number.",
     answers={200: dict[str, MessageIdAnswer]},
 )
 async def terminate_partitions(request: web.Request) -> web.Response:
@@ -96,7 +96,7 @@ async def terminate_partitions(request: web.Request) -> web.Response:
     return as_json({str(topic.name.partition): MessageIdAnswer(*topic.last_position()) for topic in topics})
 
 
-@operation("Delete all messages, for every subscription and whatever retention keeps.")
+@operation("Delete all messages, acknowledged or not, in spite of retention.")
 async def truncate(request: web.Request) -> web.Response:
     name = topic_of(request)
     if not name.is_persistent:
@@ -111,7 +111,7 @@ async def trim(request: web.Request) -> web.Response:
     return await accepted(request.app[BROKER])
 
 
-@operation("Begin to compact a topic, or all its partitions: keep the last message of each key.")
+@operation("Start compaction of a topic or all its partitions: keep the last message of each key.")
 async def compact(request: web.Request) -> web.Response:
     topics = _stored(request.app[BROKER], topic_of(request))
     # All or none: a conflict at the last partition must not leave the others running.
@@ -122,20 +122,24 @@ async def compact(request: web.Request) -> web.Response:
     return await accepted(request.app[BROKER])
 
 
-@operation("How the last compaction of a topic, or of one partition, went.", answers={200: CompactionStatus})
+@operation("Get the status of the last compaction of a topic or partition.", answers={200: CompactionStatus})
 async def compaction_status(request: web.Request) -> web.Response:
     status, error = persistent_topic(request).compaction.status()
     return as_json({"status": status, "lastError": error})
 
 
-@operation("Refused: there is no other storage to offload messages to.", body=PositionDocument, answers={412: Refusal})
+@operation(
+    "Offload messages: refused, as there is no other storage to offload to.",
+    body=PositionDocument,
+    answers={412: Refusal},
+)
 async def offload(request: web.Request) -> web.Response:
     await body_as(request, PositionDocument)
     persistent_topic(request)
     raise PreconditionFailed("Messages are stored by this broker itself: nothing can be offloaded")
 
 
-@operation("What was offloaded to other storage: nothing.", answers={200: OffloadStatus})
+@operation("Get the status of the last offload: never run.", answers={200: OffloadStatus})
 async def offload_status(request: web.Request) -> web.Response:
     persistent_topic(request)
     return as_json(OffloadStatus("NOT_RUN", "", MessageIdAnswer(-1, -1)))
@@ -151,7 +155,7 @@ def _with_properties(request: web.Request) -> TopicName:
     return name
 
 
-@operation("A topic's properties.", answers={200: dict[str, str], 406: Refusal})
+@operation("Get the properties of a topic.", answers={200: dict[str, str], 406: Refusal})
 async def get_properties(request: web.Request) -> web.Response:
     return as_json(topic_properties(request.app[BROKER], _with_properties(request)))
 

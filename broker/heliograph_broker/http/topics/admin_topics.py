@@ -29,10 +29,10 @@ NAMESPACE_PATH = f"/admin/v2/{DOMAIN}/{{tenant}}/{{namespace}}"
 TOPIC_PATH = f"{NAMESPACE_PATH}/{{topic}}"
 
 
-_BUNDLE = Parameter("bundle", str, "Only the topics of this range of hashes, like 0x00000000_0x40000000.")
-_FORCE = Parameter("force", bool, "Also with subscriptions; connected clients are disconnected.")
+_BUNDLE = Parameter("bundle", str, "Only the topics of this bundle, a range of hashes such as 0x00000000_0x40000000.")
+_FORCE = Parameter("force", bool, "Delete it even if it has subscriptions; connected clients are disconnected.")
 _CREATE = Parameter(
-    "checkAllowAutoCreation", bool, "Create a missing topic if the rules of automatic creation allow it, as clients do."
+    "checkAllowAutoCreation", bool, "Create a missing topic if automatic topic creation allows it, as for clients."
 )
 
 Partitions = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -59,7 +59,9 @@ class TooFewPartitions(BrokerError):
     http_status = 406
 
 
-@operation("The topics of a namespace and domain, partitions each by name.", query=(_BUNDLE,), answers={200: list[str]})
+@operation(
+    "List the topics of a namespace and domain, each partition by its name.", query=(_BUNDLE,), answers={200: list[str]}
+)
 async def list_topics(request: web.Request) -> web.Response:
     """The concrete topics of one domain: partitions each by name."""
     broker = request.app[BROKER]
@@ -74,7 +76,7 @@ async def list_topics(request: web.Request) -> web.Response:
     return as_json(topics)
 
 
-@operation("The partitioned topics of a namespace and domain.", answers={200: list[str]})
+@operation("List the partitioned topics of a namespace and domain.", answers={200: list[str]})
 async def list_partitioned(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace = namespace_of(request)
@@ -83,7 +85,7 @@ async def list_partitioned(request: web.Request) -> web.Response:
     return as_json(sorted(name for name in broker.partitioned if name.startswith(prefix)))
 
 
-@operation("Create a topic without partitions; the body holds its properties.", body=dict[str, str])
+@operation("Create a topic that is not partitioned; the body holds its properties.", body=dict[str, str])
 async def create_topic(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = topic_of(request)
@@ -129,7 +131,12 @@ async def create_partitioned(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Give a topic more partitions.", body=Partitions | PartitionsDocument, body_required=True, example="4")
+@operation(
+    "Increase the number of partitions of a topic.",
+    body=Partitions | PartitionsDocument,
+    body_required=True,
+    example="4",
+)
 async def update_partitions(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = topic_of(request)
@@ -139,7 +146,11 @@ async def update_partitions(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("How many partitions a topic has; 0: it has none.", query=(_CREATE,), answers={200: PartitionsAnswer})
+@operation(
+    "Get the number of partitions of a topic; 0: it is not partitioned.",
+    query=(_CREATE,),
+    answers={200: PartitionsAnswer},
+)
 async def get_partitions(request: web.Request) -> web.Response:
     """The number of partitions; 0 without. A client's look-up may bring a topic into being by the rules."""
     broker = request.app[BROKER]
@@ -167,7 +178,7 @@ async def delete_partitioned(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Create again the partitions of a topic that are gone.")
+@operation("Create the missing partitions of a topic.")
 async def create_missed_partitions(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     broker.create_missed_partitions(topic_of(request))

@@ -23,7 +23,7 @@ class LookupAnswer(msgspec.Struct, rename="camel"):
     broker_url_ssl: str = ""
 
 
-@operation("The broker that serves a topic, which need not exist yet.", answers={200: LookupAnswer})
+@operation("Get the address of the broker that serves a topic; the topic need not exist.", answers={200: LookupAnswer})
 async def lookup(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     began = broker.clock.monotonic()
@@ -37,7 +37,7 @@ async def lookup(request: web.Request) -> web.Response:
     return as_json(LookupAnswer(endpoints.broker_url, endpoints.http_url, endpoints.broker_url))
 
 
-@operation("The hash range a topic falls into.", answers={200: str})
+@operation("Get the bundle of a topic: the hash range of its name.", answers={200: str})
 async def bundle(request: web.Request) -> web.Response:
     name = topic_of(request)
     return as_text(bundle_of(name, request.app[BROKER].namespace(name.namespace_name).bundles))

@@ -87,7 +87,7 @@ def _document(record: SchemaRecord, version: int) -> SchemaAnswer:
     return SchemaAnswer(version, _type_name(record.type), record.created_ms, _data_text(record), record.properties)
 
 
-@operation("The newest version of a topic's schema, or the one the path names.", answers={200: SchemaAnswer})
+@operation("Get the newest version of a topic's schema, or the version in the path.", answers={200: SchemaAnswer})
 async def get_schema(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     text = request.match_info.get("version")
@@ -99,7 +99,7 @@ async def get_schema(request: web.Request) -> web.Response:
     return as_json(_document(*found))
 
 
-@operation("All versions of a topic's schema.", answers={200: SchemaVersions})
+@operation("Get all versions of a topic's schema.", answers={200: SchemaVersions})
 async def list_schemas(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     versions = broker.schemas.versions(broker.schema_key(topic_of(request)))
@@ -109,7 +109,7 @@ async def list_schemas(request: web.Request) -> web.Response:
 
 
 @operation(
-    "Add a schema, if it is compatible with what is there.",
+    "Add a schema version if it is compatible with the existing ones.",
     body=SchemaDocument,
     body_required=True,
     example='{"type": "STRING", "schema": "", "properties": {}}',

@@ -70,7 +70,7 @@ class SubscriptionBase:
     topic: ConsumedTopic
     #: The type its consumers agreed on, None while none is connected.
     sub_type: int | None
-    #: How many messages a consumer may hold unacknowledged, 0 for any number.
+    #: How many unacknowledged messages per consumer, 0 for any number.
     unacked_limit: int
     #: Whether a dispatch rate stops it now.
     rate_limited: bool
