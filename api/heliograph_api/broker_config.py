@@ -1,4 +1,4 @@
-"""The settings of one broker process. Policies of topics are not here: see :mod:`heliograph_api.resources`."""
+"""The settings of one broker process. For policies of topics see :mod:`heliograph_api.resources`."""
 
 from __future__ import annotations
 
@@ -41,36 +41,36 @@ RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
     # A segment that could not hold the largest entry would be closed empty forever.
     "segment_bytes": (_MIB, None),
 }
-"""The least and the most (``None``: any) a setting that is a whole number may be."""
+"""The minimum and maximum (``None``: none) of a setting that is a whole number."""
 
 
 class BrokerConfig(msgspec.Struct, frozen=True):
     """Sizes are bytes, times carry their unit in the name. Raises :class:`ValueError` for a setting out of range."""
 
     cluster_name: str = "standalone"
-    """The one cluster tenants and namespaces may name."""
+    """Name of the cluster, the only one that tenants and namespaces may refer to."""
     data_dir: str = "heliograph-data"
-    """Everything the broker keeps is in this directory; it is created if missing."""
+    """Data directory; created if missing."""
 
     bind: str = "127.0.0.1"
-    """Address both ports listen on."""
+    """Address that both ports bind to."""
     broker_port: int = 6650
-    """Binary protocol; 0 takes any free port."""
+    """Port of the binary protocol; 0: any free port."""
     http_port: int = 8080
-    """Admin REST, lookup, metrics and health; 0 takes any free port."""
+    """Port of the admin API, lookup, metrics and health checks; 0: any free port."""
     advertised_host: str = ""
-    """Host lookups tell clients to connect to; empty: the same as ``bind``."""
+    """Host that lookups return to clients; empty: the address the client connected to."""
 
     max_message_size: int = 5 * _MIB
     """Largest entry (a message, or a client's batch as it is on the wire) a producer may send."""
     keep_alive_interval_s: float = 30.0
     """A PING is sent after this time without data from the client; after the same time again it is disconnected."""
     max_connections: int = 10_000
-    """Most connections of each port; one more is refused. 0: as many as there are file descriptors."""
+    """Maximum connections of each port; further ones are refused. 0: limited by file descriptors only."""
     max_connections_per_address: int = 5_000
-    """Most connections of each port from one address; 0: no limit."""
+    """Maximum connections of each port from one address; 0: no limit."""
     max_handles_per_connection: int = 20_000
-    """Most producers, consumers, readers and topic watchers of one connection; one more is refused. 0: no limit."""
+    """Maximum producers, consumers, readers and topic watchers of one connection; 0: no limit."""
     reserved_descriptors: int = 1024
     """File descriptors kept for the store, which needs three for each payload file; at most half of all are kept."""
     handshake_timeout_s: float = 10.0
@@ -81,54 +81,54 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     tail_cache_bytes: int = 32 * _MIB
     """Payload of recent entries kept in memory for consumers that keep up, all topics together."""
     segment_bytes: int = 128 * _MIB
-    """A payload file is closed and a new one begun at about this size."""
+    """A payload file is closed and a new one started at about this size."""
     scrub_bytes_per_s: int = 4 * _MIB
-    """Rate at which closed payload files are verified in the background; under traffic a quarter of it. 0: never."""
+    """Rate at which closed payload files are verified in the background; a quarter of it under traffic. 0: never."""
     scrub_interval_s: float = 7 * 86_400.0
     """Shortest time between the starts of two verifications of all closed payload files."""
     disk_reserve_bytes: int = 64 * _MIB
-    """New messages are refused when less than this would stay free on the disk; acknowledgements still go on."""
+    """New messages are refused when less than this would stay free on the disk; acknowledgements are not."""
     ledger_max_entries: int = 50_000
-    """A ledger is closed and a new one begun after so many entries."""
+    """A ledger is closed and a new one started at this number of entries."""
     ledger_max_age_ms: int = 240 * _MINUTE_MS
     """A ledger that holds entries is closed at this age."""
     ledger_max_bytes: int = 2048 * _MIB
     """A ledger is closed and a new one started when its entries reach this size."""
 
     max_unacked_per_consumer: int = 50_000
-    """A Shared or Key_Shared consumer gets no more messages while it has so many unacknowledged; 0: no limit."""
+    """Maximum unacknowledged messages of a Shared or Key_Shared consumer; at it dispatch pauses. 0: no limit."""
     max_unacked_per_subscription: int = 200_000
-    """The same over all consumers of one subscription; 0: no limit."""
+    """Maximum unacknowledged messages of all consumers of a subscription; 0: no limit."""
     batch_index_ack: bool = True
-    """Keep acknowledgements of single messages of a batch; without it only whole batches are acknowledged."""
+    """Whether single messages of a batch can be acknowledged; otherwise only whole batches."""
 
     compaction_retain_null_key: bool = False
-    """Compaction keeps messages without a key; otherwise the compacted view is without them."""
+    """Whether compaction keeps messages without a key."""
 
     allow_auto_topic_creation: bool = True
-    """Producing to, or subscribing to, an unknown topic creates it."""
+    """Whether producing or subscribing to a missing topic creates it."""
     default_partitions: int = 0
     """Partitions of automatically created topics; 0: not partitioned."""
     allow_auto_subscription_creation: bool = True
-    """Subscribing with an unknown name creates the subscription."""
+    """Whether subscribing creates a missing subscription."""
 
     metrics_level: str = "topic"
-    """What /metrics tells apart: every "topic", only each "namespace", or only the "broker" as a whole."""
+    """Granularity of /metrics: "topic", "namespace" or "broker"."""
 
     deduplication_inactivity_ms: int = 360 * _MINUTE_MS
-    """Deduplication forgets a producer that was not connected for so long."""
+    """Deduplication forgets a producer that was disconnected for this time."""
 
     receive_buffer_bytes: int = 256 * _KIB
     """Size of the read buffer that all connections share, and the most bytes of one read from a socket."""
     max_pending_publish_bytes: int = 16 * _MIB
-    """Reading from publishing connections pauses while so much was received and is not yet durable."""
+    """Reading from publishing connections pauses while this many received bytes are not yet durable."""
     max_connection_write_bytes: int = _MIB
-    """No more is dispatched to a connection while so much of what was sent to it waits to be written.
+    """Dispatch to a connection pauses while this many bytes wait to be written to it.
 
-    While twice as much waits, nothing is read from it either.
+    At twice this value, reading from it pauses, too.
     """
     connection_memory_bytes: int = 512 * _MIB
-    """Most memory for unread answers and unfinished frames, all connections together; 0: no limit.
+    """Maximum memory for unread responses and incomplete frames of all connections; 0: no limit.
 
     Above half of it, connections with unread answers are sent no more; above it, those that hold most are aborted.
     """

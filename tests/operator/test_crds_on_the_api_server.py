@@ -322,7 +322,7 @@ def test_a_cluster_is_scaled_by_kubectl_and_not_too_far(api: ApiServer, cluster:
     cluster.apply(_resource("BrokerCluster", "main", {}), namespace=kube_namespace)
     cluster.kubectl("scale", "bcl/main", "--replicas=0", "-n", kube_namespace)
     assert cluster.kubectl_json("get", "bcl", "main", "-n", kube_namespace)["spec"]["replicas"] == 0
-    with pytest.raises(ClusterCommandError, match="more than one broker cannot share the topics of one cluster yet"):
+    with pytest.raises(ClusterCommandError, match="more than one broker is not supported yet"):
         cluster.kubectl("scale", "bcl/main", "--replicas=2", "-n", kube_namespace)
 
 

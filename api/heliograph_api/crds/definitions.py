@@ -58,20 +58,20 @@ def _condition(field: str, kind: str = "Ready") -> str:
 
 
 _READY = (
-    Column("Ready", _condition("status"), "Whether the broker is as the resource says."),
-    Column("Reason", _condition("reason"), "Why it is ready, or not."),
+    Column("Ready", _condition("status"), "Whether the broker's state matches the resource."),
+    Column("Reason", _condition("reason"), "Reason of the condition Ready."),
 )
 _HELD = (
-    Column("Backlog", ".status.backlog.messages", "Messages that are not acknowledged yet.", "integer"),
-    Column("Oldest", ".status.backlog.oldestTime", "Age of the oldest message that is not acknowledged.", "date"),
+    Column("Backlog", ".status.backlog.messages", "Number of unacknowledged messages.", "integer"),
+    Column("Oldest", ".status.backlog.oldestTime", "Age of the oldest unacknowledged message.", "date"),
 )
 _HELD_WIDE = (
-    Column("Backlog-Bytes", ".status.backlog.bytes", "Bytes that are not acknowledged yet.", wide=True),
-    Column("Storage", ".status.storage.bytes", "Bytes that are stored.", wide=True),
+    Column("Backlog-Bytes", ".status.backlog.bytes", "Bytes of unacknowledged messages.", wide=True),
+    Column("Storage", ".status.storage.bytes", "Bytes stored.", wide=True),
     Column("Name-In-Broker", ".status.name", "Full name in the broker.", wide=True),
-    Column("Message", _condition("message"), "Why it is ready, or not, in words.", wide=True),
+    Column("Message", _condition("message"), "Message of the condition Ready.", wide=True),
 )
-_AGE = Column("Age", ".metadata.creationTimestamp", "How long the resource has been there.", "date")
+_AGE = Column("Age", ".metadata.creationTimestamp", "Age of the resource.", "date")
 
 DEFINITIONS: Final[Mapping[str, Definition]] = {
     "BrokerCluster": Definition(
@@ -80,11 +80,11 @@ DEFINITIONS: Final[Mapping[str, Definition]] = {
         BrokerClusterStatus,
         (
             *_READY,
-            Column("Brokers", ".status.readyReplicas", "Brokers that are ready.", "integer"),
-            Column("Version", ".status.version", "Version of the broker that runs."),
+            Column("Brokers", ".status.readyReplicas", "Number of ready brokers.", "integer"),
+            Column("Version", ".status.version", "Version of the running broker."),
             _AGE,
-            Column("Desired", ".spec.replicas", "Brokers there are to be.", "integer", wide=True),
-            Column("Endpoint", ".status.endpoints.broker", "Where clients connect to.", wide=True),
+            Column("Desired", ".spec.replicas", "Desired number of brokers.", "integer", wide=True),
+            Column("Endpoint", ".status.endpoints.broker", "Address for clients.", wide=True),
             _HELD_WIDE[-1],
         ),
         scaled=True,
@@ -95,8 +95,8 @@ DEFINITIONS: Final[Mapping[str, Definition]] = {
         TenantStatus,
         (
             *_READY,
-            Column("Namespaces", ".status.namespaces", "Namespaces it has.", "integer"),
-            Column("Topics", ".status.topics", "Topics they have.", "integer"),
+            Column("Namespaces", ".status.namespaces", "Number of namespaces.", "integer"),
+            Column("Topics", ".status.topics", "Number of topics in them.", "integer"),
             *_HELD,
             _AGE,
             *_HELD_WIDE,
@@ -108,7 +108,7 @@ DEFINITIONS: Final[Mapping[str, Definition]] = {
         NamespaceStatus,
         (
             *_READY,
-            Column("Topics", ".status.topics", "Topics it has.", "integer"),
+            Column("Topics", ".status.topics", "Number of topics.", "integer"),
             *_HELD,
             _AGE,
             Column("Tenant", ".spec.tenantRef.name", "The Tenant it belongs to.", wide=True),
@@ -122,10 +122,12 @@ DEFINITIONS: Final[Mapping[str, Definition]] = {
         (
             *_READY,
             *_HELD,
-            Column("Quota", ".status.quotaUsed", "How much of the backlog quota is used."),
+            Column("Quota", ".status.quotaUsed", "Used share of the backlog quota."),
             _AGE,
-            Column("Exceeded", _condition("status", "QuotaExceeded"), "Whether the quota is exceeded.", wide=True),
-            Column("Partitions", ".status.partitions", "Partitions it has.", "integer", wide=True),
+            Column(
+                "Exceeded", _condition("status", "QuotaExceeded"), "Whether the backlog quota is exceeded.", wide=True
+            ),
+            Column("Partitions", ".status.partitions", "Number of partitions.", "integer", wide=True),
             Column("Namespace-Ref", ".spec.namespaceRef.name", "The Namespace it belongs to.", wide=True),
             *_HELD_WIDE,
         ),
@@ -195,10 +197,10 @@ def schema(model: Kind, status: type[BaseModel]) -> _Schema:
             "kind": {"type": "string", "description": f"Kind of the resource: {model.__name__}."},
             # The name is described so that a rule can point at it.
             "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
-            "spec": {**spec, "description": "What is to be."},
+            "spec": {**spec, "description": "Desired state."},
             "status": {
                 **_Inliner(reported.get("$defs", {})).inlined(reported),
-                "description": "What is; written by the operator.",
+                "description": "Observed state; written by the operator.",
             },
         },
     } | ({RULES: own[RULES]} if RULES in own else {})

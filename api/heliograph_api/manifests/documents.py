@@ -49,7 +49,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> Iterator[dict[Any, Any]
         if not isinstance(key, str | int | float | bool | None):
             raise ConstructorError(None, None, "a key that is not plain", key_node.start_mark)
         if key in seen:
-            raise ConstructorError(None, None, f"key {key!r} is there twice", key_node.start_mark)
+            raise ConstructorError(None, None, f"duplicate key {key!r}", key_node.start_mark)
         seen.add(key)
     loader.flatten_mapping(node)
     mapping.update(loader.construct_mapping(node, deep=True))
@@ -97,7 +97,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"key {twice!r} is there twice")
+        raise ValueError(f"duplicate key {twice!r}")
     return found
 
 

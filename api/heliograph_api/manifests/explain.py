@@ -51,7 +51,7 @@ def _problem(item: ErrorDetails, model: type[BaseModel]) -> str:
         fields = fields_at(model, location[:-1])
         near = difflib.get_close_matches(str(location[-1]), fields, n=1, cutoff=0.7)
         guess = f"did you mean {near[0]}? " if near else ""
-        return f"there is no such field; {guess}valid: {', '.join(fields)}"
+        return f"unknown field; {guess}valid: {', '.join(fields)}"
     if kind == "missing":
         fields = fields_at(model, location)
         return f"{_MISSING}; valid: a mapping with {', '.join(fields)}" if fields else _MISSING

@@ -140,7 +140,7 @@ class _Planner:
             self._problem(
                 resource,
                 "spec.name",
-                f"{name} is described already: {earlier.source}; valid: one {resource.kind} resource for it",
+                f"{name} is already described in {earlier.source}; valid: one {resource.kind} resource for it",
             )
             return
         self.steps.append(Step(resource, name))
@@ -156,4 +156,4 @@ def _key(resource: AnyResource, name: str) -> tuple[str, str]:
 def _valid(names: Collection[str]) -> str:
     shown = sorted(names)[:8]
     rest = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
-    return f"valid: {', '.join(shown)}{rest}" if shown else "valid: none yet, so apply one with it"
+    return f"valid: {', '.join(shown)}{rest}" if shown else "valid: none exists yet, so apply one with it"

@@ -1,4 +1,4 @@
-"""What a Topic says of its archive: when its messages are written to files, where, and what the job has for it."""
+"""The archive of a Topic: its schedule, its path, and the resources of the job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _VALID_SCHEDULE = (
     " or @hourly, @daily, @weekly, @monthly or @yearly"
 )
 _VALID_PATH = f"{MOUNT}/DIRECTORY with a volumeClaimRef, s3a://BUCKET/DIRECTORY or hdfs://HOST/DIRECTORY"
-_NO_VOLUME = f"a path below {MOUNT} is on a volume; valid: name one in volumeClaimRef"
+_NO_VOLUME = f"a path below {MOUNT} needs a volume; valid: set volumeClaimRef"
 _NOT_BACKWARDS = "a range goes from the lower number to the higher"
 
 
@@ -70,7 +70,7 @@ def _schedule(text: str) -> str:
 def _path(text: str) -> str:
     if not re.fullmatch(_PATH, text):
         near = " (s3a, not s3)" if text.startswith("s3://") else ""
-        raise ValueError(f"{quoted(text)} is no place for an archive{near}; valid: {_VALID_PATH}")
+        raise ValueError(f"{quoted(text)} is not a path for an archive{near}; valid: {_VALID_PATH}")
     return text
 
 
@@ -87,12 +87,12 @@ _NO_MASTER = "valid: local[*], local[NUMBER], or k8s://https://HOST:PORT, such a
 
 def _master(text: str) -> str:
     if not re.fullmatch(_MASTER.replace("\\\\", "\\"), text):
-        raise ValueError(f"{quoted(text)} is no master of Spark's; {_NO_MASTER}")
+        raise ValueError(f"{quoted(text)} is not a Spark master; {_NO_MASTER}")
     return text
 
 
 class ArchiveSpec(Model):
-    """An archive of the topic's messages: a job of Spark's that runs when the schedule says."""
+    """An archive of the topic's messages, written by a Spark job on a schedule."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -112,38 +112,38 @@ class ArchiveSpec(Model):
             f"a range ends before it begins; valid: {_NOT_BACKWARDS}",
         ),
     ]
-    """When it runs, in UTC, as in a CronJob: minute, hour, day, month and weekday, or @hourly, @daily and so on. A run
-    that is not over when the next one is due is not joined by another."""
+    """Schedule of the runs in UTC, as in a CronJob: minute, hour, day, month and weekday, or @hourly, @daily and so on.
+    A run is skipped if the previous one has not finished."""
     path: Annotated[
         str,
         AfterValidator(_path),
         InSchema({"maxLength": _LONGEST_PATH}),
-        Rule(f"self.matches('{_PATH}')", f"no place for an archive; valid: {_VALID_PATH}"),
+        Rule(f"self.matches('{_PATH}')", f"not a path for an archive; valid: {_VALID_PATH}"),
     ]
-    """Where the files go: a directory below /archive on the volume of `volumeClaimRef`, or a URL s3a:// or hdfs://.
+    """Directory of the files: a path below /archive on the volume of `volumeClaimRef`, or a URL s3a:// or hdfs://.
     Several topics may share it: each has directories of its own below it, `topic=NAME/date=YYYY-MM-DD`."""
     format: Literal["parquet"] = "parquet"
-    """What the files are."""
+    """Format of the files."""
     suspend: bool = False
-    """Whether no run is begun for now. Its subscription stays, and what is not archived stays stored."""
+    """Whether runs are suspended. The subscription stays, so messages that are not archived stay stored."""
     file_size: Annotated[
         Size,
         AfterValidator(_file_size),
         Rule(SIZE.where("self", "{value} >= 1048576"), _SMALL_FILE),
     ] = DEFAULT_FILE_SIZE
-    """Size at which a file is full and the next one begins, about."""
+    """Approximate size at which a file is closed and the next one started."""
     volume_claim_ref: Reference | None = None
     """The PersistentVolumeClaim that is mounted at /archive in the job's pods."""
     secret_ref: Reference | None = None
     """The Secret whose entries are environment variables of the job: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
-    AWS_ENDPOINT_URL are heeded by s3a://."""
+    AWS_ENDPOINT_URL are used by s3a://."""
     conf: dict[str, str] = Field(default_factory=dict)
-    """Settings of Spark by name, such as `spark.driver.memory` or `spark.hadoop.fs.s3a.path.style.access`."""
+    """Spark settings by name, such as `spark.driver.memory` or `spark.hadoop.fs.s3a.path.style.access`."""
     master: Annotated[
         str, AfterValidator(_master), InSchema({"maxLength": 253}), Rule(f"self.matches('{_MASTER}')", _NO_MASTER)
     ] = LOCAL
-    """Where Spark works: in the job's own pod (local[*]), or in executors, pods that it asks the API server at
-    k8s://https://kubernetes.default.svc for; `serviceAccountName` needs the rights to make them then."""
+    """Master of Spark: the job's own pod (local[*]), or executor pods created through the API server at
+    k8s://https://kubernetes.default.svc; `serviceAccountName` then needs the permission to create pods."""
     image: str | None = Field(default=None, min_length=1)
     """Container image of the job; the operator's if left out."""
     service_account_name: str | None = Field(default=None, min_length=1, max_length=253)

@@ -1,4 +1,4 @@
-"""What a BrokerCluster says: the pods of its brokers, their volumes and settings, and the policies they start from."""
+"""The spec of a BrokerCluster: its pods, volumes, settings, and default policies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BY_NAME = InSchema({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-key
 
 def _one_broker(count: int) -> int:
     if count > 1:
-        raise ValueError(f"{count} brokers cannot share the topics of one cluster yet; valid: 0 or 1")
+        raise ValueError(f"{count} brokers are not supported yet; valid: 0 or 1")
     return count
 
 
@@ -35,12 +35,12 @@ def _by_name(items: list[Any]) -> list[Any]:
     names = [item.name for item in items]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"{', '.join(map(quoted, twice))} is there more than once; valid: each name once")
+        raise ValueError(f"{', '.join(map(quoted, twice))} occurs more than once; valid: each name once")
     return items
 
 
 Opaque = dict[str, Any]
-"""A part of a pod, as Kubernetes describes it; what is wrong in it is found when the StatefulSet is applied."""
+"""A part of a pod, as in Kubernetes; it is validated when the StatefulSet is applied."""
 
 
 class EnvVar(Model):
@@ -49,7 +49,7 @@ class EnvVar(Model):
     model_config = ConfigDict(extra="allow")
 
     name: str = Field(min_length=1)
-    """Name of the variable. One that begins with HELIOGRAPH_ and is the operator's own is not heeded."""
+    """Name of the variable. A HELIOGRAPH_ variable that the operator sets itself is ignored."""
 
 
 class StorageSpec(Model):
@@ -71,26 +71,26 @@ class StorageSpec(Model):
     )
 
     size: Annotated[Size, AfterValidator(_size_of_a_volume), Rule(SIZE.where("self", "{value} > 0"), _NO_SIZE)]
-    """Size of the volume, such as 100Gi. May grow, where the StorageClass allows it; never shrinks."""
+    """Size of the volume, such as 100Gi. Can grow if the StorageClass allows it; cannot shrink."""
     storage_class_name: str | None = Field(default=None, max_length=253)
-    """The StorageClass it comes from; the default one of the Kubernetes cluster if left out. Cannot be changed."""
+    """StorageClass of the volume; default: that of the Kubernetes cluster. Cannot be changed."""
     retain_on_delete: bool = True
-    """Whether the volumes, and so the messages, stay when the BrokerCluster is deleted."""
+    """Whether the volumes with all messages are kept when the BrokerCluster is deleted."""
 
 
 class BrokerClusterSpec(Model):
-    """A StatefulSet of brokers, the policies it starts from and the limits nothing on it exceeds."""
+    """A StatefulSet of brokers with default policies and limits for all topics on it."""
 
     replicas: Annotated[
         int,
         Field(ge=0),
         AfterValidator(_one_broker),
         InSchema({"format": "int32"}),
-        Rule("self <= 1", "more than one broker cannot share the topics of one cluster yet; valid: 0 or 1"),
+        Rule("self <= 1", "more than one broker is not supported yet; valid: 0 or 1"),
     ] = 1
-    """Brokers: 1, or 0 to stop it. More than one is not possible yet."""
+    """Number of brokers: 1, or 0 to stop it. More than one is not supported yet."""
     image: str | None = Field(default=None, min_length=1)
-    """Container image of the broker; the operator's if left out. A change rolls the pods."""
+    """Container image of the broker; default: the operator's setting. A change restarts the pods."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """When the image is pulled, as in a container of a pod."""
     image_pull_secrets: Annotated[list[Reference], AfterValidator(_by_name), _BY_NAME] = Field(default_factory=list)
@@ -98,23 +98,23 @@ class BrokerClusterSpec(Model):
     storage: StorageSpec = StorageSpec(size=DEFAULT_STORAGE)
     """Volume of each broker; 10Gi of the default StorageClass if left out."""
     config: Annotated[dict[str, Any], AfterValidator(check_settings), SettingsSchema()] = Field(default_factory=dict)
-    """Settings of the broker's process by name. A change rolls the pods."""
+    """Settings of the broker process by name. A change restarts the pods."""
     env: Annotated[list[EnvVar], AfterValidator(_by_name), _BY_NAME] = Field(default_factory=list)
     """More environment variables of the broker's container, as in a pod."""
     resources: Opaque = Field(default_factory=dict)
-    """Requests and limits of the broker's container (cpu, memory), as in a pod. A change rolls the pods."""
+    """Requests and limits of the broker's container (cpu, memory), as in a pod. A change restarts the pods."""
     node_selector: dict[str, str] = Field(default_factory=dict)
-    """Labels of the nodes a broker may run on, as in a pod."""
+    """Node labels required to run a broker, as in a pod."""
     tolerations: list[Opaque] = Field(default_factory=list)
     """Taints of nodes a broker tolerates, as in a pod."""
     affinity: Opaque = Field(default_factory=dict)
-    """Where a broker is rather, or never, to run, as in a pod."""
+    """Affinity of the broker's pods, as in a pod."""
     topology_spread_constraints: list[Opaque] = Field(default_factory=list)
     """How brokers are spread over zones and nodes, as in a pod."""
     pod_annotations: dict[str, str] = Field(default_factory=dict)
     """Annotations of the broker's pods."""
     pod_labels: dict[str, str] = Field(default_factory=dict)
-    """Labels of the broker's pods, beside the operator's own, which stay."""
+    """Additional labels of the broker's pods; those of the operator cannot be replaced."""
     priority_class_name: str | None = Field(default=None, min_length=1)
     """PriorityClass of the broker's pods."""
     termination_grace_period_seconds: int = Field(default=60, ge=0, le=2**31 - 1)
@@ -124,9 +124,9 @@ class BrokerClusterSpec(Model):
     service_annotations: dict[str, str] = Field(default_factory=dict)
     """Annotations of the Service clients connect to."""
     broker_defaults: NamespacePolicySpec = NamespacePolicySpec()
-    """Policies of topics where neither the topic nor its namespace says."""
+    """Default policies of topics; those of a topic or its namespace take precedence."""
     limits: LimitsSpec = LimitsSpec()
-    """Caps of what topics, namespaces and tenants may set; the lower figure wins."""
+    """Limits of the policies of tenants, namespaces and topics; the lower value wins."""
     deletion_policy: DeletionPolicy = "Delete"
-    """What becomes of the brokers when the resource is deleted: they go (Delete), they go if no Tenant is left on
-    them (DeleteIfEmpty), or they run on (Retain). Of the volumes `storage.retainOnDelete` decides."""
+    """What happens to the brokers when the resource is deleted: they are deleted (Delete), deleted if no Tenant is left
+    on them (DeleteIfEmpty), or kept running (Retain). `storage.retainOnDelete` decides about the volumes."""

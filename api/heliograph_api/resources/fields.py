@@ -42,8 +42,8 @@ DURATION_FORMAT = "heliograph-duration"
 MAX_SUBSCRIPTIONS = 1000
 MAX_REFERENCE = 253
 
-_ABOVE_ZERO = "0 would let nothing through; valid: above 0, or -1 or infinite for none"
-_UNUSED = "0 would delete it before anybody came to use it; valid: above 0, or -1 or infinite for never"
+_ABOVE_ZERO = "0 would block every message; valid: above 0, or -1 or infinite for no limit"
+_UNUSED = "0 would delete it before its first use; valid: above 0, or -1 or infinite for never"
 # What names.check_local refuses, as RE2 says it.
 _UNPRINTABLE = r"[\\p{Cc}\\p{Zl}\\p{Zp}]"
 UNFIT = rf"^\\p{{Z}}|\\p{{Z}}$|{_UNPRINTABLE}"
@@ -65,7 +65,7 @@ def _unused_for(duration_ms: int) -> int:
 
 def _whole_seconds(duration_ms: int) -> int:
     if duration_ms < 1000 or duration_ms % 1000:
-        raise ValueError(f"{format_duration(duration_ms)} cannot be counted in; valid: whole seconds, 1s or more")
+        raise ValueError(f"{format_duration(duration_ms)} is not a period; valid: whole seconds, 1s or more")
     return duration_ms
 
 
@@ -88,7 +88,7 @@ def unique(texts: list[Any]) -> list[Any]:
     """Raises :class:`ValueError` when a text is there twice."""
     twice = sorted({text for text in texts if texts.count(text) > 1})
     if twice:
-        raise ValueError(f"{', '.join(quoted(text) for text in twice)} is there more than once; valid: each name once")
+        raise ValueError(f"{', '.join(quoted(text) for text in twice)} occurs more than once; valid: each name once")
     return texts
 
 
@@ -126,7 +126,7 @@ Period = Annotated[
     AfterValidator(_whole_seconds),
     Rule(
         DURATION.where("self", "({value} >= 1000 && {value} % 1000 == 0)"),
-        "cannot be counted in; valid: whole seconds, 1s or more",
+        "is not a period; valid: whole seconds, 1s or more",
     ),
 ]
 """Milliseconds, whole seconds of them, that a rate counts in."""
@@ -215,7 +215,7 @@ class Model(BaseModel):
 
 
 class Reference(Model):
-    """Another resource in the same Kubernetes namespace."""
+    """A reference to another resource in the same Kubernetes namespace."""
 
     name: str = Field(min_length=1, max_length=MAX_REFERENCE)
-    """Its `metadata.name`; or the name of what the broker has already."""
+    """Its `metadata.name`, or the name of an existing object of the broker."""

@@ -36,7 +36,7 @@ API_VERSION = "heliograph.dev/v1alpha1"
 # The rules for a topic's own name are the same in every namespace.
 _STANDS_IN = "tenant/namespace"
 _PERSISTENT_ONLY = "is for persistent topics only; valid: leave it out, or persistent: true"
-_FOR_GOOD = "cannot be changed; valid: what it was, or a new resource"
+_FOR_GOOD = "cannot be changed; valid: the previous value, or a new resource"
 
 
 def _stays(field: str) -> Rule:
@@ -55,7 +55,7 @@ def _keeps_nothing(field: str, unset: str = "") -> Rule:
 
 
 class TenantSpec(Model):
-    """A tenant: who owns namespaces, and what no policy below it exceeds."""
+    """A tenant: the owner of namespaces, with limits for their policies."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -68,21 +68,21 @@ class TenantSpec(Model):
     name: Part | None = None
     """The tenant's name in the broker; `metadata.name` if left out. Cannot be changed."""
     cluster_ref: Reference | None = None
-    """The BrokerCluster it is on; if left out, the only one in the Kubernetes namespace. Cannot be changed once it is
-    set. A broker that runs by itself does not heed it."""
+    """BrokerCluster of the tenant; default: the only one in the Kubernetes namespace. Cannot be changed once it is
+    set. A broker without the operator ignores it."""
     admin_roles: Unique[str] = Field(default_factory=list)
-    """Who may administer it."""
+    """Roles that may administer the tenant."""
     allowed_clusters: Unique[str] = Field(default_factory=list)
-    """Names of the clusters it may use; the broker's own if left out."""
+    """Names of the clusters it may use; default: the broker's own."""
     limits: LimitsSpec = LimitsSpec()
-    """Caps of what namespaces and topics below it may set; the lower figure wins."""
+    """Limits of the policies of its namespaces and topics; the lower value wins."""
     deletion_policy: DeletionPolicy = "Delete"
-    """What becomes of the tenant in the broker when the resource is deleted: it goes (Delete), it goes if it has no
-    namespaces (DeleteIfEmpty), or it stays (Retain)."""
+    """What happens to the tenant in the broker when the resource is deleted: it is deleted (Delete), deleted if it has
+    no namespaces (DeleteIfEmpty), or kept (Retain)."""
 
 
 class NamespaceSpec(NamespacePolicySpec):
-    """A namespace: the policies of its topics that set none themselves."""
+    """A namespace, with default policies of its topics."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (_stays("tenantRef"),)
 
@@ -91,10 +91,10 @@ class NamespaceSpec(NamespacePolicySpec):
     name: Part | None = None
     """The namespace's own name in the broker, without its tenant's; `metadata.name` if left out. Cannot be changed."""
     bundles: int = Field(default=4, ge=1, le=1024)
-    """Parts in which its topics are spread over brokers."""
+    """Number of bundles: ranges of topic-name hashes that are assigned to brokers."""
     deletion_policy: DeletionPolicy = "Delete"
-    """What becomes of the namespace in the broker when the resource is deleted: it goes with its topics (Delete), it
-    goes if it has no topics (DeleteIfEmpty), or it stays (Retain)."""
+    """What happens to the namespace in the broker when the resource is deleted: it is deleted with its topics (Delete),
+    deleted if it has no topics (DeleteIfEmpty), or kept (Retain)."""
 
 
 class TopicSpec(PolicySpec):
@@ -111,12 +111,12 @@ class TopicSpec(PolicySpec):
         _stays("persistent"),
         Rule(
             "self.partitions >= oldSelf.partitions",
-            "partitions cannot become fewer; valid: as many as there are, or more",
+            "partitions cannot be decreased; valid: the present number or more",
             ".partitions",
         ),
         Rule(
             "oldSelf.partitions > 0 || self.partitions == 0",
-            "a topic that is not partitioned cannot become so; valid: 0, or a new resource",
+            "a topic without partitions cannot become partitioned; valid: 0, or a new resource",
             ".partitions",
         ),
     )
@@ -126,7 +126,7 @@ class TopicSpec(PolicySpec):
     name: (
         Annotated[
             str,
-            Rule("self != ''", "it is empty; valid: a name, or leave it out"),
+            Rule("self != ''", "is empty; valid: a name, or leave it out"),
             Rule(
                 f"!self.matches('{UNFIT}')",
                 "not a topic's name: it begins or ends with white space, or has characters that cannot be printed",
@@ -141,22 +141,23 @@ class TopicSpec(PolicySpec):
     ) = None
     """The topic's own name in the broker, without its namespace's; `metadata.name` if left out. Cannot be changed."""
     persistent: bool = True
-    """A topic that is not persistent stores nothing, so retention, backlogQuota, messageTTL, deadLetterTopic,
+    """A non-persistent topic stores no messages, so retention, backlogQuota, messageTTL, deadLetterTopic,
     ttlInBatches, deduplication, compactionThreshold, subscriptionExpiration, subscriptions and archive are refused on
     it. Cannot be changed."""
     partitions: int = Field(default=0, ge=0, le=MAX_PARTITIONS)
-    """Partitions; 0: the topic is not partitioned, and stays so. May grow, never shrinks."""
+    """Number of partitions; 0: the topic is not partitioned, which cannot be changed. Can be increased only."""
     subscriptions: Annotated[Unique[Subscription], Field(max_length=MAX_SUBSCRIPTIONS)] = Field(default_factory=list)
-    """Subscriptions made with the topic, so that no message is missed before the first consumer comes."""
+    """Subscriptions created with the topic, so that no message is missed before the first consumer connects."""
     properties: dict[str, str] = Field(default_factory=dict)
-    """Texts by name, kept with the topic."""
+    """Properties of the topic: texts by name."""
     archive: ArchiveSpec | None = None
     """Files its messages are written to, once each, by a CronJob. It has a subscription, `heliograph-archive`, from now
-    on: what is not in the files yet stays stored, and counts for the backlog quota. A broker that runs by itself makes
-    the subscription and runs no jobs."""
+    on: what is not in the files yet stays stored, and counts for the backlog quota. A broker without the operator
+    creates the subscription but runs no jobs.
+    """
     deletion_policy: DeletionPolicy = "Delete"
-    """What becomes of the topic in the broker when the resource is deleted: it goes with its messages (Delete), it
-    goes if nothing is stored in it (DeleteIfEmpty), or it stays (Retain)."""
+    """What happens to the topic in the broker when the resource is deleted: it is deleted with its messages (Delete),
+    deleted if it stores no message (DeleteIfEmpty), or kept (Retain)."""
 
     @property
     def all_subscriptions(self) -> list[str]:
@@ -206,7 +207,7 @@ class Resource(Model):
 
 
 class BrokerCluster(Resource):
-    """Brokers and what they run on: the operator keeps a StatefulSet and its Services as it says."""
+    """Brokers and their storage: the operator maintains a StatefulSet and its Services."""
 
     kind: Literal["BrokerCluster"]
     spec: BrokerClusterSpec = BrokerClusterSpec()
@@ -227,7 +228,7 @@ class Tenant(Resource):
 
 
 class Namespace(Resource):
-    """A namespace of a Tenant: it holds Topics, and the policies of those that set none themselves."""
+    """A namespace of a Tenant: it holds Topics and their default policies."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (_name_stays(),)
 

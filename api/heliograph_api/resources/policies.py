@@ -1,7 +1,7 @@
 """Policies of topics, namespaces and brokers, and how the levels combine.
 
-The topic's word counts, else its namespace's, else the broker's default; then the limits set by tenant and broker cap
-the outcome, the lowest figure winning (what RabbitMQ calls operator policies).
+The topic's setting wins, then the namespace's, then the broker's default; limits of tenant and broker then cap the
+result, and the lowest value wins (RabbitMQ calls such limits operator policies).
 """
 
 from __future__ import annotations

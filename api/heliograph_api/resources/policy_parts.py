@@ -1,4 +1,4 @@
-"""Policies that are documents of their own: what they may say, and the way to the core's."""
+"""Policies that are documents of their own: their fields, and their conversion to the core's policies."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .policies import (
 
 
 class RetentionSpec(Model):
-    """What is kept of messages that every subscription has acknowledged, or that none waits for.
+    """Retention of messages that every subscription has acknowledged, or that no subscription waits for.
 
-    They are kept until older than `time` or more than `size`, whichever is first. Both -1 keeps everything, both 0
-    nothing; one of them 0 and the other not is refused.
+    They are kept until they are older than `time` or larger than `size` in total, whichever comes first. Both -1: keep
+    all; both 0: keep none; one 0 and the other not is refused.
     """
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
@@ -36,78 +36,78 @@ class RetentionSpec(Model):
     )
 
     time: Duration
-    """How long: a duration such as 3h or 7d; -1 forever, 0 not at all."""
+    """Maximum age: a duration such as 3h or 7d; -1: no limit, 0: keep none."""
     size: Size
-    """How much of a topic (of each partition): a size such as 10Gi; -1 without limit, 0 nothing."""
+    """Maximum size of each topic or partition: a size such as 10Gi; -1: no limit, 0: keep none."""
 
     def policy(self) -> Retention:
         return Retention(self.time, self.size)
 
 
 class SizeQuotaSpec(Model):
-    """A limit of how many bytes the slowest subscription may be behind, and what happens then."""
+    """Limit of the slowest subscription's backlog in bytes, and what happens at the limit."""
 
     limit: SizeLimit
-    """The size, above 0; -1 takes an inherited quota back."""
+    """The size, above 0; -1 removes an inherited quota."""
     policy: QuotaPolicy = "producer_request_hold"
     """What happens at the limit: producers wait (producer_request_hold), producers get an error
     (producer_exception), or the oldest messages are dropped (consumer_backlog_eviction)."""
 
 
 class AgeQuotaSpec(Model):
-    """A limit of how old the oldest message not acknowledged may get, and what happens then."""
+    """Limit of the age of the oldest unacknowledged message, and what happens at the limit."""
 
     limit: DurationLimit
-    """The duration, above 0; -1 takes an inherited quota back."""
+    """The duration, above 0; -1 removes an inherited quota."""
     policy: QuotaPolicy = "producer_request_hold"
     """What happens at the limit: producers wait (producer_request_hold), producers get an error
     (producer_exception), or the oldest messages are dropped (consumer_backlog_eviction)."""
 
 
 class BacklogQuotaSpec(Model):
-    """Limits of what is not acknowledged yet, by size and by age; either may be left out."""
+    """Limits of unacknowledged messages by size and by age; either may be left out."""
 
     destination_storage: SizeQuotaSpec | None = None
-    """How many bytes the slowest subscription may be behind."""
+    """Limit of the slowest subscription's backlog in bytes."""
     message_age: AgeQuotaSpec | None = None
-    """How old the oldest message not acknowledged may get."""
+    """Limit of the age of the oldest unacknowledged message."""
 
 
 class RateSpec(Model):
-    """How much may pass in a period; what is 0 or left out is not limited."""
+    """A limit of messages and bytes per period; 0 or left out: no limit."""
 
     messages: Count = 0
-    """Messages in a period; 0: any number."""
+    """Messages per period; 0: no limit."""
     bytes: Size = 0
-    """Bytes in a period, a size; 0 or -1: any number."""
+    """Bytes per period, a size; 0 or -1: no limit."""
     period: Period = 1000
-    """What is counted in: whole seconds."""
+    """The period: whole seconds."""
 
     def policy(self) -> Rate:
         return Rate(self.messages, self.bytes, self.period // 1000)
 
 
 class SubscribeRateSpec(Model):
-    """How often one consumer may subscribe in a period."""
+    """Limit of the subscribe requests of one consumer per period."""
 
     per_consumer: Count
-    """Times a consumer may subscribe in a period; 0: as often as it wants."""
+    """Subscribe requests of a consumer per period; 0: no limit."""
     period: Period = 30_000
-    """What is counted in: whole seconds."""
+    """The period: whole seconds."""
 
     def policy(self) -> SubscribeRate:
         return SubscribeRate(self.per_consumer, self.period // 1000)
 
 
 class InactiveTopicSpec(Model):
-    """Whether and after how long a topic is deleted that nobody is connected to."""
+    """Whether, and after which time, a topic without connected clients is deleted."""
 
     max_inactive: DurationLimit
-    """How long nobody was connected: a duration above 0; -1: never."""
+    """Time without connected clients: a duration above 0; -1: never."""
     mode: InactiveTopicMode = "delete_when_no_subscriptions"
-    """Which topics: those without subscriptions, or also those whose subscriptions are caught up."""
+    """Which topics: only those without subscriptions, or also those whose subscriptions have no backlog."""
     delete: bool = True
-    """false takes back an inherited policy."""
+    """false removes an inherited policy."""
 
     def policy(self) -> InactiveTopic:
         # What never comes deletes nothing.
@@ -115,12 +115,12 @@ class InactiveTopicSpec(Model):
 
 
 class AutoTopicCreationSpec(Model):
-    """Whether clients make topics by naming them, and which."""
+    """Whether producing or subscribing creates missing topics, and of which type."""
 
     allow: bool
-    """Whether naming a topic there is not makes it."""
+    """Whether producing or subscribing to a missing topic creates it."""
     partitions: int = Field(default=0, ge=0, le=MAX_PARTITIONS)
-    """Partitions of topics made so; 0: they are not partitioned."""
+    """Number of partitions of these topics; 0: they are not partitioned."""
 
     def policy(self) -> AutoTopicCreation:
         return AutoTopicCreation(self.allow, self.partitions if self.allow else 0)

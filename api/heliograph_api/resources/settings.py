@@ -41,11 +41,11 @@ def check_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _problems(name: str, value: Any) -> Iterator[str]:
     if name in OPERATORS:
-        yield "is the operator's to set; valid: leave it out"
+        yield "is set by the operator; valid: leave it out"
         return
     if name not in _FIELDS:
         near = difflib.get_close_matches(name, _FIELDS, n=1, cutoff=0.7)
-        yield f"there is no such field; {f'did you mean {near[0]}? ' if near else ''}valid: {', '.join(_FIELDS)}"
+        yield f"unknown field; {f'did you mean {near[0]}? ' if near else ''}valid: {', '.join(_FIELDS)}"
         return
     wanted = _FIELDS[name].type
     if type(value) is not wanted and not (wanted is float and type(value) is int):
@@ -73,7 +73,7 @@ def _setting(field: msgspec.structs.FieldInfo, description: str) -> dict[str, An
     default = quoted(field.default).replace("'", "") or '""'
     schema: dict[str, Any] = {
         "type": _TYPES[field.type][0],
-        "description": f"{description} {default} if left out.",
+        "description": f"{description} Default: {default}.",
     }
     least, most = RANGES.get(field.name, (None, None))
     if least is not None:

@@ -1,4 +1,4 @@
-"""What a ``spec`` may say about policies, and the way to the core's policies."""
+"""The policies in a ``spec``, and their conversion to the core's policies."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _not_below(quantity: str, quota: str, rule: str) -> Rule:
 
 
 class LimitsSpec(Model):
-    """The policies that can be capped from above. What is left out is inherited, or not limited."""
+    """The policies that tenant and cluster can limit. A field that is left out is inherited, or not limited."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         _not_below(
@@ -91,39 +91,39 @@ class LimitsSpec(Model):
     )
 
     retention: RetentionSpec | None = None
-    """What is kept of messages that every subscription has acknowledged, or that none waits for: until older than
-    `time` or more than `size` of it, whichever is first; both 0 keeps nothing. Not below the backlog quota. If no level
-    says, they stay as long as their ledger: by default for 50,000 entries, 2 GiB or 4 hours."""
+    """Retention of messages that every subscription has acknowledged, or that no subscription waits for: until they are
+    older than `time` or larger than `size` in total, whichever comes first; both 0: none. Not below the backlog quota.
+    If no level sets it, they stay as long as their ledger: by default for 50,000 entries, 2 GiB or 4 hours."""
     backlog_quota: BacklogQuotaSpec | None = None
-    """Limits of what is not acknowledged yet, by size and by age, and what happens at them. None if no level says."""
+    """Limits of unacknowledged messages by size and by age, and what happens at them. Default: none."""
     message_ttl: Duration | None = Field(default=None, alias="messageTTL")
-    """A duration: older messages count as acknowledged. -1 takes an inherited one back; 0 is at once."""
+    """A duration: older messages expire, which acknowledges them. -1 removes an inherited one; 0: at once."""
     expires: UnusedFor | None = None
-    """A duration: the topic is deleted when it was unused for so long. -1: never."""
+    """A duration: the topic is deleted after this time without use. -1: never."""
     max_producers: Count | None = None
-    """Producers at a time; 0: no limit."""
+    """Maximum connected producers; 0: no limit."""
     max_consumers: Count | None = None
-    """Consumers at a time; 0: no limit."""
+    """Maximum connected consumers; 0: no limit."""
     max_subscriptions: Count | None = None
-    """Subscriptions of a topic; 0: no limit."""
+    """Maximum subscriptions of a topic; 0: no limit."""
     max_message_size: SizeLimit | None = None
-    """A size: the largest message (or batch) a producer may send. The broker's own limit if no level says."""
+    """A size: the largest message (or batch) a producer may send. Default: the broker's setting."""
     max_consumers_per_subscription: Count | None = None
-    """Consumers of one subscription at a time; 0: no limit."""
+    """Maximum connected consumers of one subscription; 0: no limit."""
     max_unacked_per_consumer: Count | None = None
-    """Messages a consumer may hold and not have acknowledged; 0: no limit. 50000 if no level says."""
+    """Maximum unacknowledged messages of a consumer; 0: no limit. Default: 50000."""
     max_unacked_per_subscription: Count | None = None
-    """The same, for all consumers of a subscription together; 0: no limit. 200000 if no level says."""
+    """Maximum unacknowledged messages of all consumers of a subscription; 0: no limit. Default: 200000."""
     max_delivery_delay: DurationLimit | None = None
-    """A duration: how far off a delivery time a producer may give. -1: any time."""
+    """A duration: the longest delay that a producer may give to a message. -1: no limit."""
     subscription_expiration: UnusedFor | None = None
-    """A duration: a subscription nobody uses is deleted after so long. -1: never."""
+    """A duration: a subscription is deleted after this time without use. -1: never."""
     publish_rate: RateSpec | None = None
-    """How much may be published in a period."""
+    """Publish rate limit."""
     dispatch_rate: RateSpec | None = None
-    """How much a topic gives out in a period."""
+    """Dispatch rate limit of the topic."""
     subscription_dispatch_rate: RateSpec | None = None
-    """How much each subscription gives out in a period."""
+    """Dispatch rate limit of each subscription."""
 
     @model_validator(mode="after")
     def _no_contradictions(self) -> Self:
@@ -151,40 +151,42 @@ class LimitsSpec(Model):
 
 
 class PolicySpec(LimitsSpec):
-    """The policies a Topic, a Namespace or a cluster's defaults may set. What is left out is inherited."""
+    """The policies that a Topic, a Namespace or a cluster's defaults may set. A field that is left out is inherited."""
 
     dead_letter_topic: OptionalTopic | None = None
-    """Where expired messages go: the name of a topic. The empty text takes an inherited one back."""
+    """Dead-letter topic of expired messages: the name of a topic. The empty text removes an inherited one."""
     ttl_in_batches: bool | None = None
-    """Open batches to look for messages with a TTL of their own. false if no level says."""
+    """Whether the TTL of single messages in batches is honoured. Default: false."""
     deduplication: bool | None = None
-    """Drop what a producer sends a second time. false if no level says."""
+    """Whether messages that a producer sends twice are stored once. Default: false."""
     delayed_delivery: bool | None = None
-    """Heed the delivery time that producers give to messages. true if no level says."""
+    """Whether delayed delivery is enabled. Default: true."""
     inactive_topic: InactiveTopicSpec | None = None
-    """Whether and after how long the topic is deleted when nobody is connected to it."""
+    """Whether, and after which time, the topic is deleted when no client is connected."""
     subscribe_rate: SubscribeRateSpec | None = None
-    """How often one consumer may subscribe in a period."""
+    """Limit of the subscribe requests of one consumer per period."""
     compaction_threshold: Size | None = None
-    """A size: compact when so much was published since the last time. 0: never."""
+    """A size: compact when this much was published since the last compaction. 0: never."""
     auto_subscription_creation: bool | None = None
-    """Whether subscribing with a new name makes a subscription. The broker's setting if no level says."""
+    """Whether subscribing creates a missing subscription. Default: the broker's setting."""
     subscription_types: Unique[SubscriptionType] | None = None
-    """Types a subscription may have; none named, or an empty list: all."""
+    """Allowed subscription types; left out or an empty list: all."""
     encryption_required: bool | None = None
-    """Refuse messages that are not encrypted. false if no level says."""
+    """Whether messages that are not encrypted are refused. Default: false."""
     schema_compatibility: SchemaCompatibility | None = None
-    """Which changes of a schema are compatible, in Pulsar's words. FULL if no level says."""
+    """Schema compatibility strategy, by Pulsar's names. Default: FULL."""
     auto_update_schema: bool | None = None
-    """Whether producers may bring new versions of a schema. true if no level says."""
+    """Whether producers may add schema versions automatically. Default: true."""
     schema_validation_enforced: bool | None = None
-    """Refuse producers without a schema where there is one. false if no level says."""
+    """Whether producers without a schema are refused on topics that have one. Default: false."""
 
 
 class NamespacePolicySpec(PolicySpec):
-    """What only a namespace may say: how many topics it may have, and how they come to be."""
+    """The policies of a Namespace: those of topics, and two that only a namespace has."""
 
     max_topics: Count | None = None
-    """Topics there may be in the namespace, each partition counted; 0: no limit."""
+    """Maximum topics in the namespace, each partition counted; 0: no limit."""
     auto_topic_creation: AutoTopicCreationSpec | None = None
-    """Whether clients make topics by naming them, and with how many partitions. The broker's setting if not said."""
+    """Whether producing or subscribing creates missing topics, and with how many partitions. Default: the broker's
+    setting.
+    """

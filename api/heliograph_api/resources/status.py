@@ -1,4 +1,4 @@
-"""What the operator reports in ``status``. Nobody writes it by hand, and a broker that runs by itself has none."""
+"""The ``status`` of the four kinds, as the operator reports it. A broker without the operator has none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .cel import InSchema
 
 
 class StatusModel(BaseModel):
-    """camelCase; what is not known yet is left out."""
+    """A part of a status: camelCase; unknown values are left out."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True)
 
@@ -23,66 +23,67 @@ SizeShown = Annotated[str | int, WithJsonSchema({"x-kubernetes-int-or-string": T
 
 
 class Condition(StatusModel):
-    """One thing that is so, or not, with the reason."""
+    """A condition: whether something is the case, with the reason."""
 
     type: Annotated[str, Field(min_length=1, max_length=316)]
-    """What it is about: Ready, PoliciesApplied, QuotaExceeded, Archived, Progressing."""
+    """Type of the condition: Ready, PoliciesApplied, QuotaExceeded, Archived, Progressing."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it is so."""
+    """Whether it is the case."""
     reason: Annotated[str, Field(max_length=1024)]
-    """Why, in one word for programs."""
+    """Reason, as one word for programs."""
     message: Annotated[str, Field(max_length=32768)] = ""
-    """Why, for people."""
+    """Reason, for people."""
     last_transition_time: AwareDatetime
-    """When `status` became what it is."""
+    """When `status` last changed."""
     observed_generation: Count | None = None
-    """The generation of the spec it is about."""
+    """Generation of the spec that the condition describes."""
 
 
 class BacklogStatus(StatusModel):
-    """What is not acknowledged yet."""
+    """Unacknowledged messages."""
 
     messages: Count | None = None
-    """Messages the slowest subscription of a topic is behind; of partitions, and of several topics, the sum."""
+    """Messages in the backlog of the slowest subscription of a topic; for partitions and several topics, the sum."""
     bytes: SizeShown | None = None
-    """Bytes it is behind, likewise, rounded: 1.2Mi."""
+    """Bytes in that backlog, rounded: 1.2Mi."""
     oldest_age: str | None = None
-    """Age of the oldest message that is not acknowledged, when the status was written, rounded: 42s."""
+    """Age of the oldest unacknowledged message when the status was written, rounded: 42s."""
     oldest_time: AwareDatetime | None = None
-    """When the broker received that message; its age right now follows from it."""
+    """When the broker received that message."""
 
 
 class StorageStatus(StatusModel):
-    """What is stored."""
+    """Stored messages."""
 
     bytes: SizeShown | None = None
     """Bytes stored, rounded: 1.2Mi."""
 
 
 class Status(StatusModel):
-    """What the statuses of all kinds have."""
+    """Status fields of all kinds."""
 
     observed_generation: Count | None = None
-    """The generation of the spec this is about; if it is not `metadata.generation`, the operator is not there yet."""
+    """Generation of the spec that the status describes; if it differs from `metadata.generation`, the operator has not
+    reconciled the spec yet."""
     conditions: Annotated[
         list[Condition], InSchema({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]})
     ] = Field(default_factory=list)
-    """What is so, or not, with reasons; `kubectl wait --for=condition=Ready` waits for one."""
+    """Conditions with their reasons; `kubectl wait --for=condition=Ready` waits for one."""
 
 
 class BrokerClusterStatus(Status):
-    """Where the brokers are."""
+    """Addresses and number of the brokers."""
 
     replicas: Pods | None = None
-    """Pods there are."""
+    """Number of pods."""
     ready_replicas: Pods | None = None
-    """Pods whose broker is ready."""
+    """Number of ready pods."""
     selector: str | None = None
-    """Labels of the pods, for the scale subresource."""
+    """Label selector of the pods, for the scale subresource."""
     version: str | None = None
-    """Version of the broker that runs."""
+    """Version of the running broker."""
     endpoints: Endpoints | None = None
-    """Where clients connect to."""
+    """Address for clients."""
 
 
 class Endpoints(StatusModel):
@@ -95,62 +96,62 @@ class Endpoints(StatusModel):
 
 
 class NamedStatus(Status):
-    """What the statuses of all that is in a broker have."""
+    """Status fields of Tenant, Namespace and Topic."""
 
     name: str | None = None
     """Full name in the broker."""
     backlog: BacklogStatus | None = None
-    """What is not acknowledged yet."""
+    """Unacknowledged messages."""
     storage: StorageStatus | None = None
-    """What is stored."""
+    """Stored messages."""
 
 
 class TenantStatus(NamedStatus):
-    """What the tenant holds."""
+    """Status of a Tenant."""
 
     namespaces: Count | None = None
-    """Namespaces it has."""
+    """Number of namespaces."""
     topics: Count | None = None
-    """Topics they have."""
+    """Number of topics in them."""
 
 
 class NamespaceStatus(NamedStatus):
-    """What the namespace holds."""
+    """Status of a Namespace."""
 
     topics: Count | None = None
-    """Topics it has."""
+    """Number of topics."""
 
 
 class ArchiveStatus(StatusModel):
-    """How far the archive is, and what became of its last run."""
+    """State of the archive and its last run."""
 
     last_run_time: AwareDatetime | None = None
-    """When the last run began."""
+    """Start of the last run."""
     last_success_time: AwareDatetime | None = None
-    """When the last run that did all it had to was done."""
+    """End of the last successful run."""
     rows: Count | None = None
-    """Messages that the last run added to the files."""
+    """Messages added to the files by the last run."""
     lag: Count | None = None
-    """Messages of the topic that are not in the files yet: the backlog of the subscription heliograph-archive."""
+    """Messages that are not in the files yet: the backlog of the subscription heliograph-archive."""
     running: bool | None = None
-    """Whether a run is under way."""
+    """Whether a run is active."""
     message: str | None = None
-    """What the last run ended with, if it failed."""
+    """Error of the last run, if it failed."""
 
 
 class TopicStatus(NamedStatus):
-    """What the topic holds."""
+    """Status of a Topic."""
 
     partitions: Count | None = None
-    """Partitions it has; 0: it is not partitioned."""
+    """Number of partitions; 0: the topic is not partitioned."""
     subscriptions: Count | None = None
-    """Subscriptions it has."""
+    """Number of subscriptions."""
     quota_used: str | None = None
-    """How much of the backlog quota is used, by size or by age, whichever is more: 15%."""
+    """Used share of the backlog quota by size or age, whichever is larger: 15%."""
     quota_used_percent: Annotated[int, Field(ge=0), InSchema({"format": "int32"})] | None = None
-    """The same as a number."""
+    """Used share of the backlog quota, as a number of percent."""
     archive: ArchiveStatus | None = None
-    """The archive, if the spec has one."""
+    """State of the archive, if the spec has one."""
 
 
 BrokerClusterStatus.model_rebuild()

@@ -80,7 +80,7 @@ def test_what_is_missing_is_named_all_at_once_and_only_once() -> None:
 
 def test_nothing_to_refer_to() -> None:
     assert problems(resource("Topic", "orders", in_namespace("pay")))[0].endswith(
-        "valid: none yet, so apply one with it"
+        "valid: none exists yet, so apply one with it"
     )
 
 
@@ -107,9 +107,9 @@ def test_two_resources_for_the_same_thing_are_refused() -> None:
         + resource("Topic", "orders-live", in_namespace("pay", "name: orders, persistent: false"))
     )
     assert problems(text) == [
-        "m.yaml: document 2 (Tenant store): spec.name: shop is described already: m.yaml: document 1 (Tenant shop); "
+        "m.yaml: document 2 (Tenant store): spec.name: shop is already described in m.yaml: document 1 (Tenant shop); "
         "valid: one Tenant resource for it",
-        "m.yaml: document 5 (Topic orders-two): spec.name: persistent://shop/pay/orders is described already: "
+        "m.yaml: document 5 (Topic orders-two): spec.name: persistent://shop/pay/orders is already described in "
         "m.yaml: document 4 (Topic orders); valid: one Topic resource for it",
     ]
 
