@@ -260,10 +260,10 @@ def test_kubectl_says_in_words_what_is_wrong(api: ApiServer, cluster: Cluster, k
 @pytest.mark.parametrize(
     ("field", "said"),
     [
-        ("topics.spec.retention", "whichever is first"),
-        ("namespaces.spec.bundles", "spread over brokers"),
-        ("tenants.spec.limits", "the lower figure wins"),
-        ("brokerclusters.spec.config.ledger_max_entries", "50000 if left out"),
+        ("topics.spec.retention", "whichever comes first"),
+        ("namespaces.spec.bundles", "ranges of topic-name hashes"),
+        ("tenants.spec.limits", "the lower value wins"),
+        ("brokerclusters.spec.config.ledger_max_entries", "Default: 50000"),
         ("brokerclusters.status.endpoints", "URL for clients"),
     ],
 )
