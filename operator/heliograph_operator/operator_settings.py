@@ -25,8 +25,8 @@ class Settings:
     workers: int = 16
     #: Time (s) between two looks at each broker, which find drift and refresh the status.
     refresh_s: float = 15.0
-    #: Time (s) a resource may go without being looked at, whatever happens.
-    resync_s: float = 60.0
+    #: Time (s) after which a resource is reconciled again even if nothing seems to have changed.
+    resync_s: float = 300.0
     #: Time (s) a deletion waits for a broker that does not answer; then the resource goes and its data stays.
     deletion_wait_s: float = 600.0
     #: Time (s) changes for one broker are collected to be sent together.

@@ -1,4 +1,4 @@
-"""The operator as a whole: what is started, in which order, and what ends it."""
+"""The operator process: starts its parts in order, and stops them on a signal, a failure or a lost leadership."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import kopf
 import structlog
 
 from . import operator_metrics
-from .act.broker_sessions import Brokers
+from .act.broker_sessions import BrokerSessions
 from .act.controller import Context, Controller, Reconciler
-from .act.namespace_teardown import let_go_with_namespace
-from .act.resource_memory import Memories
+from .act.namespace_teardown import release_with_namespace
+from .act.resource_memory import ResourceMemories
 from .act.watch import Watcher, kopf_settings, register
 from .act.work_queue import WorkQueue
-from .archive.archive_reconciler import Archives
+from .archive.archive_reconciler import ArchiveReconciler
 from .cluster.cluster_reconciler import ClusterReconciler
 from .decide.archive_cron_job import ArchiveSite
 from .decide.stateful_set import Site
@@ -27,19 +27,19 @@ from .kube.events import Events
 from .kube.leadership import Alone, Leadership
 from .kube.lease import LeaseLeadership
 from .objects.kinds import KINDS, Key, key_of
-from .objects.resource_cache import Store
+from .objects.resource_cache import ResourceCache
 from .operator_settings import Settings
-from .policies.policy_reconciler import Policies
+from .policies.policy_reconciler import PolicyReconciler
 from .policies.refresh import Refresh
 
 log = structlog.get_logger(__name__)
 
-#: Time (s) between two comparisons of what is known with what there is: a watch may miss a deletion.
+#: Time (s) between two listings of all resources: a watch may miss a deletion.
 RELIST_S = 600.0
 
 
-def reconcilers(clusters: ClusterReconciler, policies: Policies) -> Mapping[str, Reconciler]:
-    """Return who looks after which kind."""
+def reconcilers(clusters: ClusterReconciler, policies: PolicyReconciler) -> Mapping[str, Reconciler]:
+    """Return the reconciler of each kind."""
     return {
         "BrokerCluster": clusters.reconcile,
         "Tenant": policies.reconcile,
@@ -49,14 +49,14 @@ def reconcilers(clusters: ClusterReconciler, policies: Policies) -> Mapping[str,
 
 
 def leadership(settings: Settings, kube: Kube) -> Leadership:
-    """Return who decides whether this operator works."""
+    """Return what decides whether this operator leads."""
     if not settings.lease:
         return Alone()
     return LeaseLeadership(kube, settings.operator_namespace, settings.lease, settings.identity)
 
 
 async def run(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT (0), or until another operator leads or something fails (1)."""
+    """Run until SIGTERM or SIGINT (returns 0), or until leadership is lost or a part fails (returns 1)."""
     stop = asyncio.Event()
     _stop_at_signals(stop)
     async with Kube() as kube:
@@ -64,30 +64,29 @@ async def run(settings: Settings) -> int:
 
 
 class Operator:
-    """One life of the operator."""
+    """One run of the operator."""
 
     def __init__(self, settings: Settings, kube: Kube, leader: Leadership) -> None:
         self._settings = settings
         self._kube = kube
         self._leader = leader
-        store = Store()
+        cache, memories = ResourceCache(), ResourceMemories()
         queue: WorkQueue[Key] = WorkQueue()
-        self._context = Context(settings, kube, store, queue, Events(kube, settings.identity))
-        self._brokers = Brokers(settings.batch_s)
-        self._memories = Memories()
-        self._watcher = Watcher(store, queue)
-        self._watcher.gone.append(self._memories.forget)
-        self._health = Health(store, lambda: True)
+        self._context = Context(settings, kube, cache, memories, queue, Events(kube, settings.identity))
+        self._brokers = BrokerSessions(settings.batch_s)
+        self._watcher = Watcher(cache, queue)
+        self._watcher.on_deleted.append(memories.forget)
+        self._health = Health(cache)
 
     async def run(self, stop: asyncio.Event) -> int:
         """See :func:`run`."""
         port = await self._health.start(self._settings.bind, self._settings.port)
-        log.info("the operator is up", port=port, namespaces=self._settings.namespaces or "all")
+        log.info("operator started", port=port, namespaces=self._settings.namespaces or "all")
         try:
             if not await _first(stop.wait(), self._leader.wait()):
                 return 0
             operator_metrics.LEADER.set(1)
-            log.info("this operator leads")
+            log.info("acquired leadership")
             return await self._serve(stop)
         finally:
             operator_metrics.LEADER.set(0)
@@ -95,18 +94,18 @@ class Operator:
             await self._health.stop()
 
     async def _serve(self, stop: asyncio.Event) -> int:
-        # All that is there is known before anything is decided: else the younger of two could win, or a parent be
-        # missed that is only not seen yet.
+        # All resources are cached before the first reconcile: else the younger of two rivals could win, or a parent
+        # seem to be missing that was only not seen yet.
         await self._list()
         kopf_stop = asyncio.Event()
         site = Site(self._settings.broker_image, self._settings.cluster_domain)
-        clusters = ClusterReconciler(site, self._brokers, self._memories)
-        archives = Archives(ArchiveSite(self._settings.archive_image, self._settings.archive_service_account))
-        policies = Policies(self._brokers, self._memories, archives)
+        clusters = ClusterReconciler(site, self._brokers)
+        archives = ArchiveReconciler(ArchiveSite(self._settings.archive_image, self._settings.archive_service_account))
+        policies = PolicyReconciler(self._brokers, archives)
         tasks = [
             asyncio.create_task(self._watch(kopf_stop, stop), name="watch"),
             asyncio.create_task(Controller(self._context, reconcilers(clusters, policies)).run(), name="workers"),
-            asyncio.create_task(Refresh(self._context, self._brokers, self._memories).run(), name="refresh"),
+            asyncio.create_task(Refresh(self._context, self._brokers).run(), name="refresh"),
             asyncio.create_task(self._relist(), name="relist"),
         ]
         lost = asyncio.create_task(self._leader.lost(), name="leadership")
@@ -117,11 +116,11 @@ class Operator:
                 return 0
             for task in done:
                 if task is lost:
-                    log.error("this operator leads no longer", reason=task.result())
+                    log.error("lost leadership", reason=task.result())
                 elif error := task.exception():
-                    log.error("a part of the operator failed", part=task.get_name(), exc_info=error)
+                    log.error("a task of the operator failed", task=task.get_name(), exc_info=error)
                 else:
-                    log.error("a part of the operator ended", part=task.get_name())
+                    log.error("a task of the operator ended", task=task.get_name())
             return 1
         finally:
             kopf_stop.set()
@@ -129,17 +128,17 @@ class Operator:
             for task in everything:
                 task.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
-            # Kopf ends by itself when told to; cancelled, it would leave its session open.
+            # Kopf stops by its flag; cancelled, it would leave its session open.
             await asyncio.wait(tasks[:1], timeout=10)
             tasks[0].cancel()
             if stop.is_set():
-                await let_go_with_namespace(self._context, self._settings.operator_namespace)
+                await release_with_namespace(self._context, self._settings.operator_namespace)
             await self._brokers.close()
 
     async def _watch(self, kopf_stop: asyncio.Event, stop: asyncio.Event) -> None:
         started = asyncio.Event()
-        signals = asyncio.create_task(_take_signals_back(started, stop))
-        # Kopf's own choice would be the name of a user, and in a pod the user has none.
+        signals = asyncio.create_task(_restore_signals(started, stop))
+        # By default kopf takes the name of the user, and in a pod the user has none.
         identity: Any = self._settings.identity
         try:
             await kopf.operator(
@@ -161,22 +160,22 @@ class Operator:
             try:
                 await self._list()
             except KubeError as error:
-                log.warning("the resources could not be listed", error=str(error))
+                log.warning("could not list the resources", error=str(error))
             await asyncio.sleep(RELIST_S)
 
     async def _list(self) -> None:
         for kind in KINDS.values():
-            known = {key: self._context.store.get(key) for key in self._context.store.keys(kind.name)}
+            known = {key: self._context.cache.get(key) for key in self._context.cache.keys(kind.name)}
             found = set()
             for namespace in self._settings.namespaces or ("",):
                 for body in await self._kube.list(kind, namespace):
                     found.add(key_of(body))
-                    # What is known in this version already is no news to it.
+                    # The watcher ignores versions it knows.
                     self._watcher.seen(body)
             for key, body_before in known.items():
-                # What changed meanwhile is there, listed or not.
-                if key not in found and self._context.store.get(key) is body_before:
-                    self._watcher.vanished(key)
+                # A body that changed during the listing is of an object that exists.
+                if key not in found and self._context.cache.get(key) is body_before:
+                    self._watcher.deleted(key)
 
 
 def _stop_at_signals(stop: asyncio.Event) -> None:
@@ -185,8 +184,8 @@ def _stop_at_signals(stop: asyncio.Event) -> None:
         loop.add_signal_handler(number, stop.set)
 
 
-async def _take_signals_back(started: asyncio.Event, stop: asyncio.Event) -> None:
-    """Kopf takes the signals for itself when it starts; its end would look like a failure."""
+async def _restore_signals(started: asyncio.Event, stop: asyncio.Event) -> None:
+    """Handle the signals here again once kopf, which installs handlers of its own, has started."""
     await started.wait()
     _stop_at_signals(stop)
 

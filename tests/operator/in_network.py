@@ -44,10 +44,10 @@ class OperatorInNetwork(OperatorProcess):
     def stand_by(self) -> None:
         """Start it as one that does not lead, and wait until it is up."""
         self.launch()
-        self._cluster.wait_for("the second operator is up", lambda: "the operator is up" in self.log_tail())
+        self._cluster.wait_for("the second operator is up", lambda: "operator started" in self.log_tail())
 
     def leads(self) -> bool:
-        return "this operator leads" in self.log_tail(1000)
+        return "acquired leadership" in self.log_tail(1000)
 
 
 class Brokers:

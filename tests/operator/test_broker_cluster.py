@@ -82,7 +82,7 @@ def test_what_somebody_changed_is_set_right_again_and_said(lasting: Brokers) -> 
 
     lasting.wait("everything is as it was", right)
     said = [each for each in lasting.events() if each.startswith("DriftRepaired")]
-    for expected in ("data.HELIOGRAPH_X", "Service main was gone", "spec.replicas"):
+    for expected in ("data.HELIOGRAPH_X", "recreated Service main", "spec.replicas"):
         assert any(expected in each for each in said), said
     lasting.wait("the broker that was scaled away is there again", lambda: lasting.pod_is_ready(not_uid=before))
     lasting.wait_observed()

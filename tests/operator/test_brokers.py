@@ -9,7 +9,7 @@ import pytest
 from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
 from heliograph_operator import operator_metrics
 from heliograph_operator.act import broker_sessions
-from heliograph_operator.act.broker_sessions import Brokers
+from heliograph_operator.act.broker_sessions import BrokerSessions
 
 from tests.support.broker_process import BrokerProcess
 
@@ -35,7 +35,7 @@ def _requests(operation: str, result: str) -> float:
 
 
 async def test_many_changes_are_few_requests_and_one_that_is_refused_stops_no_other(broker: BrokerProcess) -> None:
-    brokers = Brokers(batch_s=0.05)
+    brokers = BrokerSessions(batch_s=0.05)
     at = brokers.at(broker.http_url)
     before = _requests("apply", "ok") + _requests("apply", "refused")
     wanted = [_topic(number, "nobody/has" if number == 17 else "public/default") for number in range(64)]
@@ -58,7 +58,7 @@ async def test_many_changes_are_few_requests_and_one_that_is_refused_stops_no_ot
 
 
 async def test_all_who_ask_for_a_listing_share_one(broker: BrokerProcess) -> None:
-    brokers = Brokers(batch_s=0.01)
+    brokers = BrokerSessions(batch_s=0.01)
     at = brokers.at(broker.http_url)
     before = _requests("state", "ok")
     listings = await asyncio.gather(*(at.listing(0.0) for _ in range(50)))
@@ -69,7 +69,7 @@ async def test_all_who_ask_for_a_listing_share_one(broker: BrokerProcess) -> Non
 
 async def test_a_broker_that_does_not_answer_is_left_alone_for_ten_seconds(broker: BrokerProcess) -> None:
     broker.kill9()
-    brokers = Brokers(batch_s=0.01)
+    brokers = BrokerSessions(batch_s=0.01)
     at = brokers.at(broker.http_url)
     before = _requests("state", "unreachable") + _requests("apply", "unreachable")
     for _ in range(20):
@@ -95,7 +95,7 @@ async def test_a_broker_that_takes_a_request_and_says_nothing_is_one_that_does_n
         writer.close()
 
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
-        brokers = Brokers(batch_s=0.01)
+        brokers = BrokerSessions(batch_s=0.01)
         at = brokers.at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         with pytest.raises(AdminUnreachable, match=r"does not answer within 0\.3 s"):
             await at.listing(0.0)

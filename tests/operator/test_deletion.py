@@ -18,7 +18,7 @@ def test_parents_wait_for_their_children_and_all_goes_from_the_broker(
 ) -> None:
     served.family(partitions=2)
     served.delete("Tenant", "shop")
-    assert served.wait_reason("Tenant", "shop", "ChildrenExist") == "there still is Namespace payments"
+    assert served.wait_reason("Tenant", "shop", "ChildrenExist") == "waiting for Namespace payments to be deleted"
     served.delete("Namespace", "payments")
     served.wait_reason("Namespace", "payments", "ChildrenExist")
     assert ORDERS in broker_state(broker).topics
@@ -117,4 +117,4 @@ def test_it_does_not_wait_for_ever_for_a_broker_that_never_comes_back(
     served.wait_reason("Topic", "orders", "BrokerUnreachable")
     for kind, name in FAMILY:
         served.wait_gone(kind, name, within_s=45)
-    assert f"{ORDERS} stays in the broker, which is away" in served.events("orders", "DataRetained")[0]
+    assert f"{ORDERS} stays in the broker, which cannot be reached" in served.events("orders", "DataRetained")[0]

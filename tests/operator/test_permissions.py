@@ -11,12 +11,13 @@ import pytest
 from heliograph_operator import operator_metrics
 from heliograph_operator.act.controller import Context
 from heliograph_operator.act.finalizers import note_retained
+from heliograph_operator.act.resource_memory import ResourceMemories
 from heliograph_operator.act.work_queue import WorkQueue
 from heliograph_operator.kube.client import Kube
 from heliograph_operator.kube.events import Events
 from heliograph_operator.kube.permissions import LEADER_PERMISSIONS, PERMISSIONS, Permission
-from heliograph_operator.objects.kinds import KINDS, Key
-from heliograph_operator.objects.resource_cache import Store
+from heliograph_operator.objects.kinds import KINDS, Key, key_of
+from heliograph_operator.objects.resource_cache import ResourceCache
 from heliograph_operator.operator_settings import Settings
 from prometheus_client import generate_latest
 
@@ -80,11 +81,15 @@ async def _meet_another_writer(resources: Resources) -> None:
     """Change a resource of each kind that somebody else changed since it was read: it has to be read again."""
     async with Kube() as kube:
         queue: WorkQueue[Key] = WorkQueue()
-        context = Context(Settings(), kube, Store(), queue, Events(kube, "test"))
+        cache = ResourceCache()
+        context = Context(Settings(), kube, cache, ResourceMemories(), queue, Events(kube, "test"))
         for kind, name in (("BrokerCluster", "away"), ("Tenant", "lost"), ("Namespace", "lost"), ("Topic", "lost")):
             stale = resources.get(kind, name)
+            cache.put(stale)
             resources.annotate(kind, name, "example.org/touched=yes")
-            await note_retained(context, stale)
+            resource = context.resource(key_of(stale))
+            assert resource is not None
+            await note_retained(context, resource)
             assert resources.get(kind, name)["metadata"]["annotations"]["heliograph.dev/holds-retained"] == "true"
 
 

@@ -111,7 +111,7 @@ def test_an_oldest_resource_wins_and_the_other_takes_over_when_it_goes(
     served.family(messageTTL="1h")
     served.apply("Topic", "again", {"namespaceRef": {"name": "payments"}, "name": "orders", "messageTTL": "2h"})
     message = served.wait_reason("Topic", "again", "Conflict")
-    assert message == "persistent://shop/payments/orders is described by the older Topic orders already"
+    assert message == "the older Topic orders already describes persistent://shop/payments/orders"
     name = "persistent://shop/payments/orders"
     assert topic_state(broker, name).policies.message_ttl_ms == 3_600_000
     served.delete("Topic", "orders")

@@ -62,8 +62,8 @@ class OperatorProcess:
         while True:
             lines = [each for each in self._log(self._begins) if each.startswith("{")]
             said = {entry.get("event"): entry for entry in map(json.loads, lines)}
-            if "this operator leads" in said:
-                self._port = int(said["the operator is up"]["port"])
+            if "acquired leadership" in said:
+                self._port = int(said["operator started"]["port"])
                 return
             ended = self._process.poll()
             if ended is not None or time.monotonic() > deadline:

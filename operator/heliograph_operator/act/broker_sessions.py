@@ -1,6 +1,6 @@
-"""The brokers behind the resources: one session each, one listing for all that ask, changes sent together.
+"""One session with each broker: it shares listings between reconciles and sends their changes in batches.
 
-A broker that does not answer is asked again after a pause that grows, once for everybody: meanwhile all are told why.
+After a broker failed to answer, requests fail at once for a time that grows with each failure (a circuit breaker).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from heliograph_api.resources.broker_state import BrokerState
 from heliograph_api.values.names import NamespaceName, TopicName
 
 from heliograph_operator import operator_metrics
-from heliograph_operator.decide.resource_stats import Figures, figures_of, totals_of
+from heliograph_operator.decide.resource_stats import ResourceStats, stats_of, totals_of
 from heliograph_operator.objects.backoff import UNREACHABLE
 
 log = structlog.get_logger(__name__)
@@ -26,37 +26,39 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 Manifest = Mapping[str, Any]
 
-#: Time (s) a broker has for an answer; the longest ones take a second or two.
+#: Time (s) for a broker to answer; the longest requests take a second or two.
 ANSWER_S: Final = 20.0
-#: Manifests in one request: the broker reads one in half a millisecond, and serves nobody else meanwhile.
+#: Manifests in one request. The broker applies one in half a millisecond, and serves no other client meanwhile.
 MOST_AT_ONCE: Final = 32
+#: Age (s) up to which a listing is shared.
+FRESH_S: Final = 2.0
 
 
 class Listing:
-    """What a broker said, and when (of the loop's clock) it was asked."""
+    """The state of a broker, and when (s, of the loop's clock) it was requested."""
 
     def __init__(self, state: BrokerState, at: float) -> None:
         self.state = state
         self.at = at
 
     @cached_property
-    def totals(self) -> dict[str, Figures]:
-        """The figures of namespaces and tenants, added up once."""
+    def totals(self) -> dict[str, ResourceStats]:
+        """The statistics of namespaces and tenants, summed up once."""
         return totals_of(self.state)
 
-    def figures(self, kind: str, name: str) -> Figures | None:
-        """Return the figures of one object, None if the broker does not have it."""
-        return figures_of(kind, name, self.state, self.totals)
+    def stats(self, kind: str, name: str) -> ResourceStats | None:
+        """Return the statistics of one object, None if the broker does not have it."""
+        return stats_of(kind, name, self.state, self.totals)
 
 
 @dataclass(slots=True)
-class _Wanted:
+class _Submitted:
     manifest: Manifest
     done: asyncio.Future[None]
 
 
-class Broker:
-    """The admin API at one URL. Every method may raise AdminUnreachable, those that change something AdminRefused."""
+class BrokerSession:
+    """The admin API at one URL. Every request may raise AdminUnreachable, a change also AdminRefused."""
 
     def __init__(self, http_url: str, batch_s: float) -> None:
         self.http_url = http_url
@@ -64,29 +66,29 @@ class Broker:
         self._opened = False
         self._batch_s = batch_s
         self._listing: Listing | None = None
-        self._asking = asyncio.Lock()
+        self._listing_lock = asyncio.Lock()
         self._failures = 0
-        self._away_since = 0.0
-        self._closed_until = 0.0
-        self._why = ""
-        #: When the last change through here ended.
+        self._unreachable_since = 0.0
+        self._paused_until = 0.0
+        self._error = ""
+        #: When the last change by this session ended.
         self._changed_at = 0.0
-        self._batches: dict[str, list[_Wanted]] = {}
+        self._batches: dict[str, list[_Submitted]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def reachable(self) -> bool:
-        """Whether it answered when it was asked last."""
+        """Whether it answered the last request."""
         return self._failures == 0
 
     @property
-    def away_s(self) -> float:
-        """Seconds since it was found not to answer, 0 if it did when it was asked last."""
-        return 0.0 if self.reachable else asyncio.get_running_loop().time() - self._away_since
+    def unreachable_s(self) -> float:
+        """Seconds since it was found unreachable, 0 if it answered the last request."""
+        return 0.0 if self.reachable else asyncio.get_running_loop().time() - self._unreachable_since
 
     def reset(self) -> None:
-        """Forget the pause: something says that it may be back."""
-        self._closed_until = 0.0
+        """End the pause after failures: the broker may be reachable again."""
+        self._paused_until = 0.0
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -95,32 +97,36 @@ class Broker:
         await self._client.__aexit__(None, None, None)
 
     async def listing(self, since: float) -> Listing:
-        """Return what the broker says, asked no earlier than ``since`` (of the loop's clock); one request for all.
+        """Return a listing requested no earlier than ``since`` (s, of the loop's clock), shared between callers.
 
-        What was changed through here before this call is in it.
+        It contains all changes this session made before the call.
         """
         since = max(since, self._changed_at)
         if self._listing is not None and self._listing.at >= since and self.reachable:
             return self._listing
-        async with self._asking:
+        async with self._listing_lock:
             if self._listing is None or self._listing.at < since or not self.reachable:
                 at = asyncio.get_running_loop().time()
                 state = await self._call("state", self._client.state)
                 self._listing = Listing(state, at)
             return self._listing
 
+    async def recent_listing(self) -> Listing:
+        """Return a listing that is at most ``FRESH_S`` old."""
+        return await self.listing(asyncio.get_running_loop().time() - FRESH_S)
+
     async def apply(self, manifest: Manifest) -> None:
-        """Make one resource so, together with others of its kind that are asked for at about the same time."""
+        """Apply one manifest, in a batch with others of its kind that are submitted at about the same time."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         kind = manifest["kind"]
         batch = self._batches.setdefault(kind, [])
-        batch.append(_Wanted(manifest, done))
+        batch.append(_Submitted(manifest, done))
         if len(batch) == 1:
             self._start(self._send_soon(kind))
         await done
 
     async def delete(self, kind: str, name: str, *, force: bool) -> None:
-        """Delete an object with its data; what is not there is done."""
+        """Delete an object with its data; a missing one counts as deleted."""
         client = self._client
 
         async def call() -> None:
@@ -149,8 +155,8 @@ class Broker:
         for at in range(0, len(batch), MOST_AT_ONCE):
             await self._send(batch[at : at + MOST_AT_ONCE])
 
-    async def _send(self, batch: Sequence[_Wanted]) -> None:
-        """Send manifests; of a refused batch each half by itself, until it is known whom the refusal concerns."""
+    async def _send(self, batch: Sequence[_Submitted]) -> None:
+        """Send manifests; split a refused batch in halves until only the refused ones fail."""
         text = "\n---\n".join(json.dumps(wanted.manifest) for wanted in batch)
         try:
             await self._call("apply", lambda: self._client.apply(text))
@@ -171,8 +177,8 @@ class Broker:
 
     async def _call(self, operation: str, call: Callable[[], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()
-        if loop.time() < self._closed_until:
-            raise AdminUnreachable(self._why)
+        if loop.time() < self._paused_until:
+            raise AdminUnreachable(self._error)
         if not self._opened:
             await self._client.__aenter__()
             self._opened = True
@@ -180,12 +186,12 @@ class Broker:
             answer = await self._answered(call)
         except AdminUnreachable as error:
             if self.reachable:
-                self._away_since = loop.time()
+                self._unreachable_since = loop.time()
             self._failures += 1
             pause = UNREACHABLE.delay(self._failures)
-            self._closed_until, self._why = loop.time() + pause, str(error)
+            self._paused_until, self._error = loop.time() + pause, str(error)
             operator_metrics.BROKER_ATTEMPTS.labels(operation, "unreachable").inc()
-            log.warning("a broker does not answer", url=self.http_url, error=str(error), again_s=pause)
+            log.warning("broker unreachable", url=self.http_url, error=str(error), again_s=pause)
             raise
         except AdminRefused:
             self._failures = 0
@@ -196,7 +202,7 @@ class Broker:
         return answer
 
     async def _answered(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call; a pod that is gone may leave a connection behind on which nothing ever comes."""
+        """Call with a time limit: a connection to a pod that is gone may stay silent."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await call()
@@ -204,9 +210,9 @@ class Broker:
             raise AdminUnreachable(f"the broker at {self.http_url} does not answer within {ANSWER_S:g} s") from error
 
 
-def _settle(batch: Sequence[_Wanted], error: BaseException | None) -> None:
+def _settle(batch: Sequence[_Submitted], error: BaseException | None) -> None:
     for wanted in batch:
-        # Whoever asked may have been cancelled since.
+        # The caller may have been cancelled since.
         if not wanted.done.done():
             if error is None:
                 wanted.done.set_result(None)
@@ -214,21 +220,21 @@ def _settle(batch: Sequence[_Wanted], error: BaseException | None) -> None:
                 wanted.done.set_exception(error)
 
 
-class Brokers:
-    """One :class:`Broker` for each URL."""
+class BrokerSessions:
+    """One :class:`BrokerSession` for each URL."""
 
     def __init__(self, batch_s: float) -> None:
         self._batch_s = batch_s
-        self._brokers: dict[str, Broker] = {}
+        self._brokers: dict[str, BrokerSession] = {}
 
-    def at(self, http_url: str) -> Broker:
+    def at(self, http_url: str) -> BrokerSession:
         """Return the broker at a URL."""
         if http_url not in self._brokers:
-            self._brokers[http_url] = Broker(http_url, self._batch_s)
+            self._brokers[http_url] = BrokerSession(http_url, self._batch_s)
         return self._brokers[http_url]
 
     async def keep_only(self, http_urls: set[str]) -> None:
-        """Close the sessions with brokers that no resource needs any more."""
+        """Close the sessions with all other brokers."""
         for url in self._brokers.keys() - http_urls:
             await self._brokers.pop(url).close()
 

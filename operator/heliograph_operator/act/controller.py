@@ -1,4 +1,4 @@
-"""Workers that look at what is queued: the same look whatever the trigger was, and later again if it failed."""
+"""Workers that reconcile queued resources, whatever queued them, and retry with a growing delay after an error."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from heliograph_operator import operator_metrics
 from heliograph_operator.kube.client import Kube, KubeError
 from heliograph_operator.kube.events import Events
 from heliograph_operator.objects.backoff import FAILED
-from heliograph_operator.objects.kinds import Body, Key
-from heliograph_operator.objects.resource_cache import Store
+from heliograph_operator.objects.kinds import Key
+from heliograph_operator.objects.resource_cache import ResourceCache
 from heliograph_operator.operator_settings import Settings
 
+from .resource import Resource
+from .resource_memory import ResourceMemories
 from .work_queue import WorkQueue
 
 log = structlog.get_logger(__name__)
@@ -28,25 +30,31 @@ class Context:
 
     settings: Settings
     kube: Kube
-    store: Store
+    cache: ResourceCache
+    memories: ResourceMemories
     queue: WorkQueue[Key]
     events: Events
+
+    def resource(self, key: Key) -> Resource | None:
+        """Return a resource as the cache has it; None if it is gone."""
+        body = self.cache.get(key)
+        return Resource(body, key, self.memories.of(key, body)) if body is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a look ended: ``result`` for the metrics, and the seconds after which to look again at the latest."""
+    """How a reconcile ended: ``result`` for the metrics, and the seconds after which to requeue the resource."""
 
     result: str = "ready"
-    again_s: float | None = None
+    requeue_s: float | None = None
 
 
-#: Makes an object what it says, reports in its status, and returns; raises what it did not expect.
-Reconciler = Callable[[Context, Body], Awaitable[Outcome]]
+#: Reconciles one resource and reports in its status. An unexpected error is raised, and the resource is retried.
+Reconciler = Callable[[Context, Resource], Awaitable[Outcome]]
 
 
 class Controller:
-    """Runs the reconcilers, by kind; one object is never looked at twice at the same time."""
+    """Runs the reconcilers, by kind; a resource is never reconciled twice at the same time."""
 
     def __init__(self, context: Context, reconcilers: Mapping[str, Reconciler]) -> None:
         self._context = context
@@ -66,29 +74,29 @@ class Controller:
             operator_metrics.QUEUE.set(len(queue))
             operator_metrics.WORKING.set(queue.working)
             try:
-                await self._look(key)
+                await self._reconcile(key)
             finally:
                 queue.done(key)
                 operator_metrics.WORKING.set(queue.working)
 
-    async def _look(self, key: Key) -> None:
-        body = self._context.store.get(key)
+    async def _reconcile(self, key: Key) -> None:
+        resource = self._context.resource(key)
         reconciler = self._reconcilers.get(key.kind)
-        if body is None or reconciler is None:
+        if resource is None or reconciler is None:
             self._failures.pop(key, None)
             self._context.queue.forget(key)
             return
         began = time.monotonic()
         try:
-            outcome = await reconciler(self._context, body)
+            outcome = await reconciler(self._context, resource)
         except Exception as error:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             delay = FAILED.delay(failures)
             operator_metrics.RECONCILES.labels(key.kind, "failed").inc()
-            # What the API server says is enough; anything else is a mistake here, to be found by its trace.
+            # The API server's message is enough; any other error is a bug here, which needs its traceback.
             unexpected = not isinstance(error, KubeError)
             log.error(
-                "a look failed",
+                "reconcile failed",
                 resource=str(key),
                 error=str(error),
                 again_s=delay,
@@ -100,5 +108,5 @@ class Controller:
             operator_metrics.RECONCILE_SECONDS.labels(key.kind).observe(time.monotonic() - began)
         self._failures.pop(key, None)
         operator_metrics.RECONCILES.labels(key.kind, outcome.result).inc()
-        if outcome.again_s is not None:
-            self._context.queue.add(key, outcome.again_s)
+        if outcome.requeue_s is not None:
+            self._context.queue.add(key, outcome.requeue_s)

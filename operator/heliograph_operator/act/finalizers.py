@@ -1,7 +1,7 @@
-"""The mark that keeps a resource until its data is seen to, and the notes of what it stands for.
+"""The finalizer that holds a resource until its data is taken care of, and annotations that say which data that is.
 
-All are written together, once: annotations ``heliograph.dev/broker-object`` and ``heliograph.dev/cluster`` say what to
-delete even when the resources it was found by are gone.
+Finalizer and annotations are written together, once: ``heliograph.dev/broker-object`` and ``heliograph.dev/cluster``
+name what to delete even when the resources that led to it are gone.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from heliograph_operator.decide.targets import Target
 from heliograph_operator.kube.client import KubeRefused
-from heliograph_operator.objects.kinds import GROUP, KINDS, Body, annotation, key_of
+from heliograph_operator.objects.kinds import GROUP, KINDS, Body, annotation, is_deleted
 
 from .controller import Context
+from .resource import Resource
 
 FINALIZER: Final = f"{GROUP}/broker-data"
-#: On a Namespace or Tenant: something in it was kept on purpose, so that it is not deleted with what is in it.
+#: On a Namespace or Tenant: something in it was retained, so it must not be deleted with its content.
 HOLDS_RETAINED: Final = "holds-retained"
 _ATTEMPTS = 5
 
@@ -24,30 +25,35 @@ Change = Callable[[Body], dict[str, Any] | None]
 
 
 def is_held(body: Body) -> bool:
-    """Whether the operator keeps the resource until it has seen to its data."""
+    """Whether the resource has the operator's finalizer."""
     return FINALIZER in (body["metadata"].get("finalizers") or ())
 
 
 def owned(body: Body) -> tuple[str, str]:
-    """Return the (cluster, full name) that a resource was made so for; empty texts if it never was."""
+    """Return the (cluster, full name) that was created for a resource; empty texts if nothing was."""
     return annotation(body, "cluster"), annotation(body, "broker-object")
 
 
-async def hold(context: Context, body: Body, target: Target) -> Body | None:
-    """Mark a resource before anything is made in a broker for it; return it, or None if it is gone."""
+async def hold(context: Context, resource: Resource, target: Target | None = None) -> bool:
+    """Add the finalizer, before anything is created for the resource; with ``target``, the annotations for it, too.
+
+    Returns False if the resource is gone, or is being deleted: nothing may be created for it any more.
+    """
 
     def change(now: Body) -> dict[str, Any] | None:
-        metadata = now["metadata"]
-        if is_held(now) or metadata.get("deletionTimestamp"):
+        if is_held(now) or is_deleted(now):
             return None
-        notes = {f"{GROUP}/cluster": target.cluster.name, f"{GROUP}/broker-object": target.name}
-        return {"finalizers": [*(metadata.get("finalizers") or ()), FINALIZER], "annotations": notes}
+        added: dict[str, Any] = {"finalizers": [*(now["metadata"].get("finalizers") or ()), FINALIZER]}
+        if target is not None:
+            notes = {f"{GROUP}/cluster": target.cluster.name, f"{GROUP}/broker-object": target.name}
+            added["annotations"] = notes
+        return added
 
-    return await _change(context, body, change)
+    return await _change(context, resource, change) and is_held(resource.body)
 
 
-async def release(context: Context, body: Body) -> None:
-    """Let a resource go: the operator has nothing more to do with it."""
+async def release(context: Context, resource: Resource) -> None:
+    """Remove the finalizer and the annotations: the operator has nothing more to do with the resource."""
 
     def change(now: Body) -> dict[str, Any] | None:
         if not is_held(now):
@@ -56,46 +62,47 @@ async def release(context: Context, body: Body) -> None:
         notes = {f"{GROUP}/cluster": None, f"{GROUP}/broker-object": None}
         return {"finalizers": rest, "annotations": notes}
 
-    await _change(context, body, change)
+    await _change(context, resource, change)
 
 
-async def note_retained(context: Context, body: Body) -> None:
-    """Note on a resource that something in it was kept."""
+async def note_retained(context: Context, resource: Resource) -> None:
+    """Record on a resource that something in it was retained."""
 
     def change(now: Body) -> dict[str, Any] | None:
         if annotation(now, HOLDS_RETAINED) == "true":
             return None
         return {"annotations": {f"{GROUP}/{HOLDS_RETAINED}": "true"}}
 
-    await _change(context, body, change)
+    await _change(context, resource, change)
 
 
-async def _change(context: Context, body: Body, change: Change) -> Body | None:
-    """Change metadata as ``change`` says; retry if it was changed meanwhile. None: the resource is gone."""
-    key = key_of(body)
+async def _change(context: Context, resource: Resource, change: Change) -> bool:
+    """Patch metadata as ``change`` says, again after a conflict; return False if the resource is gone."""
+    key = resource.key
     kind = KINDS[key.kind]
-    now = body
     for attempt in range(_ATTEMPTS):
+        now = resource.body
         wanted = change(now)
         if wanted is None:
-            return now
-        # With the version the list of finalizers was read from, so that nobody else's is lost.
+            return True
+        # With the version the list of finalizers was read from, so that nobody else's finalizer is lost.
         metadata = {**wanted, "resourceVersion": now["metadata"]["resourceVersion"], "uid": now["metadata"]["uid"]}
         try:
             written = await context.kube.patch(kind, key.namespace, key.name, {"metadata": metadata})
         except KubeRefused as error:
             if error.status == 404:
-                return None
+                return False
             if error.status != 409 or attempt == _ATTEMPTS - 1:
                 raise
             fresh = await context.kube.find(kind, key.namespace, key.name)
-            if fresh is None or fresh["metadata"]["uid"] != body["metadata"]["uid"]:
-                return None
-            now = fresh
+            if fresh is None or fresh["metadata"]["uid"] != now["metadata"]["uid"]:
+                return False
+            resource.body = fresh
             continue
-        # Of an object whose last finalizer went, the answer is the last there is of it.
-        if written["metadata"].get("deletionTimestamp") and not written["metadata"].get("finalizers"):
-            return None
-        context.store.put(written)
-        return written
+        # When the last finalizer of a deleted object goes, the response is the last that is heard of it.
+        if is_deleted(written) and not written["metadata"].get("finalizers"):
+            return False
+        context.cache.put(written)
+        resource.body = written
+        return True
     raise AssertionError("the last attempt returns or raises")

@@ -1,8 +1,7 @@
-"""An operator that is deleted with its own Kubernetes namespace removes its finalizers from what is in it, as no other
-operator follows.
+"""Releases the resources in the operator's own Kubernetes namespace when that is deleted with the operator in it.
 
-Kubernetes ends pods first and everything else after them. A resource that waited for its operator then would wait
-forever, and the namespace with it.
+Kubernetes deletes pods first and everything else after them. A resource that still had its finalizer then would never
+go, and neither would the namespace.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from .finalizers import is_held, release
 log = structlog.get_logger(__name__)
 
 
-async def let_go_with_namespace(context: Context, namespace: str) -> None:
+async def release_with_namespace(context: Context, namespace: str) -> None:
     """Release all resources in the operator's own ``namespace`` if that is being deleted; else do nothing.
 
-    The API server may have taken the rights to do so already: then it is logged, and people have to.
+    The API server may have revoked the right to do so already: that is logged, and a person has to remove them.
     """
-    bodies = [context.store.get(key) for key in context.store.keys(namespace=namespace)]
-    held = [body for body in bodies if body is not None and is_held(body)]
+    resources = [context.resource(key) for key in context.cache.keys(namespace=namespace)]
+    held = [resource for resource in resources if resource is not None and is_held(resource.body)]
     try:
         if not held or not await namespace_ends(context.kube, namespace):
             return
-        await asyncio.gather(*(release(context, body) for body in held))
-        log.info("the operator's Kubernetes namespace is deleted: nothing in it waits", resources=len(held))
+        await asyncio.gather(*(release(context, resource) for resource in held))
+        log.info("released all resources: the operator's namespace is being deleted", resources=len(held))
     except KubeError as error:
-        log.warning("resources wait for an operator that is not there", resources=len(held), error=str(error))
+        log.warning("resources keep the finalizer of a stopped operator", resources=len(held), error=str(error))

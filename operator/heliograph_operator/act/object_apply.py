@@ -1,4 +1,4 @@
-"""Makes the objects of a resource be what its manifests say: applied when they changed, repaired when drifted."""
+"""Applies the Kubernetes objects of a resource: those whose manifest changed, and those somebody else changed."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from typing import Final
 from heliograph_operator import operator_metrics
 from heliograph_operator.decide.cluster_objects import OWNED
 from heliograph_operator.decide.cluster_status import ClusterReason
-from heliograph_operator.decide.object_differences import differences, without_strangers
+from heliograph_operator.decide.object_differences import differences, foreign_fields
 from heliograph_operator.decide.stateful_set import Manifest, digest
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.conditions import Reason
 from heliograph_operator.objects.kinds import GROUP, Body, Kind
 
 from .controller import Context
+from .resource import Resource
+from .status_report import named
 
-#: What was applied last: an object that has this and looks otherwise was changed by somebody else.
+#: The digest of the manifest last applied: an object that has it and differs was changed by somebody else.
 APPLIED: Final = f"{GROUP}/applied"
 #: Paths named in one event.
-_SHOWN = 6
+_MOST_PATHS: Final = 6
 
 
 class ObjectRefused(Exception):
@@ -33,78 +35,77 @@ class ObjectRefused(Exception):
 
 async def apply_all(
     context: Context,
-    body: Body,
+    resource: Resource,
     wanted: Sequence[Manifest],
     *,
     kinds: Mapping[str, Kind] = OWNED,
-    made_before: bool | None = None,
+    existed: bool | None = None,
 ) -> list[str]:
-    """Apply what differs from what is wanted of ``kinds``; return what was changed, such as ``Service x``.
+    """Apply the manifests that differ from what exists; return the changed objects, such as ``Service x``.
 
-    ``made_before`` says whether all was there, so that what is not was deleted by somebody else; left out, it was if
-    the status is about this generation. Raises :class:`ObjectRefused`; objects that come before the refused one are
-    done by then.
+    ``existed`` says whether all objects existed before, so that a missing one was deleted by somebody else; by default,
+    they did if the status is about this generation. Raises :class:`ObjectRefused`; the objects before the refused one
+    are applied by then.
     """
+    if existed is None:
+        existed = resource.status.get("observedGeneration") == resource.generation
     changed = []
     for manifest in wanted:
-        if await _apply_one(context, body, manifest, kinds[manifest["kind"]], made_before):
+        if await _apply(context, resource, manifest, kinds[manifest["kind"]], existed):
             changed.append(f"{manifest['kind']} {manifest['metadata']['name']}")
     return changed
 
 
-async def _apply_one(context: Context, body: Body, wanted: Manifest, kind: Kind, made_before: bool | None) -> bool:
+async def _apply(context: Context, resource: Resource, wanted: Manifest, kind: Kind, existed: bool) -> bool:
     namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
     annotations = {**wanted["metadata"].get("annotations", {}), APPLIED: digest(wanted)}
     wanted = {**wanted, "metadata": {**wanted["metadata"], "annotations": annotations}}
     try:
         found = await context.kube.find(kind, namespace, name)
-        if found is not None and not _ours(found, body):
+        if found is not None and not _can_adopt(found, resource.uid):
             raise ObjectRefused(
                 Reason.CONFLICT,
-                f"{kind.name} {name} is there and was not made for this {body['kind']}; delete it, or call this one"
-                " something else",
+                f"{kind.name} {name} exists and does not belong to this {resource.key.kind}; delete it, or use another"
+                " name",
             )
-        # A form the API server writes in another way (cpu: 1000m) looks like a difference at every look; whether it
-        # was one shows in the resourceVersion.
-        where = differences(wanted, found) if found is not None else []
-        if found is not None and not where:
+        # A value the API server writes in another form (cpu: 1000m) looks different every time; whether it really was
+        # shows in the resourceVersion.
+        paths = differences(wanted, found) if found is not None else []
+        if found is not None and not paths:
             return False
         applied = await context.kube.apply(kind, wanted)
-        if found is not None and (strangers := without_strangers(wanted, applied)):
-            applied = await context.kube.patch(kind, namespace, name, strangers)
+        if found is not None and (foreign := foreign_fields(wanted, applied)):
+            applied = await context.kube.patch(kind, namespace, name, foreign)
     except KubeRefused as error:
         raise ObjectRefused(refusal_reason(error), f"{kind.name} {name}: {error}") from error
     if found is None:
-        if made_before is None:
-            made_before = (body.get("status") or {}).get("observedGeneration") == body["metadata"].get("generation")
-        if made_before:
-            await _say_repaired(context, body, f"{kind.name} {name} was gone; it is there again")
+        if existed:
+            await _report_repair(context, resource, f"recreated {kind.name} {name}, which somebody else deleted")
         return True
     if applied["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"]:
         return False
-    before = (found["metadata"].get("annotations") or {}).get(APPLIED)
-    if before == annotations[APPLIED]:
-        shown = ", ".join(where[:_SHOWN]) + (f" and {len(where) - _SHOWN} more" if len(where) > _SHOWN else "")
-        await _say_repaired(context, body, f"{kind.name} {name} was changed by somebody else; set right again: {shown}")
+    if (found["metadata"].get("annotations") or {}).get(APPLIED) == annotations[APPLIED]:
+        message = f"{kind.name} {name} was changed by somebody else; restored {named(paths, _MOST_PATHS, ', ')}"
+        await _report_repair(context, resource, message)
     return True
 
 
-def _ours(found: Body, body: Body) -> bool:
-    """Whether an object may be taken over: one that nobody owns is what an earlier BrokerCluster left (Retain)."""
+def _can_adopt(found: Body, uid: str) -> bool:
+    """Whether an object belongs to the resource, or is an orphan of an earlier BrokerCluster (Retain)."""
     metadata = found["metadata"]
     owners = [owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
     if owners:
-        return bool(owners[0].get("uid") == body["metadata"]["uid"])
+        return bool(owners[0].get("uid") == uid)
     return (metadata.get("labels") or {}).get("app.kubernetes.io/managed-by") == "heliograph-operator"
 
 
-async def _say_repaired(context: Context, body: Body, message: str) -> None:
-    operator_metrics.DRIFT.labels(body["kind"]).inc()
-    await context.events.emit(body, "DriftRepaired", message, "Warning")
+async def _report_repair(context: Context, resource: Resource, message: str) -> None:
+    operator_metrics.DRIFT.labels(resource.key.kind).inc()
+    await context.events.emit(resource.body, "DriftRepaired", message, "Warning")
 
 
 def refusal_reason(error: KubeRefused) -> StrEnum:
-    """Return the reason of a condition for what the API server refuses."""
+    """Return the reason of a condition for a refusal of the API server."""
     match error.status:
         case 403:
             return ClusterReason.FORBIDDEN

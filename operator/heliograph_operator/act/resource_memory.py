@@ -1,60 +1,64 @@
-"""What the operator remembers of a resource between two looks. All of it can be lost: a look finds it out again."""
+"""What the operator remembers of a resource between two reconciles. It may all be lost: the next one rebuilds it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from heliograph_api.resources.model import Namespace, Tenant, Topic
+from heliograph_api.resources.model import BrokerCluster, Namespace, Tenant, Topic
 
 from heliograph_operator.decide.archive_runs import Run
-from heliograph_operator.decide.resource_stats import Figures
+from heliograph_operator.decide.resource_stats import ResourceStats
 from heliograph_operator.objects.kinds import Body, Key
 
-PolicyResource = Tenant | Namespace | Topic
+Model = BrokerCluster | Tenant | Namespace | Topic
 
 
 @dataclass(slots=True)
-class Memory:
-    """Of one resource, of one uid."""
+class ResourceMemory:
+    """Cached state of one resource (one uid)."""
 
     uid: str
-    #: The generation that ``model`` was read from.
+    #: The generation that ``model`` was parsed from.
     generation: int = -1
-    model: PolicyResource | None = None
+    model: Model | None = None
+    #: Why the resource is invalid.
     problem: str = ""
-    #: The figures last written to the status, and when (of the loop's clock).
-    written: Figures | None = None
+    #: The statistics last written to the status, and when (s, of the loop's clock).
+    written: ResourceStats | None = None
     written_at: float = 0.0
     #: Refusals in a row.
     refused: int = 0
     #: Whether it waits for a broker that did not answer.
     unreachable: bool = False
-    #: Where it is in which broker, if it is.
+    #: Its broker's URL and its full name there, once they are known.
     http_url: str = ""
     name: str = ""
-    #: What the API server last said of its archive's CronJob and jobs; None: there are none.
+    #: What the API server last reported of its archive's CronJob and jobs; None: there are none.
     archive_seen: list[object] | None = None
-    #: The last run of its archive that ended, with what its pod said.
+    #: The last run of its archive that ended, with the result its pod reported.
     archive_run: Run | None = None
-    #: What the broker last said of it, but for its figures; None: it is to be looked at again.
-    settled: object = None
+    #: The broker's state of it after the last reconcile that succeeded; None: a change there needs no reconcile.
+    observed: object = None
 
 
 @dataclass(slots=True)
-class Memories:
-    """By key; of a resource that was recreated nothing is known."""
+class ResourceMemories:
+    """The memories by key. A recreated resource starts empty."""
 
-    _known: dict[Key, Memory] = field(default_factory=dict)
+    _known: dict[Key, ResourceMemory] = field(default_factory=dict)
 
-    def of(self, key: Key, body: Body) -> Memory:
+    def of(self, key: Key, body: Body) -> ResourceMemory:
+        """Return the memory of a resource, a new one if its uid is new."""
         uid = str(body["metadata"].get("uid", ""))
         memory = self._known.get(key)
         if memory is None or memory.uid != uid:
-            memory = self._known[key] = Memory(uid)
+            memory = self._known[key] = ResourceMemory(uid)
         return memory
 
     def forget(self, key: Key) -> None:
+        """Drop the memory of a resource that is gone."""
         self._known.pop(key, None)
 
-    def all(self) -> list[tuple[Key, Memory]]:
+    def all(self) -> list[tuple[Key, ResourceMemory]]:
+        """Return every key with its memory."""
         return list(self._known.items())

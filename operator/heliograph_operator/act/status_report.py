@@ -1,111 +1,58 @@
-"""The status of a Tenant, Namespace or Topic: written only if a person would see a difference."""
+"""Writes the status of a resource, only if it changed, and emits Events for changes a person has to know."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
-from heliograph_operator.decide.resource_stats import Figures, worth_writing
+from heliograph_operator import operator_metrics
+from heliograph_operator.decide.cluster_status import ClusterReason
+from heliograph_operator.decide.resource_stats import ResourceStats, worth_writing
+from heliograph_operator.decide.status_patch import merge_patch, policy_fields, status_after
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.conditions import (
     ARCHIVED,
+    POLICIES_APPLIED,
     QUOTA_EXCEEDED,
     READY,
     Reason,
     Verdict,
     condition,
-    with_verdicts,
 )
-from heliograph_operator.objects.kinds import KINDS, Body, key_of
+from heliograph_operator.objects.kinds import KINDS, Body
 
 from .controller import Context
-from .resource_memory import Memory
+from .resource import Resource
 
 log = structlog.get_logger(__name__)
 
-#: The fields of a status that :class:`.resource_stats.Figures` fills.
-_COUNTS = ("partitions", "subscriptions", "topics", "namespaces")
-_FIGURES = ("backlog", "storage", "quotaUsed", "quotaUsedPercent", *_COUNTS)
-
-#: What a resource waits for on its way, usually for a second: no Event tells of it.
-_PASSING = (Reason.PARENT_NOT_READY, Reason.CLUSTER_NOT_READY, Reason.PARENT_DELETING)
-
-
-def status_after(
-    before: dict[str, Any],
-    verdicts: Sequence[Verdict],
-    generation: int,
-    name: str,
-    figures: Figures | None,
-    now: datetime,
-    archive: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Return the status that follows ``before``; without figures the last ones known stay.
-
-    ``archive`` are the fields of the archive but for its lag, which is a figure; None: there is no archive.
-    """
-    after = dict(before)
-    lag = (after.pop("archive", None) or {}).get("lag")
-    if figures is not None:
-        for field in _FIGURES:
-            after.pop(field, None)
-        after.update(figures.shown())
-        lag = after.pop("archive", {}).get("lag")
-    if archive is not None:
-        after["archive"] = {**archive, "lag": lag} if lag is not None else dict(archive)
-    if name:
-        after["name"] = name
-    after["observedGeneration"] = generation
-    known = [each for each in before.get("conditions") or () if archive is not None or each.get("type") != ARCHIVED]
-    after["conditions"] = with_verdicts(known, verdicts, generation, now)
-    return after
-
-
-def merge_patch(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON merge patch from one to the other; lists are replaced whole."""
-    patch: dict[str, Any] = dict.fromkeys(before.keys() - after.keys())
-    for name, value in after.items():
-        was = before.get(name)
-        if isinstance(value, dict) and isinstance(was, dict):
-            if inner := merge_patch(was, value):
-                patch[name] = inner
-        elif name not in before or was != value:
-            patch[name] = value
-    return patch
+#: Reasons of states that usually pass within a second, and of a deletion: no Event is emitted for them.
+_PASSING: Final = (Reason.PARENT_NOT_READY, Reason.CLUSTER_NOT_READY, Reason.PARENT_DELETING, Reason.DELETING)
+#: Reasons that make Ready false without being a problem.
+_EXPECTED: Final = (ClusterReason.POD_MISSING, ClusterReason.ROLLING_OUT, ClusterReason.STOPPED)
+#: Differences named in one Event.
+MOST_NAMED: Final = 8
 
 
 async def report(
     context: Context,
-    memory: Memory,
-    body: Body,
+    resource: Resource,
     verdicts: Sequence[Verdict],
-    name: str = "",
-    figures: Figures | None = None,
-    archive: Mapping[str, Any] | None = None,
+    fields: Mapping[str, Any] | None = None,
+    *,
+    without: Collection[str] = (),
 ) -> None:
-    """Write the status if anything but small movements of figures changed; Events tell of quotas and of readiness.
-
-    Without ``archive`` what is known of the one in the spec stays.
-    """
-    # What the API server said last, which may be newer than what this look began with.
-    key = key_of(body)
-    body = context.store.get(key) or body
+    """Write ``verdicts`` and ``fields`` to the status; see :func:`.status_patch.status_after`."""
+    key = resource.key
+    # The cache may be newer than what this reconcile began with.
+    body = context.cache.get(key) or resource.body
     before: dict[str, Any] = dict(body.get("status") or {})
-    loop_now = asyncio.get_running_loop().time()
-    shown = figures
-    if figures is not None and not worth_writing(memory.written, figures, loop_now - memory.written_at):
-        shown = memory.written
-    if archive is None and (body.get("spec") or {}).get("archive") is not None:
-        archive = before.get("archive")
-    generation = body["metadata"].get("generation", 0)
-    after = status_after(before, verdicts, generation, name, shown, datetime.now(UTC), archive)
+    after = status_after(before, fields or {}, verdicts, resource.generation, datetime.now(UTC), without=without)
     patch = merge_patch(before, after)
-    if figures is not None and shown is figures:
-        memory.written, memory.written_at = figures, loop_now
     if not patch:
         return
     try:
@@ -115,20 +62,66 @@ async def report(
     except KubeRefused as error:
         if error.status == 404:
             return
-        memory.written = None
+        resource.memory.written = None
         raise
-    context.store.put(written)
-    await _tell(context, body, before, after)
+    context.cache.put(written)
+    await _emit_changes(context, body, before, after)
 
 
-async def _tell(context: Context, body: Body, before: dict[str, Any], after: dict[str, Any]) -> None:
+async def report_policies(
+    context: Context,
+    resource: Resource,
+    verdicts: Sequence[Verdict],
+    name: str = "",
+    stats: ResourceStats | None = None,
+    archive: Mapping[str, Any] | None = None,
+) -> None:
+    """Report on a Tenant, Namespace or Topic; small movements of ``stats`` alone are not written.
+
+    Without ``archive``, the reported state of an archive in the spec stays.
+    """
+    memory = resource.memory
+    body = context.cache.get(resource.key) or resource.body
+    before: Mapping[str, Any] = body.get("status") or {}
+    loop_now = asyncio.get_running_loop().time()
+    shown = stats
+    if stats is not None:
+        if worth_writing(memory.written, stats, loop_now - memory.written_at):
+            memory.written, memory.written_at = stats, loop_now
+        else:
+            shown = memory.written
+    if archive is None and resource.spec.get("archive") is not None:
+        archive = before.get("archive")
+    fields = policy_fields(before, name, shown, archive)
+    await report(context, resource, verdicts, fields, without=() if archive is not None else (ARCHIVED,))
+
+
+async def report_drift(context: Context, resource: Resource, differences: Sequence[object]) -> None:
+    """Emit an Event that names what was changed in the broker by somebody else, and is repaired.
+
+    It was if the broker already had the policies of this generation of the resource; else the resource changed.
+    """
+    before = condition(resource.status, POLICIES_APPLIED)
+    if before.get("status") != "True" or before.get("observedGeneration") != resource.generation:
+        return
+    operator_metrics.DRIFT.labels(resource.key.kind).inc(len(differences))
+    await context.events.emit(resource.body, "DriftRepaired", named(differences), repeat=True)
+
+
+def named(items: Sequence[object], most: int = MOST_NAMED, separator: str = "; ") -> str:
+    """Return ``items`` as one text, and how many are left out beyond ``most``."""
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return separator.join(map(str, items[:most])) + more
+
+
+async def _emit_changes(context: Context, body: Body, before: dict[str, Any], after: dict[str, Any]) -> None:
     was, now = condition(before, QUOTA_EXCEEDED), condition(after, QUOTA_EXCEEDED)
     if now.get("status") == "True" and was.get("status") != "True":
         await context.events.emit(body, now["reason"], now["message"], "Warning")
     elif now.get("status") == "False" and was.get("status") == "True":
         await context.events.emit(body, "QuotaRecovered", now["message"])
     was, now = condition(before, ARCHIVED), condition(after, ARCHIVED)
-    # Each run that fails is told, with its own words.
+    # One Event for each run that fails, with the run's own message.
     if now.get("status") == "False" and (was.get("status"), was.get("message")) != ("False", now.get("message")):
         await context.events.emit(body, now["reason"], now["message"], "Warning")
     elif now.get("status") == "True" and was.get("status") == "False":
@@ -137,8 +130,7 @@ async def _tell(context: Context, body: Body, before: dict[str, Any], after: dic
     if (was.get("status"), was.get("reason")) == (now.get("status"), now.get("reason")) or now["reason"] in _PASSING:
         return
     if now["status"] != "True":
-        await context.events.emit(
-            body, now["reason"], now["message"], "Warning" if now["status"] == "False" else "Normal"
-        )
+        warn = now["status"] == "False" and now["reason"] not in _EXPECTED
+        await context.events.emit(body, now["reason"], now["message"], "Warning" if warn else "Normal")
     elif was and was.get("reason") not in _PASSING:
-        await context.events.emit(body, now["reason"], "the broker is as the resource says")
+        await context.events.emit(body, now["reason"], now["message"] or "the broker matches the resource")

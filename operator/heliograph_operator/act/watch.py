@@ -1,6 +1,6 @@
-"""Kopf's part: it watches the four kinds; whatever it sees goes into the store, and whom it concerns into the queue.
+"""Watches the four kinds with kopf, caches what it sees, and enqueues the resources that are affected.
 
-Nothing here waits or writes, and kopf keeps no notes of its own on the resources.
+Nothing here waits or writes, and kopf stores nothing in the resources.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import kopf
 import structlog
 
 from heliograph_operator.kube.client import credentials
+from heliograph_operator.objects.conditions import READY, condition
 from heliograph_operator.objects.kinds import (
-    API_VERSION,
     GROUP,
     KINDS,
     VERSION,
@@ -24,7 +24,7 @@ from heliograph_operator.objects.kinds import (
     is_paused,
     key_of,
 )
-from heliograph_operator.objects.resource_cache import Store, parent_of
+from heliograph_operator.objects.resource_cache import ResourceCache, parent_of
 
 from .work_queue import WorkQueue
 
@@ -32,81 +32,82 @@ log = structlog.get_logger(__name__)
 
 
 class Watcher:
-    """Takes in what is seen of the resources."""
+    """Updates the cache from watches and listings, and enqueues."""
 
-    def __init__(self, store: Store, queue: WorkQueue[Key]) -> None:
-        self._store = store
+    def __init__(self, cache: ResourceCache, queue: WorkQueue[Key]) -> None:
+        self._cache = cache
         self._queue = queue
-        # Answers to the operator's own writes tell something new as well, and sooner than the watch does.
-        store.listeners.append(self._learnt)
-        #: Called with a key that is gone.
-        self.gone: list[Callable[[Key], None]] = []
+        # Responses to the operator's own writes update the cache too, and sooner than the watch does.
+        cache.listeners.append(self._updated)
+        #: Called with the key of each deleted object.
+        self.on_deleted: list[Callable[[Key], None]] = []
 
     def seen(self, body: Body) -> None:
-        """An object is there, new or changed or as before."""
-        if not self._store.is_news(body):
-            return
+        """Take in an object of a watch or a listing: new, changed, or as before."""
         key = key_of(body)
-        before = self._store.put(body)
-        if before is None or _asks(before) != _asks(body):
+        if not self._cache.is_newer(key, body):
+            return
+        before = self._cache.put(body)
+        if before is None or _reconcile_inputs(before) != _reconcile_inputs(body):
             self._queue.add(key)
 
-    def _learnt(self, before: Body | None, body: Body) -> None:
-        if before is not None and _wishes(before) != _wishes(body):
-            # The answer to a write of the operator's own may be what tells it first; to the watch it is no news then.
-            self._queue.add(key_of(body))
-        if before is None or _offers(before) != _offers(body):
-            self._tell_others(key_of(body), body)
-
-    def vanished(self, key: Key, uid: str = "") -> None:
-        """An object is gone (that of this uid, if it is known): those it stood in the way of go on."""
-        known = self._store.get(key)
+    def deleted(self, key: Key, uid: str = "") -> None:
+        """Take in that an object (of this uid, if it is known) is gone, and enqueue those that waited for that."""
+        known = self._cache.get(key)
         if uid and known is not None and known["metadata"]["uid"] != uid:
-            # There is another one of this name by now.
+            # It was recreated meanwhile.
             return
-        rivals = self._store.rivals(key)
-        before = self._store.remove(key)
+        rivals = self._cache.rivals(key)
+        before = self._cache.remove(key)
         self._queue.add(key)
         for rival in rivals:
             self._queue.add(rival)
         if before is not None:
-            self._tell_others(key, before)
-        for callback in self.gone:
+            self._enqueue_dependents(key, before)
+        for callback in self.on_deleted:
             callback(key)
 
-    def _tell_others(self, key: Key, body: Body) -> None:
+    def _updated(self, before: Body | None, body: Body) -> None:
+        key = key_of(body)
+        if before is not None and _spec_version(before) != _spec_version(body):
+            # The response to the operator's own write may be the first to show it; to the watch it is no news then.
+            self._queue.add(key)
+        if before is None or _exported_state(before) != _exported_state(body):
+            self._enqueue_dependents(key, body)
+
+    def _enqueue_dependents(self, key: Key, body: Body) -> None:
         if key.kind == "BrokerCluster":
-            for other in self._store.keys(namespace=key.namespace):
+            for other in self._cache.keys(namespace=key.namespace):
                 if other != key:
                     self._queue.add(other)
             return
-        for child in self._store.children(key):
+        for child in self._cache.children(key):
             self._queue.add(child)
-        # A parent that waits for its children's end.
+        # A deleted parent waits for its children.
         parent = parent_of(body)
-        above = self._store.get(parent) if parent is not None else None
+        above = self._cache.get(parent) if parent is not None else None
         if parent is not None and above is not None and is_deleted(above):
             self._queue.add(parent)
 
 
-def _asks(body: Body) -> Any:
-    """What of an object changes what is to be done: all but the bookkeeping of the API server."""
+def _reconcile_inputs(body: Body) -> Any:
+    """Return all that a reconcile depends on: everything but the API server's bookkeeping."""
     metadata = body["metadata"]
     own = {name: text for name, text in (metadata.get("annotations") or {}).items() if name.startswith(f"{GROUP}/")}
-    return _wishes(body), metadata.get("finalizers"), own, body.get("status")
+    return _spec_version(body), metadata.get("finalizers"), own, body.get("status")
 
 
-def _wishes(body: Body) -> Any:
-    """What of an object only others change."""
+def _spec_version(body: Body) -> Any:
+    """Return the fields the operator itself never writes."""
     metadata = body["metadata"]
     generation, deleted = metadata.get("generation"), metadata.get("deletionTimestamp")
     return metadata.get("uid"), generation, deleted, is_managed(body), is_paused(body)
 
 
-def _offers(body: Body) -> Any:
-    """What of an object others go by: whether it stays, what it is called, and whether the broker has it."""
+def _exported_state(body: Body) -> Any:
+    """Return the fields other resources depend on: deletion, name, readiness and endpoints."""
     metadata, status, spec = body["metadata"], body.get("status") or {}, body.get("spec") or {}
-    ready = next((each.get("status") for each in status.get("conditions") or () if each.get("type") == "Ready"), "")
+    ready = condition(status, READY).get("status", "")
     return metadata.get("uid"), metadata.get("deletionTimestamp"), spec.get("name"), ready, status.get("endpoints")
 
 
@@ -120,7 +121,7 @@ def register(watcher: Watcher) -> kopf.OperatorRegistry:
     async def event(type: str | None, body: kopf.Body, **_: Any) -> None:
         raw = dict(body)
         if type == "DELETED":
-            watcher.vanished(key_of(raw), raw["metadata"]["uid"])
+            watcher.deleted(key_of(raw), raw["metadata"]["uid"])
         else:
             watcher.seen(raw)
 
@@ -131,12 +132,12 @@ def register(watcher: Watcher) -> kopf.OperatorRegistry:
 
 
 def kopf_settings() -> kopf.OperatorSettings:
-    """Return kopf's settings: no peering, no events and annotations of its own, watches that end in time."""
+    """Return kopf's settings: no peering, no Events or annotations of its own, watches that end in time."""
     settings = kopf.OperatorSettings()
     settings.peering.standalone = True
     settings.posting.enabled = False
     settings.scanning.disabled = True
-    # A connection that died silently is noticed by its end at the latest.
+    # A connection that died silently is noticed when it ends, at the latest.
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 330
     settings.watching.connect_timeout = 10
@@ -144,6 +145,3 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
     settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=GROUP)
     return settings
-
-
-__all__ = ["API_VERSION", "Watcher", "kopf_settings", "register"]

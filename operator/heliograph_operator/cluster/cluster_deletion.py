@@ -1,129 +1,118 @@
-"""The end of a BrokerCluster: its tenants first, then its pods, then everything else; and an end in any case."""
+"""Deletes a BrokerCluster: its tenants first, then its pods, then the other objects, each within a time limit."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from typing import Any, Final
 
 from heliograph_operator.act.controller import Context, Outcome
-from heliograph_operator.act.finalizers import FINALIZER, release
+from heliograph_operator.act.finalizers import is_held, release
+from heliograph_operator.act.resource import Resource
+from heliograph_operator.act.status_report import report
 from heliograph_operator.decide.cluster_objects import OWNED, POD, STATEFUL_SET, VOLUME_CLAIM
 from heliograph_operator.decide.cluster_status import PROGRESSING
 from heliograph_operator.decide.stateful_set import as_selector, labels, selector
 from heliograph_operator.decide.targets import Target, target_of
-from heliograph_operator.objects.conditions import Reason, Verdict, ready, with_verdicts
-from heliograph_operator.objects.kinds import (
-    BROKER_CLUSTER,
-    Body,
-    deleted_for_s,
-    is_deleted,
-    is_managed,
-    is_paused,
-    key_of,
-)
+from heliograph_operator.objects.conditions import Reason, Verdict, ready
+from heliograph_operator.objects.kinds import Body, Key, deleted_for_s, is_deleted
 
 from .cluster_volumes import claims_of
 
-#: Time (s) that tenants which are being deleted have before the brokers go: they cannot be deleted properly after.
+#: Time (s) for tenants that are being deleted: once the brokers are gone, their data cannot be deleted with them.
 CHILDREN_S: Final = 60.0
-#: Time (s) that pods have beyond their grace period, before nobody waits for them any more.
+#: Time (s) for pods beyond their grace period; the deletion goes on without them after it.
 PODS_S: Final = 120.0
-_LOOK_S: Final = 1.0
+_RECHECK_S: Final = 1.0
 
 
-async def end(context: Context, body: Body) -> Outcome:
-    """Go on with the deletion; it has ended when the finalizer is gone."""
-    if FINALIZER not in (body["metadata"].get("finalizers") or ()):
+async def delete_cluster(context: Context, resource: Resource) -> Outcome:
+    """Take the next step of the deletion, whose last is to remove the finalizer."""
+    if not is_held(resource.body):
         return Outcome("deleted")
-    if not is_managed(body) or is_paused(body):
-        await context.events.emit(body, "Retained", "the brokers run on: an annotation says to leave them alone")
-        await forget(context, body)
+    if not resource.managed or resource.paused:
+        message = "the brokers keep running: an annotation says not to change them"
+        await context.events.emit(resource.body, "Retained", message)
+        await orphan_objects(context, resource)
         return Outcome("deleted")
-    spec = body.get("spec") or {}
-    policy = spec.get("deletionPolicy", "Delete")
-    waited_s = deleted_for_s(body)
-    tenants = tenants_on(context, body)
+    policy = resource.spec.get("deletionPolicy", "Delete")
+    waited_s = deleted_for_s(resource.body)
+    tenants = tenants_on(context, resource.key)
     leaving = [tenant for tenant in tenants if is_deleted(tenant)]
     if leaving and waited_s < CHILDREN_S:
         names = ", ".join(sorted(tenant["metadata"]["name"] for tenant in leaving)[:5])
-        await _say(context, body, Reason.DELETING, f"waits until Tenant {names} has gone")
-        return Outcome("waiting", _LOOK_S)
+        await _wait(context, resource, f"waiting for Tenant {names} to be deleted")
+        return Outcome("waiting", _RECHECK_S)
     staying = [tenant for tenant in tenants if not is_deleted(tenant)]
     if policy == "Retain" or (policy == "DeleteIfEmpty" and staying):
-        why = "spec.deletionPolicy is Retain" if policy == "Retain" else f"{len(staying)} tenants are left on them"
-        await context.events.emit(body, "Retained", f"the brokers run on: {why}")
-        await forget(context, body)
+        why = "spec.deletionPolicy is Retain" if policy == "Retain" else f"they have {len(staying)} tenants"
+        await context.events.emit(resource.body, "Retained", f"the brokers keep running: {why}")
+        await orphan_objects(context, resource)
         return Outcome("deleted")
-    return await _delete(context, body, waited_s)
+    return await _delete(context, resource, waited_s)
 
 
-async def _delete(context: Context, body: Body, waited_s: float) -> Outcome:
-    spec, namespace, name = body.get("spec") or {}, body["metadata"]["namespace"], body["metadata"]["name"]
+async def _delete(context: Context, resource: Resource, waited_s: float) -> Outcome:
+    spec, namespace, name = resource.spec, resource.key.namespace, resource.key.name
     found = await context.kube.find(STATEFUL_SET, namespace, name)
-    if found is not None and not found["metadata"].get("deletionTimestamp"):
+    if found is not None and not is_deleted(found):
         await context.kube.delete(STATEFUL_SET, namespace, name)
     pods = await context.kube.list(POD, namespace, labels=as_selector(selector(name)))
     grace_s = float(spec.get("terminationGracePeriodSeconds", 60))
     if pods and waited_s < CHILDREN_S + grace_s + PODS_S:
-        await _say(context, body, Reason.DELETING, f"waits until {len(pods)} pods have gone")
-        return Outcome("waiting", _LOOK_S)
+        await _wait(context, resource, f"waiting for {len(pods)} pods to terminate")
+        return Outcome("waiting", _RECHECK_S)
     if pods:
-        await context.events.emit(body, "PodsLeft", f"{len(pods)} pods do not go (is their node gone?)", "Warning")
+        message = f"{len(pods)} pods do not terminate (has their node failed?)"
+        await context.events.emit(resource.body, "PodsLeft", message, "Warning")
     for kind in OWNED.values():
-        for item in await _made_for(context, body, kind.name):
+        for item in await _owned(context, resource, kind.name):
             await context.kube.delete(kind, namespace, item["metadata"]["name"])
     if not _keeps_volumes(spec):
-        for claim in await claims_of(context, body):
+        for claim in await claims_of(context, resource.key):
             await context.kube.delete(VOLUME_CLAIM, namespace, claim["metadata"]["name"])
-    await release(context, body)
+    await release(context, resource)
     return Outcome("deleted")
 
 
-def _keeps_volumes(spec: dict[str, Any]) -> bool:
+def _keeps_volumes(spec: Mapping[str, Any]) -> bool:
     return (spec.get("storage") or {}).get("retainOnDelete") is not False
 
 
-async def forget(context: Context, body: Body) -> None:
-    """Let the resource go and everything that was made for it run on, nobody's: what has an owner goes with it."""
-    if FINALIZER not in (body["metadata"].get("finalizers") or ()):
+async def orphan_objects(context: Context, resource: Resource) -> None:
+    """Release the resource and leave its objects running: without an owner they are not deleted with it."""
+    if not is_held(resource.body):
         return
     for kind in OWNED.values():
-        for item in await _made_for(context, body, kind.name):
+        for item in await _owned(context, resource, kind.name):
             name, namespace = item["metadata"]["name"], item["metadata"]["namespace"]
             await context.kube.patch(kind, namespace, name, {"metadata": {"ownerReferences": None}})
-    await release(context, body)
+    await release(context, resource)
 
 
-async def _made_for(context: Context, body: Body, kind: str) -> list[dict[str, Any]]:
-    """Return the objects of a kind that belong to this very BrokerCluster."""
-    metadata = body["metadata"]
-    found = await context.kube.list(OWNED[kind], metadata["namespace"], labels=as_selector(labels(metadata["name"])))
+async def _owned(context: Context, resource: Resource, kind: str) -> list[dict[str, Any]]:
+    """Return the objects of a kind whose owner is this very BrokerCluster."""
+    key, uid = resource.key, resource.uid
+    found = await context.kube.list(OWNED[kind], key.namespace, labels=as_selector(labels(key.name)))
     return [
         item
         for item in found
-        if any(owner.get("uid") == metadata["uid"] for owner in item["metadata"].get("ownerReferences") or ())
+        if any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or ())
     ]
 
 
-def tenants_on(context: Context, body: Body) -> list[Body]:
-    """Return the Tenants that are on this cluster."""
-    key = key_of(body)
+def tenants_on(context: Context, cluster: Key) -> list[Body]:
+    """Return the Tenants of a BrokerCluster."""
     found = []
-    for tenant in context.store.bodies("Tenant", key.namespace):
-        target = target_of(context.store, tenant)
-        if isinstance(target, Target) and target.cluster == key:
+    for key in context.cache.keys("Tenant", cluster.namespace):
+        tenant = context.cache.get(key)
+        if tenant is None:
+            continue
+        target = target_of(context.cache, tenant)
+        if isinstance(target, Target) and target.cluster == cluster:
             found.append(tenant)
     return found
 
 
-async def _say(context: Context, body: Body, reason: Reason, message: str) -> None:
-    metadata, status = body["metadata"], (context.store.get(key_of(body)) or body).get("status") or {}
-    verdicts = [ready(reason, message), Verdict(PROGRESSING, "True", reason, message)]
-    before = status.get("conditions") or []
-    conditions = with_verdicts(before, verdicts, int(metadata.get("generation", 0)), datetime.now(UTC))
-    if conditions != before:
-        change = {"status": {"conditions": conditions}}
-        written = await context.kube.patch(
-            BROKER_CLUSTER, metadata["namespace"], metadata["name"], change, subresource="status"
-        )
-        context.store.put(written)
+async def _wait(context: Context, resource: Resource, message: str) -> None:
+    reason = Reason.DELETING
+    await report(context, resource, [ready(reason, message), Verdict(PROGRESSING, "True", reason, message)])

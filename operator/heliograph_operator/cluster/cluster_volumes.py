@@ -1,4 +1,4 @@
-"""The volumes of a cluster's brokers: they grow with ``storage.size``, where their StorageClass allows it."""
+"""Grows the volumes of a cluster's brokers with ``storage.size``, where their StorageClass allows it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any, Final
 from heliograph_api.values.sizes import format_size
 
 from heliograph_operator.act.controller import Context
+from heliograph_operator.act.resource import Resource
 from heliograph_operator.decide.cluster_objects import STATEFUL_SET, VOLUME_CLAIM
 from heliograph_operator.decide.cluster_status import ClusterReason, Problem
 from heliograph_operator.decide.stateful_set import VOLUME, as_selector, selector
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.conditions import Reason
-from heliograph_operator.objects.kinds import Body
+from heliograph_operator.objects.kinds import Body, Key, is_deleted
 
 _UNITS: Final = {
     "": 1,
@@ -35,14 +36,14 @@ _UNITS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class VolumePlan:
-    """What is to be done so that volumes have the size that is wanted."""
+    """The steps to the size that is wanted."""
 
-    #: Names of the claims that are to ask for more.
+    #: Names of the claims whose request has to grow.
     grow: list[str] = field(default_factory=list)
-    #: The size the StatefulSet goes on stating (it cannot be changed in place); None: it is to state the wanted one.
+    #: The size the StatefulSet has to keep in its spec (it is immutable); None: the wanted one.
     stated: str | None = None
-    #: Whether the StatefulSet is to be recreated around its pods, as it states another size than is wanted.
-    remake: bool = False
+    #: Whether to recreate the StatefulSet around its pods, because its spec has another size.
+    recreate: bool = False
     #: Why the wanted size is refused.
     refused: str = ""
 
@@ -58,7 +59,7 @@ def bytes_of(quantity: str) -> int:
 
 
 def plan_volumes(wanted: int, found: Body | None, claims: list[dict[str, Any]]) -> VolumePlan:
-    """Compare the wanted size (bytes) with what the StatefulSet states and what its volumes' claims ask for."""
+    """Compare the wanted size (bytes) with the StatefulSet's spec and the requests of its volumes' claims."""
     stated = _stated(found)
     asked = {claim["metadata"]["name"]: _asked(claim) for claim in claims}
     largest = max(asked, key=asked.__getitem__, default=None)
@@ -68,12 +69,12 @@ def plan_volumes(wanted: int, found: Body | None, claims: list[dict[str, Any]]) 
             refused=f"spec.storage.size: volume {largest} has {format_size(asked[largest])}; it cannot shrink",
         )
     if stated is not None and bytes_of(stated) > wanted and not claims:
-        # No volume was made yet: nothing has to shrink.
-        return VolumePlan(remake=True)
+        # There is no volume yet, so nothing has to shrink.
+        return VolumePlan(recreate=True)
     return VolumePlan(
         grow=sorted(name for name, size in asked.items() if size < wanted),
         stated=stated if stated is not None and bytes_of(stated) == wanted else None,
-        remake=stated is not None and bytes_of(stated) != wanted,
+        recreate=stated is not None and bytes_of(stated) != wanted,
     )
 
 
@@ -89,34 +90,36 @@ def _asked(claim: Body) -> int:
     return bytes_of(str(claim["spec"]["resources"]["requests"]["storage"]))
 
 
-async def claims_of(context: Context, body: Body) -> list[dict[str, Any]]:
-    """Return the claims of the cluster's volumes, of brokers that are there and of those that were."""
-    metadata = body["metadata"]
-    found = await context.kube.list(VOLUME_CLAIM, metadata["namespace"], labels=as_selector(selector(metadata["name"])))
-    return [claim for claim in found if not claim["metadata"].get("deletionTimestamp")]
+async def claims_of(context: Context, cluster: Key) -> list[dict[str, Any]]:
+    """Return the claims of a cluster's volumes, also of brokers that are gone."""
+    labels = as_selector(selector(cluster.name))
+    found = await context.kube.list(VOLUME_CLAIM, cluster.namespace, labels=labels)
+    return [claim for claim in found if not is_deleted(claim)]
 
 
-async def grow(context: Context, body: Body, wanted: int, found: Body | None) -> tuple[str | None, Problem | None]:
+async def grow(
+    context: Context, resource: Resource, wanted: int, found: Body | None
+) -> tuple[str | None, Problem | None]:
     """Make volumes grow, and the StatefulSet ready to be applied with the new size.
 
-    Returns the size the StatefulSet has to go on stating (None: the wanted one), and why the volumes do not have the
-    wanted size, if they cannot.
+    Returns the size the StatefulSet has to keep in its spec (None: the wanted one), and why the volumes do not have
+    the wanted size, if they cannot.
     """
-    plan = plan_volumes(wanted, found, await claims_of(context, body))
+    key = resource.key
+    plan = plan_volumes(wanted, found, await claims_of(context, key))
     if plan.refused:
         return plan.stated, (Reason.SHRINK_REFUSED, plan.refused)
-    namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
     for claim in plan.grow:
         change = {"spec": {"resources": {"requests": {"storage": format_size(wanted)}}}}
         try:
-            await context.kube.patch(VOLUME_CLAIM, namespace, claim, change)
+            await context.kube.patch(VOLUME_CLAIM, key.namespace, claim, change)
         except KubeRefused as error:
             if error.status not in (403, 422):
                 raise
             message = f"spec.storage.size: volume {claim} cannot grow to {format_size(wanted)}: {error}"
             return _stated(found) or plan.stated, (ClusterReason.STORAGE_GROWTH_UNSUPPORTED, message)
-        await context.events.emit(body, "VolumeGrows", f"volume {claim} grows to {format_size(wanted)}")
-    if plan.remake:
-        # The pods stay, and the next StatefulSet of this name takes them over: no client notices.
-        await context.kube.delete(STATEFUL_SET, namespace, name, propagation="Orphan")
+        await context.events.emit(resource.body, "VolumeGrows", f"volume {claim} grows to {format_size(wanted)}")
+    if plan.recreate:
+        # Orphaned pods keep running, and the next StatefulSet of this name adopts them: no client notices.
+        await context.kube.delete(STATEFUL_SET, key.namespace, key.name, propagation="Orphan")
     return plan.stated, None

@@ -1,17 +1,20 @@
-"""What became of an archive's runs, as its jobs and their pods tell."""
+"""The runs of an archive: their outcome, read from its jobs and their pods, and what the status reports of them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from heliograph_api.resources.archive_spec import ArchiveSpec
+
+from heliograph_operator.objects.conditions import ARCHIVED, Reason, Verdict
 from heliograph_operator.objects.kinds import Body
 
 from .archive_cron_job import CONTAINER
 
-#: Of what a run ended with, in a status.
+#: Characters of a run's message that a status keeps.
 _LONGEST_MESSAGE = 1024
 
 
@@ -29,7 +32,7 @@ class Run:
 
 
 def runs_of(jobs: Sequence[Body]) -> list[Run]:
-    """Return the runs, oldest first; what only their pods know is not in them."""
+    """Return the runs, oldest first, without the results that only their pods have."""
     return sorted((_run(job) for job in jobs), key=lambda run: (run.began, run.name))
 
 
@@ -46,28 +49,21 @@ def _run(job: Body) -> Run:
 
 
 def with_result(run: Run, pods: Sequence[Body]) -> Run:
-    """Return a run that is over with what its last pod said: the rows it wrote, or why it failed."""
+    """Return a run that ended with the result its last pod reported: the rows it wrote, or why it failed."""
     ends = [end for pod in pods if (end := _terminated(pod)) is not None]
     if not ends:
         return run
     last = max(ends, key=lambda end: str(end.get("finishedAt", "")))
-    said = str(last.get("message", "")).strip()
-    result = _result(said)
+    text = str(last.get("message", "")).strip()
+    result = _result(text)
     rows = result.get("rows")
     message = run.message
     if run.succeeded is False:
-        own = result.get("error") or (said.splitlines()[-1] if said and not result else "")
+        own = result.get("error") or (text.splitlines()[-1] if text and not result else "")
         code = f"its container ended with {last.get('reason', 'Error')} (exit code {last.get('exitCode')})"
         message = str(own or code)
-    return Run(
-        run.name,
-        run.uid,
-        run.began,
-        run.ended,
-        run.succeeded,
-        rows if isinstance(rows, int) and rows >= 0 else None,
-        message[:_LONGEST_MESSAGE],
-    )
+    counted = rows if isinstance(rows, int) and rows >= 0 else None
+    return replace(run, rows=counted, message=message[:_LONGEST_MESSAGE])
 
 
 def _terminated(pod: Body) -> Body | None:
@@ -78,10 +74,44 @@ def _terminated(pod: Body) -> Body | None:
     return None
 
 
-def _result(said: str) -> dict[str, Any]:
-    """Return the job's own word: one JSON object. A log, which Kubernetes takes where there is none, is not."""
+def _result(text: str) -> dict[str, Any]:
+    """Return the JSON object a job writes as its result; empty for a log, which Kubernetes takes if there is none."""
     try:
-        found = json.loads(said)
+        found = json.loads(text)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def last_ended(runs: Sequence[Run]) -> Run | None:
+    """Return the newest run that ended; None if none has."""
+    return next((run for run in reversed(runs) if run.succeeded is not None), None)
+
+
+def archive_fields(before: Mapping[str, Any], runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the fields of ``status.archive``; what ``before`` has of deleted jobs stays."""
+    fields: dict[str, Any] = dict(before)
+    fields["running"] = bool(runs) and runs[-1].succeeded is None
+    if runs:
+        fields["lastRunTime"] = runs[-1].began
+    if (succeeded := [run for run in runs if run.succeeded]) and succeeded[-1].ended:
+        fields["lastSuccessTime"] = succeeded[-1].ended
+    if (last := last_ended(runs)) is not None:
+        for name, value in (("rows", last.rows), ("message", last.message or None)):
+            fields.pop(name, None)
+            if value is not None:
+                fields[name] = value
+    return fields
+
+
+def archive_verdict(spec: ArchiveSpec, runs: Sequence[Run]) -> Verdict:
+    """Return the Archived condition."""
+    last = last_ended(runs)
+    if last is not None and not last.succeeded:
+        return Verdict(ARCHIVED, "False", Reason.ARCHIVE_FAILED, f"{last.name}: {last.message}")
+    if spec.suspend:
+        return Verdict(ARCHIVED, "Unknown", Reason.ARCHIVE_SUSPENDED, "spec.archive.suspend: no run is started")
+    if last is None:
+        return Verdict(ARCHIVED, "Unknown", Reason.ARCHIVE_PENDING, f"no run has ended yet; schedule: {spec.schedule}")
+    rows = "messages" if last.rows is None else f"{last.rows} messages"
+    return Verdict(ARCHIVED, "True", Reason.ARCHIVE_SUCCEEDED, f"{last.name} archived {rows}")

@@ -1,4 +1,4 @@
-"""What of a broker is not as a resource says, field by field, as its manifest would write it."""
+"""Compares a broker's state with a resource, field by field, in the words of a manifest."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Difference(NamedTuple):
 
 
 def differences(resource: Tenant | Namespace | Topic, name: str, state: BrokerState) -> list[Difference]:
-    """Return what a broker with ``state`` has to change at its object ``name``; nothing if it is as it should be.
+    """Return the differences between a resource and the object ``name`` in a broker's ``state``.
 
-    More partitions than wanted are not among it: they cannot be taken away (:func:`surplus`).
+    Surplus partitions are not among them: they cannot be removed (:func:`surplus`).
     """
     if isinstance(resource, Tenant):
         return list(_of_tenant(resource, name, state))
@@ -47,13 +47,27 @@ def differences(resource: Tenant | Namespace | Topic, name: str, state: BrokerSt
 
 
 def surplus(resource: Tenant | Namespace | Topic, name: str, state: BrokerState) -> tuple[int, int] | None:
-    """Return (partitions there are, partitions wanted) if a topic cannot come to what is wanted, else None."""
+    """Return (partitions there are, partitions wanted) if a topic cannot change to the number wanted, else None."""
     if not isinstance(resource, Topic) or (topic := state.topics.get(name)) is None:
         return None
     wanted = resource.spec.partitions
-    # A topic without partitions cannot get them: its messages are in no partition.
+    # A topic without partitions cannot get any: its messages are in no partition.
     impossible = wanted < topic.partitions or (wanted > 0 and topic.partitions == 0)
     return (topic.partitions, wanted) if impossible else None
+
+
+def observed(kind: str, name: str, state: BrokerState) -> object:
+    """Return a broker's state of an object without its statistics: a change of it requires a reconcile."""
+    if kind == "Topic":
+        if (topic := state.topics.get(name)) is None:
+            return ()
+        made = (topic.partitions, topic.missing_partitions, topic.subscriptions, topic.properties, topic.policies)
+        return *made, topic.size_exceeded, topic.age_exceeded
+    if kind == "Namespace":
+        namespace = state.namespaces.get(name)
+        return (namespace.bundles, namespace.policies) if namespace is not None else ()
+    tenant = state.tenants.get(name)
+    return (tenant.admin_roles, tenant.allowed_clusters, tenant.limits) if tenant is not None else ()
 
 
 def _of_tenant(resource: Tenant, name: str, state: BrokerState) -> Iterator[Difference]:
@@ -63,7 +77,7 @@ def _of_tenant(resource: Tenant, name: str, state: BrokerState) -> Iterator[Diff
         return
     spec = resource.spec
     yield from _list("adminRoles", tenant.admin_roles, spec.admin_roles)
-    # Left out, they are the broker's own cluster, whatever it is called.
+    # By default, that is the broker's own cluster, whatever its name.
     if spec.allowed_clusters:
         yield from _list("allowedClusters", tenant.allowed_clusters, spec.allowed_clusters)
     yield from _of_policies("limits.", tenant.limits, spec.limits.policies())

@@ -1,7 +1,7 @@
-"""Whether an object in Kubernetes still is what was applied, and where not.
+"""Compares a Kubernetes object with its manifest, path by path.
 
-The API server adds defaults and others add fields of their own; neither is drift. Where a map or a list is ours as a
-whole (the data of a ConfigMap, the containers of a pod), what others put in is.
+The API server adds defaults and other writers add fields; neither is drift. But a few maps and lists belong to the
+operator as a whole (the data of a ConfigMap, the containers of a pod): there, a foreign item is drift.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-#: Paths (list items by ``[]``) at which nothing may be that is not ours.
-WHOLLY_OURS: Final = frozenset(
+#: Paths (list items by ``[]``) at which no foreign item is allowed.
+EXCLUSIVE: Final = frozenset(
     {
         "data",
         "spec.selector",
@@ -26,25 +26,25 @@ WHOLLY_OURS: Final = frozenset(
         "spec.ports",
     }
 )
-#: What tells the items of a list apart, for lists whose items have it.
+#: Fields that identify the items of a list, if all of them have it.
 _KEYS: Final = ("name", "uid")
 
 
 def differences(wanted: Any, found: Any) -> list[str]:
-    """Return the paths at which ``found`` is not what is ``wanted``, sorted; none if it holds all of it."""
+    """Return the paths at which ``found`` differs from ``wanted``, sorted."""
     return sorted(set(_differences(wanted, found, "", "")))
 
 
 def _differences(wanted: Any, found: Any, path: str, pattern: str) -> Iterator[str]:
     if isinstance(wanted, Mapping):
         if not isinstance(found, Mapping):
-            # The API server leaves out what is empty.
+            # The API server omits empty maps.
             if wanted or found is not None:
                 yield path
             return
         for key, value in wanted.items():
             yield from _differences(value, found.get(key), _join(path, key), _join(pattern, key))
-        if pattern in WHOLLY_OURS:
+        if pattern in EXCLUSIVE:
             yield from (_join(path, key) for key in found if key not in wanted)
     elif isinstance(wanted, list):
         yield from _in_list(wanted, found if isinstance(found, list) else [], path, pattern)
@@ -64,7 +64,7 @@ def _in_list(wanted: list[Any], found: list[Any], path: str, pattern: str) -> It
     there = {item[key]: item for item in found}
     for item in wanted:
         yield from _differences(item, there.pop(item[key], None), f"{path}[{item[key]}]", f"{pattern}[]")
-    if pattern in WHOLLY_OURS:
+    if pattern in EXCLUSIVE:
         yield from (f"{path}[{name}]" for name in there)
 
 
@@ -76,19 +76,19 @@ def _join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-def without_strangers(wanted: Any, found: Any, pattern: str = "") -> dict[str, Any]:
-    """Return a JSON merge patch that takes out what others put where everything is ours; empty if there is nothing."""
+def foreign_fields(wanted: Any, found: Any, pattern: str = "") -> dict[str, Any]:
+    """Return the JSON merge patch that removes foreign items at the exclusive paths; empty if there are none."""
     patch: dict[str, Any] = {}
     for key, value in wanted.items():
         there = found.get(key) if isinstance(found, Mapping) else None
         below = _join(pattern, key)
         if isinstance(value, Mapping) and isinstance(there, Mapping):
-            inner = without_strangers(value, there, below)
-            if below in WHOLLY_OURS:
-                inner |= {stranger: None for stranger in there if stranger not in value}
+            inner = foreign_fields(value, there, below)
+            if below in EXCLUSIVE:
+                inner |= {name: None for name in there if name not in value}
             if inner:
                 patch[key] = inner
-        elif isinstance(value, list) and below in WHOLLY_OURS and list(_differences(value, there, "", below)):
-            # A merge patch knows lists as a whole only.
+        elif isinstance(value, list) and below in EXCLUSIVE and list(_differences(value, there, "", below)):
+            # A merge patch can only replace a list as a whole.
             patch[key] = value
     return patch

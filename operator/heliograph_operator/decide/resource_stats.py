@@ -1,8 +1,8 @@
-"""Backlogs, storage and quotas as a status shows them, and when a change of them is worth a write.
+"""Statistics of a resource (backlog, storage, quota) for its status, and when a change of them is worth a write.
 
-Every write of a status is a new revision in etcd and an event to all who watch. Figures move all the time: they are
-written when a person would see a difference, small ones after a while. The age of the oldest message always grows: its
-time is written, which does not, and the age in words by steps that grow with it.
+Every write of a status is a revision in etcd and an event for every watcher, and statistics change all the time. So a
+large change is written at once and a small one after a while. The age of the oldest message always grows: the status
+has its time, which is constant, and the age itself in steps that grow with it.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from heliograph_api.values.quantities import format_duration, format_size
 
 from heliograph_operator.objects.conditions import QUOTA_EXCEEDED, Reason, Verdict, timestamp
 
-#: Relative change that is written at the next look.
+#: Relative change that is written at once.
 STEP: Final = 0.05
 AGE_STEP: Final = 0.1
-#: Points of a percentage that are.
+#: Change of a percentage, in points, that is written at once.
 PERCENT_STEP: Final = 5
-#: Time (s) after which a lesser change is written too: at the second look, so that figures are 30 s old at most.
-SETTLED_S: Final = 20.0
+#: Time (s) after which any change is written: at the second refresh, so a status is at most 30 s old.
+SMALL_CHANGE_S: Final = 20.0
 
 _COUNTS: Final = ("partitions", "subscriptions", "topics", "namespaces")
+#: The fields of a status that :class:`ResourceStats` fills.
+STATUS_FIELDS: Final = ("backlog", "storage", "quotaUsed", "quotaUsedPercent", *_COUNTS)
 
 
-class Figures(NamedTuple):
-    """Exact figures of one resource; -1 (counts: None) where there is none."""
+class ResourceStats(NamedTuple):
+    """Exact statistics of one resource; -1 (counts: None) where one does not apply."""
 
     messages: int = 0
     bytes: int = 0
@@ -41,7 +43,7 @@ class Figures(NamedTuple):
     topics: int | None = None
     namespaces: int | None = None
     oldest_received_ms: int = -1
-    #: Messages that the archive's subscription is behind; None: there is no such subscription.
+    #: Messages in the backlog of the archive's subscription; None: there is no such subscription.
     archive_lag: int | None = None
 
     def shown(self) -> dict[str, Any]:
@@ -63,12 +65,12 @@ class Figures(NamedTuple):
 
 
 def _whole(ms: int) -> int:
-    """Milliseconds are of no interest in an age."""
+    """Round an age down to seconds."""
     return ms // 1000 * 1000 if ms >= 1000 else 0
 
 
-def totals_of(state: BrokerState) -> dict[str, Figures]:
-    """Return the figures of every namespace (``tenant/own``) and every tenant of a broker."""
+def totals_of(state: BrokerState) -> dict[str, ResourceStats]:
+    """Return the statistics of every namespace (``tenant/own``) and every tenant of a broker."""
     topics: dict[str, list[TopicState]] = {name: [] for name in (*state.tenants, *state.namespaces)}
     for full, topic in state.topics.items():
         tenant, namespace, _ = full.partition("://")[2].split("/", 2)
@@ -81,17 +83,17 @@ def totals_of(state: BrokerState) -> dict[str, Figures]:
     return totals
 
 
-def figures_of(kind: str, name: str, state: BrokerState, totals: Mapping[str, Figures]) -> Figures | None:
-    """Return the figures of an object of a broker, None if it is not there; ``totals`` as :func:`totals_of`."""
+def stats_of(kind: str, name: str, state: BrokerState, totals: Mapping[str, ResourceStats]) -> ResourceStats | None:
+    """Return the statistics of an object of a broker, None if it does not exist; ``totals`` are :func:`totals_of`."""
     if kind != "Topic":
         return totals.get(name)
     topic = state.topics.get(name)
     return _of_topic(topic) if topic is not None else None
 
 
-def _of_topic(topic: TopicState) -> Figures:
+def _of_topic(topic: TopicState) -> ResourceStats:
     used = max(topic.size_used, topic.age_used)
-    return Figures(
+    return ResourceStats(
         messages=topic.backlog_messages,
         bytes=topic.backlog_bytes,
         oldest_age_ms=topic.oldest_age_ms,
@@ -104,7 +106,7 @@ def _of_topic(topic: TopicState) -> Figures:
     )
 
 
-def _sum(topics: Iterable[TopicState]) -> Figures:
+def _sum(topics: Iterable[TopicState]) -> ResourceStats:
     messages = size = storage = count = 0
     oldest = received = -1
     for topic in topics:
@@ -114,7 +116,7 @@ def _sum(topics: Iterable[TopicState]) -> Figures:
         if topic.oldest_age_ms > oldest:
             oldest, received = topic.oldest_age_ms, topic.oldest_received_ms
         count += 1
-    return Figures(messages, size, oldest, storage, topics=count, oldest_received_ms=received)
+    return ResourceStats(messages, size, oldest, storage, topics=count, oldest_received_ms=received)
 
 
 def quota_verdict(topic: TopicState) -> Verdict:
@@ -123,15 +125,15 @@ def quota_verdict(topic: TopicState) -> Verdict:
         message = f"the backlog has reached its limit of {format_size(topic.size_limit)}"
         return Verdict(QUOTA_EXCEEDED, "True", Reason.SIZE_QUOTA_EXCEEDED, message)
     if topic.age_exceeded:
-        message = f"the oldest message not acknowledged is older than {format_duration(topic.age_limit_ms)}"
+        message = f"the oldest unacknowledged message is older than {format_duration(topic.age_limit_ms)}"
         return Verdict(QUOTA_EXCEEDED, "True", Reason.AGE_QUOTA_EXCEEDED, message)
     if topic.size_limit < 0 and topic.age_limit_ms < 0:
         return Verdict(QUOTA_EXCEEDED, "False", Reason.NO_QUOTA, "there is no backlog quota")
     return Verdict(QUOTA_EXCEEDED, "False", Reason.QUOTA_WITHIN_LIMITS, "the backlog is below its limits")
 
 
-def worth_writing(written: Figures | None, now: Figures, since_s: float) -> bool:
-    """Whether a status that was written with ``written`` ``since_s`` seconds ago is to be written with ``now``."""
+def worth_writing(written: ResourceStats | None, now: ResourceStats, since_s: float) -> bool:
+    """Whether ``now`` should replace the statistics ``written`` to a status ``since_s`` seconds ago."""
     if written is None:
         return True
     before, after = written.shown(), now.shown()
@@ -153,7 +155,7 @@ def worth_writing(written: Figures | None, now: Figures, since_s: float) -> bool
         return True
     before["backlog"].pop("oldestAge", None)
     after["backlog"].pop("oldestAge", None)
-    return since_s >= SETTLED_S and before != after
+    return since_s >= SMALL_CHANGE_S and before != after
 
 
 def _moved(before: int, now: int, step: float) -> bool:

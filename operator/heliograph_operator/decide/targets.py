@@ -1,4 +1,4 @@
-"""From a resource to its place in a broker: Topic, Namespace, Tenant, BrokerCluster, each naming the next."""
+"""Resolves a resource to its object in a broker: Topic, Namespace, Tenant and BrokerCluster each name the next."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from heliograph_api.values.names import InvalidName, TopicName, check_part
 
 from heliograph_operator.objects.conditions import Reason
 from heliograph_operator.objects.kinds import Body, Key, is_deleted
-from heliograph_operator.objects.resource_cache import Store, parent_of
+from heliograph_operator.objects.resource_cache import Claim, ResourceCache, parent_of
 
 _DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The object a resource stands for: ``name`` is full, ``parent`` that of what holds it ("" for a tenant)."""
+    """The object a resource stands for: its full ``name``, and the full name of its ``parent`` ("" for a tenant)."""
 
     cluster: Key
     kind: str
@@ -23,37 +23,37 @@ class Target:
     parent: str
 
     @property
-    def claim(self) -> tuple[Key, str, str]:
-        """What only one resource can have."""
-        return self.cluster, self.kind, self.name
+    def claim(self) -> Claim:
+        """The claim on the object, of which only one resource can be the owner."""
+        return Claim(self.cluster, self.kind, self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Why there is no place for it yet; it is looked at again when that changes."""
+    """Why a resource cannot be resolved yet; it is requeued when that changes."""
 
     reason: Reason
     message: str
 
 
 def http_url(cluster: Body) -> str:
-    """Return where a cluster's brokers answer, or an empty text as long as they do not."""
+    """Return the HTTP URL a BrokerCluster has published, or an empty text if it has not yet."""
     return str(((cluster.get("status") or {}).get("endpoints") or {}).get("http") or "")
 
 
-def target_of(store: Store, body: Body) -> Target | Waiting:
-    """Follow the references. What is missing, or being deleted, is named in the answer."""
+def target_of(cache: ResourceCache, body: Body) -> Target | Waiting:
+    """Follow the references; the answer names the resource that is missing or being deleted."""
     kind, name = body["kind"], _own_name(body)
     namespace = body["metadata"].get("namespace", "")
     parent = parent_of(body)
     try:
         if parent is None:
-            cluster = _cluster(store, namespace, ((body.get("spec") or {}).get("clusterRef") or {}).get("name", ""))
+            cluster = _cluster(cache, namespace, ((body.get("spec") or {}).get("clusterRef") or {}).get("name", ""))
             if isinstance(cluster, Waiting):
                 return cluster
             check_part("tenant", name)
             return Target(cluster, kind, name, "")
-        above = _above(store, parent)
+        above = _above(cache, parent)
         if isinstance(above, Waiting):
             return above
         return Target(above.cluster, kind, _full_name(kind, above.name, name, body), above.name)
@@ -61,19 +61,19 @@ def target_of(store: Store, body: Body) -> Target | Waiting:
         return Waiting(Reason.INVALID, f"spec.name: {error}")
 
 
-def _above(store: Store, parent: Key) -> Target | Waiting:
-    body = store.get(parent)
+def _above(cache: ResourceCache, parent: Key) -> Target | Waiting:
+    body = cache.get(parent)
     if body is not None:
         if is_deleted(body):
             return Waiting(Reason.PARENT_DELETING, f"{parent.kind} {parent.name} is being deleted")
-        above = target_of(store, body)
+        above = target_of(cache, body)
         if isinstance(above, Waiting):
             reason = Reason.PARENT_NOT_READY if above.reason is Reason.INVALID else above.reason
             return Waiting(reason, f"{parent.kind} {parent.name}: {above.message}")
         return above
-    # What a broker has without a resource can be named too: a tenant, or a namespace with its tenant.
+    # A parent may exist in the broker without a resource: a tenant by its name, a namespace by ``tenant/namespace``.
     if parent.kind == "Tenant" or parent.name.count("/") == 1:
-        cluster = _cluster(store, parent.namespace, "")
+        cluster = _cluster(cache, parent.namespace, "")
         if isinstance(cluster, Key):
             for part in parent.name.split("/"):
                 check_part("tenant or namespace", part)
@@ -84,9 +84,9 @@ def _above(store: Store, parent: Key) -> Target | Waiting:
     )
 
 
-def _cluster(store: Store, namespace: str, name: str) -> Key | Waiting:
+def _cluster(cache: ResourceCache, namespace: str, name: str) -> Key | Waiting:
     """Return the named BrokerCluster, else the only one, else the one called ``default``."""
-    known = {key.name: key for key in store.keys("BrokerCluster", namespace)}
+    known = {key.name: key for key in cache.keys("BrokerCluster", namespace)}
     if name:
         if name in known:
             return known[name]
@@ -101,7 +101,7 @@ def _cluster(store: Store, namespace: str, name: str) -> Key | Waiting:
     if known:
         return Waiting(
             Reason.CLUSTER_AMBIGUOUS,
-            f"there are several BrokerClusters ({', '.join(sorted(known))}) and none is called default;"
+            f"there are several BrokerClusters ({', '.join(sorted(known))}) and none is named default;"
             " valid: name one in the Tenant's spec.clusterRef",
         )
     return Waiting(Reason.PARENT_MISSING, f"there is no BrokerCluster in Kubernetes namespace {namespace}")

@@ -1,18 +1,25 @@
-"""What is known of the resources: as the API server gave them last, found by their parents and by what they name."""
+"""The resources as the API server last gave them, indexed by their parents and by the broker objects they claim."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
-from .kinds import Body, Key, annotation, key_of
+from .kinds import Body, Key, annotation, is_managed, key_of
 
 #: Where a kind names its parent, and the parent's kind.
 PARENTS: Final = {"Topic": ("namespaceRef", "Namespace"), "Namespace": ("tenantRef", "Tenant")}
 
+#: Number of uids of deleted objects that are remembered, to ignore late news of them.
+_DELETED_REMEMBERED: Final = 10_000
 
-#: So many of the objects that were deleted last are remembered: what was on its way when they went comes soon or never.
-_GONE: Final = 10_000
+
+class Claim(NamedTuple):
+    """An object of a broker, which only one resource may describe: BrokerCluster, kind and full name."""
+
+    cluster: Key
+    kind: str
+    name: str
 
 
 def parent_of(body: Body) -> Key | None:
@@ -24,49 +31,54 @@ def parent_of(body: Body) -> Key | None:
     return Key(kind, body["metadata"].get("namespace", ""), str(reference.get("name", "")))
 
 
-class Store:
+class ResourceCache:
     """All resources by key. Bodies are never changed in place."""
 
     def __init__(self) -> None:
-        #: Called with what was known of an object (None: nothing) and what is known now, whoever learnt it.
+        #: Called after each update with the body before (None: the object is new) and the body now.
         self.listeners: list[Callable[[Body | None, Body], None]] = []
         self._bodies: dict[Key, Body] = {}
-        # The uids of objects that were deleted.
-        self._gone: dict[str, None] = {}
+        # The uids of objects that were deleted, oldest first.
+        self._deleted: dict[str, None] = {}
         self._children: dict[Key, set[Key]] = {}
         # By the Kubernetes namespace, so that a cluster finds what it serves.
         self._namespaces: dict[str, set[Key]] = {}
-        # Which resources name the same object of the same cluster.
-        self._claims: dict[tuple[Key, str, str], set[Key]] = {}
-        self._claimed: dict[Key, tuple[Key, str, str]] = {}
+        self._claimants: dict[Claim, set[Key]] = {}
+        self._claims: dict[Key, Claim] = {}
 
     def __len__(self) -> int:
         return len(self._bodies)
 
     def get(self, key: Key) -> Body | None:
+        """Return the body of a resource; None if it is not cached."""
         return self._bodies.get(key)
 
-    def is_news(self, body: Body) -> bool:
-        """Whether a version is newer than what is known of the object, which also may be that it is gone.
+    def is_managed(self, key: Key) -> bool:
+        """Whether the resource is cached and not excluded by its annotation."""
+        body = self._bodies.get(key)
+        return body is not None and is_managed(body)
 
-        Watches, listings and the answers to writes come by connections of their own, in any order.
+    def is_newer(self, key: Key, body: Body) -> bool:
+        """Whether a body is newer than the cached one; not that of an object that was deleted.
+
+        Watches, listings and responses to writes come on separate connections, in any order.
         """
-        metadata, known = body["metadata"], self._bodies.get(key_of(body))
-        if metadata["uid"] in self._gone:
+        metadata, known = body["metadata"], self._bodies.get(key)
+        if metadata["uid"] in self._deleted:
             return False
         if known is None or metadata["uid"] != known["metadata"]["uid"]:
             return True
         try:
             return int(metadata["resourceVersion"]) > int(known["metadata"]["resourceVersion"])
         except ValueError:
-            # Versions are numbers in every API server there is; where they are not, every one counts as new.
+            # Every API server uses numbers; any other version counts as newer.
             return True
 
     def put(self, body: Body) -> Body | None:
-        """Take in what the API server says of an object, if that is news; return what it said before."""
+        """Cache a body if it is newer; return the one before."""
         key = key_of(body)
         before = self._bodies.get(key)
-        if not self.is_news(body):
+        if not self.is_newer(key, body):
             return before
         if before is not None:
             self._forget_parent(key, before)
@@ -80,57 +92,53 @@ class Store:
         return before
 
     def remove(self, key: Key) -> Body | None:
-        """The object is gone; return what was known of it."""
+        """Drop a deleted object; return its last body."""
         before = self._bodies.pop(key, None)
         if before is not None:
             self._forget_parent(key, before)
             self._namespaces[key.namespace].discard(key)
-            self._gone[before["metadata"]["uid"]] = None
-            if len(self._gone) > _GONE:
-                del self._gone[next(iter(self._gone))]
+            self._deleted[before["metadata"]["uid"]] = None
+            if len(self._deleted) > _DELETED_REMEMBERED:
+                del self._deleted[next(iter(self._deleted))]
         self.claim(key, None)
         return before
 
     def keys(self, kind: str = "", namespace: str | None = None) -> list[Key]:
-        """Return the keys of a kind (or all), in a Kubernetes namespace (or all), oldest first seen first."""
+        """Return the keys of a kind (or all), in a Kubernetes namespace (or all)."""
         among = self._bodies if namespace is None else self._namespaces.get(namespace, ())
         return [key for key in among if not kind or key.kind == kind]
 
-    def bodies(self, kind: str, namespace: str | None = None) -> Iterator[Body]:
-        for key in self.keys(kind, namespace):
-            yield self._bodies[key]
-
     def children(self, key: Key) -> list[Key]:
-        """Return the keys of the resources that name this one as their parent, whether it is there or not."""
+        """Return the keys of the resources that name this one as their parent, whether it exists or not."""
         return sorted(self._children.get(key, ()))
 
-    def claim(self, key: Key, claimed: tuple[Key, str, str] | None) -> list[Key]:
-        """Note which object (cluster, kind, full name) a resource names; return the others that it leaves behind."""
-        before = self._claimed.get(key)
-        if before == claimed:
+    def claim(self, key: Key, claim: Claim | None) -> list[Key]:
+        """Record which object a resource claims; return the other claimants of the one it claimed before."""
+        before = self._claims.get(key)
+        if before == claim:
             return []
         left: list[Key] = []
         if before is not None:
-            others = self._claims[before]
+            others = self._claimants[before]
             others.discard(key)
             left = sorted(others)
             if not others:
-                del self._claims[before]
-            del self._claimed[key]
-        if claimed is not None:
-            self._claims.setdefault(claimed, set()).add(key)
-            self._claimed[key] = claimed
+                del self._claimants[before]
+            del self._claims[key]
+        if claim is not None:
+            self._claimants.setdefault(claim, set()).add(key)
+            self._claims[key] = claim
         return left
 
-    def claimants(self, claimed: tuple[Key, str, str]) -> list[Body]:
-        """Return the resources that name an object, oldest first: the first of them is the one that counts."""
-        bodies = [self._bodies[key] for key in self._claims.get(claimed, ()) if key in self._bodies]
-        return sorted(bodies, key=_age)
+    def claimants(self, claim: Claim) -> list[Key]:
+        """Return the resources that claim an object, oldest first: the first one owns it."""
+        keys = [key for key in self._claimants.get(claim, ()) if key in self._bodies]
+        return sorted(keys, key=self._age)
 
     def rivals(self, key: Key) -> list[Key]:
-        """Return the other resources that name the same object."""
-        claimed = self._claimed.get(key)
-        return sorted(self._claims[claimed] - {key}) if claimed is not None else []
+        """Return the other resources that claim the same object."""
+        claim = self._claims.get(key)
+        return sorted(self._claimants[claim] - {key}) if claim is not None else []
 
     def _forget_parent(self, key: Key, body: Body) -> None:
         parent = parent_of(body)
@@ -139,9 +147,8 @@ class Store:
             if not self._children[parent]:
                 del self._children[parent]
 
-
-def _age(body: Body) -> tuple[str, bool, str, str]:
-    """Sort by creation, which is known to the second; then whoever has it already, then by name."""
-    metadata = body["metadata"]
-    has_none = not annotation(body, "broker-object")
-    return str(metadata.get("creationTimestamp", "")), has_none, metadata.get("namespace", ""), metadata["name"]
+    def _age(self, key: Key) -> tuple[str, bool, str, str]:
+        """Sort by creation, which is known to the second; then who was held already, then by name."""
+        body = self._bodies[key]
+        created = str(body["metadata"].get("creationTimestamp", ""))
+        return created, not annotation(body, "broker-object"), key.namespace, key.name

@@ -42,21 +42,21 @@ def test_the_same_size_in_other_words_changes_nothing() -> None:
 
 def test_a_larger_size_makes_every_volume_grow_and_the_stateful_set_anew() -> None:
     claims = [claim("1Gi"), claim("2Gi", "data-main-1")]
-    assert plan_volumes(2 * GI, stateful_set("1Gi"), claims) == VolumePlan(grow=["data-main-0"], remake=True)
+    assert plan_volumes(2 * GI, stateful_set("1Gi"), claims) == VolumePlan(grow=["data-main-0"], recreate=True)
 
 
 def test_a_volume_that_grew_before_the_operator_was_ended_is_not_grown_again() -> None:
-    assert plan_volumes(2 * GI, stateful_set("1Gi"), [claim("2Gi")]) == VolumePlan(remake=True)
+    assert plan_volumes(2 * GI, stateful_set("1Gi"), [claim("2Gi")]) == VolumePlan(recreate=True)
 
 
 def test_a_smaller_size_is_refused_and_everything_stays() -> None:
     plan = plan_volumes(GI, stateful_set("2Gi"), [claim("2Gi")])
-    assert (plan.grow, plan.stated, plan.remake) == ([], "2Gi", False)
+    assert (plan.grow, plan.stated, plan.recreate) == ([], "2Gi", False)
     assert "cannot shrink" in plan.refused
 
 
 def test_a_smaller_size_is_no_matter_while_there_is_no_volume() -> None:
-    assert plan_volumes(GI, stateful_set("2Gi"), []) == VolumePlan(remake=True)
+    assert plan_volumes(GI, stateful_set("2Gi"), []) == VolumePlan(recreate=True)
 
 
 def test_a_larger_volume_of_an_earlier_cluster_is_used_and_said() -> None:

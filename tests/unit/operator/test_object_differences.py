@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from heliograph_operator.decide.object_differences import differences, without_strangers
+from heliograph_operator.decide.object_differences import differences, foreign_fields
 
 CONTAINER = {"name": "broker", "image": "a", "env": [{"name": "X", "value": "1"}]}
 
@@ -18,7 +18,7 @@ def test_defaults_of_the_api_server_are_no_drift() -> None:
     wanted = {"spec": {"replicas": 1, "ports": [{"name": "http", "port": 80}]}}
     found = {"spec": {"replicas": 1, "ports": [{"name": "http", "port": 80, "nodePort": 3}], "more": 1}, "status": {}}
     assert differences(wanted, found) == []
-    assert without_strangers(wanted, found) == {}
+    assert foreign_fields(wanted, found) == {}
 
 
 def test_what_is_empty_may_be_left_out() -> None:
@@ -43,14 +43,14 @@ def test_what_is_missing_or_other_is_named(wanted: Any, found: Any, where: list[
 def test_a_setting_somebody_added_is_drift_and_is_taken_out() -> None:
     wanted, found = {"data": {"A": "1"}}, {"data": {"A": "1", "B": "2"}}
     assert differences(wanted, found) == ["data.B"]
-    assert without_strangers(wanted, found) == {"data": {"B": None}}
+    assert foreign_fields(wanted, found) == {"data": {"B": None}}
 
 
 def test_a_variable_somebody_added_is_drift_and_is_taken_out() -> None:
     wanted = template(CONTAINER)
     found = template(CONTAINER | {"env": [*CONTAINER["env"], {"name": "Y", "value": "2"}]})
     assert differences(wanted, found) == ["spec.template.spec.containers[broker].env[Y]"]
-    patch = without_strangers(wanted, found)
+    patch = foreign_fields(wanted, found)
     assert patch["spec"]["template"]["spec"]["containers"] == [CONTAINER]
 
 

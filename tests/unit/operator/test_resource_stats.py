@@ -1,4 +1,4 @@
-"""Figures are shown as people read them, and written when they would see a difference."""
+"""ResourceStats are shown as people read them, and written when they would see a difference."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import pytest
 from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TenantState, TopicState
 from heliograph_api.resources.policies import Policies
 from heliograph_operator.decide.resource_stats import (
-    SETTLED_S,
-    Figures,
-    figures_of,
+    SMALL_CHANGE_S,
+    ResourceStats,
     quota_verdict,
+    stats_of,
     totals_of,
     worth_writing,
 )
 from heliograph_operator.objects.conditions import Reason
 
-BASE = Figures(1000, 1 << 20, 60_000, 1 << 21, 50, 4, 2, oldest_received_ms=1000)
+BASE = ResourceStats(1000, 1 << 20, 60_000, 1 << 21, 50, 4, 2, oldest_received_ms=1000)
 
 
 def topic(**figures: object) -> TopicState:
@@ -32,7 +32,7 @@ def test_a_topics_figures_are_shown_in_units_and_whole_seconds() -> None:
         size_used=0.159,
     )
     state = BrokerState("1", Policies(), Policies(), {}, {}, {"persistent://a/b/c": has})
-    figures = figures_of("Topic", "persistent://a/b/c", state, {})
+    figures = stats_of("Topic", "persistent://a/b/c", state, {})
     assert figures is not None
     assert figures.shown() == {
         "backlog": {"messages": 12, "bytes": "1.2Mi", "oldestAge": "42s", "oldestTime": "2026-01-01T00:00:00Z"},
@@ -42,7 +42,7 @@ def test_a_topics_figures_are_shown_in_units_and_whole_seconds() -> None:
         "partitions": 0,
         "subscriptions": 1,
     }
-    assert figures_of("Topic", "persistent://a/b/d", state, {}) is None
+    assert stats_of("Topic", "persistent://a/b/d", state, {}) is None
 
 
 def test_namespaces_and_tenants_add_up_what_they_hold() -> None:
@@ -59,9 +59,9 @@ def test_namespaces_and_tenants_add_up_what_they_hold() -> None:
     tenants = {name: TenantState([], [], Policies()) for name in ("shop", "shopping", "idle")}
     namespaces = {name: NamespaceState(4, Policies()) for name in ("shop/pay", "shop/other", "shopping/pay")}
     totals = totals_of(BrokerState("1", Policies(), Policies(), tenants, namespaces, topics))
-    assert totals["shop/pay"] == Figures(1, 10, 5000, 100, topics=2, oldest_received_ms=9000)
-    assert totals["shop"] == Figures(3, 30, 9000, 300, topics=3, namespaces=2, oldest_received_ms=5000)
-    assert totals["idle"] == Figures(topics=0, namespaces=0)
+    assert totals["shop/pay"] == ResourceStats(1, 10, 5000, 100, topics=2, oldest_received_ms=9000)
+    assert totals["shop"] == ResourceStats(3, 30, 9000, 300, topics=3, namespaces=2, oldest_received_ms=5000)
+    assert totals["idle"] == ResourceStats(topics=0, namespaces=0)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_namespaces_and_tenants_add_up_what_they_hold() -> None:
     [
         (BASE, 1e9, False),
         (BASE._replace(messages=1010), 1, False),
-        (BASE._replace(messages=1010), SETTLED_S, True),
+        (BASE._replace(messages=1010), SMALL_CHANGE_S, True),
         (BASE._replace(messages=1050), 1, True),
         (BASE._replace(messages=0), 1, True),
         (BASE._replace(bytes=(1 << 20) + 1), 1e9, False),
@@ -77,7 +77,7 @@ def test_namespaces_and_tenants_add_up_what_they_hold() -> None:
         (BASE._replace(oldest_age_ms=65_000), 1e9, False),
         (BASE._replace(oldest_age_ms=67_000), 1, True),
         (BASE._replace(oldest_received_ms=2000), 1, False),
-        (BASE._replace(oldest_received_ms=2000), SETTLED_S, True),
+        (BASE._replace(oldest_received_ms=2000), SMALL_CHANGE_S, True),
         (BASE._replace(oldest_age_ms=-1), 1, True),
         (BASE._replace(used_percent=52), 1, False),
         (BASE._replace(used_percent=55), 1, True),
@@ -87,7 +87,9 @@ def test_namespaces_and_tenants_add_up_what_they_hold() -> None:
         (BASE._replace(storage_bytes=1 << 22), 1, True),
     ],
 )
-def test_small_movements_wait_and_ages_are_written_in_growing_steps(now: Figures, since_s: float, write: bool) -> None:
+def test_small_movements_wait_and_ages_are_written_in_growing_steps(
+    now: ResourceStats, since_s: float, write: bool
+) -> None:
     assert worth_writing(BASE, now, since_s) is write
 
 
@@ -109,5 +111,5 @@ def test_the_quota_condition_names_the_limit_that_is_reached() -> None:
     age = quota_verdict(topic(age_limit_ms=3_600_000, age_exceeded=True))
     assert (age.reason, age.message) == (
         Reason.AGE_QUOTA_EXCEEDED,
-        "the oldest message not acknowledged is older than 1h",
+        "the oldest unacknowledged message is older than 1h",
     )

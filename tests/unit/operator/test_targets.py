@@ -8,15 +8,15 @@ import pytest
 from heliograph_operator.decide.targets import Target, Waiting, http_url, target_of
 from heliograph_operator.objects.conditions import Reason
 from heliograph_operator.objects.kinds import Key
-from heliograph_operator.objects.resource_cache import Store
+from heliograph_operator.objects.resource_cache import ResourceCache
 
 from .bodies import body, cluster, namespace, tenant, topic
 
 MAIN = Key("BrokerCluster", "team", "main")
 
 
-def store(*bodies: dict[str, Any]) -> Store:
-    found = Store()
+def store(*bodies: dict[str, Any]) -> ResourceCache:
+    found = ResourceCache()
     for each in bodies:
         found.put(each)
     return found

@@ -8,7 +8,7 @@ import pytest
 from heliograph_operator.act.watch import Watcher
 from heliograph_operator.act.work_queue import WorkQueue
 from heliograph_operator.objects.kinds import Key, key_of
-from heliograph_operator.objects.resource_cache import Store
+from heliograph_operator.objects.resource_cache import Claim, ResourceCache
 
 from .bodies import body, cluster, namespace, tenant, topic
 
@@ -17,9 +17,9 @@ class Seen:
     """A watcher, and whom it has put into the queue since it was asked last."""
 
     def __init__(self, *bodies: dict[str, Any]) -> None:
-        self.store = Store()
+        self.cache = ResourceCache()
         self.queue: WorkQueue[Key] = WorkQueue()
-        self.watcher = Watcher(self.store, self.queue)
+        self.watcher = Watcher(self.cache, self.queue)
         for each in bodies:
             self.watcher.seen(each)
 
@@ -54,13 +54,13 @@ async def test_what_the_operator_wrote_itself_is_news_to_others_and_not_to_itsel
     seen = Seen(namespace(), topic())
     await seen.names()
     written = changed(namespace(), status=ready("True"))
-    seen.store.put(written)
+    seen.cache.put(written)
     assert await seen.names() == {"orders"}
     # The watch tells of it, too, and of the version before it.
     seen.watcher.seen(written)
     seen.watcher.seen(namespace())
     assert await seen.names() == set()
-    assert seen.store.get(key_of(written)) == written
+    assert seen.cache.get(key_of(written)) == written
 
 
 async def test_an_answer_to_a_write_that_comes_after_newer_news_takes_nothing_back() -> None:
@@ -70,8 +70,8 @@ async def test_an_answer_to_a_write_that_comes_after_newer_news_takes_nothing_ba
     deleted = changed(written)
     deleted["metadata"]["deletionTimestamp"] = "now"
     seen.watcher.seen(deleted)
-    assert seen.store.put(written) == deleted
-    assert seen.store.get(key_of(deleted)) == deleted
+    assert seen.cache.put(written) == deleted
+    assert seen.cache.get(key_of(deleted)) == deleted
     assert await seen.names() == {"shop"}
 
 
@@ -92,7 +92,7 @@ async def test_what_somebody_else_changed_is_looked_at_though_the_answer_to_a_wr
     wanted = changed(topic())
     wanted["metadata"] |= others
     answer = changed(wanted, status=ready("False"))
-    seen.store.put(answer)
+    seen.cache.put(answer)
     assert await seen.names() == {"orders"}
     # The watch has nothing new to tell then.
     seen.watcher.seen(wanted)
@@ -104,20 +104,20 @@ async def test_what_is_gone_does_not_come_back_by_late_answers_and_listings_but_
     above = namespace()
     above["metadata"]["deletionTimestamp"] = "now"
     seen = Seen(above, topic())
-    seen.watcher.vanished(Key("Topic", "team", "orders"))
+    seen.watcher.deleted(Key("Topic", "team", "orders"))
     await seen.names()
-    seen.store.put(changed(topic(), status=ready("False")))
+    seen.cache.put(changed(topic(), status=ready("False")))
     seen.watcher.seen(topic())
-    assert seen.store.get(Key("Topic", "team", "orders")) is None
-    assert seen.store.children(key_of(above)) == []
+    assert seen.cache.get(Key("Topic", "team", "orders")) is None
+    assert seen.cache.children(key_of(above)) == []
     assert await seen.names() == set()
     again = topic()
     again["metadata"]["uid"] = "another"
     seen.watcher.seen(again)
     # Of the first one.
-    seen.watcher.vanished(key_of(again), topic()["metadata"]["uid"])
+    seen.watcher.deleted(key_of(again), topic()["metadata"]["uid"])
     seen.watcher.seen(topic())
-    assert seen.store.get(key_of(again)) == again
+    assert seen.cache.get(key_of(again)) == again
 
 
 async def test_a_status_that_somebody_else_wrote_is_looked_at() -> None:
@@ -130,7 +130,7 @@ async def test_a_status_that_somebody_else_wrote_is_looked_at() -> None:
 async def test_endpoints_of_a_cluster_concern_all_of_its_kubernetes_namespace() -> None:
     seen = Seen(cluster(http=""), tenant(), namespace(), topic(), body("Tenant", "far", namespace="other"))
     await seen.names()
-    seen.store.put(changed(cluster(http=""), status={"endpoints": {"http": "http://b"}}))
+    seen.cache.put(changed(cluster(http=""), status={"endpoints": {"http": "http://b"}}))
     assert await seen.names() == {"shop", "payments", "orders"}
 
 
@@ -140,15 +140,15 @@ async def test_the_end_of_a_child_is_news_to_a_parent_that_is_being_deleted() ->
         above["metadata"] |= deleted
         seen = Seen(above, topic())
         await seen.names()
-        seen.watcher.vanished(Key("Topic", "team", "orders"))
+        seen.watcher.deleted(Key("Topic", "team", "orders"))
         assert await seen.names() == expected
 
 
 async def test_the_end_of_one_brings_those_that_name_the_same() -> None:
     seen = Seen(topic("a"), topic("b"))
-    claim = (Key("BrokerCluster", "team", "main"), "Topic", "persistent://shop/payments/x")
+    claim = Claim(Key("BrokerCluster", "team", "main"), "Topic", "persistent://shop/payments/x")
     for name in ("a", "b"):
-        seen.store.claim(Key("Topic", "team", name), claim)
+        seen.cache.claim(Key("Topic", "team", name), claim)
     await seen.names()
-    seen.watcher.vanished(Key("Topic", "team", "a"))
+    seen.watcher.deleted(Key("Topic", "team", "a"))
     assert await seen.names() == {"a", "b"}

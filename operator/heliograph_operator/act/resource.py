@@ -1,0 +1,77 @@
+"""One resource as reconcilers pass it on: the copy the API server gave, its key, and what is remembered of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from heliograph_api.manifests.explain import explain
+from heliograph_api.resources.model import KINDS
+from pydantic import ValidationError
+
+from heliograph_operator.decide.broker_manifests import manifest
+from heliograph_operator.objects.kinds import Body, Key, is_deleted, is_managed, is_paused
+
+from .resource_memory import Model, ResourceMemory
+
+
+@dataclass(slots=True)
+class Resource:
+    """Built by the controller for one reconcile, in which ``body`` is replaced when the operator changes metadata."""
+
+    body: Body
+    key: Key
+    memory: ResourceMemory
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """The spec as the API server has it."""
+        return self.body.get("spec") or {}
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        """The status as it was when the reconcile began."""
+        return self.body.get("status") or {}
+
+    @property
+    def uid(self) -> str:
+        """What tells it from an earlier resource of its name."""
+        return str(self.body["metadata"].get("uid", ""))
+
+    @property
+    def generation(self) -> int:
+        """The version of its spec."""
+        return int(self.body["metadata"].get("generation", 0))
+
+    @property
+    def deleted(self) -> bool:
+        """Whether its deletion was requested."""
+        return is_deleted(self.body)
+
+    @property
+    def managed(self) -> bool:
+        """Whether the operator is to reconcile it at all."""
+        return is_managed(self.body)
+
+    @property
+    def paused(self) -> bool:
+        """Whether an annotation suspends all changes."""
+        return is_paused(self.body)
+
+    @property
+    def model(self) -> Model | None:
+        """The parsed resource; None if it is invalid, and ``memory.problem`` says why.
+
+        The API server checks the same rules; what it lets through is of another version of the definitions.
+        """
+        memory, generation = self.memory, self.generation
+        if memory.generation != generation:
+            memory.generation, memory.model, memory.problem = generation, None, ""
+            document = manifest(self.key, self.spec)
+            model = KINDS[self.key.kind]
+            try:
+                memory.model = model.model_validate(document)
+            except ValidationError as error:
+                memory.problem = "; ".join(explain(error, model, document))
+        return memory.model

@@ -1,0 +1,43 @@
+"""Manifests for the broker, which understands full names and none of the API server's own fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from heliograph_operator.objects.kinds import API_VERSION, Key
+
+from .targets import Target
+
+Spec = Mapping[str, Any]
+
+
+def manifest(key: Key, spec: Spec) -> dict[str, Any]:
+    """Return the manifest of the resource ``key`` with ``spec``."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": key.kind,
+        "metadata": {"name": key.name, "namespace": key.namespace or "default"},
+        "spec": dict(spec),
+    }
+
+
+def policy_manifest(key: Key, spec: Spec, target: Target, partitions: int | None = None) -> dict[str, Any]:
+    """Return the manifest of a Tenant, Namespace or Topic; parents have full names, so the broker needs only this one.
+
+    With ``partitions``, that number is sent and not the one in ``spec``.
+    """
+    changed = dict(spec)
+    if target.kind == "Namespace":
+        changed["tenantRef"] = {"name": target.parent}
+    elif target.kind == "Topic":
+        changed["namespaceRef"] = {"name": target.parent}
+        if partitions is not None:
+            changed["partitions"] = partitions
+    return manifest(key, changed)
+
+
+def defaults_manifest(key: Key, spec: Spec) -> dict[str, Any]:
+    """Return the manifest of a BrokerCluster with only its policies: an older broker rejects new fields for pods."""
+    policies = ("brokerDefaults", "limits")
+    return manifest(key, {field: spec[field] for field in policies if spec.get(field) is not None})

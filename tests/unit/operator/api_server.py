@@ -1,0 +1,73 @@
+"""An API server in memory, with what reconcilers ask of one object at a time, for tests without a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph_operator.act.controller import Context
+from heliograph_operator.act.resource import Resource
+from heliograph_operator.act.resource_memory import ResourceMemories
+from heliograph_operator.act.work_queue import WorkQueue
+from heliograph_operator.kube.client import Kube, KubeRefused
+from heliograph_operator.kube.events import Events
+from heliograph_operator.objects.kinds import Body, Key, Kind, key_of
+from heliograph_operator.objects.resource_cache import ResourceCache
+from heliograph_operator.operator_settings import Settings
+
+
+class ApiServer(Kube):
+    """Merges patches as the real one does: a resourceVersion that is not the present one is a conflict."""
+
+    def __init__(self, *bodies: Body) -> None:
+        super().__init__()
+        self.objects = {key_of(body): dict(body) for body in bodies}
+        self.patches: list[dict[str, Any]] = []
+        self.events: list[tuple[str, str]] = []
+
+    def change(self, key: Key, **metadata: Any) -> None:
+        """Change metadata as another writer does."""
+        self._write(key, {"metadata": metadata})
+
+    async def find(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+        return self.objects.get(Key(kind.name, namespace, name))
+
+    async def patch(
+        self, kind: Kind, namespace: str, name: str, body: Body, *, subresource: str = ""
+    ) -> dict[str, Any]:
+        key = Key(kind.name, namespace, name)
+        if key not in self.objects:
+            raise KubeRefused(404, "NotFound", f"{key} not found")
+        expected = body.get("metadata", {}).get("resourceVersion")
+        if expected not in (None, self.objects[key]["metadata"]["resourceVersion"]):
+            raise KubeRefused(409, "Conflict", f"{key} has been modified")
+        self.patches.append(dict(body))
+        return self._write(key, body)
+
+    async def create(self, kind: Kind, body: Body) -> dict[str, Any]:
+        self.events.append((body["reason"], body["message"]))
+        return dict(body)
+
+    def context(self) -> Context:
+        """Return the context of a reconcile whose cache has all objects."""
+        cache = ResourceCache()
+        for body in self.objects.values():
+            cache.put(body)
+        return Context(Settings(), self, cache, ResourceMemories(), WorkQueue(), Events(self, "test"))
+
+    def _write(self, key: Key, patch: Body) -> dict[str, Any]:
+        now = self.objects[key]
+        metadata = {**now["metadata"], **patch.get("metadata", {})}
+        metadata["resourceVersion"] = str(int(now["metadata"]["resourceVersion"]) + 1)
+        merged = {**now, "metadata": metadata}
+        if "status" in patch:
+            status = {**now.get("status", {}), **patch["status"]}
+            merged["status"] = {name: value for name, value in status.items() if value is not None}
+        self.objects[key] = merged
+        return merged
+
+
+def resource_of(context: Context, key: Key) -> Resource:
+    """Return a resource that the context's cache has."""
+    found = context.resource(key)
+    assert found is not None
+    return found
