@@ -184,6 +184,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a lock file is not current")

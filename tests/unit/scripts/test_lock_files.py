@@ -11,7 +11,7 @@ import pytest
 from scripts import lock_files
 from scripts.lock_files import LOCKS, environment, header, main, problems, satisfied
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PROJECT = """
 [project]
 dependencies = ["aiohttp>=3.11,<4"]
