@@ -12,7 +12,6 @@ import pytest
 from heliograph_api.resources.policies import Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.clock import CONFIRM_S
-from heliograph_broker.messaging.base.due_queue import DueQueue
 from heliograph_broker.messaging.base.timed_entries import NEVER_MS, TimedEntries, TimeIndex
 from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, KEY_SHARED, SHARED, AckId
 from heliograph_broker.messaging.policies import delayed_topics
@@ -222,19 +221,3 @@ def test_a_topic_without_timed_entries_is_not_searched_at_a_start(core: Core) ->
     assert not topic.has_timed
     core.restart()
     assert not core.topic().has_timed
-
-
-@pytest.mark.parametrize("replaced", [True, False])
-def test_a_queue_of_due_times_is_bounded_and_in_order(replaced: bool) -> None:
-    queue: DueQueue[str] = DueQueue()
-    for due in range(10_000, 0, -1):
-        (queue.schedule if replaced else queue.sooner)("a", due)
-    queue.schedule("b", 500)
-    assert len(queue) == 2
-    assert len(queue._heap) <= 70
-    assert queue.take(0) is None
-    assert [queue.take(1_000), queue.take(1_000), queue.take(1_000)] == ["a", "b", None]
-    queue.schedule("c", 7)
-    queue.sooner("c", 9)
-    queue.forget("c")
-    assert queue.take(100) is None

@@ -1,15 +1,17 @@
-"""What is to be looked at, by key: once at a time, at most once in the queue, and later if asked so.
+"""The keys to reconcile: each at most once in the queue, by one worker at a time, now or at a later time.
 
-A key that is added while it is worked on comes again afterwards, so that no change is missed.
+A key that is added while it is being reconciled is requeued afterwards, so no change is missed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
+import math
 from collections import deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
+
+from heliograph_api.due_queue import DueQueue
 
 K = TypeVar("K", bound=Hashable)
 
@@ -21,69 +23,64 @@ class WorkQueue(Generic[K]):
         self._ready: deque[K] = deque()
         self._queued: set[K] = set()
         self._working: set[K] = set()
-        self._again: set[K] = set()
-        # (when, key); an entry counts only if it is the time the key is due at.
-        self._later: list[tuple[float, int, K]] = []
-        self._due: dict[K, float] = {}
-        self._count = 0
+        self._requeue: set[K] = set()
+        self._delayed: DueQueue[K] = DueQueue()
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
         """Return how many keys are due."""
-        return len(self._ready) + len(self._again)
+        return len(self._ready) + len(self._requeue)
 
     @property
     def working(self) -> int:
-        """How many keys are worked on."""
+        """How many keys are being reconciled."""
         return len(self._working)
 
     def add(self, key: K, after_s: float = 0.0) -> None:
-        """Have ``key`` looked at in ``after_s`` seconds at the latest."""
+        """Enqueue ``key`` now, or in ``after_s`` seconds if it is not due before."""
         if after_s > 0:
-            when = asyncio.get_running_loop().time() + after_s
-            if key not in self._queued and when < self._due.get(key, float("inf")):
-                self._due[key] = when
-                self._count += 1
-                heapq.heappush(self._later, (when, self._count, key))
+            if key not in self._queued:
+                self._delayed.sooner(key, _now_ms() + math.ceil(after_s * 1000))
                 self._changed.set()
             return
-        self._due.pop(key, None)
+        self._delayed.forget(key)
         if key in self._working:
-            self._again.add(key)
+            self._requeue.add(key)
         elif key not in self._queued:
             self._queued.add(key)
             self._ready.append(key)
             self._changed.set()
 
     def forget(self, key: K) -> None:
-        """Drop what is planned for later: there is nothing to look at any more."""
-        self._due.pop(key, None)
+        """Drop a delayed key."""
+        self._delayed.forget(key)
 
     async def take(self) -> K:
-        """Return the next key, when it is due; :meth:`done` has to follow."""
-        loop = asyncio.get_running_loop()
+        """Return the next key as soon as one is due; call :meth:`done` after it."""
         while True:
-            now = loop.time()
-            while self._later and self._later[0][0] <= now:
-                when, _, key = heapq.heappop(self._later)
-                if self._due.get(key) == when:
-                    self.add(key)
+            now_ms = _now_ms()
+            while (due := self._delayed.take(now_ms)) is not None:
+                self.add(due)
             if self._ready:
                 key = self._ready.popleft()
                 self._queued.discard(key)
                 self._working.add(key)
                 return key
             self._changed.clear()
-            wait_s = self._later[0][0] - now if self._later else None
+            next_ms = self._delayed.next_ms()
             try:
-                async with asyncio.timeout(wait_s):
+                async with asyncio.timeout((next_ms - now_ms) / 1000 if next_ms is not None else None):
                     await self._changed.wait()
             except TimeoutError:
                 continue
 
     def done(self, key: K) -> None:
-        """The work on ``key`` has ended, well or not."""
+        """End the work on ``key``, whatever its outcome."""
         self._working.discard(key)
-        if key in self._again:
-            self._again.discard(key)
+        if key in self._requeue:
+            self._requeue.discard(key)
             self.add(key)
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)

@@ -22,9 +22,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
+from heliograph_api.due_queue import DueQueue
 
 from heliograph_broker.clock import monotonic_ms
-from heliograph_broker.messaging.base.due_queue import DueQueue
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.topic.topic import Topic
 

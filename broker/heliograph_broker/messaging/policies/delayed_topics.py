@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from heliograph_api.due_queue import DueQueue
 from pyroaring import BitMap64
 
-from heliograph_broker.messaging.base.due_queue import DueQueue
 from heliograph_broker.messaging.base.timed_entries import NEVER_MS
 
 if TYPE_CHECKING:

@@ -46,6 +46,13 @@ class DueQueue(Generic[K]):
         """Remove ``key``."""
         self._due.pop(key, None)
 
+    def next_ms(self) -> int | None:
+        """Return when the next key is due; None if there is none."""
+        heap = self._heap
+        while heap and self._due.get(heap[0][2]) != heap[0][:2]:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
     def take(self, now_ms: int) -> K | None:
         """Return a key that is due, the one that has been for longest, and forget it; None if none is."""
         heap = self._heap
