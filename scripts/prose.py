@@ -57,7 +57,7 @@ _ALLOW = re.compile(r"prose-allow\(([^)]+)\): *\w")
 _HASH_FILES = {".yaml", ".yml", ".tpl", ".toml", ".sh"}
 #: Written by generators out of texts that are checked where they are written, or quoting the words on purpose.
 _NOT_READ = re.compile(
-    r"^(?:crds/|charts/[^/]+/crds/)|_pb2\.pyi?$|\.lock$|^LICENSE$"
+    r"^(?:crds/|charts/[^/]+/crds/|docs/verification/)|_pb2\.pyi?$|\.lock$|^LICENSE$"
     r"|^docs/style\.md$|^scripts/prose\.py$|^tests/unit/test_prose\.py$"
 )
 

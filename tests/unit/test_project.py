@@ -11,6 +11,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ("README.md", "CONTRIBUTING.md", "docs/quickstart.md", "images/README.md")
+DOCUMENTS = sorted(
+    str(path.relative_to(ROOT))
+    for pattern in ("*.md", "docs/**/*.md", "examples/*.md", "images/*.md", "tests/e2e/*.md")
+    for path in ROOT.glob(pattern)
+)
 LONGEST_MODULE = 600
 
 
@@ -53,9 +58,7 @@ def test_the_readme_names_the_two_commands() -> None:
     assert "$ ./scripts/test\n" in readme
 
 
-@pytest.mark.parametrize(
-    "guide", ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))]
-)
+@pytest.mark.parametrize("guide", DOCUMENTS)
 def test_a_guide_links_to_files_that_are_there(guide: str) -> None:
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / guide).read_text())
     assert [link for link in links if not ((ROOT / guide).parent / link).exists()] == []

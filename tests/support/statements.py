@@ -1,0 +1,129 @@
+"""The statements of ``tests/statements``: what the documentation promises, and the tests that show it.
+
+``python -m tests.support.statements`` writes a page in ``docs/verification`` for each file of statements. With
+``--check`` it writes nothing, and fails if a page is not current.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+TESTS = Path(__file__).parents[1]
+PROJECT = TESTS.parent
+PAGES = PROJECT / "docs" / "verification"
+
+_TEST = re.compile(r"([a-z0-9_/]+/test_[a-z0-9_]+\.py)(?:::(test_\w+))?")
+
+
+class Statement(NamedTuple):
+    """A statement with the tests that show it (``unit/test_x.py::test_name`` or a file), or why none can."""
+
+    says: str
+    shown_by: list[str]
+    remark: str = ""
+    not_applicable: str = ""
+
+
+class Page(NamedTuple):
+    """The statements about one subject, by section."""
+
+    name: str
+    title: str
+    about: str
+    sections: dict[str, list[Statement]]
+    #: The document whose tables have the same statements, as a path from the project's root; else empty.
+    guide: str = ""
+
+    def statements(self) -> Iterator[Statement]:
+        """Yield the statements of all sections."""
+        for section in self.sections.values():
+            yield from section
+
+
+def load() -> list[Page]:
+    """Return the pages of all files of statements, by name. Raises :class:`TypeError` for an unknown field."""
+    return [
+        _page(path.stem, yaml.safe_load(path.read_text("utf-8"))) for path in sorted(TESTS.glob("statements/*.yaml"))
+    ]
+
+
+def _page(name: str, document: dict[str, Any]) -> Page:
+    sections = {
+        section["title"]: [Statement(**({"shown_by": []} | each)) for each in section["statements"]]
+        for section in document.pop("sections")
+    }
+    return Page(name, sections=sections, **document)
+
+
+def split_reference(reference: str) -> tuple[str, str]:
+    """Return the file and the function (empty: the whole file). Raises :class:`ValueError` for another form."""
+    named = _TEST.fullmatch(reference)
+    if named is None:
+        raise ValueError(f"{reference!r} names no test; valid: unit/test_x.py::test_name or unit/test_x.py")
+    return named[1], named[2] or ""
+
+
+@cache
+def functions_of(file: str) -> frozenset[str]:
+    """Return the names of all functions of a file below ``tests/``, none if there is no such file."""
+    path = TESTS / file
+    tree = ast.parse(path.read_text("utf-8") if path.is_file() else "")
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def markdown(page: Page) -> str:
+    """Return the page of ``docs/verification``."""
+    lines = [
+        f"# {page.title}",
+        "",
+        page.about,
+        "",
+        f"Made by scripts/generate-verification from tests/statements/{page.name}.yaml: not to be edited.",
+    ]
+    for title, statements in page.sections.items():
+        lines += ["", f"## {title}", "", "| statement | shown by |", "|---|---|"]
+        lines += [f"| {_says(page, each)} | {_shown_by(each)} |" for each in statements]
+    return "\n".join([*lines, ""])
+
+
+def _says(page: Page, statement: Statement) -> str:
+    """The statement; its links to sections of the guide lead there from the page, too."""
+    return statement.says.replace("](#", f"](../{page.guide.rpartition('/')[2]}#")
+
+
+def _shown_by(statement: Statement) -> str:
+    if statement.not_applicable:
+        return f"not applicable: {statement.not_applicable}"
+    links = ", ".join(map(_link, statement.shown_by))
+    return f"{statement.remark}: {links}" if statement.remark else links
+
+
+def _link(reference: str) -> str:
+    file, function = split_reference(reference)
+    text = function.removeprefix("test_").replace("_", " ") or file.rpartition("/")[2]
+    return f"[{file.partition('/')[0]}: {text}](../../tests/{file})"
+
+
+def main() -> None:
+    """Write the pages, or check that they are current."""
+    pages = {PAGES / f"{page.name}.md": markdown(page) for page in load()}
+    if sys.argv[1:] != ["--check"]:
+        PAGES.mkdir(exist_ok=True)
+        for path, text in pages.items():
+            path.write_text(text, "utf-8")
+        return
+    for path, text in pages.items():
+        if not path.is_file() or path.read_text("utf-8") != text:
+            sys.exit(f"{path.relative_to(PROJECT)} is not current: run scripts/generate-verification")
+
+
+if __name__ == "__main__":
+    main()
