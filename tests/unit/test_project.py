@@ -52,10 +52,19 @@ def test_the_scripts_a_guide_names_can_be_run(guide: str) -> None:
     assert {script for script in named if not os.access(ROOT / script, os.X_OK)} == set()
 
 
-def test_the_readme_names_the_two_commands() -> None:
+def test_the_readme_is_short_and_says_how_to_run_before_how_to_test() -> None:
     readme = (ROOT / "README.md").read_text()
-    assert "$ ./scripts/quickstart\n" in readme
-    assert "$ ./scripts/test\n" in readme
+    assert len(readme.splitlines()) <= 150
+    steps = ["$ ./scripts/quickstart\n", "$ heliograph standalone\n", "helm install heliograph", "$ ./scripts/test\n"]
+    places = [readme.index(step) for step in steps]
+    assert places == sorted(places)
+
+
+def test_the_index_of_the_documentation_lists_every_page_once() -> None:
+    docs = ROOT / "docs"
+    listed = re.findall(r"^\| \[[^]]+\]\(([^)]+\.md)\) \| .+ \|$", (docs / "README.md").read_text(), re.MULTILINE)
+    pages = {str(path.relative_to(docs)) for path in docs.rglob("*.md")} - {"README.md"}
+    assert sorted(listed) == sorted(pages)
 
 
 @pytest.mark.parametrize("guide", DOCUMENTS)

@@ -39,7 +39,7 @@ def installation(cluster: Cluster, images: Images, tmp_path_factory: pytest.Temp
             for target in ("operator", "broker", "client"):
                 assert images[target].startswith("heliograph/")
             shell = Shell(cluster.environment, directory)
-            for command in commands("README.md", "On Kubernetes"):
+            for command in commands("README.md", "Install on Kubernetes"):
                 shell.run(command)
             client = ClientPod(cluster, NAMESPACE, f"pulsar://{HOST}:6650", f"http://{HOST}:8080")
             client.start(images["client"])
