@@ -91,7 +91,7 @@ class Cursor:
     def advance(self, offset: int, total_messages: int, total_bytes: int) -> int:
         """Acknowledge everything up to and including ``offset``, whose cumulative totals are given.
 
-        Only for ranges in which nothing is individually acknowledged (:meth:`is_contiguous_to`).
+        Only for ranges in which nothing is individually acknowledged: see :meth:`is_contiguous`.
         Returns the newly acknowledged messages.
         """
         if offset <= self.mark_delete:
