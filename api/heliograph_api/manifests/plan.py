@@ -90,7 +90,7 @@ class _Planner:
         except InvalidName as error:
             self._problem(resource, "spec.name", str(error))
             return
-        if resource.spec.dead_letter_topic == name:
+        if resource.spec.policies().dead_letter_topic == name:
             self._problem(resource, "spec.deadLetterTopic", f"'{name}' is this topic; valid: another topic")
         self.problems += self._contradictions(resource, namespace)
         self._step(resource, name)

@@ -6,6 +6,7 @@ One model for all: manifests are validated by it, and the custom resource defini
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -29,7 +30,9 @@ from .fields import (
     Unique,
 )
 from .metadata import Metadata
-from .policies import MAX_PARTITIONS
+from .policy_field import manifest_name
+from .policy_table import POLICY_FIELDS
+from .policy_values import MAX_PARTITIONS
 from .specs import LimitsSpec, NamespacePolicySpec, PolicySpec
 
 API_VERSION = "heliograph.dev/v1alpha1"
@@ -52,6 +55,21 @@ def _name_stays() -> Rule:
 def _keeps_nothing(field: str, unset: str = "") -> Rule:
     allowed = f" || {unset}" if unset else ""
     return Rule(f"self.persistent || !has(self.{field}){allowed}", _PERSISTENT_ONLY, f".{field}")
+
+
+def _for_stored() -> Iterator[Rule]:
+    """Yield a rule for each policy that is of no meaning where nothing is stored."""
+    names = {}
+    for field, row in POLICY_FIELDS.items():
+        if row.for_stored:
+            names[manifest_name(field, row).partition(".")[0]] = row
+    for name, row in names.items():
+        if row.idle_value is None:
+            yield _keeps_nothing(name)
+        elif row.idle_value is False:
+            yield _keeps_nothing(name, f"!self.{name}")
+        else:
+            yield _keeps_nothing(name, SIZE.where(f"self.{name}", "{value} == 0"))
 
 
 class TenantSpec(Model):
@@ -101,10 +119,7 @@ class TopicSpec(PolicySpec):
     """A topic and its policies."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
-        *(_keeps_nothing(field) for field in ("retention", "backlogQuota", "messageTTL", "deadLetterTopic")),
-        *(_keeps_nothing(field, f"!self.{field}") for field in ("ttlInBatches", "deduplication")),
-        _keeps_nothing("compactionThreshold", SIZE.where("self.compactionThreshold", "{value} == 0")),
-        _keeps_nothing("subscriptionExpiration"),
+        *_for_stored(),
         _keeps_nothing("subscriptions", "size(self.subscriptions) == 0"),
         _keeps_nothing("archive"),
         _stays("namespaceRef"),
@@ -169,19 +184,12 @@ class TopicSpec(PolicySpec):
     def _only_persistent_topics_keep_anything(self) -> Self:
         if self.persistent:
             return self
-        kept = {
-            "retention": self.retention,
-            "backlogQuota": self.backlog_quota,
-            "messageTTL": self.message_ttl,
-            "deadLetterTopic": self.dead_letter_topic,
-            "ttlInBatches": self.ttl_in_batches or None,
-            "deduplication": self.deduplication or None,
-            "compactionThreshold": self.compaction_threshold or None,
-            "subscriptionExpiration": self.subscription_expiration,
-            "subscriptions": self.subscriptions or None,
-            "archive": self.archive,
-        }
-        found = [(field, _PERSISTENT_ONLY) for field, value in kept.items() if value is not None]
+        kept = self.fields_for_stored
+        if self.subscriptions:
+            kept.append("subscriptions")
+        if self.archive is not None:
+            kept.append("archive")
+        found = [(field, _PERSISTENT_ONLY) for field in kept]
         if found:
             raise Contradiction(found)
         return self

@@ -8,9 +8,10 @@ from pydantic import Field
 
 from .cel import DURATION, SIZE, Rule
 from .fields import Count, Duration, DurationLimit, Model, Period, Size, SizeLimit
-from .policies import (
+from .policy_values import (
     MAX_PARTITIONS,
     AutoTopicCreation,
+    BacklogQuota,
     InactiveTopic,
     InactiveTopicMode,
     QuotaPolicy,
@@ -20,7 +21,15 @@ from .policies import (
 )
 
 
-class RetentionSpec(Model):
+class PolicyDocument(Model):
+    """A policy that has fields of its own."""
+
+    def core(self) -> object:
+        """Return the core's value of it."""
+        raise NotImplementedError
+
+
+class RetentionSpec(PolicyDocument):
     """Retention of messages that every subscription has acknowledged, or that no subscription waits for.
 
     They are kept until they are older than `time` or larger than `size` in total, whichever comes first. Both -1: keep
@@ -40,11 +49,11 @@ class RetentionSpec(Model):
     size: Size
     """Maximum size of each topic or partition: a size such as 10Gi; -1: no limit, 0: keep none."""
 
-    def policy(self) -> Retention:
+    def core(self) -> Retention:
         return Retention(self.time, self.size)
 
 
-class SizeQuotaSpec(Model):
+class SizeQuotaSpec(PolicyDocument):
     """Limit of the slowest subscription's backlog in bytes, and what happens at the limit."""
 
     limit: SizeLimit
@@ -53,8 +62,11 @@ class SizeQuotaSpec(Model):
     """What happens at the limit: producers wait (producer_request_hold), producers get an error
     (producer_exception), or the oldest messages are dropped (consumer_backlog_eviction)."""
 
+    def core(self) -> BacklogQuota:
+        return BacklogQuota(self.limit, self.policy)
 
-class AgeQuotaSpec(Model):
+
+class AgeQuotaSpec(PolicyDocument):
     """Limit of the age of the oldest unacknowledged message, and what happens at the limit."""
 
     limit: DurationLimit
@@ -62,6 +74,9 @@ class AgeQuotaSpec(Model):
     policy: QuotaPolicy = "producer_request_hold"
     """What happens at the limit: producers wait (producer_request_hold), producers get an error
     (producer_exception), or the oldest messages are dropped (consumer_backlog_eviction)."""
+
+    def core(self) -> BacklogQuota:
+        return BacklogQuota(self.limit, self.policy)
 
 
 class BacklogQuotaSpec(Model):
@@ -73,7 +88,7 @@ class BacklogQuotaSpec(Model):
     """Limit of the age of the oldest unacknowledged message."""
 
 
-class RateSpec(Model):
+class RateSpec(PolicyDocument):
     """A limit of messages and bytes per period; 0 or left out: no limit."""
 
     messages: Count = 0
@@ -83,11 +98,11 @@ class RateSpec(Model):
     period: Period = 1000
     """The period: whole seconds."""
 
-    def policy(self) -> Rate:
+    def core(self) -> Rate:
         return Rate(self.messages, self.bytes, self.period // 1000)
 
 
-class SubscribeRateSpec(Model):
+class SubscribeRateSpec(PolicyDocument):
     """Limit of the subscribe requests of one consumer per period."""
 
     per_consumer: Count
@@ -95,11 +110,11 @@ class SubscribeRateSpec(Model):
     period: Period = 30_000
     """The period: whole seconds."""
 
-    def policy(self) -> SubscribeRate:
+    def core(self) -> SubscribeRate:
         return SubscribeRate(self.per_consumer, self.period // 1000)
 
 
-class InactiveTopicSpec(Model):
+class InactiveTopicSpec(PolicyDocument):
     """Whether, and after which time, a topic without connected clients is deleted."""
 
     max_inactive: DurationLimit
@@ -109,12 +124,12 @@ class InactiveTopicSpec(Model):
     delete: bool = True
     """false removes an inherited policy."""
 
-    def policy(self) -> InactiveTopic:
+    def core(self) -> InactiveTopic:
         # What never comes deletes nothing.
         return InactiveTopic(max(0, self.max_inactive), self.mode, self.delete and self.max_inactive > 0)
 
 
-class AutoTopicCreationSpec(Model):
+class AutoTopicCreationSpec(PolicyDocument):
     """Whether producing or subscribing creates missing topics, and of which type."""
 
     allow: bool
@@ -122,5 +137,5 @@ class AutoTopicCreationSpec(Model):
     partitions: int = Field(default=0, ge=0, le=MAX_PARTITIONS)
     """Number of partitions of these topics; 0: they are not partitioned."""
 
-    def policy(self) -> AutoTopicCreation:
+    def core(self) -> AutoTopicCreation:
         return AutoTopicCreation(self.allow, self.partitions if self.allow else 0)

@@ -6,21 +6,19 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
+from heliograph_api.resources import policy_kinds as kinds
 from heliograph_api.resources.broker_state import BrokerState
 from heliograph_api.resources.model import Namespace, Tenant, Topic
-from heliograph_api.resources.policies import Policies
+from heliograph_api.resources.policy_field import camel, manifest_name
+from heliograph_api.resources.policy_table import POLICY_FIELDS, Policies
 from heliograph_api.values.durations import format_duration
 from heliograph_api.values.sizes import format_size
 
 _NOT_SET: Final = "not set"
 _MISSING: Final = "missing"
-_SIZES: Final = frozenset({"max_message_size", "compaction_threshold", "size_bytes", "bytes"})
-_NAMES: Final = {
-    "message_ttl_ms": "messageTTL",
-    "ttl_in_batches": "ttlInBatches",
-    "backlog_quota_size": "backlogQuota.destinationStorage",
-    "backlog_quota_age": "backlogQuota.messageAge",
-}
+#: Parts of policies that are sizes.
+_SIZES: Final = frozenset({"size_bytes", "bytes"})
+_SIZE_KINDS: Final = (kinds.SIZE_LIMIT, kinds.THRESHOLD)
 
 
 class Difference(NamedTuple):
@@ -127,11 +125,14 @@ def _list(field: str, was: list[str], wanted: list[str]) -> Iterator[Difference]
 
 
 def field_name(field: str) -> str:
-    """Return a policy's name in manifests: ``maxProducers`` for ``max_producers``."""
-    if field in _NAMES:
-        return _NAMES[field]
-    first, *rest = field.removesuffix("_ms").split("_")
-    return first + "".join(word.capitalize() for word in rest)
+    """Return a policy's name in manifests, or that of a part of one: ``maxProducers`` for ``max_producers``."""
+    row = POLICY_FIELDS.get(field)
+    return camel(field) if row is None else manifest_name(field, row)
+
+
+def _is_size(field: str) -> bool:
+    row = POLICY_FIELDS.get(field)
+    return field in _SIZES if row is None else row.kind in _SIZE_KINDS
 
 
 def described(field: str, value: object) -> str:
@@ -143,7 +144,7 @@ def described(field: str, value: object) -> str:
     if isinstance(value, int):
         if field.endswith("_ms"):
             return format_duration(value)
-        return format_size(value) if field in _SIZES else str(value)
+        return format_size(value) if _is_size(field) else str(value)
     if isinstance(value, msgspec.Struct):
         parts = []
         for name in value.__struct_fields__:
