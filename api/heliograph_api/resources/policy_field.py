@@ -50,13 +50,11 @@ class Command:
 
     namespace: str = ""
     topic: str = ""
-    subscription: str = ""
     #: Its option, if it has a single one, at namespaces and at topics.
     options: tuple[str, ...] = ()
     topic_options: tuple[str, ...] = ()
-    #: What the commands of namespaces and of topics say of it, where that is not its title.
+    #: What commands say of it, where that is not its title.
     about: str = ""
-    topic_about: str = ""
     removable: bool = True
     #: The value an example switches to.
     example: str = "--enable"

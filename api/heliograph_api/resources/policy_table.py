@@ -107,7 +107,6 @@ class Policies(msgspec.Struct, omit_defaults=True):
                 topic="max-producers",
                 options=("--max-producers-per-topic", "-p"),
                 topic_options=("--max-producers", "-p"),
-                topic_about="maximum number of producers of the topic",
             ),
         ),
     ] = None
@@ -125,7 +124,6 @@ class Policies(msgspec.Struct, omit_defaults=True):
                 topic="max-consumers",
                 options=("--max-consumers-per-topic", "-c"),
                 topic_options=("--max-consumers", "-c"),
-                topic_about="maximum number of consumers of the topic",
             ),
         ),
     ] = None
@@ -146,7 +144,6 @@ class Policies(msgspec.Struct, omit_defaults=True):
                 namespace="max-subscriptions-per-topic",
                 topic="max-subscriptions",
                 options=("--max-subscriptions-per-topic", "-m"),
-                topic_about="maximum number of subscriptions of the topic",
             ),
         ),
     ] = None

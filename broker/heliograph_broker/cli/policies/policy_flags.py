@@ -158,7 +158,18 @@ PUBLISH = (
     Flag("messages", ("--msg-publish-rate", "-m"), "Messages a second; -1 without limit.", _rate, "N", "-1"),
     Flag("bytes", ("--byte-publish-rate", "-b"), "Bytes a second: 10M; -1 without limit.", _rate, "SIZE", "-1"),
 )
-THRESHOLD = (Flag("threshold", ("--threshold", "-t"), "Bytes: 10M, 1G; 0 never.", size_bytes, "SIZE"),)
+AUTO_TOPIC = (
+    *SWITCH,
+    Flag(
+        "type",
+        ("--type", "-t"),
+        "What is created: partitioned or non-partitioned topics.",
+        choice("partitioned", "non-partitioned"),
+        "TYPE",
+        "non-partitioned",
+    ),
+    Flag("partitions", ("--num-partitions", "-n"), "Number of partitions.", whole, "N", "0"),
+)
 TYPES = (Flag("types", ("--types", "-t"), f"Some of {', '.join(SUBSCRIPTION_TYPES)}, with commas.", _types, "TYPES"),)
 COMPATIBILITY = (
     Flag(

@@ -1,13 +1,22 @@
 """The policies that commands know at the level of namespaces and of topics, by their names in ``pulsar-admin``.
 
-Each row makes get-, set- and remove- commands; :mod:`.cli_policy_commands` makes them.
+They are the rows of the shared table of policies; here is which options each kind has, and what ``pulsar-admin`` does
+in ways of its own. Each makes get-, set- and remove- commands; :mod:`.policy_commands` makes them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from heliograph_api.resources import policy_kinds as kinds
+from heliograph_api.resources.policy_field import Command, PolicyField
+from heliograph_api.resources.policy_table import POLICY_FIELDS
+
 from heliograph_broker.cli.base.values import bare_minutes, size_bytes, time_seconds, topic_name
 
 from .policy_flags import (
+    AUTO_TOPIC,
     COMPATIBILITY,
     DELAYED,
     DISPATCH,
@@ -17,12 +26,12 @@ from .policy_flags import (
     RETENTION,
     SUBSCRIBE,
     SWITCH,
-    THRESHOLD,
     TYPES,
     Flag,
     Policy,
+    Reader,
+    Values,
     auto_topic_body,
-    choice,
     delayed_body,
     dispatch_body,
     enabled,
@@ -36,323 +45,118 @@ from .policy_flags import (
 )
 
 
-def _maximum(name: str, path: str, what: str, *flags: str) -> Policy:
-    """Return the row of a figure whose 0 means "no limit"."""
-    flag = Flag("max", flags, f"Maximum number of {what}; 0: no limit.", whole, "N")
-    return Policy(name, f"maximum number of {what}", path, (flag,), only("max"), f"{flags[0]} 10")
+class _Options(NamedTuple):
+    """What a set command takes: its options, the body made of them, and how somebody would write them."""
+
+    flags: tuple[Flag, ...]
+    body: Callable[[Values], Any]
+    example: str
 
 
-def _common(*, quota_example: str, threshold_method: str) -> tuple[Policy, ...]:
-    """Return the rows that are the same for namespaces and topics."""
-    return (
-        Policy(
-            "retention",
-            "how long, and up to which size, messages are kept that no subscription holds",
-            "retention",
-            RETENTION,
-            retention_body,
-            "--size 10G --time 3h",
-        ),
-        Policy(
-            "backlog-quota",
-            "the limit of unacknowledged messages",
-            "backlogQuota",
-            QUOTA,
-            quota_body,
-            quota_example,
-            get_name="backlog-quotas",
-            get_path="backlogQuotaMap",
-        ),
-        Policy("publish-rate", "publish rate limit of a topic", "publishRate", PUBLISH, publish_body, "-m 1000 -b 10M"),
-        Policy(
-            "dispatch-rate",
-            "dispatch rate limit of a topic",
-            "dispatchRate",
-            DISPATCH,
-            dispatch_body,
-            "-md 1000 -bd 10M",
-        ),
-        Policy(
-            "subscription-dispatch-rate",
-            "dispatch rate limit of each subscription",
-            "subscriptionDispatchRate",
-            DISPATCH,
-            dispatch_body,
-            "-md 100",
-        ),
-        Policy(
-            "subscribe-rate", "subscribe rate limit of a consumer", "subscribeRate", SUBSCRIBE, subscribe_body, "-sr 10"
-        ),
-        Policy(
-            "delayed-delivery",
-            "whether delayed delivery is enabled",
-            "delayedDelivery",
-            DELAYED,
-            delayed_body,
-            "--enable --maxDelay 7d",
-        ),
-        Policy(
-            "inactive-topic-policies",
-            "when inactive topics are deleted",
-            "inactiveTopicPolicies",
-            INACTIVE,
-            inactive_body,
-            "-e -t 7d -m delete_when_no_subscriptions",
-        ),
-        Policy(
-            "compaction-threshold",
-            "size of new messages after which compaction starts automatically",
-            "compactionThreshold",
-            THRESHOLD,
-            only("threshold"),
-            "--threshold 100M",
-            method=threshold_method,
-        ),
-        Policy(
-            "subscription-types-enabled",
-            "allowed subscription types",
-            "subscriptionTypesEnabled",
-            TYPES,
-            only("types"),
-            "--types Shared,Key_Shared",
-        ),
-        # Heliograph's own.
-        Policy(
-            "dead-letter-topic",
-            "dead-letter topic of expired messages",
-            "deadLetterTopic",
-            (Flag("topic", ("--topic", "-t"), "Topic to send them to; '': none.", topic_name, "TOPIC"),),
-            only("topic"),
-            "--topic acme/shop/expired",
-        ),
-        Policy(
-            "expires",
-            "time after which an unused topic is deleted (as RabbitMQ's queue expiration)",
-            "expires",
-            (Flag("time", ("--time", "-t"), "The time: 3600 (s), 7d; -1 never.", time_seconds, "TIME"),),
-            only("time"),
-            "--time 30d",
-        ),
-        Policy(
-            "ttl-in-batches",
-            "whether the TTL of single messages in batches is honoured",
-            "ttlInBatches",
-            SWITCH,
-            enabled,
-            "--enable",
-        ),
-        Policy(
-            "max-message-size",
-            "maximum size of a message",
-            "maxMessageSize",
-            (Flag("max", ("--max-message-size", "-m"), "Bytes: 512K, 1M; 0 without limit.", size_bytes, "SIZE"),),
-            only("max"),
-            "--max-message-size 1M",
-        ),
+def _one(names: tuple[str, ...], help_text: str, read: Reader, metavar: str, example: str, query: str = "") -> _Options:
+    flag = Flag("value", names, help_text, read, metavar, query=query)
+    return _Options((flag,), only("value"), f"{names[0]} {example}")
+
+
+def _options(field: str, row: PolicyField, names: tuple[str, ...], query: str) -> _Options:
+    """Return the options of a row; ``names`` are those of its single one."""
+    kind = row.kind
+    if field in _PULSAR_ADMINS:
+        return _PULSAR_ADMINS[field]
+    if kind in _DOCUMENTS:
+        return _DOCUMENTS[kind]
+    if kind is kinds.SWITCH:
+        return _Options(SWITCH, enabled, row.command.example if row.command is not None else "")
+    if kind is kinds.COUNT:
+        return _one(names, f"M{row.title[1:]}; 0: no limit.", whole, "N", "10")
+    if kind is kinds.SIZE_LIMIT:
+        return _one(names, "Bytes: 512K, 1M; 0 without limit.", size_bytes, "SIZE", "1M")
+    if kind is kinds.THRESHOLD:
+        return _one(names, "Bytes: 10M, 1G; 0 never.", size_bytes, "SIZE", "100M")
+    if kind is kinds.TOPIC_NAME:
+        example = "acme/shop/expired"
+        return _one(names or ("--topic", "-t"), "Topic to send them to; '': none.", topic_name, "TOPIC", example)
+    if kind is kinds.UNUSED_FOR_OR_ZERO:
+        return _one(
+            names or ("--time", "-t"), "The time: 60 (minutes), 7d; 0 never.", bare_minutes, "TIME", "7d", query
+        )
+    never = "0" if row.default == 0 else "-1"
+    example = "30d" if kind is kinds.UNUSED_FOR else "120"
+    times = f"The time: {'3600 (s), 7d' if kind is kinds.UNUSED_FOR else '120 (s), 2h'}; {never} never."
+    return _one(names or ("--time", "-t"), times, time_seconds, "TIME", example, query)
+
+
+#: By the core's names: what Pulsar's documents hold that the core has in several fields, or in another way.
+_PULSAR_ADMINS: Final = {
+    "delayed_delivery": _Options(DELAYED, delayed_body, "--enable --maxDelay 7d"),
+    "publish_rate": _Options(PUBLISH, publish_body, "-m 1000 -b 10M"),
+    "subscription_dispatch_rate": _Options(DISPATCH, dispatch_body, "-md 100"),
+    "auto_subscription_creation": _Options(
+        SWITCH, lambda values: {"allowAutoSubscriptionCreation": enabled(values)}, "--disable"
+    ),
+}
+_DOCUMENTS: Final = {
+    kinds.RETENTION: _Options(RETENTION, retention_body, "--size 10G --time 3h"),
+    kinds.RATE: _Options(DISPATCH, dispatch_body, "-md 1000 -bd 10M"),
+    kinds.SUBSCRIBE_RATE: _Options(SUBSCRIBE, subscribe_body, "-sr 10"),
+    kinds.INACTIVE_TOPIC: _Options(INACTIVE, inactive_body, "-e -t 7d -m delete_when_no_subscriptions"),
+    kinds.SUBSCRIPTION_TYPES: _Options(TYPES, only("types"), "--types Shared,Key_Shared"),
+    kinds.SCHEMA_COMPATIBILITY: _Options(COMPATIBILITY, only("compatibility"), "--compatibility BACKWARD"),
+    kinds.AUTO_TOPIC_CREATION: _Options(AUTO_TOPIC, auto_topic_body, "--enable --type partitioned -n 4"),
+}
+
+
+def _quota(command: Command, row: PolicyField, name: str, example: str) -> Policy:
+    """Return the row of the two backlog quotas, which share their paths."""
+    return Policy(
+        name,
+        row.title,
+        "backlogQuota",
+        QUOTA,
+        quota_body,
+        example,
+        get_name=f"{name}s",
+        get_path="backlogQuotaMap",
+        removable=command.removable,
     )
 
 
-_AUTO_SUBSCRIPTION = Policy(
-    "auto-subscription-creation",
-    "whether subscribing creates missing subscriptions",
-    "autoSubscriptionCreation",
-    SWITCH,
-    lambda values: {"allowAutoSubscriptionCreation": enabled(values)},
-    "--disable",
-)
-_SCHEMA_COMPATIBILITY = Policy(
-    "schema-compatibility-strategy",
-    "schema compatibility strategy",
-    "schemaCompatibilityStrategy",
-    COMPATIBILITY,
-    only("compatibility"),
-    "--compatibility BACKWARD",
-    method="PUT",
-    removable=False,
-)
+def _of_namespace(field: str, row: PolicyField, command: Command) -> Policy:
+    if row.rest is None or row.rest.namespace is None:
+        return _quota(command, row, command.namespace, "--limit 2G --policy producer_request_hold")
+    made = _options(field, row, command.options, "")
+    return Policy(
+        command.namespace,
+        command.about or row.title,
+        row.rest.namespace,
+        made.flags,
+        made.body,
+        made.example,
+        method=row.rest.methods[0],
+        removable=command.removable,
+    )
 
-NAMESPACE_POLICIES: tuple[Policy, ...] = (
-    *_common(quota_example="--limit 2G --policy producer_request_hold", threshold_method="PUT"),
-    Policy(
-        "message-ttl",
-        "time after which unacknowledged messages expire (message TTL)",
-        "messageTTL",
-        (Flag("ttl", ("--messageTTL", "-ttl"), "The time: 120 (s), 2h; 0 never.", time_seconds, "TIME"),),
-        only("ttl"),
-        "--messageTTL 120",
-    ),
-    Policy(
-        "subscription-expiration-time",
-        "time after which unused subscriptions are deleted",
-        "subscriptionExpirationTime",
-        (Flag("time", ("--time", "-t"), "The time: 60 (minutes), 7d; 0 never.", bare_minutes, "TIME"),),
-        only("time"),
-        "--time 7d",
-    ),
-    Policy("deduplication", "whether messages are deduplicated", "deduplication", SWITCH, enabled, "--enable"),
-    Policy(
-        "auto-topic-creation",
-        "whether producing or subscribing creates missing topics",
-        "autoTopicCreation",
-        (
-            *SWITCH,
-            Flag(
-                "type",
-                ("--type", "-t"),
-                "What is created: partitioned or non-partitioned topics.",
-                choice("partitioned", "non-partitioned"),
-                "TYPE",
-                "non-partitioned",
-            ),
-            Flag("partitions", ("--num-partitions", "-n"), "Number of partitions.", whole, "N", "0"),
-        ),
-        auto_topic_body,
-        "--enable --type partitioned -n 4",
-    ),
-    _AUTO_SUBSCRIPTION,
-    _maximum(
-        "max-producers-per-topic",
-        "maxProducersPerTopic",
-        "producers per topic",
-        "--max-producers-per-topic",
-        "-p",
-    ),
-    _maximum(
-        "max-consumers-per-topic",
-        "maxConsumersPerTopic",
-        "consumers per topic",
-        "--max-consumers-per-topic",
-        "-c",
-    ),
-    _maximum(
-        "max-consumers-per-subscription",
-        "maxConsumersPerSubscription",
-        "consumers per subscription",
-        "--max-consumers-per-subscription",
-        "-c",
-    ),
-    _maximum(
-        "max-unacked-messages-per-consumer",
-        "maxUnackedMessagesPerConsumer",
-        "unacknowledged messages per consumer",
-        "--max-unacked-messages-per-topic",
-        "-c",
-    ),
-    _maximum(
-        "max-unacked-messages-per-subscription",
-        "maxUnackedMessagesPerSubscription",
-        "unacknowledged messages per subscription",
-        "--max-unacked-messages-per-subscription",
-        "-c",
-    ),
-    _maximum(
-        "max-subscriptions-per-topic",
-        "maxSubscriptionsPerTopic",
-        "subscriptions per topic",
-        "--max-subscriptions-per-topic",
-        "-m",
-    ),
-    _maximum(
-        "max-topics-per-namespace", "maxTopicsPerNamespace", "topics in a namespace", "--max-topics-per-namespace", "-t"
-    ),
-    _SCHEMA_COMPATIBILITY,
-    Policy(
-        "is-allow-auto-update-schema",
-        "whether producers may add schema versions automatically",
-        "isAllowAutoUpdateSchema",
-        SWITCH,
-        enabled,
-        "--disable",
-        removable=False,
-    ),
-    Policy(
-        "schema-validation-enforce",
-        "whether producers without a schema are refused on topics that have one",
-        "schemaValidationEnforced",
-        SWITCH,
-        enabled,
-        "--enable",
-        removable=False,
-    ),
-    Policy(
-        "encryption-required",
-        "whether messages must be encrypted",
-        "encryptionRequired",
-        SWITCH,
-        enabled,
-        "--enable",
-        removable=False,
-    ),
-)
 
-TOPIC_POLICIES: tuple[Policy, ...] = (
-    *_common(
-        quota_example="--limitTime 3600 --type message_age --policy producer_request_hold", threshold_method="POST"
-    ),
-    Policy(
-        "message-ttl",
-        "time after which unacknowledged messages expire (message TTL)",
-        "messageTTL",
-        (
-            Flag(
-                "ttl",
-                ("--ttl", "-t", "--messageTTL", "-ttl"),
-                "The time: 120 (s), 2h; 0 never.",
-                time_seconds,
-                "TIME",
-                query="messageTTL",
-            ),
-        ),
-        None,
-        "--ttl 120",
-    ),
-    Policy(
-        "deduplication",
-        "whether messages are deduplicated",
-        "deduplicationEnabled",
-        SWITCH,
-        enabled,
-        "--enable",
-    ),
-    _maximum("max-producers", "maxProducers", "producers of the topic", "--max-producers", "-p"),
-    _maximum("max-consumers", "maxConsumers", "consumers of the topic", "--max-consumers", "-c"),
-    _maximum(
-        "max-subscriptions",
-        "maxSubscriptionsPerTopic",
-        "subscriptions of the topic",
-        "--max-subscriptions-per-topic",
-        "-m",
-    ),
-    _maximum(
-        "max-consumers-per-subscription",
-        "maxConsumersPerSubscription",
-        "consumers per subscription",
-        "--max-consumers-per-subscription",
-        "-c",
-    ),
-    _maximum(
-        "max-unacked-messages-per-consumer",
-        "maxUnackedMessagesOnConsumer",
-        "unacknowledged messages per consumer",
-        "--maxNum",
-        "-m",
-    ),
-    _maximum(
-        "max-unacked-messages-per-subscription",
-        "maxUnackedMessagesOnSubscription",
-        "unacknowledged messages per subscription",
-        "--maxNum",
-        "-m",
-    ),
-    _AUTO_SUBSCRIPTION,
-    _SCHEMA_COMPATIBILITY,
-    Policy(
-        "schema-validation-enforce",
-        "whether producers without a schema are refused on topics that have one",
-        "schemaValidationEnforced",
-        SWITCH,
-        enabled,
-        "--enable",
-        removable=False,
-    ),
+def _of_topic(field: str, row: PolicyField, command: Command) -> Policy:
+    if row.rest is None:
+        example = "--limitTime 3600 --type message_age --policy producer_request_hold"
+        return _quota(command, row, command.topic, example)
+    query = row.rest.topic_query
+    made = _options(field, row, command.topic_options or command.options, query)
+    return Policy(
+        command.topic,
+        command.about or row.title,
+        row.rest.topic[0],
+        made.flags,
+        None if query else made.body,
+        made.example,
+        method=row.rest.methods[1],
+        removable=command.removable,
+    )
+
+
+_COMMANDS: Final = [(field, row, row.command) for field, row in POLICY_FIELDS.items() if row.command is not None]
+NAMESPACE_POLICIES: Final = tuple(
+    _of_namespace(field, row, command) for field, row, command in _COMMANDS if command.namespace
 )
+TOPIC_POLICIES: Final = tuple(_of_topic(field, row, command) for field, row, command in _COMMANDS if command.topic)

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import msgspec
 from heliograph_api.broker_config import BrokerConfig
-from heliograph_api.resources.policies import Policies
+from heliograph_api.resources.policy_field import PolicyField
+from heliograph_api.resources.policy_table import POLICY_FIELDS, Policies
 
 from heliograph_broker.http.base.operations import JSON, Media
 from heliograph_broker.messaging.base.errors import PreconditionFailed
@@ -78,12 +79,62 @@ class PolicyPath(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _simple(
+def described(
     field: str,
+    document: Any,
+    example: str,
+    read: Read,
+    write: Write,
+    *,
+    otherwise: Callable[[BrokerConfig], Any] | None = None,
+    fields: tuple[str, ...] = (),
+    note: str = "",
+    guards_backlog: bool = False,
+) -> PolicyPath:
+    """Return the path of a policy that its row in the table describes; ``note`` follows its title."""
+    row = POLICY_FIELDS[field]
+    if row.rest is None:
+        raise ValueError(f"{field} has no path in the REST API")
+    return PolicyPath(
+        title=row.title + note,
+        document=document,
+        example=example,
+        fields=fields or (field,),
+        read=read,
+        write=write,
+        otherwise=otherwise or _otherwise(row),
+        namespace=row.rest.namespace,
+        topic=row.rest.topic,
+        verbs=row.rest.methods,
+        unset=row.rest.unset,
+        topic_query=row.rest.topic_query,
+        key=row.rest.key,
+        per_cluster=row.rest.per_cluster,
+        for_stored=row.for_stored,
+        guards_backlog=guards_backlog,
+    )
+
+
+def _otherwise(row: PolicyField) -> Callable[[BrokerConfig], Any]:
+    setting = row.rest.setting if row.rest is not None else ""
+    return (lambda config: getattr(config, setting)) if setting else (lambda config: row.default)
+
+
+def plain(field: str, document: Any, example: str) -> PolicyPath:
+    """Describe a policy whose document is the core's value."""
+    return structure(field, document, example, lambda value: value, lambda value: value)
+
+
+def structure(
+    field: str,
+    document: Any,
+    example: str,
     to_core: Callable[[Any], Any],
     to_document: Callable[[Any], Any],
-) -> tuple[tuple[str, ...], Read, Write]:
-    """Return fields, ``read`` and ``write`` of a policy that is one field of the core."""
+    otherwise: Callable[[BrokerConfig], Any] | None = None,
+    **given: Any,
+) -> PolicyPath:
+    """Describe a policy whose document says something in Pulsar's way."""
 
     def read(policies: Policies) -> Any:
         value = getattr(policies, field)
@@ -92,84 +143,34 @@ def _simple(
     def write(policies: Policies, document: Any, level: Level) -> None:
         setattr(policies, field, to_core(document))
 
-    return (field,), read, write
+    return described(field, document, example, read, write, otherwise=otherwise, **given)
 
 
-def plain(title: str, field: str, document: Any, example: str, otherwise: Any, **given: Any) -> PolicyPath:
-    """Describe a policy whose document is the core's value."""
-    fields, read, write = _simple(field, lambda value: value, lambda value: value)
-    return PolicyPath(
-        title=title,
-        document=document,
-        example=example,
-        fields=fields,
-        read=read,
-        write=write,
-        otherwise=lambda config: otherwise,
-        **given,
-    )
-
-
-def structure(
-    title: str,
+def number(
     field: str,
-    document: Any,
-    example: str,
-    to_core: Callable[[Any], Any],
-    to_document: Callable[[Any], Any],
-    otherwise: Callable[[BrokerConfig], Any],
-    **given: Any,
-) -> PolicyPath:
-    """Describe a policy whose document says something in Pulsar's way."""
-    fields, read, write = _simple(field, to_core, to_document)
-    return PolicyPath(
-        title=title,
-        document=document,
-        example=example,
-        fields=fields,
-        read=read,
-        write=write,
-        otherwise=otherwise,
-        **given,
-    )
-
-
-def figure(
-    title: str,
-    field: str,
-    reasons: tuple[str, str],
     *,
-    unit: int = 1,
+    refusals: tuple[str, str] | None = None,
+    scale: int = 1,
     document: Any = Count,
     example: str = "10",
-    otherwise: Callable[[BrokerConfig], int] = lambda config: 0,
     most: Callable[[BrokerConfig], int] = lambda config: 2**63 - 1,
-    **given: Any,
+    note: str = "",
 ) -> PolicyPath:
-    """Describe a figure, 0 for none; ``reasons`` are what a namespace and a topic say to one out of range."""
+    """Describe a number, 0 for none; ``refusals`` are what a namespace and a topic say to one out of range."""
+    if refusals is None:
+        rest = POLICY_FIELDS[field].rest
+        names = (rest.namespace or "", rest.topic[0] if rest.topic else "") if rest is not None else ("", "")
+        of_namespace, of_topic = (f"{name} must be 0 or more" for name in names)
+        refusals = (of_namespace, (rest.topic_refusal if rest is not None else "") or of_topic)
+    reasons = refusals
 
     def read(policies: Policies) -> int | None:
         value: int | None = getattr(policies, field)
-        return None if value is None else max(0, documents.up(value, unit))
+        return None if value is None else max(0, documents.up(value, scale))
 
     def write(policies: Policies, number: int, level: Level) -> None:
         if not 0 <= number <= most(level.config):
             raise PreconditionFailed(reasons[level.name == TOPIC])
-        setattr(policies, field, documents.scaled(number, unit))
+        setattr(policies, field, documents.scaled(number, scale))
 
-    return PolicyPath(
-        title=title,
-        document=document,
-        example=example,
-        fields=(field,),
-        read=read,
-        write=write,
-        otherwise=otherwise,
-        **given,
-    )
-
-
-def maximum(title: str, field: str, namespace: str, topic: str, key: str, **given: Any) -> PolicyPath:
-    reasons = (f"{namespace} must be 0 or more", given.pop("topic_reason", f"{topic} must be 0 or more"))
-    paths = (topic,) if topic else ()
-    return figure(title, field, reasons, namespace=namespace, topic=paths, key=key, **given)
+    return described(field, document, example, read, write, note=note)

@@ -12,7 +12,9 @@ from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
 
 from .policy_documents import DispatchRateDocument, dispatch_rate_document, dispatch_rate_from
 from .policy_routes import APPLIED, GLOBAL, applied_document, policy_topic, refuse_global, topic_policies
-from .policy_table import SUBSCRIPTION_DISPATCH_RATE
+from .policy_table import PATHS
+
+_FOR_ALL = PATHS["subscription_dispatch_rate"]
 
 
 def _subscription(request: web.Request) -> str:
@@ -34,7 +36,7 @@ async def get_rate(request: web.Request) -> web.Response:
     rates = (own.subscription_dispatch_rates if own is not None else None) or {}
     if flag(request, "applied"):
         if subscription not in rates:
-            return as_json(applied_document(broker, name, SUBSCRIPTION_DISPATCH_RATE))
+            return as_json(applied_document(broker, name, _FOR_ALL))
         effective = subscription_rate(broker.effective_policies(name), subscription)
         return as_json(dispatch_rate_document(effective if effective is not None else rates[subscription]))
     if subscription not in rates or flag(request, "isGlobal"):
@@ -47,14 +49,14 @@ async def get_rate(request: web.Request) -> web.Response:
     body=DispatchRateDocument,
     body_required=True,
     query=(GLOBAL,),
-    example=SUBSCRIPTION_DISPATCH_RATE.sample,
+    example=_FOR_ALL.sample,
 )
 async def set_rate(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     policy_topic(request)
     refuse_global(request)
     subscription = _subscription(request)
-    document = await required_body(request, DispatchRateDocument, SUBSCRIPTION_DISPATCH_RATE.example)
+    document = await required_body(request, DispatchRateDocument, _FOR_ALL.example)
     # The topic may be gone by now.
     name = policy_topic(request)
     policies = topic_policies(broker, name)
