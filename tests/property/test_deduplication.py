@@ -79,105 +79,120 @@ class _Publisher:
         return not self.client.errors
 
 
-def _stored(core: Core, offsets: dict[int, tuple[str, Send]], client: Client, rng: random.Random) -> None:
-    """Note what the audit's consumer got, and acknowledge some of it, so that it is trimmed."""
-    subscription = core.topic().subscriptions["audit"]
-    for _, entry, _, _ in client.take():
-        metadata = parse_entry(entry.frame).metadata
-        send = (
-            metadata.sequence_id,
-            metadata.highest_sequence_id,
-            metadata.chunk_id,
-            max(1, metadata.num_chunks_from_msg),
-        )
-        known = offsets.setdefault(entry.offset, (metadata.producer_name, send))
-        assert known == (metadata.producer_name, send)
-        if rng.random() < 0.7:
-            subscription.acknowledge(None, [AckId(entry.ledger_id, entry.entry_id)], None)
+class _History:
+    """A random history of two publishers, and an audit that notes and acknowledges what is stored."""
+
+    def __init__(self, directory: Path, rng: random.Random) -> None:
+        self.core = Core(directory / "data", ledger_max_entries=11)
+        self.publishers = [_Publisher(name) for name in ("a", "b")]
+        #: Who published the entry at each offset, and which.
+        self.stored: dict[int, tuple[str, Send]] = {}
+        self._audit = Client()
+        self._rng = rng
+
+    def start(self) -> None:
+        self.core.broker.set_namespace_policies("public/default", Policies(deduplication=True))
+        self.core.topic().create_subscription("audit")
+        self.core.commit()
+        self._connect()
+
+    def step(self) -> None:
+        """Do one thing to a publisher, or to the broker."""
+        core = self.core
+        publisher = self._rng.choice(self.publishers)
+        step = self._rng.random()
+        if step < 0.45:
+            publisher.make(self._rng)
+            publisher.flush(core)
+        elif step < 0.65:
+            self._settle()
+        elif step < 0.75:
+            # The connection is lost: what was not heard is sent again on the next one.
+            self._unheard()
+            publisher.connect(core)
+            publisher.flush(core)
+        elif step < 0.82:
+            self._settle(fails=True)
+        elif step < 0.9:
+            core.advance(1000)
+            self._settle()
+        else:
+            self._restart()
+
+    def finish(self) -> None:
+        """Send everything until nothing is left to send."""
+        for _ in range(2):
+            for publisher in self.publishers:
+                publisher.flush(self.core)
+            self._settle()
+
+    def _connect(self) -> None:
+        self._audit = Client()
+        for publisher in self.publishers:
+            publisher.connect(self.core)
+        self.core.consumer(self.core.topic().subscriptions["audit"], EXCLUSIVE, self._audit, permits=100_000)
+
+    def _restart(self) -> None:
+        self._unheard()
+        for publisher in self.publishers:
+            publisher.producer = None
+        self.core.close()
+        self.core._open()
+        self._connect()
+        for publisher in self.publishers:
+            publisher.flush(self.core)
+
+    def _settle(self, *, fails: bool = False) -> None:
+        reserve = self.core.store._reserve
+        if fails:
+            self.core.store._reserve = 1 << 62
+        self.core.commit()
+        self.core.store._reserve = reserve
+        self._note_stored()
+        for publisher in self.publishers:
+            if not publisher.hear():
+                publisher.connect(self.core)
+
+    def _unheard(self) -> None:
+        """Perhaps make entries durable, and perhaps let them be trimmed, without their receipts being heard."""
+        if self._rng.random() < 0.7:
+            self.core.commit()
+            self._note_stored()
+            if self._rng.random() < 0.5:
+                self.core.advance(1000)
+
+    def _note_stored(self) -> None:
+        """Note what the audit's consumer got, and acknowledge some of it, so that it is trimmed."""
+        subscription = self.core.topic().subscriptions["audit"]
+        for _, entry, _, _ in self._audit.take():
+            metadata = parse_entry(entry.frame).metadata
+            send = (
+                metadata.sequence_id,
+                metadata.highest_sequence_id,
+                metadata.chunk_id,
+                max(1, metadata.num_chunks_from_msg),
+            )
+            known = self.stored.setdefault(entry.offset, (metadata.producer_name, send))
+            assert known == (metadata.producer_name, send)
+            if self._rng.random() < 0.7:
+                subscription.acknowledge(None, [AckId(entry.ledger_id, entry.entry_id)], None)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_every_history_leaves_each_message_stored_once_and_in_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deduplication, "SNAPSHOT_ENTRIES", 8)
-    rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as directory:
-        core = Core(Path(directory) / "data", ledger_max_entries=11)
+        history = _History(Path(directory), random.Random(seed))
         if seed % 2:
-            core.keep_nothing()
-        core.broker.set_namespace_policies("public/default", Policies(deduplication=True))
-        core.topic().create_subscription("audit")
-        core.commit()
-        publishers = [_Publisher(name) for name in ("a", "b")]
-        offsets: dict[int, tuple[str, Send]] = {}
-        audit = Client()
-
-        def connect() -> None:
-            nonlocal audit
-            audit = Client()
-            for publisher in publishers:
-                publisher.connect(core)
-            core.consumer(core.topic().subscriptions["audit"], EXCLUSIVE, audit, permits=100_000)
-
-        def settle(*, fails: bool = False) -> None:
-            reserve = core.store._reserve
-            if fails:
-                core.store._reserve = 1 << 62
-            core.commit()
-            core.store._reserve = reserve
-            _stored(core, offsets, audit, rng)
-            for publisher in publishers:
-                if not publisher.hear():
-                    publisher.connect(core)
-
-        def unheard() -> None:
-            """Perhaps make entries durable, and perhaps let them be trimmed, without their receipts being heard."""
-            if rng.random() < 0.7:
-                core.commit()
-                _stored(core, offsets, audit, rng)
-                if rng.random() < 0.5:
-                    core.advance(1000)
-
-        connect()
+            history.core.keep_nothing()
+        history.start()
         for _ in range(60):
-            publisher = rng.choice(publishers)
-            step = rng.random()
-            if step < 0.45:
-                publisher.make(rng)
-                publisher.flush(core)
-            elif step < 0.65:
-                settle()
-            elif step < 0.75:
-                # The connection is lost: what was not heard is sent again on the next one.
-                unheard()
-                publisher.connect(core)
-                publisher.flush(core)
-            elif step < 0.82:
-                settle(fails=True)
-            elif step < 0.9:
-                core.advance(1000)
-                settle()
-            else:
-                unheard()
-                for one in publishers:
-                    one.producer = None
-                core.close()
-                core._open()
-                connect()
-                for one in publishers:
-                    one.flush(core)
-        for publisher in publishers:
-            publisher.flush(core)
-        settle()
-        for publisher in publishers:
-            publisher.flush(core)
-        settle()
-        for publisher in publishers:
+            history.step()
+        history.finish()
+        for publisher in history.publishers:
             assert not publisher.pending
-            whole = [
-                send for _, (name, send) in sorted(offsets.items()) if name == publisher.name and send[2] == send[3] - 1
-            ]
+            stored = [send for _, (name, send) in sorted(history.stored.items()) if name == publisher.name]
             promised = [send for send in publisher.receipted if send[2] == send[3] - 1]
-            assert whole == promised
-            stored_parts = {send for name, send in offsets.values() if name == publisher.name}
-            assert stored_parts == set(publisher.receipted)
-        core.close()
+            assert [send for send in stored if send[2] == send[3] - 1] == promised
+            assert set(stored) == set(publisher.receipted)
+        history.core.close()

@@ -65,13 +65,8 @@ def message_answer(entry: Entry) -> web.Response:
 
 
 def _headers(metadata: wire.MessageMetadata) -> dict[str, str]:
-    properties = {each.key: each.value for each in metadata.properties}
-    # Only ASCII travels safely in a header; JSON can say the rest with escapes.
-    encoded = msgspec.json.encode(properties).decode()
-    if not encoded.isascii():
-        encoded = "".join(each if each.isascii() else _escaped(each) for each in encoded)
     headers = {
-        "PROPERTY": encoded,
+        "PROPERTY": _properties(metadata),
         "publish-time": _time(metadata.publish_time),
         "producer-name": _text(metadata.producer_name),
         "sequence-id": str(metadata.sequence_id),
@@ -84,12 +79,6 @@ def _headers(metadata: wire.MessageMetadata) -> dict[str, str]:
         headers["deliver-at-time"] = _time(metadata.deliver_at_time)
     if metadata.HasField("highest_sequence_id"):
         headers["highest-sequence-id"] = str(metadata.highest_sequence_id)
-    if metadata.HasField("partition_key"):
-        headers["partition-key"] = _text(metadata.partition_key)
-        if metadata.partition_key_b64_encoded:
-            headers["partition-key-b64-encoded"] = "true"
-    if metadata.HasField("ordering_key"):
-        headers["Base64-ordering-key"] = _base64(metadata.ordering_key)
     if metadata.HasField("schema_version"):
         version = _base64(metadata.schema_version)
         # Pulsar's broker writes the one, its Java client reads the other.
@@ -111,6 +100,25 @@ def _headers(metadata: wire.MessageMetadata) -> dict[str, str]:
         }
     if metadata.null_value:
         headers["null-value"] = "true"
+    return headers | _keys(metadata)
+
+
+def _properties(metadata: wire.MessageMetadata) -> str:
+    """Return a message's properties as a JSON object, in ASCII: only that travels safely in a header."""
+    encoded = msgspec.json.encode({each.key: each.value for each in metadata.properties}).decode()
+    if encoded.isascii():
+        return encoded
+    return "".join(each if each.isascii() else _escaped(each) for each in encoded)
+
+
+def _keys(metadata: wire.MessageMetadata) -> dict[str, str]:
+    headers = {}
+    if metadata.HasField("partition_key"):
+        headers["partition-key"] = _text(metadata.partition_key)
+        if metadata.partition_key_b64_encoded:
+            headers["partition-key-b64-encoded"] = "true"
+    if metadata.HasField("ordering_key"):
+        headers["Base64-ordering-key"] = _base64(metadata.ordering_key)
     if metadata.null_partition_key:
         headers["null-partition-key"] = "true"
     return headers

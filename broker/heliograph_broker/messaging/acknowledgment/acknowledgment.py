@@ -304,19 +304,13 @@ class Acknowledgments(LogSubscription):
         contiguous = cursor.is_contiguous()
         begin = offset if contiguous else max(first, cursor.mark_delete + 1, self.topic.first_offset)
 
-        def stopped(reason: str) -> None:
-            # What the steps before it have acknowledged stays so.
-            self.acked(None)
-            if failed is not None:
-                failed(PersistenceError(reason))
-
         def found(headers: list[tuple[int, int, int, int, int]] | Exception) -> None:
             lost = lost_range(self.topic, begin, headers)
             if lost is not None and generation == self.generation and not self.closed:
                 before = cursor.acked_messages
                 failure = self._pass_over(generation, begin, min(lost[0], offset), lost[1])
                 if failure is not None:
-                    stopped(str(failure))
+                    self._stop_acknowledging(str(failure), failed)
                     return
                 if counted is not None:
                     counted(cursor.acked_messages - before)
@@ -324,7 +318,7 @@ class Acknowledgments(LogSubscription):
                 self._acknowledge_from(first if contiguous else lost[0] + 1, offset, done, counted, failed, then)
                 return
             if isinstance(headers, Exception) or not headers:
-                stopped(f"cannot read entry headers: {headers or 'none is stored'}")
+                self._stop_acknowledging(f"cannot read entry headers: {headers or 'none is stored'}", failed)
                 return
             if generation != self.generation or self.closed:
                 self.acked(done)
@@ -355,6 +349,12 @@ class Acknowledgments(LogSubscription):
             found([known])
         else:
             self.topic.read_headers(begin, offset, found)
+
+    def _stop_acknowledging(self, reason: str, failed: Callable[[BrokerError], None] | None) -> None:
+        """Report why the rest is not acknowledged. What the steps before have acknowledged stays acknowledged."""
+        self.acked(None)
+        if failed is not None:
+            failed(PersistenceError(reason))
 
     def _known_header(self, offset: int) -> tuple[int, int, int, int, int] | None:
         delivery = self.pending.get(offset)

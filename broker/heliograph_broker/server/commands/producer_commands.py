@@ -13,11 +13,13 @@ from heliograph_broker.messaging.broker.admission import (
     check_schemaless_producer,
     may_auto_subscribe,
 )
+from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.broker.unconfirmed import Creation
 from heliograph_broker.messaging.clients.producer import SHARED, Producer
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.messages.batches import COUNTED_BELOW_BYTES, BatchError, check_count
 from heliograph_broker.messaging.schemas.schema_registry import encode_version
+from heliograph_broker.messaging.topic.directory import AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.server.session import Session
 
@@ -32,16 +34,7 @@ def create_producer(session: Session, command: wire.BaseCommand) -> None:
     broker = session.broker
     existing = session.producers.get(request.producer_id)
     if existing is not None:
-
-        def still_durable(error: Exception | None) -> None:
-            if error is not None:
-                session.send_error(request.request_id, wire.PersistenceError, f"not stored: {error}")
-            else:
-                ready = existing in existing.topic.producers.values()
-                session.answer_producer(existing, request.request_id, None, ready=ready)
-
-        # Said again, perhaps before the first answer: the same holds for both.
-        broker.when_durable(existing.topic, still_durable)
+        _answer_again(session, existing, request.request_id)
         return
     session.stop_holding(request.producer_id)
     creation = Creation(broker)
@@ -78,17 +71,7 @@ def create_producer(session: Session, command: wire.BaseCommand) -> None:
             connected_ms=broker.clock.now_ms(),
             request_id=request.request_id,
         )
-        initial = request.initial_subscription_name
-        named = topic.subscriptions.get(initial)
-        if isinstance(named, Subscription):
-            named.check_durability(durable=True)
-        elif initial and isinstance(topic, Topic):
-            if not may_auto_subscribe(broker, topic):
-                raise NotAllowed(
-                    "Could not create the initial subscription due to the auto subscription creation is not allowed."
-                )
-            check_new_subscription(topic)
-            creation.subscription(topic.create_subscription(initial, "earliest"), created=True)
+        _create_initial_subscription(broker, topic, request.initial_subscription_name, creation)
         ready = topic.producer_registry.add(producer, _topic_epoch(request))
     except BrokerError as error:
         creation.refused()
@@ -115,6 +98,36 @@ def create_producer(session: Session, command: wire.BaseCommand) -> None:
             session.answer_producer(producer, request.request_id, version_bytes, ready=ready)
 
     broker.when_durable(topic, committed)
+
+
+def _answer_again(session: Session, producer: Producer, request_id: int) -> None:
+    """Answer a repeated request for a producer that is there, perhaps before the first answer; both say the same."""
+
+    def durable(error: Exception | None) -> None:
+        if error is not None:
+            session.send_error(request_id, wire.PersistenceError, f"not stored: {error}")
+        else:
+            ready = producer in producer.topic.producers.values()
+            session.answer_producer(producer, request_id, None, ready=ready)
+
+    session.broker.when_durable(producer.topic, durable)
+
+
+def _create_initial_subscription(broker: Broker, topic: AnyTopic, name: str, creation: Creation) -> None:
+    """Create the subscription that a producer asks for, if it asks for one that is not there.
+
+    Raises :class:`BrokerError` if it may not be created, or is there and not durable.
+    """
+    named = topic.subscriptions.get(name)
+    if isinstance(named, Subscription):
+        named.check_durability(durable=True)
+    elif name and isinstance(topic, Topic):
+        if not may_auto_subscribe(broker, topic):
+            raise NotAllowed(
+                "Could not create the initial subscription due to the auto subscription creation is not allowed."
+            )
+        check_new_subscription(topic)
+        creation.subscription(topic.create_subscription(name, "earliest"), created=True)
 
 
 def _hold(session: Session, topic: Topic, command: wire.BaseCommand) -> None:

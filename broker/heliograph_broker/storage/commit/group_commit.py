@@ -326,14 +326,27 @@ class GroupCommit:
                 # The disk is faster asked than the receipts are encoded: let the writer go on meanwhile.
                 ended = self._begin_next()
             self.stats.commit_s = outcome.seconds
-            for sink, entries in group.appends.items():
-                try:
-                    sink.entries_durable(entries)
-                except Exception:
-                    # One topic's mistake must not keep the others from their receipts.
-                    log.exception("unhandled error in a receiver of durable entries")
+            self._deliver(group)
         elif group.entries and error is not None:
             self._fail(group.appends, error)
+        self._complete(group, outcome)
+        if ended is not None:
+            # Not before: who waits for the group after this one is told after those who wait for this one.
+            self._finish(*ended)
+        elif self._full or self._filling:
+            self._schedule_seal()
+
+    def _deliver(self, group: Group) -> None:
+        """Give every sink its durable entries."""
+        for sink, entries in group.appends.items():
+            try:
+                sink.entries_durable(entries)
+            except Exception:
+                # One topic's mistake must not keep the others from their receipts.
+                log.exception("unhandled error in a receiver of durable entries")
+
+    def _complete(self, group: Group, outcome: _Outcome) -> None:
+        """Call what waits for the metadata of a group."""
         if outcome.metadata_error is None:
             for durable in group.durable:
                 try:
@@ -346,11 +359,6 @@ class GroupCommit:
             except Exception:
                 # One callback's mistake must not keep the others, which belong to other clients, from being told.
                 log.exception("unhandled error in a commit callback")
-        if ended is not None:
-            # Not before: who waits for the group after this one is told after those who wait for this one.
-            self._finish(*ended)
-        elif self._full or self._filling:
-            self._schedule_seal()
 
     def _found_room(self) -> None:
         self.disk_full = False
