@@ -1,4 +1,4 @@
-"""``python -m heliograph_operator``."""
+"""Runs ``python -m heliograph_operator``."""
 
 from __future__ import annotations
 

@@ -18,50 +18,59 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 
 @app.callback()
 def _group() -> None:
-    """Makes what BrokerCluster, Tenant, Namespace and Topic resources say so, and keeps it so."""
+    """Reconciles BrokerCluster, Tenant, Namespace and Topic resources with brokers."""
 
 
 @app.command("run")
 def run_command(
     namespace: Annotated[
         list[str] | None,
-        typer.Option(envvar="HELIOGRAPH_OPERATOR_NAMESPACES", help="Kubernetes namespace to serve; again for more"),
+        typer.Option(envvar="HELIOGRAPH_OPERATOR_NAMESPACES", help="Kubernetes namespace to watch; may be repeated"),
     ] = None,
-    bind: Annotated[str, typer.Option(envvar="HELIOGRAPH_OPERATOR_BIND", help="Address of /metrics")] = "0.0.0.0",
-    port: Annotated[int, typer.Option(envvar="HELIOGRAPH_OPERATOR_PORT", help="Port of /healthz and /metrics")] = 8090,
-    workers: Annotated[int, typer.Option(envvar="HELIOGRAPH_OPERATOR_WORKERS", min=1, max=256)] = 16,
+    bind: Annotated[
+        str, typer.Option(envvar="HELIOGRAPH_OPERATOR_BIND", help="Address to serve /healthz, /readyz and /metrics on")
+    ] = "0.0.0.0",
+    port: Annotated[int, typer.Option(envvar="HELIOGRAPH_OPERATOR_PORT", help="Port for them")] = 8090,
+    workers: Annotated[
+        int,
+        typer.Option(
+            envvar="HELIOGRAPH_OPERATOR_WORKERS", help="Resources reconciled at the same time", min=1, max=256
+        ),
+    ] = 16,
     refresh: Annotated[
-        float, typer.Option(envvar="HELIOGRAPH_OPERATOR_REFRESH", help="Seconds between looks at a broker", min=1)
+        float,
+        typer.Option(envvar="HELIOGRAPH_OPERATOR_REFRESH", help="Seconds between two listings of a broker", min=1),
     ] = 15.0,
     deletion_wait: Annotated[
         float,
         typer.Option(
             envvar="HELIOGRAPH_OPERATOR_DELETION_WAIT",
-            help="Seconds a deletion waits for a broker that does not answer, before it goes and leaves the data",
+            help="Seconds a deletion waits for an unreachable broker before it completes and leaves the data",
             min=0,
         ),
     ] = 600.0,
     broker_image: Annotated[
-        str, typer.Option(envvar="HELIOGRAPH_OPERATOR_BROKER_IMAGE", help="Image of brokers that name none")
+        str, typer.Option(envvar="HELIOGRAPH_OPERATOR_BROKER_IMAGE", help="Default broker image")
     ] = BROKER_IMAGE,
     archive_image: Annotated[
-        str, typer.Option(envvar="HELIOGRAPH_OPERATOR_ARCHIVE_IMAGE", help="Image of archives that name none")
+        str, typer.Option(envvar="HELIOGRAPH_OPERATOR_ARCHIVE_IMAGE", help="Default image of archive jobs")
     ] = ARCHIVE_IMAGE,
     archive_service_account: Annotated[
         str,
         typer.Option(
             envvar="HELIOGRAPH_OPERATOR_ARCHIVE_SERVICE_ACCOUNT",
-            help="ServiceAccount of archives that name none; empty: the namespace's own, without a token",
+            help="Default ServiceAccount of archive jobs; empty: that of the namespace, without a token",
         ),
     ] = "",
     cluster_domain: Annotated[
         str, typer.Option(envvar="HELIOGRAPH_OPERATOR_CLUSTER_DOMAIN", help="DNS domain of the Kubernetes cluster")
     ] = "cluster.local",
     lease: Annotated[
-        str, typer.Option(envvar="HELIOGRAPH_OPERATOR_LEASE", help="Lease that decides who leads; empty: none")
+        str, typer.Option(envvar="HELIOGRAPH_OPERATOR_LEASE", help="Lease for leader election; empty: no election")
     ] = "",
     operator_namespace: Annotated[
-        str, typer.Option(envvar="HELIOGRAPH_OPERATOR_NAMESPACE", help="Where the operator and its Lease are")
+        str,
+        typer.Option(envvar="HELIOGRAPH_OPERATOR_NAMESPACE", help="Kubernetes namespace of the operator and its Lease"),
     ] = "default",
     log_level: Annotated[
         str | None, typer.Option(envvar="HELIOGRAPH_LOG_LEVEL", help="debug, info (default), warning or error")
@@ -70,7 +79,7 @@ def run_command(
         str | None, typer.Option(envvar="HELIOGRAPH_LOG_FORMAT", help="json or console (default on a terminal)")
     ] = None,
 ) -> None:
-    """Serve resources until SIGTERM. Without --namespace those of all Kubernetes namespaces."""
+    """Reconcile resources until SIGTERM; without --namespace, those of all Kubernetes namespaces."""
     try:
         configure_logging(log_format, log_level)
     except LoggingError as error:

@@ -1,4 +1,4 @@
-"""What the operator can be told when it starts."""
+"""The settings of the operator."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from typing import Final
 
 from heliograph_api import __version__
 
-#: What brokers run as if nobody says another image.
+#: The default image of brokers.
 BROKER_IMAGE: Final = f"heliograph/broker:{__version__}"
-#: What archives' jobs run as if nobody says another image.
+#: The default image of archive jobs.
 ARCHIVE_IMAGE: Final = f"heliograph/spark:{__version__}"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Without ``namespaces`` it serves all of the cluster."""
+    """Without ``namespaces``, the operator watches all Kubernetes namespaces."""
 
     namespaces: tuple[str, ...] = ()
-    #: Where /healthz, /readyz and /metrics are served; port 0 takes a free one.
+    #: Address for /healthz, /readyz and /metrics; port 0 takes a free one.
     bind: str = "0.0.0.0"
     port: int = 8090
-    #: Resources worked on at the same time.
+    #: Resources reconciled at the same time.
     workers: int = 16
-    #: Time (s) between two looks at each broker, which find drift and refresh the status.
+    #: Time (s) between two listings of each broker, which find drift and refresh the status.
     refresh_s: float = 15.0
     #: Time (s) after which a resource is reconciled again even if nothing seems to have changed.
     resync_s: float = 300.0
-    #: Time (s) a deletion waits for a broker that does not answer; then the resource goes and its data stays.
+    #: Time (s) a deletion waits for an unreachable broker; then it completes and leaves the data.
     deletion_wait_s: float = 600.0
-    #: Time (s) changes for one broker are collected to be sent together.
+    #: Time (s) for which changes of one broker are collected into a batch.
     batch_s: float = 0.05
-    #: The image of brokers that name none.
+    #: The image of brokers whose resource names none.
     broker_image: str = BROKER_IMAGE
-    #: The image of archives' jobs that name none.
+    #: The image of archive jobs whose Topic names none.
     archive_image: str = ARCHIVE_IMAGE
-    #: The ServiceAccount of archives' pods that name none; empty: the namespace's own, without a token.
+    #: The ServiceAccount of archive jobs whose Topic names none; empty: that of the namespace, without a token.
     archive_service_account: str = ""
     #: The DNS domain of the Kubernetes cluster.
     cluster_domain: str = "cluster.local"
-    #: Name of the Lease the operators elect their leader with; empty for an operator that is alone.
+    #: Name of the Lease for leader election; empty: this operator always leads.
     lease: str = ""
     #: The Kubernetes namespace of the Lease, and of the operator itself.
     operator_namespace: str = "default"
-    #: What tells this operator from others in Leases and Events.
+    #: Name of this operator in Leases and Events.
     identity: str = "heliograph-operator"

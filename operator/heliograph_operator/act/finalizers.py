@@ -77,7 +77,7 @@ async def note_retained(context: Context, resource: Resource) -> None:
 
 
 async def _change(context: Context, resource: Resource, change: Change) -> bool:
-    """Patch metadata as ``change`` says, again after a conflict; return False if the resource is gone."""
+    """Apply ``change`` to the metadata, again after a conflict; return False if the resource is gone."""
     key = resource.key
     kind = KINDS[key.kind]
     for attempt in range(_ATTEMPTS):

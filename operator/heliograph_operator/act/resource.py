@@ -36,7 +36,7 @@ class Resource:
 
     @property
     def uid(self) -> str:
-        """What tells it from an earlier resource of its name."""
+        """The identifier that, unlike the key, changes when the resource is recreated."""
         return str(self.body["metadata"].get("uid", ""))
 
     @property

@@ -1,4 +1,4 @@
-"""The CronJob of a Topic's archive: when the job of Spark's runs, and what its pod is like."""
+"""The CronJob of a Topic's archive: the schedule and the pod of its Spark job."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from .stateful_set import CONTAINER_SECURITY, POD_SECURITY, Manifest
 
 CRON_JOB: Final = Kind("CronJob", "cronjobs", "batch/v1")
 JOB: Final = Kind("Job", "jobs", "batch/v1")
-#: Labels of all archives' CronJobs, jobs and pods.
+#: Labels of the CronJobs, jobs and pods of all archives.
 LABELS: Final = {
     "app.kubernetes.io/name": "heliograph-archive",
     "app.kubernetes.io/component": "archive",
     "app.kubernetes.io/managed-by": "heliograph-operator",
 }
-#: Label with the name of the CronJob: on it, its jobs and their pods.
+#: Label with the name of the CronJob, on itself, its jobs and their pods.
 OF: Final = f"{GROUP}/archive"
 CONTAINER: Final = "archive"
 RESULT: Final = "/dev/termination-log"
-#: Pods of executors begin as this file of the image says.
+#: The template for pods of executors, a file of the image.
 _EXECUTOR_POD: Final = "/opt/heliograph/executor-pod.yaml"
-#: Time (s) after which a run that could not begin when it was due is left out.
+#: Time (s) after which a run that could not start when it was due is skipped.
 _STARTS_WITHIN_S: Final = 3600
-#: A CronJob's name may have 52 characters: that of a job has eleven more, in a label of 63.
+#: The most characters of a CronJob's name: its jobs' names have eleven more, in a label of 63.
 _LONGEST_NAME: Final = 52
 _SUFFIX: Final = "-archive"
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSite:
-    """What the operator knows for all archives: image, and the ServiceAccount of topics that name none."""
+    """Defaults for all archives: image and ServiceAccount."""
 
     image: str
     service_account: str = ""
@@ -44,7 +44,7 @@ class ArchiveSite:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the messages are: the topic's full name, and the URLs of its broker."""
+    """The source of the messages: the topic's full name, and the URLs of its broker."""
 
     topic: str
     service_url: str
@@ -52,7 +52,7 @@ class Source:
 
 
 def cron_job_name(topic: str) -> str:
-    """Return the name of the CronJob of a Topic: its own with ``-archive``, cut and made unique if it is too long."""
+    """Return the name of a Topic's CronJob: the Topic's with ``-archive``, shortened with a hash if it is too long."""
     if len(topic) + len(_SUFFIX) <= _LONGEST_NAME and "." not in topic:
         return f"{topic}{_SUFFIX}"
     short = re.sub("[^a-z0-9-]", "-", topic)[: _LONGEST_NAME - len(_SUFFIX) - 9].strip("-")
@@ -60,7 +60,7 @@ def cron_job_name(topic: str) -> str:
 
 
 def cron_job(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite) -> Manifest:
-    """Return the CronJob of the Topic ``body``; it goes with it."""
+    """Return the CronJob, whose owner is the Topic ``body``."""
     own = body["metadata"]
     name = cron_job_name(own["name"])
     labels = {**LABELS, OF: name}
@@ -79,7 +79,7 @@ def cron_job(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite) -
             "schedule": spec.schedule,
             "timeZone": "Etc/UTC",
             "suspend": spec.suspend,
-            # The subscription is one run's at a time.
+            # The subscription is exclusive: one run at a time.
             "concurrencyPolicy": "Forbid",
             "startingDeadlineSeconds": _STARTS_WITHIN_S,
             "successfulJobsHistoryLimit": 1,
@@ -102,10 +102,10 @@ def _pod(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite) -> Ma
         volumes.append({"name": "archive", "persistentVolumeClaim": {"claimName": spec.volume_claim_ref.name}})
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
-        # Nothing in the pod asks the API server for anything, unless somebody gives it an account for that.
+        # The pod needs no access to the API server unless an account is configured for it.
         "automountServiceAccountToken": bool(account),
         "enableServiceLinks": False,
-        # A run may be killed at any moment, and does not listen before.
+        # A run may be killed at any moment, and ignores SIGTERM.
         "terminationGracePeriodSeconds": 5,
         "securityContext": POD_SECURITY,
         "containers": [_container(spec, body, source, site)],
@@ -128,7 +128,7 @@ def _container(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite)
         ],
         "workingDir": "/tmp",
         "terminationMessagePath": RESULT,
-        # What ends before it has a result says why in its log.
+        # A container that ends without a result has the reason in its log.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": mounts,
@@ -141,7 +141,7 @@ def _container(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite)
 
 
 def _arguments(spec: ArchiveSpec, body: Body, source: Source, image: str) -> list[str]:
-    """Return the job's command line; what the resource says of Spark comes last, and so counts."""
+    """Return the job's command line; the Spark configuration of the resource comes last and wins."""
     options = {
         "--service-url": source.service_url,
         "--admin-url": source.admin_url,
@@ -159,14 +159,14 @@ def _arguments(spec: ArchiveSpec, body: Body, source: Source, image: str) -> lis
 
 
 def _executors(spec: ArchiveSpec, body: Body, image: str) -> dict[str, str]:
-    """Return what lets Spark, in the job's pod, make executors that find their way back to it, and go with it."""
+    """Return the Spark configuration for executors that connect to the job's pod and are deleted with it."""
     conf = {
         "spark.kubernetes.namespace": body["metadata"]["namespace"],
         "spark.kubernetes.container.image": image,
         "spark.kubernetes.driver.pod.name": "$(POD_NAME)",
         "spark.kubernetes.executor.podTemplateFile": _EXECUTOR_POD,
         "spark.driver.host": "$(POD_IP)",
-        # Executors of Spark 4.3 are told this one.
+        # Spark 4.3 passes this address to executors.
         "spark.driver.bindAddress": "$(POD_IP)",
     }
     if spec.volume_claim_ref is not None:

@@ -1,4 +1,4 @@
-"""What is made for a BrokerCluster beside its StatefulSet: Services, settings, an account, and what protects them."""
+"""The Kubernetes objects of a BrokerCluster except its StatefulSet: Services, ConfigMap, account and protection."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ VOLUME_CLAIM: Final = Kind("PersistentVolumeClaim", "persistentvolumeclaims", "v
 OWNED: Final = {
     kind.name: kind for kind in (SERVICE_ACCOUNT, CONFIG_MAP, SERVICE, NETWORK_POLICY, DISRUPTION_BUDGET, STATEFUL_SET)
 }
-"""The kinds of what is made for a cluster, in the order in which it is made: a pod needs its account and settings."""
+"""The kinds of a cluster's objects, in the order they are applied: a pod needs its account and settings."""
 
 
 def manifests(cluster: BrokerCluster, body: Body, site: Site, *, storage: str | None = None) -> list[Manifest]:
-    """Return everything that is made for a BrokerCluster. ``storage``: see :func:`.stateful_set.stateful_set`."""
+    """Return all objects of a BrokerCluster. ``storage``: see :func:`.stateful_set.stateful_set`."""
     return [
         service_account(body),
         config_map(cluster, body),
@@ -39,18 +39,18 @@ def manifests(cluster: BrokerCluster, body: Body, site: Site, *, storage: str | 
 
 
 def service_account(body: Body) -> Manifest:
-    """Return the account of the brokers, which may do nothing and has no token in any pod."""
+    """Return the account of the brokers, without permissions and without a token in any pod."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        # Every Kubernetes namespace has an account called default, and clusters are called so, too.
+        # Every Kubernetes namespace has an account named default, which is a common name of clusters, too.
         "metadata": metadata(body, f"{_name(body)}-brokers"),
         "automountServiceAccountToken": False,
     }
 
 
 def config_map(cluster: BrokerCluster, body: Body) -> Manifest:
-    """Return the broker's settings. Pods read them when they start; a hash of them in the pods rolls these."""
+    """Return the broker's settings. Pods read them at their start; a hash in the pod template rolls out a change."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -60,7 +60,7 @@ def config_map(cluster: BrokerCluster, body: Body) -> Manifest:
 
 
 def brokers_service(body: Body) -> Manifest:
-    """Return the Service that gives every broker a name of its own, ready or not: a client finds its way back to it."""
+    """Return the headless Service, which gives every broker a DNS name, ready or not, for clients to reconnect to."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -75,7 +75,7 @@ def brokers_service(body: Body) -> Manifest:
 
 
 def client_service(cluster: BrokerCluster, body: Body) -> Manifest:
-    """Return the Service clients connect to: any broker that is ready."""
+    """Return the Service that clients connect to; it forwards to ready brokers."""
     more: dict[str, Any] = {"labels": {f"{GROUP}/service": "clients"}}
     if cluster.spec.service_annotations:
         more["annotations"] = cluster.spec.service_annotations
@@ -88,7 +88,7 @@ def client_service(cluster: BrokerCluster, body: Body) -> Manifest:
 
 
 def disruption_budget(body: Body) -> Manifest:
-    """Return the budget: one broker at a time may be moved. None at all would hold up every node's maintenance."""
+    """Return the budget: one broker at a time may be evicted. Zero would block the drain of every node."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -102,7 +102,7 @@ def disruption_budget(body: Body) -> Manifest:
 
 
 def network_policy(body: Body) -> Manifest:
-    """Return what may reach a broker (its two ports), and what it may reach (names, and nothing else)."""
+    """Return the policy: anyone may reach a broker's two ports; a broker may reach DNS only."""
     dns = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -118,7 +118,7 @@ def network_policy(body: Body) -> Manifest:
 
 
 def endpoints(body: Body, site: Site) -> dict[str, str]:
-    """Return where clients connect to, by the client Service's name."""
+    """Return the URLs of the client Service."""
     host = f"{_name(body)}.{body['metadata']['namespace']}.svc.{site.cluster_domain}"
     return {"broker": f"pulsar://{host}:{BROKER_PORT}", "http": f"http://{host}:{HTTP_PORT}"}
 

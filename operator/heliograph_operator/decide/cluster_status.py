@@ -1,4 +1,4 @@
-"""What a BrokerCluster reports: from its StatefulSet, its pods and its broker to conditions. Nothing is done here."""
+"""The conditions of a BrokerCluster, derived from its StatefulSet, its pods and its broker."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from heliograph_operator.objects.kinds import Body
 
 PROGRESSING: Final = "Progressing"
 Problem = tuple[StrEnum, str]
-"""A reason for programs, and a message for people."""
+"""The reason and the message of a condition."""
 _NEWLY_STARTED: Final = ("ContainerCreating", "PodInitializing")
 
 
 class ClusterReason(StrEnum):
-    """Reasons only a BrokerCluster has, beside :class:`.conditions.Reason`."""
+    """Reasons that only a BrokerCluster has, beside :class:`.conditions.Reason`."""
 
     POD_NOT_READY = "PodNotReady"
     POD_MISSING = "PodMissing"
@@ -31,14 +31,14 @@ class ClusterReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """What is there of a cluster's brokers."""
+    """Counts of a cluster's pods, and their problems."""
 
     wanted: int
     found: int
     ready: int
-    #: Pods that have the newest template.
+    #: Pods of the newest template.
     updated: int
-    #: Why pods are not ready, one line each.
+    #: Why pods are not ready, one text each.
     problems: tuple[str, ...]
     #: Whether the StatefulSet's controller has seen the newest template.
     settled: bool
@@ -49,7 +49,7 @@ class Pods:
 
 
 def pods_of(stateful_set: Body | None, pods: Sequence[Body]) -> Pods:
-    """Sum up a StatefulSet and its pods."""
+    """Summarize a StatefulSet and its pods."""
     spec = (stateful_set or {}).get("spec") or {}
     status = (stateful_set or {}).get("status") or {}
     generation = ((stateful_set or {}).get("metadata") or {}).get("generation")
@@ -68,7 +68,7 @@ def pods_of(stateful_set: Body | None, pods: Sequence[Body]) -> Pods:
 
 
 def pod_problem(pod: Body) -> str | None:
-    """Return why a pod is not ready, in Kubernetes' own words and with its own reason first; None if it is."""
+    """Return why a pod is not ready, as Kubernetes' reason and message; None if it is ready."""
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp"):
         return "Terminating"
@@ -76,35 +76,35 @@ def pod_problem(pod: Body) -> str | None:
         return None
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return _said(condition, "Unschedulable")
+            return _explained(condition, "Unschedulable")
     for container in status.get("containerStatuses") or ():
         state = container.get("state") or {}
         if waiting := state.get("waiting"):
-            problem = _said(waiting, "Waiting")
+            problem = _explained(waiting, "Waiting")
             if waiting.get("reason") in _NEWLY_STARTED:
                 return problem
             return problem + _last_end(container)
         if terminated := state.get("terminated"):
-            return _said(terminated, "Terminated") + f" (exit code {terminated.get('exitCode')})"
+            return _explained(terminated, "Terminated") + f" (exit code {terminated.get('exitCode')})"
         if "running" in state:
-            return "ContainerNotReady: the broker runs and does not say it is ready yet" + _last_end(container)
+            return "ContainerNotReady: the broker runs but is not ready yet" + _last_end(container)
     if status.get("reason"):
-        return _said(status, "Pending")
+        return _explained(status, "Pending")
     return f"{status.get('phase', 'Pending')}: its container has not started yet"
 
 
 def _last_end(container: Mapping[str, Any]) -> str:
-    """Say how a container ended before: what it waits for is the consequence."""
+    """Return how a container last ended, which is usually why it waits."""
     ended = (container.get("lastState") or {}).get("terminated")
     if not ended:
         return ""
-    said = str(ended.get("message") or "").strip()
-    detail = f": {said}" if said else ""
+    message = str(ended.get("message") or "").strip()
+    detail = f": {message}" if message else ""
     return f"; it ended with {ended.get('reason', 'Error')} (exit code {ended.get('exitCode')}){detail}"
 
 
-def _said(told: Mapping[str, Any], otherwise: str) -> str:
-    reason, message = told.get("reason") or otherwise, told.get("message")
+def _explained(state: Mapping[str, Any], default: str) -> str:
+    reason, message = state.get("reason") or default, state.get("message")
     return f"{reason}: {message}" if message else str(reason)
 
 
@@ -120,17 +120,17 @@ def _revision(pod: Body) -> Any:
 
 
 def progressing(pods: Pods) -> Verdict:
-    """Return whether pods are still being brought to what the StatefulSet says."""
+    """Return the Progressing condition: whether a rollout of the pods is under way."""
     if pods.rolled_out:
-        return Verdict(PROGRESSING, "False", ClusterReason.ROLLED_OUT, f"{_count(pods.wanted)} as the resource says")
-    message = f"{pods.updated} of {_count(pods.wanted)} as the resource says, {pods.ready} ready"
+        return Verdict(PROGRESSING, "False", ClusterReason.ROLLED_OUT, f"{_count(pods.wanted)} up to date")
+    message = f"{pods.updated} of {_count(pods.wanted)} up to date, {pods.ready} ready"
     return Verdict(PROGRESSING, "True", ClusterReason.ROLLING_OUT, message)
 
 
 def readiness(pods: Pods, policies: Verdict, problem: Problem | None, unsupported: Problem | None) -> Verdict:
-    """Return the Ready condition: brokers answer, and everything is as the resource says.
+    """Return the Ready condition: all brokers are up to date and ready, and have their policies.
 
-    ``problem`` is why an object could not be applied, ``unsupported`` what of the spec cannot be had.
+    ``problem`` is why an object could not be applied, ``unsupported`` which part of the spec cannot be.
     """
     for refusal in (problem, unsupported):
         if refusal is not None:
@@ -140,11 +140,11 @@ def readiness(pods: Pods, policies: Verdict, problem: Problem | None, unsupporte
     if pods.ready < pods.wanted:
         if pods.problems:
             return Verdict(READY, "False", ClusterReason.POD_NOT_READY, "; ".join(pods.problems))
-        return Verdict(READY, "False", ClusterReason.POD_MISSING, f"{pods.found} of {_count(pods.wanted)} there")
+        return Verdict(READY, "False", ClusterReason.POD_MISSING, f"{pods.found} of {_count(pods.wanted)} exist")
     if policies.status != "True":
         return Verdict(READY, "False", policies.reason, policies.message)
     if not pods.rolled_out:
-        message = f"{pods.updated} of {_count(pods.wanted)} as the resource says"
+        message = f"{pods.updated} of {_count(pods.wanted)} up to date"
         return Verdict(READY, "False", ClusterReason.ROLLING_OUT, message)
     return Verdict(READY, "True", Reason.RECONCILED, f"{_count(pods.ready)} ready")
 

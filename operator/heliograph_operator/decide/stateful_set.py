@@ -1,4 +1,4 @@
-"""A BrokerCluster as a StatefulSet: the pods of its brokers, and the volumes they keep their data on."""
+"""The StatefulSet of a BrokerCluster: the pods of its brokers and their data volumes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Manifest = dict[str, Any]
 
 BROKER_PORT: Final = 6650
 HTTP_PORT: Final = 8080
-#: The images' user; the broker's data directory belongs to it.
+#: The user of the images, which owns the broker's data directory.
 _USER: Final = 10001
-#: Of every pod and container that the operator makes.
+#: For every pod and container that the operator creates.
 POD_SECURITY: Final[Manifest] = {
     "runAsNonRoot": True,
     "runAsUser": _USER,
     "runAsGroup": _USER,
     "fsGroup": _USER,
-    # Changing the owner of every file at every start would take minutes on a large volume.
+    # To change the owner of every file at every start would take minutes on a large volume.
     "fsGroupChangePolicy": "OnRootMismatch",
     "seccompProfile": {"type": "RuntimeDefault"},
 }
@@ -38,7 +38,7 @@ CONTAINER_SECURITY: Final[Manifest] = {
 }
 VOLUME: Final = "data"
 CONFIG_HASH: Final = f"{GROUP}/config"
-#: The StatefulSet's controller puts "-<ten digits>" behind the name, into a label of at most 63 characters.
+#: The StatefulSet's controller appends "-<ten digits>" to the name, in a label of at most 63 characters.
 LONGEST_NAME: Final = 52
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _OWN_VARIABLES: Final = frozenset(f"HELIOGRAPH_{name.upper()}" for name in OPERATORS) | {"POD_NAME"}
@@ -46,24 +46,24 @@ _OWN_VARIABLES: Final = frozenset(f"HELIOGRAPH_{name.upper()}" for name in OPERA
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What the operator knows of where it is: the image of brokers that name none, and the cluster's DNS domain."""
+    """Defaults for all BrokerClusters: the image of brokers, and the DNS domain of the Kubernetes cluster."""
 
     broker_image: str
     cluster_domain: str = "cluster.local"
 
 
 def name_problem(name: str) -> str | None:
-    """Return why brokers cannot be called so, or None. Their Services and pods have stricter rules than resources."""
+    """Return why a BrokerCluster cannot have this name, or None. Names of Services are more restricted."""
     if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
         return (
-            f"metadata.name: {name!r} cannot be a Service's and a StatefulSet's name; valid: small letters, digits"
-            f" and -, a letter first, at most {LONGEST_NAME}"
+            f"metadata.name: {name!r} cannot be a Service's and a StatefulSet's name; valid: lower-case letters,"
+            f" digits and -, a letter first, at most {LONGEST_NAME} characters"
         )
     return None
 
 
 def selector(name: str) -> dict[str, str]:
-    """Return the labels that tell a cluster's brokers from all other pods. They never change."""
+    """Return the labels that identify a cluster's brokers. They never change."""
     return {
         "app.kubernetes.io/name": "heliograph",
         "app.kubernetes.io/instance": name,
@@ -72,17 +72,17 @@ def selector(name: str) -> dict[str, str]:
 
 
 def labels(name: str) -> dict[str, str]:
-    """Return the labels of everything that is made for a cluster."""
+    """Return the labels of all objects of a cluster."""
     return {**selector(name), "app.kubernetes.io/managed-by": "heliograph-operator"}
 
 
 def as_selector(pairs: dict[str, str]) -> str:
-    """Return labels as a selector is written: ``a=b,c=d``."""
+    """Format labels as a selector: ``a=b,c=d``."""
     return ",".join(f"{key}={value}" for key, value in sorted(pairs.items()))
 
 
 def metadata(body: Body, name: str, **more: Any) -> dict[str, Any]:
-    """Return the metadata of an object that is made for the BrokerCluster ``body``, and goes with it."""
+    """Return the metadata of an object whose owner is the BrokerCluster ``body``."""
     own = body["metadata"]
     owner = {
         "apiVersion": API_VERSION,
@@ -90,7 +90,7 @@ def metadata(body: Body, name: str, **more: Any) -> dict[str, Any]:
         "name": own["name"],
         "uid": own["uid"],
         "controller": True,
-        # Whoever deletes the BrokerCluster in the foreground waits for its brokers.
+        # A foreground deletion of the BrokerCluster waits for its brokers.
         "blockOwnerDeletion": True,
     }
     return {
@@ -103,7 +103,7 @@ def metadata(body: Body, name: str, **more: Any) -> dict[str, Any]:
 
 
 def settings(cluster: BrokerCluster) -> dict[str, str]:
-    """Return the broker's settings as the variables it reads them from."""
+    """Return the broker's settings as environment variables."""
     return {f"HELIOGRAPH_{name.upper()}": _as_variable(value) for name, value in sorted(cluster.spec.config.items())}
 
 
@@ -114,7 +114,7 @@ def _as_variable(value: Any) -> str:
 
 
 def stateful_set(cluster: BrokerCluster, body: Body, site: Site, *, storage: str | None = None) -> Manifest:
-    """Return the StatefulSet. ``storage`` is the size its present one states: that field cannot be changed in place."""
+    """Return the StatefulSet. ``storage`` is the size in the spec of the current one, where it is immutable."""
     spec = cluster.spec
     name = body["metadata"]["name"]
     claim: dict[str, Any] = {
@@ -131,13 +131,13 @@ def stateful_set(cluster: BrokerCluster, body: Body, site: Site, *, storage: str
             "replicas": spec.replicas,
             "serviceName": f"{name}-brokers",
             "selector": {"matchLabels": selector(name)},
-            # In order, a pod that never got ready would keep its own correction from being rolled out.
+            # With OrderedReady, a pod that never becomes ready would block the rollout of its own fix.
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "RollingUpdate"},
             "revisionHistoryLimit": 5,
             "persistentVolumeClaimRetentionPolicy": {
                 "whenDeleted": "Retain" if spec.storage.retain_on_delete else "Delete",
-                # A cluster of 0 brokers is one that was stopped, not one whose messages are not wanted.
+                # A cluster scaled to 0 is stopped; its messages are still wanted.
                 "whenScaled": "Retain",
             },
             "template": _pod(cluster, body, site),
@@ -159,7 +159,7 @@ def _pod(cluster: BrokerCluster, body: Body, site: Site) -> Manifest:
     pod: dict[str, Any] = {
         "serviceAccountName": f"{name}-brokers",
         "automountServiceAccountToken": False,
-        # As a variable, a Service named heliograph would be read as a setting.
+        # The variables of a Service named heliograph would be read as settings.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": spec.termination_grace_period_seconds,
         "securityContext": POD_SECURITY,
@@ -207,7 +207,7 @@ def _container(cluster: BrokerCluster, body: Body, site: Site) -> Manifest:
             {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
         ],
         "securityContext": CONTAINER_SECURITY,
-        # A broker that reads back a large volume is slow, not dead: ten minutes before anybody thinks otherwise.
+        # A broker that recovers a large volume is slow, not dead: it has ten minutes to start.
         "startupProbe": _probe("/health/live", period=2, failures=300),
         "livenessProbe": _probe("/health/live", period=10, failures=6),
         "readinessProbe": _probe("/health/ready", period=2, failures=3),
@@ -230,5 +230,5 @@ def _probe(path: str, *, period: int, failures: int) -> Manifest:
 
 
 def digest(value: Any) -> str:
-    """Return a short text that is another one when ``value`` (JSON) is."""
+    """Return a short hash of ``value`` (JSON)."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The API server, as a small asynchronous client over the session that kopf's credentials describe."""
+"""A small asynchronous client of the API server, with the credentials that kopf finds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 FIELD_MANAGER = "heliograph-operator"
 _TIMEOUT = aiohttp.ClientTimeout(total=60, connect=10)
-#: Pause (s) after an answer that asks for one without saying how long.
+#: Pause (s) after status 429 without a Retry-After header.
 _OVERLOADED_S = 1.0
 _ATTEMPTS = 4
 _PATH = re.compile(
@@ -30,11 +30,11 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 
 
 class KubeError(Exception):
-    """A request to the API server failed; ``str(error)`` is one line for people."""
+    """A request to the API server failed; ``str(error)`` is one line."""
 
 
 class KubeRefused(KubeError):
-    """The API server answered with a refusal: its HTTP ``status`` and its ``reason`` (``Conflict``, ``Forbidden``)."""
+    """The API server rejected a request: its HTTP ``status`` and ``reason`` (``Conflict``, ``Forbidden``)."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -43,19 +43,19 @@ class KubeRefused(KubeError):
 
 
 def credentials(settings: kopf.OperatorSettings | None = None) -> kopf.ConnectionInfo:
-    """Return how to reach the API server: as the pod's service account, else by ``KUBECONFIG``.
+    """Return the credentials of the pod's service account, else those of ``KUBECONFIG``.
 
-    Raises :class:`KubeError` if there is neither.
+    Raises :class:`KubeError` if there are none.
     """
     known = settings or kopf.OperatorSettings()
     found = kopf.login_with_service_account(settings=known) or kopf.login_with_kubeconfig(settings=known)
     if found is None:
-        raise KubeError("there is no service account and no KUBECONFIG: nothing says how to reach the API server")
+        raise KubeError("there is neither a service account nor a KUBECONFIG to reach the API server with")
     return found
 
 
 class Kube:
-    """Use it with ``async with``. Every method may raise :class:`KubeError`; what is not there is status 404."""
+    """Use it with ``async with``. Every method may raise :class:`KubeError`, status 404 for a missing object."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -78,7 +78,7 @@ class Kube:
         return await self.request("GET", kind.path(namespace, name))
 
     async def find(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
-        """Return one object, or None if there is none."""
+        """Return one object, or None if it does not exist."""
         try:
             return await self.get(kind, namespace, name)
         except KubeRefused as error:
@@ -87,25 +87,25 @@ class Kube:
             raise
 
     async def list(self, kind: Kind, namespace: str = "", *, labels: str = "") -> list[dict[str, Any]]:
-        """Return the objects of a namespace (or of all), those with ``labels`` if a selector is given."""
+        """Return the objects of a namespace (or of all) that match the selector ``labels`` (or all)."""
         params = {"labelSelector": labels} if labels else None
         answer = await self.request("GET", kind.path(namespace), params=params)
         items: list[dict[str, Any]] = answer.get("items") or []
-        # A list leaves out what is the same for all.
+        # The items of a list have neither of these.
         return [{"apiVersion": kind.api_version, "kind": kind.name, **item} for item in items]
 
     async def create(self, kind: Kind, body: Body) -> dict[str, Any]:
-        """Create an object; one of that name is a refusal with status 409."""
+        """Create an object; status 409 if the name is taken."""
         return await self.request("POST", kind.path(body["metadata"].get("namespace", "")), body=body)
 
     async def replace(self, kind: Kind, body: Body, subresource: str = "") -> dict[str, Any]:
-        """Write an object whole; status 409 if its resourceVersion is not the present one."""
+        """Replace an object; status 409 if its resourceVersion is not the current one."""
         metadata = body["metadata"]
         path = kind.path(metadata.get("namespace", ""), metadata["name"], subresource)
         return await self.request("PUT", path, body=body)
 
     async def apply(self, kind: Kind, body: Body) -> dict[str, Any]:
-        """Make an object have these fields (server-side apply): others' fields stay, ours that are left out go."""
+        """Server-side apply: set these fields, remove those applied before and left out now, keep all others."""
         metadata = body["metadata"]
         return await self.request(
             "PATCH",
@@ -118,12 +118,12 @@ class Kube:
     async def patch(
         self, kind: Kind, namespace: str, name: str, body: Body, *, subresource: str = ""
     ) -> dict[str, Any]:
-        """Change the fields in ``body`` (JSON merge patch: None removes one)."""
+        """Change the fields in ``body`` (JSON merge patch: None removes a field)."""
         path = kind.path(namespace, name, subresource)
         return await self.request("PATCH", path, body=body, media="application/merge-patch+json")
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, propagation: str = "Background") -> None:
-        """Ask for an object's deletion; one that is not there is done."""
+        """Request an object's deletion; a missing one counts as deleted."""
         try:
             await self.request("DELETE", kind.path(namespace, name), body={"propagationPolicy": propagation})
         except KubeRefused as error:
@@ -139,9 +139,9 @@ class Kube:
         media: str = "application/json",
         params: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Call ``path`` with ``body`` as JSON; return the object answered.
+        """Send ``body`` as JSON to ``path``; return the object in the response.
 
-        Waits and tries again when the API server asks for it (429), and with new credentials when these have expired.
+        Retries when the API server is overloaded (429), and with new credentials when the old ones have expired.
         """
         _count(method, path)
         data = json.dumps(body).encode() if body is not None else None
@@ -159,7 +159,7 @@ class Kube:
                 cause = str(error) or type(error).__name__
                 raise KubeError(f"the API server does not answer {method} {path}: {cause}") from error
             if status == 201 and method == "PATCH":
-                # What an apply makes has to be allowed to be created, too.
+                # An apply that creates an object needs the permission for that, too.
                 _count("POST", path)
             if status < 400:
                 decoded: dict[str, Any] = json.loads(answer)
@@ -184,16 +184,16 @@ class Kube:
         )
 
     async def _renew(self, expired: aiohttp.ClientSession) -> None:
-        """Log in again: the token of a service account is replaced every hour."""
+        """Log in again: the token of a service account is renewed every hour."""
         async with self._login:
             if self._session is expired:
-                log.info("the API server's credentials are renewed")
+                log.info("renewed the credentials for the API server")
                 await self._open()
                 await expired.close()
 
 
 def _count(method: str, path: str) -> None:
-    """Count a request as access control sees it: a verb on a resource of a group."""
+    """Count a request as access control classifies it: by verb, group and resource."""
     found = _PATH.fullmatch(path)
     assert found is not None, path
     verb = _VERBS.get(method) or ("get" if found["name"] else "list")
@@ -201,9 +201,9 @@ def _count(method: str, path: str) -> None:
 
 
 def _refusal(status: int, answer: bytes, request: str) -> KubeRefused:
-    """The API server states refusals as a ``Status`` object; a proxy says what it likes."""
+    """Return the error of a response: the API server sends a ``Status`` object, a proxy anything."""
     try:
-        said = json.loads(answer)
-        return KubeRefused(status, str(said.get("reason", "")), str(said.get("message", "")))
+        details = json.loads(answer)
+        return KubeRefused(status, str(details.get("reason", "")), str(details.get("message", "")))
     except (json.JSONDecodeError, AttributeError):
         return KubeRefused(status, "", f"HTTP {status} for {request}")

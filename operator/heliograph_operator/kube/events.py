@@ -1,4 +1,4 @@
-"""Kubernetes Events: what a person sees under ``kubectl describe``."""
+"""Kubernetes Events, which ``kubectl describe`` shows below an object."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .client import Kube, KubeError
 log = structlog.get_logger(__name__)
 
 EVENT: Final = Kind("Event", "events", "v1")
-#: The API server refuses more.
+#: The API server rejects a longer one.
 _LONGEST_MESSAGE = 1024
-#: Time (s) in which the same is not said again of the same resource.
-_SILENCE_S = 300.0
+#: Time (s) in which an Event about an object is not repeated.
+_REPEAT_AFTER_S = 300.0
 
 
 class Events:
-    """Emits Events about resources, at most one of a kind and wording in five minutes."""
+    """Emits Events about objects, the same one at most once in five minutes."""
 
     def __init__(self, kube: Kube, identity: str) -> None:
         self._kube = kube
         self._identity = identity
-        self._said: dict[tuple[str, str, str], float] = {}
+        self._emitted: dict[tuple[str, str, str], float] = {}
 
     async def emit(
         self,
@@ -40,22 +40,22 @@ class Events:
     ) -> None:
         """Emit an event; with ``repeat`` even if it was emitted before.
 
-        An Event that cannot be stored (its namespace is being deleted, say) is logged and left out.
+        An Event that cannot be created (its namespace is being deleted, say) is only logged.
         """
         metadata = body["metadata"]
         now = datetime.now(UTC)
-        said = (metadata.get("uid", ""), reason, message)
-        if not repeat and now.timestamp() - self._said.get(said, 0.0) < _SILENCE_S:
+        event_id = (metadata.get("uid", ""), reason, message)
+        if not repeat and now.timestamp() - self._emitted.get(event_id, 0.0) < _REPEAT_AFTER_S:
             return
-        self._said = {key: at for key, at in self._said.items() if now.timestamp() - at < _SILENCE_S}
-        self._said[said] = now.timestamp()
+        self._emitted = {key: at for key, at in self._emitted.items() if now.timestamp() - at < _REPEAT_AFTER_S}
+        self._emitted[event_id] = now.timestamp()
         namespace = metadata.get("namespace", "default")
         text = message if len(message) <= _LONGEST_MESSAGE else f"{message[: _LONGEST_MESSAGE - 3]}..."
         at = now.strftime("%Y-%m-%dT%H:%M:%SZ")
         event = {
             "apiVersion": "v1",
             "kind": "Event",
-            # An object's name may have 253 characters; its Events' names have to end in time.
+            # An Event's name is longer than that of its object, which may have the most characters allowed.
             "metadata": {"name": f"{metadata['name'][:200]}.{uuid.uuid4().hex[:16]}", "namespace": namespace},
             "involvedObject": {
                 "apiVersion": body["apiVersion"],
@@ -79,4 +79,4 @@ class Events:
         try:
             await self._kube.create(EVENT, event)
         except KubeError as error:
-            log.warning("an event could not be stored", reason=reason, error=str(error))
+            log.warning("could not create an event", reason=reason, error=str(error))

@@ -1,4 +1,4 @@
-"""What is asked about Kubernetes namespaces: whether one is on its way out, with all that is in it."""
+"""Tells whether a Kubernetes namespace is being deleted."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ KUBE_NAMESPACE: Final = Kind("Namespace", "namespaces", "v1")
 
 
 class Finder(Protocol):
-    """What of :class:`.client.Kube` is needed."""
+    """The one method of :class:`.client.Kube` that is needed."""
 
     async def find(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None: ...
 
 
 async def namespace_ends(kube: Finder, name: str) -> bool:
-    """Whether a Kubernetes namespace is being deleted, with all that is in it; False if that may not be asked.
+    """Whether a Kubernetes namespace is being deleted or is gone; False if the operator may not read namespaces.
 
     Raises :class:`.client.KubeError`.
     """
@@ -31,6 +31,6 @@ async def namespace_ends(kube: Finder, name: str) -> bool:
     except KubeRefused as error:
         if error.status != 403:
             raise
-        log.warning("the operator may not look at Kubernetes namespaces", namespace=name, error=str(error))
+        log.warning("the operator may not read Kubernetes namespaces", namespace=name, error=str(error))
         return False
     return namespace is None or is_deleted(namespace)

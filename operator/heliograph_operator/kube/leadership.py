@@ -1,4 +1,4 @@
-"""Who of several operators works. One that is alone always does; a Lease decides among several."""
+"""Leadership: of several operators, only the leader reconciles. A single one always leads."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Protocol
 
 
 class Leadership(Protocol):
-    """What :mod:`.running` asks: nothing is watched or changed before :meth:`wait` returns."""
+    """Decides when this operator leads; it watches and changes nothing before :meth:`wait` returns."""
 
     async def wait(self) -> None:
         """Return when this operator leads."""
 
     async def lost(self) -> str:
-        """Return why it leads no longer; the process ends then, as what it knows may be old."""
+        """Return the reason when leadership is lost; the process ends then, as its cache may be stale."""
 
     async def release(self) -> None:
-        """Let another one lead at once; called when the operator ends in good order."""
+        """Give up leadership, so that another operator can take it at once; called at a clean shutdown."""
 
 
 class Alone:
-    """Leads from the start and for good."""
+    """The leadership of a single operator, which is never lost."""
 
     async def wait(self) -> None:
         return

@@ -1,7 +1,7 @@
-"""One of several operators leads: it holds a Lease and renews it, and stops at once when it cannot.
+"""Leader election with a Lease: the leader renews it, and stops at once when it cannot.
 
-Clocks of machines differ, so nobody goes by the time another one wrote: a Lease has run out when its duration has
-passed, by one's own clock, since one saw it change last.
+Clocks of machines differ, so an operator does not rely on the times in the Lease: for it, the Lease has expired when
+its duration has passed on the operator's own clock since the operator last saw it change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEASE: Final = Kind("Lease", "leases", "coordination.k8s.io/v1")
 
 
 class Leases(Protocol):
-    """What of :class:`.client.Kube` is needed; Kubernetes namespaces are asked for, too."""
+    """The methods of :class:`.client.Kube` that are needed, for Leases and Kubernetes namespaces."""
 
     async def find(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None: ...
 
@@ -38,7 +38,7 @@ class Leases(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds. Who leads gives up ``renew_within_s`` after the last renewal, well before others may take over."""
+    """In seconds. The leader gives up ``renew_within_s`` after its last renewal, well before the Lease expires."""
 
     duration_s: int = 15
     renew_within_s: float = 10.0
@@ -46,15 +46,15 @@ class Times:
 
 
 class Observer:
-    """Remembers when a Lease was seen to change."""
+    """Remembers when it last saw a Lease change."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._record: tuple[Any, ...] | None = None
         self._since = 0.0
 
-    def has_run_out(self, lease: Body) -> bool:
-        """Whether nobody holds the Lease any more."""
+    def has_expired(self, lease: Body) -> bool:
+        """Whether the Lease has no holder any more."""
         spec: Mapping[str, Any] = lease.get("spec") or {}
         record = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
         if record != self._record:
@@ -84,7 +84,7 @@ def held(lease: Body | None, namespace: str, name: str, identity: str, times: Ti
 
 
 class LeaseLeadership:
-    """A :class:`.leadership.Leadership` by a Lease that all operators of a kind know by its name."""
+    """A :class:`.leadership.Leadership` by a Lease, whose name all candidates share."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class LeaseLeadership:
         self._kube = kube
         self._namespace = namespace
         self._name = name
-        # A pod that is started again has the name it had; its former life may still think that it leads.
+        # A restarted container has the same host name, and its former process may still believe that it leads.
         self._identity = f"{identity}_{uuid.uuid4().hex[:8]}"
         self._times = times or Times()
         self._now = now
@@ -109,37 +109,37 @@ class LeaseLeadership:
 
     @property
     def identity(self) -> str:
-        """What the Lease says when this one holds it."""
+        """The holder in the Lease when this operator leads."""
         return self._identity
 
     async def wait(self) -> None:
-        """Return when this one holds the Lease."""
+        """Return when this operator holds the Lease."""
         while True:
             if await self._take():
                 return
             await asyncio.sleep(self._times.retry_s)
 
     async def lost(self) -> str:
-        """Renew the Lease for as long as that is possible; return why it is no longer."""
+        """Renew the Lease until that fails; return why."""
         while True:
             await asyncio.sleep(self._times.retry_s)
             left_s = self._renewed + self._times.renew_within_s - self._now()
             try:
-                # An API server that does not answer at all is no reason to believe that one still leads.
+                # While the API server does not answer, another operator may take the expired Lease.
                 async with asyncio.timeout(max(left_s, 0)):
                     holder = await self._renew()
             except TimeoutError:
                 self._lease = None
                 return f"the Lease could not be renewed within {self._times.renew_within_s:g} s"
             except KubeError as error:
-                log.warning("the Lease could not be renewed", error=str(error))
+                log.warning("could not renew the Lease", error=str(error))
                 continue
             if holder != self._identity:
                 self._lease = None
                 return f"{holder or 'nobody'} holds the Lease"
 
     async def release(self) -> None:
-        """Give the Lease back, so that nobody has to wait until it runs out."""
+        """Release the Lease, so that another operator need not wait until it expires."""
         lease, self._lease = self._lease, None
         if lease is None:
             return
@@ -148,7 +148,7 @@ class LeaseLeadership:
             async with asyncio.timeout(self._times.retry_s):
                 await self._kube.replace(LEASE, {**lease, "spec": spec})
         except (KubeError, TimeoutError) as error:
-            log.warning("the Lease could not be given back; it runs out by itself", error=str(error))
+            log.warning("could not release the Lease; it expires by itself", error=str(error))
 
     async def _take(self) -> bool:
         at = self._now()
@@ -157,29 +157,29 @@ class LeaseLeadership:
             wanted = held(lease, self._namespace, self._name, self._identity, self._times, datetime.now(UTC))
             if lease is None:
                 self._lease = await self._kube.create(LEASE, wanted)
-            elif self._observer.has_run_out(lease):
+            elif self._observer.has_expired(lease):
                 self._lease = await self._kube.replace(LEASE, wanted)
             else:
                 return False
         except KubeRefused as error:
-            # Another one was faster.
+            # Another operator was faster.
             if error.status != 409:
-                log.warning("the Lease could not be taken", error=str(error))
+                log.warning("could not take the Lease", error=str(error))
             return False
         except KubeError as error:
-            log.warning("the Lease could not be taken", error=str(error))
+            log.warning("could not take the Lease", error=str(error))
             return False
         self._renewed = at
         return True
 
     async def _renew(self) -> str:
-        """Renew the Lease and return whose it is then, also if it cannot be any more."""
+        """Renew the Lease if this operator still holds it; return its holder."""
         at = self._now()
         lease = await self._kube.find(LEASE, self._namespace, self._name)
         if lease is None:
             if not await namespace_ends(self._kube, self._namespace):
                 return ""
-            # It went with its namespace, in which nobody can make another one. Whoever led sees the rest to its end.
+            # It was deleted with its namespace, in which no other can be created. The leader completes the deletions.
             self._renewed = at
             return self._identity
         holder = str((lease.get("spec") or {}).get("holderIdentity") or "")

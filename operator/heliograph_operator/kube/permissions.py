@@ -1,4 +1,4 @@
-"""What the operator asks of the API server: each verb with what it is needed for. The chart grants just these."""
+"""The permissions the operator needs, each verb with its purpose. The chart grants exactly these."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Permission:
 
     group: str
     resource: str
-    #: Each verb with what it is needed for.
+    #: Each verb with its purpose.
     verbs: dict[str, str]
 
 
@@ -26,14 +26,14 @@ def _kinds() -> list[Permission]:
                 GROUP,
                 plural,
                 {
-                    "get": "a resource that somebody else changed at the same time is read again",
-                    "list": "what there is when the operator starts, and every ten minutes",
-                    "watch": "what changes",
-                    "patch": "finalizers, and the notes of what a resource stands for",
+                    "get": "read a resource again after a conflict",
+                    "list": "list all resources at the start and every ten minutes",
+                    "watch": "learn of changes",
+                    "patch": "write finalizers, and annotations with the broker object of a resource",
                 },
             )
         )
-        found.append(Permission(GROUP, f"{plural}/status", {"patch": "conditions and figures"}))
+        found.append(Permission(GROUP, f"{plural}/status", {"patch": "write conditions and statistics"}))
     return found
 
 
@@ -42,11 +42,11 @@ def _owned(group: str, resource: str) -> Permission:
         group,
         resource,
         {
-            "get": "compared with what it has to be",
-            "list": "those of a BrokerCluster that is deleted are found by their labels",
-            "create": "made for a BrokerCluster",
-            "patch": "applied when the BrokerCluster changes, and set right when somebody else changed it",
-            "delete": "goes with its BrokerCluster",
+            "get": "compare it with its manifest",
+            "list": "find the objects of a deleted BrokerCluster by their labels",
+            "create": "create it for a BrokerCluster",
+            "patch": "apply changes of the BrokerCluster, and repair changes by others",
+            "delete": "delete it with its BrokerCluster",
         },
     )
 
@@ -56,7 +56,7 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
     Permission(
         GROUP,
         "brokerclusters/finalizers",
-        {"update": "some clusters ask it of whoever makes objects that hold up their owner's deletion"},
+        {"update": "create objects that block their owner's deletion, which some clusters restrict"},
     ),
     _owned("apps", "statefulsets"),
     _owned("", "services"),
@@ -68,34 +68,34 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
         "batch",
         "cronjobs",
         {
-            "get": "compared with what it has to be",
-            "list": "those of archives that are in no Topic any more, or were changed by somebody else",
-            "create": "made for a Topic with an archive",
-            "patch": "applied when the Topic changes, and set right when somebody else changed it",
-            "delete": "goes with the archive",
+            "get": "compare it with its manifest",
+            "list": "find those that no Topic needs any more, or that others changed",
+            "create": "create it for a Topic with an archive",
+            "patch": "apply changes of the Topic, and repair changes by others",
+            "delete": "delete it with the archive",
         },
     ),
-    Permission("batch", "jobs", {"list": "what became of an archive's runs"}),
-    Permission("", "pods", {"list": "why brokers are not ready, and what an archive's run said at its end"}),
+    Permission("batch", "jobs", {"list": "read the outcome of an archive's runs"}),
+    Permission("", "pods", {"list": "read why brokers are not ready, and the result of an archive's run"}),
     Permission(
         "",
         "persistentvolumeclaims",
         {
-            "list": "the sizes of a BrokerCluster's volumes",
-            "patch": "storage.size grew",
-            "delete": "a BrokerCluster is deleted with storage.retainOnDelete: false",
+            "list": "read the sizes of a BrokerCluster's volumes",
+            "patch": "grow volumes with storage.size",
+            "delete": "delete volumes of a BrokerCluster with storage.retainOnDelete: false",
         },
     ),
-    Permission("", "namespaces", {"get": "whether the Kubernetes namespace is being deleted with all that is in it"}),
-    Permission("", "events", {"create": "what a person sees under kubectl describe"}),
+    Permission("", "namespaces", {"get": "tell whether the Kubernetes namespace is being deleted"}),
+    Permission("", "events", {"create": "emit Events"}),
 )
-"""In every Kubernetes namespace that is served."""
+"""In every watched Kubernetes namespace."""
 
 LEADER_PERMISSIONS: Final[tuple[Permission, ...]] = (
     Permission(
         "coordination.k8s.io",
         "leases",
-        {"get": "who leads", "create": "the first operator of all", "update": "taken, renewed and given back"},
+        {"get": "read the leader", "create": "create the Lease", "update": "take, renew and release the Lease"},
     ),
 )
 """In the operator's own namespace."""

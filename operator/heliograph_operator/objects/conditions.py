@@ -1,4 +1,4 @@
-"""Conditions and their reasons: what ``kubectl wait`` waits for and ``kubectl describe`` shows."""
+"""Conditions and their reasons, for ``kubectl wait`` and ``kubectl describe``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ARCHIVED = "Archived"
 
 
 class Reason(StrEnum):
-    """Why a condition is what it is; ``docs/operator.md`` says of each what to do."""
+    """Why a condition has its status; ``docs/operator.md`` has what to do about each."""
 
     RECONCILED = "Reconciled"
     INVALID = "Invalid"
@@ -48,26 +48,26 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one condition is to say."""
+    """A condition as a reconcile finds it."""
 
     type: str
     status: Truth
-    #: A :class:`Reason`, or one of those that only brokers' pods have.
+    #: A :class:`Reason` or, on a BrokerCluster, a :class:`.cluster_status.ClusterReason`.
     reason: StrEnum
     message: str = ""
 
 
 def ready(reason: Reason, message: str, status: Truth = "False") -> Verdict:
-    """Return the Ready condition; without ``status`` that of something that is not."""
+    """Return the Ready condition; by default, one of a resource that is not ready."""
     return Verdict(READY, status, reason, message)
 
 
 def with_verdicts(
     conditions: Iterable[Mapping[str, Any]], verdicts: Iterable[Verdict], generation: int, now: datetime
 ) -> list[dict[str, Any]]:
-    """Return the conditions after ``verdicts``, in their order; others stay behind them as they are.
+    """Return ``conditions`` updated by ``verdicts``, which come first, in their order.
 
-    ``lastTransitionTime`` is when the status became what it is: a new reason alone does not change it.
+    ``lastTransitionTime`` changes only with the status, not with the reason.
     """
     known = {str(each["type"]): dict(each) for each in conditions}
     changed: dict[str, dict[str, Any]] = {}
@@ -78,7 +78,7 @@ def with_verdicts(
             "type": verdict.type,
             "status": verdict.status,
             "reason": str(verdict.reason),
-            # The API server refuses more.
+            # The longest message the API server accepts.
             "message": verdict.message[:32768],
             "lastTransitionTime": kept or timestamp(now),
             "observedGeneration": generation,
@@ -92,5 +92,5 @@ def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 
 def timestamp(now: datetime) -> str:
-    """Return a time as the API server writes it: whole seconds of UTC."""
+    """Format a time as the API server does: UTC, to the second."""
     return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

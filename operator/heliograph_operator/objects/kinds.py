@@ -1,4 +1,4 @@
-"""The kinds the operator serves, where the API server has them, and how one object is named here."""
+"""The kinds the operator watches, their API paths, the keys of objects, and the fields every object has."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ GROUP: Final = "heliograph.dev"
 VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 
-#: What the API server says of one object.
+#: An object as the API server returns it.
 Body = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind: its API, and its plural in paths."""
+    """A kind: its API version, and its plural in paths."""
 
     name: str
     plural: str
     api_version: str = API_VERSION
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
-        """Return the path of one object, of its subresource, or (without ``name``) of all in a namespace."""
+        """Return the API path of an object or its subresource or, without ``name``, of all objects in a namespace."""
         root = f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
         scope = f"/namespaces/{namespace}" if namespace else ""
         return "/".join(part for part in (f"{root}{scope}/{self.plural}", name, subresource) if part)
@@ -39,7 +39,7 @@ KINDS: Final = {kind.name: kind for kind in (BROKER_CLUSTER, TENANT, NAMESPACE, 
 
 
 class Key(NamedTuple):
-    """One object: its kind's name, its Kubernetes namespace and its ``metadata.name``."""
+    """Identifies an object: kind, Kubernetes namespace and ``metadata.name``."""
 
     kind: str
     namespace: str
@@ -50,32 +50,32 @@ class Key(NamedTuple):
 
 
 def key_of(body: Body) -> Key:
-    """Return the key of an object as the API server gives it."""
+    """Return the key of an object."""
     metadata = body["metadata"]
     return Key(body["kind"], metadata.get("namespace", ""), metadata["name"])
 
 
 def annotation(body: Body, name: str) -> str:
-    """Return an annotation ``heliograph.dev/<name>``, or an empty text."""
+    """Return the annotation ``heliograph.dev/<name>``, or an empty text."""
     return str((body["metadata"].get("annotations") or {}).get(f"{GROUP}/{name}", ""))
 
 
 def is_paused(body: Body) -> bool:
-    """Whether the annotation says that nothing is to be changed for now."""
+    """Whether an annotation suspends all changes."""
     return annotation(body, "paused") == "true"
 
 
 def is_managed(body: Body) -> bool:
-    """Whether the operator is to look after this object at all."""
+    """Whether the operator reconciles this object, which an annotation can prevent."""
     return annotation(body, "managed") != "false"
 
 
 def is_deleted(body: Body) -> bool:
-    """Whether its deletion is asked for: it goes when its finalizers have."""
+    """Whether its deletion was requested; it is deleted when its last finalizer is removed."""
     return bool(body["metadata"].get("deletionTimestamp"))
 
 
 def deleted_for_s(body: Body) -> float:
-    """Return the seconds since the deletion of an object was asked for; it has to be one that :func:`is_deleted`."""
-    asked = datetime.fromisoformat(str(body["metadata"]["deletionTimestamp"]))
-    return (datetime.now(UTC) - asked).total_seconds()
+    """Return the seconds since the deletion of an object was requested; only for one that :func:`is_deleted`."""
+    requested = datetime.fromisoformat(str(body["metadata"]["deletionTimestamp"]))
+    return (datetime.now(UTC) - requested).total_seconds()

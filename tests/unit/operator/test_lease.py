@@ -30,18 +30,18 @@ def test_a_lease_runs_out_by_ones_own_clock_since_it_was_seen_to_change() -> Non
     clock = Clock()
     observer = Observer(clock)
     # Written long ago by a clock that is wrong, but seen only now.
-    assert not observer.has_run_out(lease("other", "1999-01-01T00:00:00.000000Z"))
+    assert not observer.has_expired(lease("other", "1999-01-01T00:00:00.000000Z"))
     clock.now += 14.9
-    assert not observer.has_run_out(lease("other", "1999-01-01T00:00:00.000000Z"))
-    assert not observer.has_run_out(lease("other", "1999-01-01T00:00:02.000000Z"))
+    assert not observer.has_expired(lease("other", "1999-01-01T00:00:00.000000Z"))
+    assert not observer.has_expired(lease("other", "1999-01-01T00:00:02.000000Z"))
     clock.now += 14.9
-    assert not observer.has_run_out(lease("other", "1999-01-01T00:00:02.000000Z"))
+    assert not observer.has_expired(lease("other", "1999-01-01T00:00:02.000000Z"))
     clock.now += 0.2
-    assert observer.has_run_out(lease("other", "1999-01-01T00:00:02.000000Z"))
+    assert observer.has_expired(lease("other", "1999-01-01T00:00:02.000000Z"))
 
 
 def test_a_lease_that_was_given_back_is_free_at_once() -> None:
-    assert Observer(Clock()).has_run_out(lease(""))
+    assert Observer(Clock()).has_expired(lease(""))
 
 
 def test_a_new_lease_says_who_and_since_when() -> None:
