@@ -19,12 +19,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
-{{- /* An image of the values, with the chart's own version for a tag that is empty. */ -}}
+{{- /* An image from the values; the default tag is the chart's version. */ -}}
 {{- define "heliograph.image" -}}
 {{- printf "%s:%s" .image.repository (default .root.Chart.AppVersion .image.tag) -}}
 {{- end }}
 
-{{- /* "true" if something is wanted: true, or auto and the API server has the kind. */ -}}
+{{- /* "true" if an optional object is to be created: for true, or for auto if the API server has the kind. */ -}}
 {{- define "heliograph.wanted" -}}
 {{- $enabled := toString .enabled -}}
 {{- if or (eq $enabled "true") (and (eq $enabled "auto") (.root.Capabilities.APIVersions.Has .api)) -}}true{{- end -}}

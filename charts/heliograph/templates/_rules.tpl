@@ -1,4 +1,4 @@
-{{- /* What operator/heliograph_operator/kube/permissions.py says, verb for verb: a test compares the two. */ -}}
+{{- /* The permissions in operator/heliograph_operator/kube/permissions.py; a test compares the two. */ -}}
 {{- define "heliograph.rules" -}}
 - apiGroups: [heliograph.dev]
   resources: [brokerclusters, tenants, namespaces, topics]
