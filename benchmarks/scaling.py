@@ -24,11 +24,13 @@ from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.broker.topic_list import TopicPattern
 from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.clients.producer import Producer, Receipt
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, SHARED, AckId, Subscription
+from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
+from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import EXCLUSIVE, SHARED
 
 _DAY_MS = 86_400_000
 _GROUP = 2_000
@@ -87,7 +89,7 @@ def _publish(core: Core, topic: Topic, count: int, *, delay_ms: Callable[[int], 
     core.commit()
 
 
-def _subscribed(core: Core, n: int, sub_type: int, *, consumers: int = 1) -> tuple[Topic, Subscription]:
+def _subscribed(core: Core, n: int, sub_type: SubscriptionType, *, consumers: int = 1) -> tuple[Topic, Subscription]:
     """A subscription with ``n`` entries in flight, spread over ``consumers``."""
     topic = core.topic()
     subscription = topic.create_subscription("s")

@@ -6,12 +6,13 @@ import tempfile
 from pathlib import Path
 
 from heliograph_api.resources.policies import Policies, Retention
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, AckId, Subscription
+from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import EXCLUSIVE
 
 
 class _Entry:

@@ -8,13 +8,14 @@ from pathlib import Path
 from heliograph_api.protocol.frames import peek_metadata
 from heliograph_broker.messaging.clients.chunks import ChunkedMessages
 from heliograph_broker.messaging.clients.consumer import Consumer
-from heliograph_broker.messaging.delivery.subscription import KEY_SHARED, SHARED, AckId
+from heliograph_broker.messaging.delivery.subscription import AckId
 from heliograph_broker.storage.base.entry import Entry
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import KEY_SHARED, SHARED
 
 
 class Assembling(Client):

@@ -12,13 +12,14 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
 from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.compaction import compaction_run
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, AckId, Subscription
+from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.messages.batches import build_batch, build_frame, open_batch
 from heliograph_broker.messaging.topic.topic import Topic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import EXCLUSIVE
 
 KEYS = ["a", "b", "c", "d", "e"]
 CODECS = [wire.NONE, wire.LZ4, wire.ZLIB, wire.ZSTD, wire.SNAPPY]

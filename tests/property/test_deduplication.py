@@ -12,10 +12,11 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
 from heliograph_api.resources.policies import Policies
 from heliograph_broker.messaging.clients.producer import Producer
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, AckId
+from heliograph_broker.messaging.delivery.subscription import AckId
 from heliograph_broker.messaging.policies import deduplication
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import EXCLUSIVE
 
 #: sequence id, highest sequence id, chunk and chunks of one SEND
 Send = tuple[int, int, int, int]

@@ -6,12 +6,13 @@ import tempfile
 from pathlib import Path
 
 from heliograph_broker.messaging.clients.consumer import Consumer
-from heliograph_broker.messaging.delivery.subscription import KEY_SHARED, AckId
+from heliograph_broker.messaging.delivery.subscription import AckId
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import KEY_SHARED
 
 
 class KeySharedMachine(RuleBasedStateMachine):

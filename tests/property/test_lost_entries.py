@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from heliograph_api.resources.policies import Policies, Retention
-from heliograph_broker.messaging.delivery.subscription import SHARED, AckId, Subscription
+from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.log.recount import recount
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.support.core import Client, Core
 from tests.support.lost_entries import LostEntries
+from tests.support.subscription_types import SHARED
 
 
 class LostEntriesMachine(RuleBasedStateMachine):

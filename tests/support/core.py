@@ -13,8 +13,10 @@ from heliograph_api.resources.policies import Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.clock import VirtualClock
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.clients.producer import Producer, Receipt
+from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
@@ -150,7 +152,13 @@ class Core:
         return topic
 
     def producer(
-        self, topic: Topic, client: Client | None = None, name: str = "p", *, epoch: int = 0, access_mode: int = 0
+        self,
+        topic: Topic,
+        client: Client | None = None,
+        name: str = "p",
+        *,
+        epoch: int = 0,
+        access_mode: AccessMode = AccessMode.SHARED,
     ) -> Producer:
         producer = Producer(
             topic, client or Client(), len(topic.producers) + 1, name, epoch=epoch, access_mode=access_mode
@@ -168,7 +176,7 @@ class Core:
     def consumer(
         self,
         subscription: Subscription,
-        sub_type: int,
+        sub_type: SubscriptionType,
         client: Client,
         *,
         consumer_id: int = 1,

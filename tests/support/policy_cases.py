@@ -6,10 +6,12 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
 from heliograph_api.resources.policies import Policies
 from heliograph_broker.messaging.clients.producer import Producer
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, SHARED, Subscription
+from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.messages.batches import build_batch, build_frame, is_batch, open_batch
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
+
+from tests.support.subscription_types import EXCLUSIVE, SHARED
 
 from .core import Client, Core
 

@@ -6,7 +6,9 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_broker.messaging.base.errors import BacklogQuotaExceeded, BacklogQuotaHeld
 from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.clients.producer import Producer
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Subscription
+from heliograph_broker.messaging.delivery.subscription import Subscription
+
+from tests.support.subscription_types import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
 from .policy_entries import TTL_PROPERTY, encode
 from .policy_modelled_broker import ModelledBroker

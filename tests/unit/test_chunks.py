@@ -11,14 +11,16 @@ from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.clients import chunks
+from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
 from heliograph_broker.messaging.delivery import dispatch_shared
 from heliograph_broker.messaging.delivery.dispatch_key_shared import KeySharedDispatcher
 from heliograph_broker.messaging.delivery.dispatch_shared import SharedDispatcher
-from heliograph_broker.messaging.delivery.subscription import KEY_SHARED, SHARED, AckId, Subscription
+from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.log.skipping import skip_range
 from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import KEY_SHARED, SHARED
 
 
 def offsets(client: Client) -> list[int]:
@@ -36,7 +38,7 @@ def publish_chunks(core: Core, topic: Topic, *sequence_ids: int, count: int = 3)
 
 @pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_each_message_comes_to_one_consumer(core: Core, sub_type: int, restarted: bool) -> None:
+def test_each_message_comes_to_one_consumer(core: Core, sub_type: SubscriptionType, restarted: bool) -> None:
     topic = core.topic()
     topic.create_subscription("s", "earliest")
     publish_chunks(core, topic, *range(20))
@@ -62,7 +64,7 @@ def test_each_message_comes_to_one_consumer(core: Core, sub_type: int, restarted
 
 
 @pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
-def test_a_nack_of_one_chunk_brings_all_of_them_again(core: Core, sub_type: int) -> None:
+def test_a_nack_of_one_chunk_brings_all_of_them_again(core: Core, sub_type: SubscriptionType) -> None:
     topic = core.topic()
     client = Client()
     subscription = topic.create_subscription("s")
@@ -196,7 +198,7 @@ ENDS = [_expire, _dead_letter, _skip_damaged, _clear, _skip, _truncate, _evict, 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("contiguous", [True, False])
 def test_nothing_is_remembered_of_chunks_that_end_while_their_consumer_takes_no_more(
-    core: Core, sub_type: int, end: Callable[[Core, Topic, Subscription], None], contiguous: bool
+    core: Core, sub_type: SubscriptionType, end: Callable[[Core, Topic, Subscription], None], contiguous: bool
 ) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s", durable=end is not _trim)

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import pytest
 from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
 from heliograph_broker.clock import CONFIRM_S
-from heliograph_broker.messaging.delivery.subscription import SHARED, AckId, Subscription
+from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import SHARED
 
 SECOND = 1000
 MINUTE = 60 * SECOND

@@ -16,12 +16,13 @@ from heliograph_broker.messaging.base.names import COMPACTION
 from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.compaction import compaction_run
 from heliograph_broker.messaging.compaction.compaction import RETRY_MS
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, FAILOVER, AckId, Subscription
+from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.messages.batches import build_batch, build_frame, open_batch
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import EXCLUSIVE, FAILOVER
 
 FOREVER = Policies(retention=Retention(-1, -1))
 

@@ -8,12 +8,13 @@ from heliograph_api.protocol.frames import parse_entry
 from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.clients.producer import Producer
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, SHARED, AckId
+from heliograph_broker.messaging.delivery.subscription import AckId
 from heliograph_broker.messaging.messages.batches import build_batch, build_frame, open_batch
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import EXCLUSIVE, SHARED
 
 DEAD = "persistent://public/default/dead"
 

@@ -13,11 +13,13 @@ from heliograph_api.resources.policies import Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.clock import CONFIRM_S
 from heliograph_broker.messaging.base.timed_entries import NEVER_MS, TimedEntries, TimeIndex
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, KEY_SHARED, SHARED, AckId
+from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
+from heliograph_broker.messaging.delivery.subscription import AckId
 from heliograph_broker.messaging.policies import delayed_topics
 from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import EXCLUSIVE, KEY_SHARED, SHARED
 
 
 def offsets(client: Client) -> list[int]:
@@ -120,7 +122,7 @@ def test_what_waits_is_kept_once_for_all_subscriptions(core: Core) -> None:
 
 
 @pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
-def test_who_comes_back_reads_nothing_that_waits(core: Core, sub_type: int) -> None:
+def test_who_comes_back_reads_nothing_that_waits(core: Core, sub_type: SubscriptionType) -> None:
     topic = core.topic()
     client = Client()
     subscription = topic.create_subscription("s")

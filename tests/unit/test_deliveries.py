@@ -12,11 +12,13 @@ from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.offsets import run_end
 from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.clients.deliveries import Deliveries
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, AckId
+from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
+from heliograph_broker.messaging.delivery.subscription import AckId
 from heliograph_broker.messaging.topic.topic import Topic
 from pyroaring import BitMap64
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
 
 def publish(core: Core, topic: Topic, count: int) -> None:
@@ -71,7 +73,7 @@ def test_a_consumer_that_leaves_costs_what_it_holds(core: Core, others: int) -> 
 
 
 @pytest.mark.parametrize("sub_type", [EXCLUSIVE, FAILOVER])
-def test_in_order_delivery_has_no_unacked_limit(tmp_path: Path, sub_type: int) -> None:
+def test_in_order_delivery_has_no_unacked_limit(tmp_path: Path, sub_type: SubscriptionType) -> None:
     core = Core(tmp_path / "limited", max_unacked_per_consumer=3, max_unacked_per_subscription=4)
     topic = core.topic()
     client = Client()
@@ -88,7 +90,9 @@ def test_in_order_delivery_has_no_unacked_limit(tmp_path: Path, sub_type: int) -
 
 
 @pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
-def test_the_consumers_of_a_subscription_hold_no_more_than_its_limit(tmp_path: Path, sub_type: int) -> None:
+def test_the_consumers_of_a_subscription_hold_no_more_than_its_limit(
+    tmp_path: Path, sub_type: SubscriptionType
+) -> None:
     core = Core(tmp_path / "limited", max_unacked_per_consumer=0, max_unacked_per_subscription=7)
     topic = core.topic()
     subscription = topic.create_subscription("s")

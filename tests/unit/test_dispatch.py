@@ -11,11 +11,13 @@ from heliograph_api.values.names import TopicName
 from heliograph_broker.http.stats.stats import blocked
 from heliograph_broker.messaging.base.errors import ConsumerAssignError, ConsumerBusy, PreconditionFailed
 from heliograph_broker.messaging.clients.consumer import Consumer, KeyRange
+from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
 from heliograph_broker.messaging.delivery import dispatch_key_shared
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, AckId
+from heliograph_broker.messaging.delivery.subscription import AckId
 from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
 
 def offsets(client: Client) -> list[int]:
@@ -161,7 +163,7 @@ def test_unacked_limit_blocks_until_an_ack(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sub_type", [EXCLUSIVE, FAILOVER])
-def test_no_unacked_limit_blocks_where_one_consumer_is_active(tmp_path: Path, sub_type: int) -> None:
+def test_no_unacked_limit_blocks_where_one_consumer_is_active(tmp_path: Path, sub_type: SubscriptionType) -> None:
     core = Core(tmp_path / "limited", max_unacked_per_consumer=3, max_unacked_per_subscription=3)
     topic = core.topic()
     client = Client()

@@ -25,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import EXCLUSIVE
 
 #: Off the bounds themselves: there, what a subtraction of floats leaves decides.
 _LATENCIES = st.floats(0.0001, 5.0).filter(lambda s: all(abs(s - bound) > 1e-6 for bound in LATENCY_BOUNDS_S))
@@ -115,7 +116,7 @@ def test_entries_read_from_the_store_are_cache_misses(tmp_path: Path) -> None:
     for _ in range(5):
         core.publish(producer)
     core.commit()
-    core.consumer(subscription, 0, Client(), permits=10)
+    core.consumer(subscription, EXCLUSIVE, Client(), permits=10)
     assert topic.figures.cache_misses == 5
     assert subscription.entries_out == 5
     core.close()

@@ -10,10 +10,10 @@ from crc32c import crc32c
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import EntryError, parse_entry
 from heliograph_api.resources.policies import Policies
-from heliograph_broker.messaging.delivery.subscription import SHARED
 from heliograph_broker.messaging.messages.batches import BatchError, build_batch, build_frame, check_count
 
 from tests.support.core import Client, Core, make_frame
+from tests.support.subscription_types import SHARED
 
 NOT_TEXT = b"\xff\xfe"
 

@@ -10,11 +10,12 @@ from heliograph_broker.messaging.base.errors import Conflict
 from heliograph_broker.messaging.broker import inactivity
 from heliograph_broker.messaging.broker.apply import apply_resources
 from heliograph_broker.messaging.broker.broker import Broker
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, SHARED
+from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.topic.directory import AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import EXCLUSIVE, SHARED
 
 PERIOD_MS = 60_000
 NAME = TopicName.parse("t")
@@ -71,8 +72,8 @@ def test_a_topic_in_use_does_not_expire_and_its_period_begins_when_the_last_clie
 def test_a_producer_that_waits_for_exclusive_access_uses_the_topic(core: Core) -> None:
     policy(core, expires_ms=PERIOD_MS)
     topic = core.topic()
-    core.producer(topic, name="first", access_mode=1)
-    core.producer(topic, name="second", access_mode=2)
+    core.producer(topic, name="first", access_mode=AccessMode.EXCLUSIVE)
+    core.producer(topic, name="second", access_mode=AccessMode.WAIT_FOR_EXCLUSIVE)
     topic.producer_registry.connected.clear()
     core.advance(2 * PERIOD_MS)
     assert there(core)

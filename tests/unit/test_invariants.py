@@ -11,12 +11,13 @@ from heliograph_api.resources.policies import Policies, Retention
 from heliograph_broker.clock import VirtualClock
 from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic
 from heliograph_broker.messaging.base import records
-from heliograph_broker.messaging.delivery.subscription import SHARED, AckId, Subscription
+from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.log import invariants
 from heliograph_broker.messaging.log.invariants import INVARIANTS
 from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import SHARED
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 ORDERS = "persistent://acme/shop/orders"

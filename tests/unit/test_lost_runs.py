@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 import pytest
 from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
-from heliograph_broker.messaging.delivery.subscription import SHARED, AckId, Subscription
+from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.log import invariants
 from heliograph_broker.messaging.log.recount import recount
 from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
 from tests.support.lost_entries import LostEntries
+from tests.support.subscription_types import SHARED
 
 
 @pytest.fixture

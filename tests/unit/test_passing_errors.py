@@ -12,14 +12,8 @@ import pytest
 from heliograph_api.resources.policies import Policies
 from heliograph_broker.messaging.base.containment import FIRST_PAUSE_MS
 from heliograph_broker.messaging.base.errors import BrokerError, PersistenceError
-from heliograph_broker.messaging.delivery.subscription import (
-    EXCLUSIVE,
-    FAILOVER,
-    KEY_SHARED,
-    SHARED,
-    Done,
-    Subscription,
-)
+from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
+from heliograph_broker.messaging.delivery.subscription import Done, Subscription
 from heliograph_broker.messaging.log.damaged import DamagedList
 from heliograph_broker.messaging.messages.batches import build_frame
 from heliograph_broker.messaging.messages.message_ttl import TTL_PROPERTY
@@ -30,6 +24,7 @@ from heliograph_broker.storage.base.entry import Entry, EntryHeader
 from heliograph_broker.storage.store import LedgerStore
 
 from tests.support.core import Client, Core, make_frame
+from tests.support.subscription_types import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
 SHORTAGE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
@@ -198,7 +193,7 @@ def filled(core: Core, name: str = "t") -> Topic:
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED])
 @pytest.mark.parametrize("result", UNEXPLAINED)
 def test_a_read_that_nothing_explains_is_tried_again(
-    core: Core, monkeypatch: pytest.MonkeyPatch, result: str, kind: int
+    core: Core, monkeypatch: pytest.MonkeyPatch, result: str, kind: SubscriptionType
 ) -> None:
     filled(core)
     core.restart()

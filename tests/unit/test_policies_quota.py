@@ -6,7 +6,7 @@ import pytest
 from heliograph_api.resources.policies import BacklogQuota, Policies
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.clients.producer import Producer
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, AckId
+from heliograph_broker.messaging.delivery.subscription import AckId
 from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
@@ -23,6 +23,7 @@ from tests.support.policy_cases import (
     stored,
     taken,
 )
+from tests.support.subscription_types import EXCLUSIVE
 
 HOLD, REFUSE, EVICT = "producer_request_hold", "producer_exception", "consumer_backlog_eviction"
 

@@ -10,7 +10,7 @@ from heliograph_api.protocol.frames import parse_entry
 from heliograph_api.resources.policies import Policies
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.clients.producer import Producer, Receipt
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, SHARED, AckId
+from heliograph_broker.messaging.delivery.subscription import AckId
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
 
@@ -30,6 +30,7 @@ from tests.support.policy_cases import (
     taken,
     texts_of,
 )
+from tests.support.subscription_types import EXCLUSIVE, SHARED
 
 DEAD = "persistent://public/default/dead"
 

@@ -18,6 +18,7 @@ from tests.support.policy_cases import (
     set_policies,
     stored,
 )
+from tests.support.subscription_types import EXCLUSIVE
 
 
 def retain(core: Core, time_ms: int, size_bytes: int) -> None:
@@ -249,7 +250,7 @@ def test_a_reader_reads_what_retention_keeps_and_keeps_nothing_itself(core: Core
     topic = core.topic()
     publish(core, topic, "a", "b")
     reader = topic.create_subscription("reader", "earliest", durable=False)
-    core.consumer(reader, 0, Client())
+    core.consumer(reader, EXCLUSIVE, Client())
     assert stored(core, topic) == ["a", "b"]
     core.advance(HOUR + SECOND)
     assert stored(core, topic) == []

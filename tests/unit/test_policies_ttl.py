@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph_api.resources.policies import Policies, Retention
 from heliograph_api.values.names import TopicName
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, SHARED, AckId
+from heliograph_broker.messaging.delivery.subscription import AckId
 
 from tests.support.core import Client, Core
 from tests.support.policy_cases import (
@@ -21,6 +21,7 @@ from tests.support.policy_cases import (
     stored,
     taken,
 )
+from tests.support.subscription_types import EXCLUSIVE, SHARED
 
 
 def ttl(core: Core, ms: int | None) -> None:

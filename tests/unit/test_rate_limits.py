@@ -9,10 +9,11 @@ from heliograph_api.resources.policies import Policies, Rate, SubscribeRate
 from heliograph_api.values.names import TopicName
 from heliograph_broker.clock import VirtualClock
 from heliograph_broker.messaging.base.errors import NotAllowed
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, KEY_SHARED, SHARED
+from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
 from heliograph_broker.messaging.policies.rate_limits import RateLimit, SubscribeLimit, Window
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import EXCLUSIVE, KEY_SHARED, SHARED
 
 
 def fullest_window(events: list[tuple[int, int]], period_ms: int) -> int:
@@ -152,7 +153,7 @@ def backlog(core: Core, entries: int, messages: int = 1) -> None:
 
 
 @pytest.mark.parametrize("sub_type", [EXCLUSIVE, SHARED, KEY_SHARED])
-def test_every_window_of_a_subscription_keeps_to_its_dispatch_rate(core: Core, sub_type: int) -> None:
+def test_every_window_of_a_subscription_keeps_to_its_dispatch_rate(core: Core, sub_type: SubscriptionType) -> None:
     core.broker.set_namespace_policies("public/default", Policies(subscription_dispatch_rate=Rate(messages=20)))
     subscription = core.topic().create_subscription("s")
     backlog(core, 100)

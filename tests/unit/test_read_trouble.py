@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 import pytest
 from heliograph_broker.messaging.base.containment import FIRST_PAUSE_MS
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Subscription
+from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
+from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.damage import DamagedEntries
 from heliograph_broker.storage.base.entry import Entry, EntryHeader
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
 EVERY_TYPE = [EXCLUSIVE, FAILOVER, SHARED, KEY_SHARED]
 Answer = Callable[[list[Entry] | Exception], None]
@@ -78,7 +80,7 @@ def offsets(client: Client) -> list[int]:
 @pytest.mark.parametrize("sub_type", EVERY_TYPE)
 @pytest.mark.parametrize("durable", [True, False])
 def test_lost_entries_are_skipped_and_counted_and_the_rest_is_delivered(
-    core: Core, store: Store, sub_type: int, durable: bool
+    core: Core, store: Store, sub_type: SubscriptionType, durable: bool
 ) -> None:
     topic, subscription = stored(core, durable=durable)
     store.lost = {0, 3, 4, 5, 9}
@@ -92,7 +94,7 @@ def test_lost_entries_are_skipped_and_counted_and_the_rest_is_delivered(
 
 
 @pytest.mark.parametrize("sub_type", EVERY_TYPE)
-def test_a_replay_of_what_was_lost_meanwhile_is_skipped(core: Core, store: Store, sub_type: int) -> None:
+def test_a_replay_of_what_was_lost_meanwhile_is_skipped(core: Core, store: Store, sub_type: SubscriptionType) -> None:
     topic, subscription = stored(core)
     client = Client()
     consumer = core.consumer(subscription, sub_type, client, permits=100)
@@ -107,7 +109,7 @@ def test_a_replay_of_what_was_lost_meanwhile_is_skipped(core: Core, store: Store
 @pytest.mark.parametrize("sub_type", EVERY_TYPE)
 @pytest.mark.parametrize("how", ["fails", "brings nothing"])
 def test_a_read_is_tried_again_by_the_tick_after_growing_pauses(
-    core: Core, store: Store, sub_type: int, how: str
+    core: Core, store: Store, sub_type: SubscriptionType, how: str
 ) -> None:
     _, subscription = stored(core)
     if how == "fails":

@@ -13,13 +13,14 @@ from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.containment import FIRST_PAUSE_MS
 from heliograph_broker.messaging.base.errors import PreconditionFailed
 from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord
-from heliograph_broker.messaging.delivery.subscription import SHARED, AckId, Subscription
+from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.log.record_set import FLUSH_MS, RecordSet
 from heliograph_broker.messaging.topic.housekeeping import LOOK_INTERVAL_MS
 from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
 from tests.support.failing_metadata import failing_metadata
+from tests.support.subscription_types import SHARED
 
 NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -9,13 +9,14 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
 from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
 from heliograph_api.values.names import TopicName
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, SHARED, Subscription
+from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.messages.batches import build_batch, build_frame
 from heliograph_broker.messaging.messages.key_hash import sticky_hash
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
 
 from tests.support.core import Client, Core, make_frame
+from tests.support.subscription_types import EXCLUSIVE, SHARED
 
 DEAD = TopicName.parse("persistent://public/default/dead")
 LETTERS = "store letters"

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from heliograph_broker.messaging.base.errors import BrokerError
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, SHARED, AckId, Subscription
+from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import EXCLUSIVE, SHARED
 
 Errors = list[BrokerError | None]
 

@@ -16,13 +16,13 @@ import lmdb
 import pytest
 from heliograph_broker.cli.main import main
 from heliograph_broker.clock import VirtualClock
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE
 from heliograph_broker.storage.base.data_dir import DataDirError
 from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.copies.inspection import unused
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import EXCLUSIVE
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 #: Of each topic; every group of so many is one commit.

@@ -12,12 +12,13 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
 from heliograph_broker.messaging.base.containment import FIRST_PAUSE_MS
 from heliograph_broker.messaging.broker import inactivity
-from heliograph_broker.messaging.delivery.subscription import SHARED, Subscription
+from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.log.record_set import RecordWriter
 from heliograph_broker.messaging.policies.backlog_quota import QuotaState
 from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import SHARED
 
 
 def _boom(*args: Any, **kwargs: Any) -> Any:

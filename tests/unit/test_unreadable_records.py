@@ -13,11 +13,11 @@ from heliograph_api.resources.policies import Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.records import TenantRecord
-from heliograph_broker.messaging.delivery.subscription import SHARED
 from heliograph_broker.storage.base import record_sum
 from structlog.testing import capture_logs
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import SHARED
 
 NAMESPACE = "acme/shop"
 ORDERS = f"persistent://{NAMESPACE}/orders"

@@ -10,8 +10,9 @@ from heliograph_api.protocol import wire_pb2 as wire
 
 from heliograph_broker.messaging.base.errors import BrokerError, NotAllowed
 from heliograph_broker.messaging.broker.topic_list import TopicListWatcher
+from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.clients.consumer import Consumer
-from heliograph_broker.messaging.clients.producer import SHARED, Producer, Receipt
+from heliograph_broker.messaging.clients.producer import Producer, Receipt
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
@@ -122,7 +123,7 @@ class Session(Connection):
     ) -> None:
         """Answer a PRODUCER request; one that waits for exclusive access is answered again when it is ``ready``."""
         topic = producer.topic
-        exclusive = ready and producer.access_mode != SHARED
+        exclusive = ready and producer.access_mode != AccessMode.SHARED
         self.write(
             self.encoder.producer_success(
                 request_id,

@@ -15,6 +15,7 @@ from random import Random
 
 import msgspec
 from heliograph_broker.clock import VirtualClock
+from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
 from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
@@ -78,10 +79,10 @@ class Ledger:
             topic = core.broker.topics.get(topic_name)
             if not isinstance(topic, Topic) or name not in topic.subscriptions:
                 raise Broken(f"subscription {name} of {topic_name} is gone")
-            read += self._check_subscription(core, topic, name, kinds[name])
+            read += self._check_subscription(core, topic, name, SubscriptionType(kinds[name]))
         return read
 
-    def _check_subscription(self, core: Core, topic: Topic, name: str, kind: int) -> int:
+    def _check_subscription(self, core: Core, topic: Topic, name: str, kind: SubscriptionType) -> int:
         subscription = topic.subscriptions[name]
         backlog = (subscription.backlog_messages, subscription.backlog_bytes)
         client = Client()

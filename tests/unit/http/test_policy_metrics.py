@@ -8,9 +8,9 @@ from heliograph_broker.http.base.rates import RateSampler
 from heliograph_broker.http.metrics.exposition import Value
 from heliograph_broker.http.metrics.scrape import Scrape
 from heliograph_broker.http.stats.stats import topic_stats
-from heliograph_broker.messaging.delivery.subscription import SHARED
 
 from tests.support.core import Client, Core
+from tests.support.subscription_types import SHARED
 
 _SIZE, _TIME = ',quota_type="size"', ',quota_type="time"'
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import msgspec
-from heliograph_api.protocol import wire_pb2 as wire
 from msgspec import UNSET
 from pyroaring import BitMap64
 
@@ -56,7 +55,7 @@ def _slashed(address: str) -> str:
 def producer_stats(producer: Producer, rates: RateSampler) -> PublisherStats:
     rate_in, throughput_in, chunk_rate = rates.rates(producer)
     return PublisherStats(
-        access_mode=wire.ProducerAccessMode.Name(producer.access_mode),  # type: ignore[arg-type]
+        access_mode=producer.access_mode.label,
         msg_rate_in=rate_in,
         msg_throughput_in=throughput_in,
         average_msg_size=producer.bytes_in / producer.msg_in if producer.msg_in else 0.0,

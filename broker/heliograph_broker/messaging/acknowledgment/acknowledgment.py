@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from heliograph_api.protocol.wire_pb2 import CommandSubscribe
 from pyroaring import BitMap64
 
 from heliograph_broker.messaging.base.errors import BrokerError, Done, NotAllowed, PersistenceError, PreconditionFailed
 from heliograph_broker.messaging.clients.consumer import AckId, Consumer
 from heliograph_broker.messaging.clients.deliveries import Deliveries, RedeliveryCounts
+from heliograph_broker.messaging.clients.subscription_type import PARALLEL, SubscriptionType
 from heliograph_broker.messaging.log.damaged import lost_range
 from heliograph_broker.messaging.log.skipping import correct_figures
 from heliograph_broker.messaging.log.subscribed_log import LogSubscription
@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from heliograph_broker.messaging.log.entry_log import HeaderFacts
 
     from .stored_topic import StoredTopic
-
-EXCLUSIVE = CommandSubscribe.Exclusive
-SHARED = CommandSubscribe.Shared
-FAILOVER = CommandSubscribe.Failover
-KEY_SHARED = CommandSubscribe.Key_Shared
-TYPE_NAMES: dict[int, str] = {EXCLUSIVE: "Exclusive", SHARED: "Shared", FAILOVER: "Failover", KEY_SHARED: "Key_Shared"}
 
 
 class AckObserver:
@@ -95,7 +89,7 @@ class Acknowledgments(LogSubscription):
 
     def __init__(self, name: str, record_key: bytes, cursor: Cursor, *, durable: bool, takes_part: bool) -> None:
         super().__init__(name, record_key, cursor, durable=durable, takes_part=takes_part)
-        self.sub_type: int | None = None
+        self.sub_type: SubscriptionType | None = None
         self.pending = Deliveries()
         self.redelivery_counts = RedeliveryCounts()
         self.messages_acked = 0
@@ -256,8 +250,8 @@ class Acknowledgments(LogSubscription):
             self.acknowledge_up_to(offset, done)
 
     def _cumulative_refusal(self, up_to: AckId) -> BrokerError | None:
-        if self.sub_type in (SHARED, KEY_SHARED):
-            return NotAllowed(f"Cumulative acknowledgment is not allowed on a {TYPE_NAMES[self.sub_type]} subscription")
+        if self.sub_type in PARALLEL:
+            return NotAllowed(f"Cumulative acknowledgment is not allowed on a {self.sub_type.label} subscription")
         if (up_to.ledger_id, up_to.entry_id) > self.topic.last_position():
             return PreconditionFailed(
                 f"{up_to.ledger_id}:{up_to.entry_id} is not the id of a message of {self.topic.name}"

@@ -20,13 +20,13 @@ from heliograph_broker.messaging.base.errors import (
     ProducerBusy,
 )
 from heliograph_broker.messaging.base.names import COMPACTION, check_producer_name
+from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.delivery.subscription import Subscription
     from heliograph_broker.messaging.topic.directory import AnyTopic, Directory
 
 #: Pulsar's names of the subscription types, as policies write them, by their number on the wire.
-_TYPES = {0: "Exclusive", 1: "Shared", 2: "Failover", 3: "Key_Shared"}
 
 
 def check_producer(topic: AnyTopic, name: str, *, encrypted: bool) -> None:
@@ -54,7 +54,7 @@ def check_schemaless_producer(topic: AnyTopic, *, has_schema: bool) -> None:
         )
 
 
-def check_consumer(topic: AnyTopic, subscription: str, sub_type: int) -> None:
+def check_consumer(topic: AnyTopic, subscription: str, sub_type: SubscriptionType) -> None:
     """Whether a consumer may join. Raises :class:`ConsumerBusy` or :class:`NotAllowed`."""
     policies = topic.effective
     limit = policies.max_consumers
@@ -63,9 +63,9 @@ def check_consumer(topic: AnyTopic, subscription: str, sub_type: int) -> None:
         if connected >= limit:
             raise ConsumerBusy(f"Topic reached max consumers limit: {connected} are connected, {limit} allowed")
     allowed = policies.subscription_types
-    if allowed and _TYPES[sub_type] not in allowed:
+    if allowed and sub_type.label not in allowed:
         raise NotAllowed(
-            f"Topic[{{{topic.name}}}] doesn't support {_TYPES[sub_type]} sub type! Allowed: {', '.join(allowed)}"
+            f"Topic[{{{topic.name}}}] doesn't support {sub_type.label} sub type! Allowed: {', '.join(allowed)}"
         )
     limit = policies.max_consumers_per_subscription
     existing = topic.subscriptions.get(subscription)

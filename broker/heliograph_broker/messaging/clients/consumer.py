@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from heliograph_broker.messaging.base.errors import Done
     from heliograph_broker.storage.base.entry import Entry
 
+    from .subscription_type import SubscriptionType
+
 
 class ConsumerSink(Protocol):
     """The connection of a consumer. Every method only queues bytes; none blocks."""
@@ -69,7 +71,7 @@ class SubscriptionBase:
     durable: bool
     topic: ConsumedTopic
     #: The type its consumers agreed on, None while none is connected.
-    sub_type: int | None
+    sub_type: SubscriptionType | None
     #: How many unacknowledged messages per consumer, 0 for any number.
     unacked_limit: int
     #: Whether a dispatch rate stops it now.
@@ -90,7 +92,7 @@ class SubscriptionBase:
         """Messages that are not acknowledged."""
         raise NotImplementedError
 
-    def add_consumer(self, consumer: Consumer, sub_type: int, *, sticky: bool = False) -> None:
+    def add_consumer(self, consumer: Consumer, sub_type: SubscriptionType, *, sticky: bool = False) -> None:
         """Attach ``consumer``. Raises :class:`ConsumerBusy` or :class:`ConsumerAssignError`."""
         raise NotImplementedError
 

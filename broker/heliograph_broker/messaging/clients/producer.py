@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from heliograph_api.protocol import wire_pb2 as wire
 
 from heliograph_broker.messaging.base.errors import ProducerBusy, ProducerFenced
+from heliograph_broker.messaging.clients.access_mode import AccessMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,11 +16,6 @@ if TYPE_CHECKING:
 
     from heliograph_broker.messaging.base.log_host import LogHost
     from heliograph_broker.messaging.messages.entry_rules import EntryRules
-
-SHARED = wire.Shared
-EXCLUSIVE = wire.Exclusive
-WAIT_FOR_EXCLUSIVE = wire.WaitForExclusive
-EXCLUSIVE_WITH_FENCING = wire.ExclusiveWithFencing
 
 
 #: sequence id, highest sequence id, ledger id and entry id of an entry that is durable
@@ -132,7 +128,7 @@ class Producer:
         *,
         generated_name: bool = False,
         epoch: int = 0,
-        access_mode: int = SHARED,
+        access_mode: AccessMode = AccessMode.SHARED,
         metadata: dict[str, str] | None = None,
         address: str = "",
         client_version: str = "",
@@ -185,21 +181,25 @@ class ProducerRegistry:
         predecessor = self._predecessor(producer)
         mode = producer.access_mode
         exclusive = self.exclusive if self.exclusive is not predecessor else None
-        others = [other for other in self.connected.values() if other is not predecessor] if mode != SHARED else []
-        if mode == SHARED and (exclusive is not None or self.waiting):
+        others = (
+            [other for other in self.connected.values() if other is not predecessor]
+            if mode != AccessMode.SHARED
+            else []
+        )
+        if mode == AccessMode.SHARED and (exclusive is not None or self.waiting):
             owner = exclusive or self.waiting[0]
             raise ProducerBusy(f"Topic has an existing exclusive producer: {owner.name}")
-        if mode == EXCLUSIVE and (exclusive is not None or others):
+        if mode == AccessMode.EXCLUSIVE and (exclusive is not None or others):
             holder = exclusive or others[0]
             raise ProducerFenced(f"Topic has an existing producer: {holder.name}")
         # From here on nothing is refused.
         if predecessor is not None:
             self._replace(predecessor, producer)
         producer.topic.used()
-        if mode == SHARED:
+        if mode == AccessMode.SHARED:
             self.connected[producer.name] = producer
             return True
-        if mode == EXCLUSIVE_WITH_FENCING:
+        if mode == AccessMode.EXCLUSIVE_WITH_FENCING:
             for other in [*self.connected.values(), *self.waiting]:
                 other.sink.send_close_producer(other)
             self.connected.clear()

@@ -8,17 +8,11 @@ from typing import TYPE_CHECKING
 from pyroaring import BitMap64
 
 from heliograph_broker.clock import monotonic_ms
-from heliograph_broker.messaging.acknowledgment.acknowledgment import (
-    EXCLUSIVE,
-    FAILOVER,
-    KEY_SHARED,
-    SHARED,
-    TYPE_NAMES,
-)
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import BrokerError, ConsumerBusy, Done, NotAllowed, PersistenceError
 from heliograph_broker.messaging.base.names import COMPACTION
 from heliograph_broker.messaging.clients.consumer import AckId, Consumer
+from heliograph_broker.messaging.clients.subscription_type import PARALLEL, SubscriptionType
 from heliograph_broker.messaging.log.cursor import Cursor
 from heliograph_broker.messaging.log.damaged import received_from
 from heliograph_broker.messaging.log.retention import first_received_after
@@ -35,7 +29,7 @@ if TYPE_CHECKING:
     from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic
     from heliograph_broker.storage.base.entry import Entry
 
-__all__ = ["EXCLUSIVE", "FAILOVER", "KEY_SHARED", "SHARED", "TYPE_NAMES", "AckId", "Done", "Subscription"]
+__all__ = ["AckId", "Done", "Subscription"]
 
 
 class Subscription(DispatchedSubscription):
@@ -98,7 +92,7 @@ class Subscription(DispatchedSubscription):
     @property
     def type(self) -> str | None:
         """Pulsar's name of the subscription type, None while no consumer is connected."""
-        return None if self.sub_type is None else TYPE_NAMES[self.sub_type]
+        return None if self.sub_type is None else self.sub_type.label
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -134,13 +128,13 @@ class Subscription(DispatchedSubscription):
         self._apply_unacked_limit()
 
     def _apply_unacked_limit(self) -> None:
-        self.unacked_limit = self.max_unacked_per_consumer if self.sub_type in (SHARED, KEY_SHARED) else 0
+        self.unacked_limit = self.max_unacked_per_consumer if self.sub_type in PARALLEL else 0
 
     @property
     def may_deliver(self) -> bool:
         """Whether consumers hold few enough messages to get more; Exclusive and Failover have no limit."""
         limit = self.max_unacked_messages
-        return limit <= 0 or self.unacked_messages < limit or self.sub_type not in (SHARED, KEY_SHARED)
+        return limit <= 0 or self.unacked_messages < limit or self.sub_type not in PARALLEL
 
     def oldest_unacked_receive_ms(self) -> int:
         """Broker receive time (wall-clock ms) of the oldest unacknowledged entry, -1 if there is none."""
@@ -178,15 +172,15 @@ class Subscription(DispatchedSubscription):
             which = "Durable" if self.durable else "NonDurable"
             raise NotAllowed(f"{which} subscription with the same name already exists: '{self.name}'")
 
-    def add_consumer(self, consumer: Consumer, sub_type: int, *, sticky: bool = False) -> None:
+    def add_consumer(self, consumer: Consumer, sub_type: SubscriptionType, *, sticky: bool = False) -> None:
         """Attach ``consumer``. Raises :class:`ConsumerBusy` or :class:`ConsumerAssignError`."""
         dispatcher = self.dispatcher
         if dispatcher is None or not self.consumers:
             dispatcher = self._make_dispatcher(sub_type, sticky, consumer.allow_out_of_order)
-        elif self.sub_type != sub_type:
+        elif self.sub_type is not sub_type:
             raise ConsumerBusy(
                 f"Subscription is of different type. Active subscription type of '{self.type}' is different than the "
-                f"connecting consumer's type '{TYPE_NAMES[sub_type]}'."
+                f"connecting consumer's type '{sub_type.label}'."
             )
         elif isinstance(dispatcher, KeySharedDispatcher) and (
             dispatcher.sticky != sticky or dispatcher.allow_out_of_order != consumer.allow_out_of_order
@@ -206,14 +200,14 @@ class Subscription(DispatchedSubscription):
         self._apply_unacked_limit()
         self.tell_end()
 
-    def _make_dispatcher(self, sub_type: int, sticky: bool, allow_out_of_order: bool) -> Dispatcher:
+    def _make_dispatcher(self, sub_type: SubscriptionType, sticky: bool, allow_out_of_order: bool) -> Dispatcher:
         self.pending.forget_all()
         self.unacked_messages = 0
-        if sub_type == SHARED:
+        if sub_type is SubscriptionType.SHARED:
             return SharedDispatcher(self)
-        if sub_type == KEY_SHARED:
+        if sub_type is SubscriptionType.KEY_SHARED:
             return KeySharedDispatcher(self, sticky=sticky, allow_out_of_order=allow_out_of_order)
-        return SingleActiveDispatcher(self, failover=sub_type == FAILOVER)
+        return SingleActiveDispatcher(self, failover=sub_type is SubscriptionType.FAILOVER)
 
     def remove_consumer(self, consumer: Consumer, *, returns: bool = False) -> None:
         """Detach ``consumer``; what it holds goes to the others.

@@ -23,7 +23,7 @@ from heliograph_broker.messaging.base.names import check_name
 from heliograph_broker.messaging.clients.consumer import AckId, ConsumedTopic, Consumer, SubscriptionBase
 from heliograph_broker.messaging.clients.key_selector import ConsistentHashSelector, StickyRangeSelector
 from heliograph_broker.messaging.clients.producer import Producer, ProducerRegistry, PublishTarget
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES
+from heliograph_broker.messaging.clients.subscription_type import PARALLEL, SINGLE_ACTIVE, SubscriptionType
 from heliograph_broker.messaging.messages.key_hash import spread, sticky_hash
 from heliograph_broker.storage.base.entry import Entry
 
@@ -58,7 +58,7 @@ class NonPersistentSubscription(SubscriptionBase):
         self.topic = topic
         self.name = name
         self.consumers: list[Consumer] = []
-        self.sub_type: int | None = None
+        self.sub_type: SubscriptionType | None = None
         self.active: Consumer | None = None
         #: Nothing is acknowledged, so nothing counts.
         self.unacked_limit = 0
@@ -70,7 +70,7 @@ class NonPersistentSubscription(SubscriptionBase):
 
     @property
     def type(self) -> str | None:
-        return None if self.sub_type is None else TYPE_NAMES[self.sub_type]
+        return None if self.sub_type is None else self.sub_type.label
 
     backlog_messages = 0
     backlog_bytes = 0
@@ -79,16 +79,16 @@ class NonPersistentSubscription(SubscriptionBase):
     def oldest_unacked_age_ms(self) -> int:
         return -1
 
-    def add_consumer(self, consumer: Consumer, sub_type: int, *, sticky: bool = False) -> None:
+    def add_consumer(self, consumer: Consumer, sub_type: SubscriptionType, *, sticky: bool = False) -> None:
         """Attach ``consumer``. Raises :class:`ConsumerBusy` or :class:`ConsumerAssignError`."""
         if not self.consumers:
             self.sub_type = sub_type
             self._selector = None
-            if sub_type == KEY_SHARED:
+            if sub_type is SubscriptionType.KEY_SHARED:
                 self._selector = StickyRangeSelector() if sticky else ConsistentHashSelector()
-        elif self.sub_type != sub_type:
+        elif self.sub_type is not sub_type:
             raise ConsumerBusy(f"Subscription '{self.name}' is of type {self.type}")
-        elif sub_type == EXCLUSIVE:
+        elif sub_type is SubscriptionType.EXCLUSIVE:
             raise ConsumerBusy("Exclusive consumer is already connected")
         if self._selector is not None:
             self._selector.add(consumer)
@@ -111,12 +111,12 @@ class NonPersistentSubscription(SubscriptionBase):
             self.topic.subscriptions_changed_ms = self.topic.last_used_ms
 
     def _elect(self) -> None:
-        if self.sub_type not in (EXCLUSIVE, FAILOVER):
+        if self.sub_type not in SINGLE_ACTIVE:
             return
         chosen = min(self.consumers, key=lambda consumer: consumer.priority, default=None)
-        if chosen is not self.active or self.sub_type == FAILOVER:
+        if chosen is not self.active or self.sub_type is SubscriptionType.FAILOVER:
             self.active = chosen
-            if self.sub_type == FAILOVER:
+            if self.sub_type is SubscriptionType.FAILOVER:
                 for consumer in self.consumers:
                     consumer.active = consumer is chosen
                     consumer.sink.send_active_change(consumer, consumer.active)
@@ -148,7 +148,7 @@ class NonPersistentSubscription(SubscriptionBase):
     def _choose(self, entry: Entry) -> Consumer | None:
         if self._selector is not None:
             return self._selector.select(entry.key_hash or spread(entry.entry_id))
-        if self.sub_type == SHARED:
+        if self.sub_type is SubscriptionType.SHARED:
             for _ in range(len(self.consumers)):
                 self._turn = (self._turn + 1) % len(self.consumers)
                 if self.consumers[self._turn].ready:
@@ -167,7 +167,7 @@ class NonPersistentSubscription(SubscriptionBase):
 
     def acknowledge_cumulative(self, consumer: Consumer, up_to: AckId, done: Done | None) -> None:
         error: BrokerError | None = None
-        if self.sub_type in (SHARED, KEY_SHARED):
+        if self.sub_type in PARALLEL:
             error = NotAllowed(f"Cumulative acknowledgment is not allowed on a {self.type} subscription")
         if done is not None:
             done(error)

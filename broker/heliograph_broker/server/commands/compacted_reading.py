@@ -6,7 +6,6 @@ from heliograph_api.protocol import wire_pb2 as wire
 
 from heliograph_broker.messaging.base.errors import NotAllowed
 from heliograph_broker.messaging.base.names import COMPACTION
-from heliograph_broker.messaging.delivery.subscription import EXCLUSIVE, FAILOVER
 from heliograph_broker.messaging.topic.directory import AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
 
@@ -22,7 +21,7 @@ def check_compaction(topic: AnyTopic, request: wire.CommandSubscribe) -> None:
         return
     if not isinstance(topic, Topic):
         raise NotAllowed("readCompacted only valid on persistent topics")
-    if request.subType not in (EXCLUSIVE, FAILOVER):
+    if request.subType not in (wire.CommandSubscribe.Exclusive, wire.CommandSubscribe.Failover):
         raise NotAllowed("readCompacted only allowed on failover or exclusive subscriptions")
 
 

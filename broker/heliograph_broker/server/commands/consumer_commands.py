@@ -19,7 +19,8 @@ from heliograph_broker.messaging.base.errors import (
 from heliograph_broker.messaging.broker.admission import check_consumer, check_new_subscription, may_auto_subscribe
 from heliograph_broker.messaging.broker.unconfirmed import AnySubscription, Creation
 from heliograph_broker.messaging.clients.consumer import Consumer, KeyRange
-from heliograph_broker.messaging.delivery.subscription import KEY_SHARED, AckId, Done, Subscription
+from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
+from heliograph_broker.messaging.delivery.subscription import AckId, Done, Subscription
 from heliograph_broker.messaging.topic.directory import AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.server.session import Session
@@ -95,7 +96,8 @@ def _attach(
     """Attach a new consumer to its subscription, which is created if there is none. If it raises, none is attached."""
     broker = session.broker
     metadata = properties_of(request.metadata, "consumer metadata")
-    check_consumer(topic, request.subscription, request.subType)
+    sub_type = SubscriptionType(request.subType)
+    check_consumer(topic, request.subscription, sub_type)
     check_compaction(topic, request)
     if isinstance(existing, Subscription):
         existing.check_durability(durable=request.durable)
@@ -108,7 +110,7 @@ def _attach(
     subscription = existing if existing is not None else _subscription(session, topic, request)
     creation.subscription(subscription, created=existing is None)
     policy = request.keySharedMeta
-    sticky = request.subType == KEY_SHARED and policy.keySharedMode == wire.STICKY
+    sticky = sub_type is SubscriptionType.KEY_SHARED and policy.keySharedMode == wire.STICKY
     consumer = Consumer(
         subscription,
         session,
@@ -124,7 +126,7 @@ def _attach(
         connected_ms=broker.clock.now_ms(),
     )
     consumer.read_compacted = request.read_compacted
-    subscription.add_consumer(consumer, request.subType, sticky=sticky)
+    subscription.add_consumer(consumer, sub_type, sticky=sticky)
     if request.HasField("schema"):
         try:
             store_schema(broker, topic.name, request.schema, creation, reads_only=True)

@@ -15,7 +15,8 @@ from heliograph_broker.messaging.broker.admission import (
 )
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.broker.unconfirmed import Creation
-from heliograph_broker.messaging.clients.producer import SHARED, Producer
+from heliograph_broker.messaging.clients.access_mode import AccessMode
+from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.messages.batches import COUNTED_BELOW_BYTES, BatchError, check_count
 from heliograph_broker.messaging.schemas.schema_registry import encode_version
@@ -64,7 +65,7 @@ def create_producer(session: Session, command: wire.BaseCommand) -> None:
             request.producer_name or broker.generate_producer_name(),
             generated_name=not request.producer_name or not request.user_provided_producer_name,
             epoch=request.epoch,
-            access_mode=request.producer_access_mode,
+            access_mode=AccessMode(request.producer_access_mode),
             metadata=metadata,
             address=session.address,
             client_version=session.client_version,
@@ -82,7 +83,7 @@ def create_producer(session: Session, command: wire.BaseCommand) -> None:
         raise
     session.producers[request.producer_id] = producer
     session.closed_producers.pop(request.producer_id, None)
-    if request.producer_access_mode != SHARED and isinstance(topic, Topic):
+    if producer.access_mode is not AccessMode.SHARED and isinstance(topic, Topic):
         topic.records.commit(topic)
     version_bytes = encode_version(version) if version is not None else None
 
