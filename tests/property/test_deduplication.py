@@ -8,9 +8,9 @@ from collections import deque
 from pathlib import Path
 
 import pytest
-from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
 from heliograph_api.resources.policies import Policies
+from heliograph_broker.messaging.base.errors import PersistenceError
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.delivery.subscription import AckId
 from heliograph_broker.messaging.policies import deduplication
@@ -76,7 +76,7 @@ class _Publisher:
             self.receipted.append(self.pending.popleft())
             self.sent -= 1
         self.seen_receipts = len(self.client.receipts)
-        assert all(code == wire.PersistenceError for _, code, _ in self.client.errors)
+        assert all(isinstance(error, PersistenceError) for _, error in self.client.errors)
         return not self.client.errors
 
 

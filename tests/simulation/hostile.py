@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING
 
 from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_broker.messaging.base.errors import BrokerError
 from heliograph_broker.messaging.base.records import TenantRecord
 from heliograph_broker.messaging.clients.producer import Producer, Receipt
 
@@ -67,7 +68,7 @@ class _Nobody:
     def send_receipts(self, producer: Producer, receipts: list[Receipt]) -> None:
         """Nobody waits for it."""
 
-    def send_publish_error(self, producer_id: int, sequence_id: int, server_error: int, message: str) -> None:
+    def send_publish_error(self, producer_id: int, sequence_id: int, error: BrokerError) -> None:
         """Nobody waits for it."""
 
     def hold_publishing(self, reason: object, ms: int) -> None:

@@ -12,6 +12,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.resources.policies import Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.clock import VirtualClock
+from heliograph_broker.messaging.base.errors import BrokerError
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.clients.consumer import Consumer
@@ -59,7 +60,7 @@ class Client:
     def __init__(self) -> None:
         self.writable = True
         self.receipts: list[tuple[int, int, int]] = []
-        self.errors: list[tuple[int, int, str]] = []
+        self.errors: list[tuple[int, BrokerError]] = []
         self.messages: list[tuple[Consumer, Entry, int, int | None]] = []
         self.active: dict[int, bool] = {}
         self.closed_consumers: list[int] = []
@@ -71,8 +72,8 @@ class Client:
     def send_receipts(self, producer: Producer, receipts: list[Receipt]) -> None:
         self.receipts += [(sequence_id, ledger_id, entry_id) for sequence_id, _, ledger_id, entry_id in receipts]
 
-    def send_publish_error(self, producer_id: int, sequence_id: int, server_error: int, message: str) -> None:
-        self.errors.append((sequence_id, server_error, message))
+    def send_publish_error(self, producer_id: int, sequence_id: int, error: BrokerError) -> None:
+        self.errors.append((sequence_id, error))
 
     def hold_publishing(self, reason: object, ms: int) -> None:
         self.holds[reason] = ms

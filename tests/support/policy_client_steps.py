@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph_api.protocol import wire_pb2 as wire
-from heliograph_broker.messaging.base.errors import BacklogQuotaExceeded, BacklogQuotaHeld
+from heliograph_broker.messaging.base.errors import BacklogQuotaExceeded, BacklogQuotaHeld, NotAllowed
 from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.delivery.subscription import Subscription
@@ -63,8 +62,9 @@ class ClientSteps(ModelledBroker):
             if wrong:
                 self.result.refused += 1
                 require(len(self.client.errors) == errors + 1, f"{topic}: {messages} was not refused")
-                at, code, text = self.client.errors[-1]
-                require(at == sequence_id and code == wire.NotAllowedError, text)
+                at, refusal = self.client.errors[-1]
+                text = str(refusal)
+                require(at == sequence_id and isinstance(refusal, NotAllowed), text)
                 require(TTL_PROPERTY in text and f"'{wrong[0]}'" in text, text)
                 continue
             require(len(self.client.errors) == errors, f"{topic}: {messages} was refused: {self.client.errors[-1:]}")

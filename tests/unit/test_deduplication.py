@@ -10,6 +10,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import peek_metadata
 from heliograph_api.resources.policies import Policies, Retention
 from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.base.errors import NotAllowed, PersistenceError
 from heliograph_broker.messaging.base.records import DEDUPLICATION
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.policies import deduplication
@@ -119,9 +120,9 @@ def test_a_repetition_of_what_could_not_be_stored_fails_too_and_can_be_sent_agai
     reserve, core.store._reserve = core.store._reserve, 1 << 62
     core.commit()
     core.store._reserve = reserve
-    assert [(sequence_id, code) for sequence_id, code, _ in client.errors] == [
-        (1, wire.PersistenceError),
-        (1, wire.PersistenceError),
+    assert [(sequence_id, type(error)) for sequence_id, error in client.errors] == [
+        (1, PersistenceError),
+        (1, PersistenceError),
     ]
     assert duplicates(client) == [0]
     send(core, producer, 1)
@@ -152,9 +153,9 @@ def test_a_batch_that_is_stored_in_part_is_refused_by_name(core: Core) -> None:
     core.commit()
     send(core, producer, 5, messages=6, highest_sequence_id=10)
     core.commit()
-    [(sequence_id, code, reason)] = client.errors
-    assert (sequence_id, code) == (5, wire.NotAllowedError)
-    assert "5 to 10, of which those up to 7 are stored" in reason
+    [(sequence_id, refusal)] = client.errors
+    assert (sequence_id, type(refusal)) == (5, NotAllowed)
+    assert "5 to 10, of which those up to 7 are stored" in str(refusal)
     assert stored(topic) == 1
 
 
@@ -167,7 +168,7 @@ def test_a_refusal_comes_after_the_receipts_of_what_was_sent_before(core: Core) 
     assert client.errors == []
     core.commit()
     assert [sequence_id for sequence_id, _, _ in client.receipts] == [5]
-    assert [sequence_id for sequence_id, _, _ in client.errors] == [4]
+    assert [sequence_id for sequence_id, _ in client.errors] == [4]
 
 
 def test_the_last_chunk_decides_for_all_chunks_of_a_message(core: Core) -> None:
@@ -211,7 +212,7 @@ def test_an_entry_that_names_another_producer_is_refused(core: Core) -> None:
     topic.publish(core.producer(topic, client), 0, 0, 1, metadata, frame)
     core.commit()
     assert stored(topic) == 0
-    assert "'somebody', not 'p'" in client.errors[0][2]
+    assert "'somebody', not 'p'" in str(client.errors[0][1])
 
 
 # -- restarts ------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import EntryError, parse_entry
 from heliograph_api.resources.policies import Policies
 from heliograph_broker.messaging.messages.batches import BatchError, build_batch, build_frame, check_count
+from heliograph_broker.messaging.messages.message_ttl import InvalidMessageTtl
 
 from tests.support.core import Client, Core, make_frame
 from tests.support.subscription_types import SHARED
@@ -130,7 +131,7 @@ def test_an_invalid_ttl_inside_a_batch_with_a_ttl_is_refused(core: Core) -> None
     metadata, frame = _ttl_batch("1000", None, "soon")
     topic.publish(producer, 0, 0, 2, metadata, frame)
     core.commit()
-    assert [error for _, error, _ in client.errors] == [wire.NotAllowedError]
+    assert [type(error) for _, error in client.errors] == [InvalidMessageTtl]
     assert topic.end_offset == 0
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
 from heliograph_api.resources.policies import Policies
 from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.base.errors import BrokerError, NotAllowed
 from heliograph_broker.messaging.clients.producer import Producer, Receipt
 from heliograph_broker.messaging.delivery.subscription import AckId
 from heliograph_broker.messaging.topic.topic import Topic
@@ -169,10 +169,10 @@ def test_a_ttl_that_is_not_a_whole_number_of_milliseconds_is_refused_by_name(cor
     topic.create_subscription("s")
     client = Client()
     send(core, core.producer(topic, client), frame("a", ttl=text))
-    ((_, code, reason),) = client.errors
-    assert code == wire.NotAllowedError
-    assert "x-message-ttl" in reason
-    assert f"'{text}'" in reason
+    ((_, refusal),) = client.errors
+    assert isinstance(refusal, NotAllowed)
+    assert "x-message-ttl" in str(refusal)
+    assert f"'{text}'" in str(refusal)
     assert topic.end_offset == 0
 
 
@@ -183,7 +183,7 @@ def test_a_refusal_comes_between_the_receipts_of_what_was_sent_before_and_after(
         def send_receipts(self, producer: Producer, receipts: list[Receipt]) -> None:
             told.extend(receipt[0] for receipt in receipts)
 
-        def send_publish_error(self, producer_id: int, sequence_id: int, server_error: int, message: str) -> None:
+        def send_publish_error(self, producer_id: int, sequence_id: int, error: BrokerError) -> None:
             told.append(-sequence_id)
 
     topic = core.topic()
@@ -232,9 +232,9 @@ def test_a_batch_with_an_invalid_ttl_in_it_is_refused_where_they_are_opened(core
     set_policies(core, Policies(ttl_in_batches=True))
     client = Client()
     send(core, core.producer(core.topic(), client), batch_frame(["a", "b"], ["1000", "nonsense"]))
-    ((_, code, reason),) = client.errors
-    assert code == wire.NotAllowedError
-    assert "'nonsense'" in reason
+    ((_, refusal),) = client.errors
+    assert isinstance(refusal, NotAllowed)
+    assert "'nonsense'" in str(refusal)
 
 
 def test_a_message_given_back_keeps_its_original_expiry(core: Core) -> None:

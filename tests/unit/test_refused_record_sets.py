@@ -86,7 +86,7 @@ def test_no_entry_is_receipted_whose_ledger_no_durable_record_names(core: Core) 
         core.commit()
         core.publish(producer, sequence_id=4)
         core.commit()
-    assert [sequence_id for sequence_id, _, _ in client.errors] == [3, 4]
+    assert [sequence_id for sequence_id, _ in client.errors] == [3, 4]
     assert [sequence_id for sequence_id, _, _ in client.receipts] == [0]
     assert core.store.pending_bytes == 0
     core.advance(FIRST_PAUSE_MS)

@@ -18,6 +18,7 @@ from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
 
 from .connection import Connection, ConnectionHost
+from .error_codes import error_code
 
 log = structlog.get_logger(__name__)
 
@@ -102,7 +103,7 @@ class Session(Connection):
 
     def refuse(self, request_id: int, error: BrokerError) -> None:
         """Answer a request with the ERROR of a refusal."""
-        self.send_error(request_id, error.server_error, str(error))
+        self.send_error(request_id, error_code(error), str(error))
 
     def succeed(self, request_id: int) -> None:
         self.write(self.encoder.success(request_id))
@@ -140,10 +141,11 @@ class Session(Connection):
     def send_receipts(self, producer: Producer, receipts: list[Receipt]) -> None:
         self.write(self.encoder.receipts(producer.producer_id, receipts))
 
-    def send_publish_error(self, producer_id: int, sequence_id: int, server_error: int, message: str) -> None:
-        if server_error in _OF_ONE_MESSAGE and self.client_version.startswith(_CPP):
-            server_error = wire.ChecksumError
-        self.write(self.encoder.send_error(producer_id, sequence_id, server_error, message))
+    def send_publish_error(self, producer_id: int, sequence_id: int, error: BrokerError) -> None:
+        code = error_code(error)
+        if code in _OF_ONE_MESSAGE and self.client_version.startswith(_CPP):
+            code = wire.ChecksumError
+        self.write(self.encoder.send_error(producer_id, sequence_id, code, str(error)))
 
     def hold_publishing(self, reason: object, ms: int) -> None:
         self.hold(reason, ms)

@@ -10,6 +10,8 @@ from heliograph_api.values.names import InvalidName
 
 from heliograph_broker.messaging.base.errors import BrokerError
 
+from .error_statuses import ERROR_STATUSES
+
 log = structlog.get_logger(__name__)
 
 
@@ -32,7 +34,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     try:
         return await handler(request)
     except BrokerError as error:
-        return refusal(error.http_status, str(error))
+        return refusal(ERROR_STATUSES[type(error)], str(error))
     except ApiError as error:
         return refusal(error.status, str(error))
     except InvalidName as error:

@@ -6,9 +6,8 @@ from typing import Final
 
 from aiohttp import web
 
-from heliograph_broker.messaging.base.errors import BrokerError
-
 from .context import as_json
+from .errors import ApiError
 from .operations import Refusal, operation
 
 _FIGURES: Final = "the broker's metrics are at /metrics"
@@ -32,14 +31,10 @@ _ABSENT: Final = {
 }
 
 
-class NotHere(BrokerError):
-    http_status = 404
-
-
 def _absent(path: str, reason: str) -> web.RouteDef:
     @operation(f"{reason}.", answers={404: Refusal})
     async def refuse(request: web.Request) -> web.Response:
-        raise NotHere(reason)
+        raise ApiError(404, reason)
 
     return web.get(f"/admin/v2/{path}", refuse)
 

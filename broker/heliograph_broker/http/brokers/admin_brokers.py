@@ -11,8 +11,9 @@ from heliograph_api import __version__
 
 from heliograph_broker.http.base.bundles import bundle_boundaries
 from heliograph_broker.http.base.context import BROKER, CONFIG, ENDPOINTS, as_json, as_text
+from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Parameter, Refusal, operation
-from heliograph_broker.messaging.base.errors import BrokerError, PreconditionFailed
+from heliograph_broker.messaging.base.errors import PreconditionFailed
 
 from .admin_clusters import check_cluster
 from .health import check_ready
@@ -22,14 +23,6 @@ _TOPIC_VERSION = Parameter(
     "topicVersion", str, "Version of Pulsar's health topic; ignored, as there are no health topics."
 )
 _READY = {200: str, 503: Refusal}
-
-
-class BrokerNotFound(BrokerError):
-    http_status = 404
-
-
-class NotBySignal(BrokerError):
-    http_status = 405
 
 
 class LeaderDocument(msgspec.Struct, rename="camel"):
@@ -140,7 +133,7 @@ async def check_quotas(request: web.Request) -> web.Response:
 async def owned_bundles(request: web.Request) -> web.Response:
     check_cluster(request)
     if request.match_info["broker"] != own_address(request):
-        raise BrokerNotFound(f"Broker id '{request.match_info['broker']}' not found in available brokers.")
+        raise ApiError(404, f"Broker id '{request.match_info['broker']}' not found in available brokers.")
     owned: dict[str, OwnershipDocument] = {}
     for namespace, record in request.app[BROKER].namespaces.items():
         edges = bundle_boundaries(record.bundles)
@@ -150,7 +143,7 @@ async def owned_bundles(request: web.Request) -> web.Response:
 
 @operation("Shut down the broker: refused; send SIGTERM to its process instead.", answers={405: Refusal})
 async def shutdown(request: web.Request) -> web.Response:
-    raise NotBySignal("The broker cannot be shut down through this API; send SIGTERM to its process")
+    raise ApiError(405, "The broker cannot be shut down through this API; send SIGTERM to its process")
 
 
 def routes() -> list[web.RouteDef]:

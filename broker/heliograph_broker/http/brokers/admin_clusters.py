@@ -8,19 +8,12 @@ import msgspec
 from aiohttp import web
 
 from heliograph_broker.http.base.context import CONFIG, ENDPOINTS, as_json
+from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Refusal, operation
-from heliograph_broker.messaging.base.errors import BrokerError, Conflict
+from heliograph_broker.messaging.base.errors import Conflict
 
 _PATH = "/admin/v2/clusters/{cluster}"
 _ALONE = "this broker is a cluster of its own"
-
-
-class ClusterNotFound(BrokerError):
-    http_status = 404
-
-
-class ClusterFixed(BrokerError):
-    http_status = 405
 
 
 class ClusterDocument(msgspec.Struct, rename="camel"):
@@ -37,9 +30,9 @@ class ClusterDocument(msgspec.Struct, rename="camel"):
 
 
 def check_cluster(request: web.Request) -> None:
-    """Raises :class:`ClusterNotFound` unless the path's cluster is this one."""
+    """Raises :class:`ApiError` 404 unless the path's cluster is this one."""
     if request.match_info["cluster"] != request.app[CONFIG].cluster_name:
-        raise ClusterNotFound("Cluster does not exist")
+        raise ApiError(404, "Cluster does not exist")
 
 
 @operation("List the clusters: only this one.", answers={200: list[str]})
@@ -58,7 +51,7 @@ async def get_cluster(request: web.Request) -> web.Response:
 async def create_cluster(request: web.Request) -> web.Response:
     if request.match_info["cluster"] == request.app[CONFIG].cluster_name:
         raise Conflict("Cluster already exists")
-    raise ClusterFixed(f"Other clusters cannot be added: {_ALONE}")
+    raise ApiError(405, f"Other clusters cannot be added: {_ALONE}")
 
 
 @operation(
@@ -68,15 +61,15 @@ async def create_cluster(request: web.Request) -> web.Response:
 )
 async def update_cluster(request: web.Request) -> web.Response:
     check_cluster(request)
-    raise ClusterFixed(
-        "The addresses of the cluster cannot be changed: they come from the settings this broker was started with"
+    raise ApiError(
+        405, "The addresses of the cluster cannot be changed: they come from the settings this broker was started with"
     )
 
 
 @operation(f"Delete a cluster: refused, as {_ALONE}.", answers={405: Refusal})
 async def delete_cluster(request: web.Request) -> web.Response:
     check_cluster(request)
-    raise ClusterFixed(f"The cluster cannot be deleted: {_ALONE}")
+    raise ApiError(405, f"The cluster cannot be deleted: {_ALONE}")
 
 
 @operation("Get the peer clusters: none.", answers={200: list[str]})

@@ -9,20 +9,17 @@ from aiohttp import web
 from heliograph_broker.http.base.await_result import all_durable
 from heliograph_broker.http.base.bundles import check_bundle, in_bundle
 from heliograph_broker.http.base.context import BROKER, accepted, namespace_of
+from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Refusal, operation
 from heliograph_broker.http.topics.admin_backlog import backlogs
 from heliograph_broker.http.topics.admin_subscriptions import check_idle
-from heliograph_broker.messaging.base.errors import BrokerError, SubscriptionNotFound
+from heliograph_broker.messaging.base.errors import SubscriptionNotFound
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.topic.directory import AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
 
 NAMESPACE_PATH: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
 BUNDLE_PATH: Final = f"{NAMESPACE_PATH}/{{bundle}}"
-
-
-class BundlesStay(BrokerError):
-    http_status = 405
 
 
 def _topics(request: web.Request) -> list[AnyTopic]:
@@ -75,7 +72,7 @@ async def unload(request: web.Request) -> web.Response:
 @operation("Split a bundle: refused, as one broker serves all of them.", answers={405: Refusal})
 async def split(request: web.Request) -> web.Response:
     _topics(request)
-    raise BundlesStay("Bundles are not split: one broker serves all topics of a namespace")
+    raise ApiError(405, "Bundles are not split: one broker serves all topics of a namespace")
 
 
 def routes() -> list[web.RouteDef]:

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from heliograph_broker.http.base.await_result import all_durable, found
 from heliograph_broker.http.base.context import BROKER, topic_of
+from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.message_ids import PositionDocument, number_in_path, required_position
 from heliograph_broker.http.base.operations import operation
 from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic
@@ -16,7 +17,6 @@ from heliograph_broker.messaging.base.errors import Conflict
 from heliograph_broker.messaging.delivery.subscription import Done, Subscription
 from heliograph_broker.messaging.topic.topic import Topic
 
-from .admin_messages import OnePartitionOnly
 from .admin_subscriptions import SUBSCRIPTION_PATH, stored_subscriptions, topics_of
 from .admin_topics import TOPIC_PATH
 
@@ -36,7 +36,7 @@ def _one(request: web.Request, refusal: str) -> Subscription:
     """Return the path's subscription of a topic that is not partitioned."""
     subscriptions = stored_subscriptions(request)
     if str(topic_of(request)) in request.app[BROKER].partitioned:
-        raise OnePartitionOnly(f"{refusal}: name one of its partitions")
+        raise ApiError(405, f"{refusal}: name one of its partitions")
     return subscriptions[0]
 
 

@@ -12,7 +12,7 @@ from heliograph_broker.http.base.context import BROKER, as_json, topic_of
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.message_ids import MessageIdAnswer, PositionDocument, number_in_path, required_position
 from heliograph_broker.http.base.operations import Parameter, operation
-from heliograph_broker.messaging.base.errors import BrokerError, PreconditionFailed, SubscriptionNotFound, TopicNotFound
+from heliograph_broker.messaging.base.errors import PreconditionFailed, SubscriptionNotFound, TopicNotFound
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.messages.batches import is_batch
 from heliograph_broker.messaging.topic.topic import Topic
@@ -30,16 +30,6 @@ _MESSAGE_POSITION = Parameter(
 )
 
 
-class MessageNotFound(BrokerError):
-    http_status = 404
-
-
-class OnePartitionOnly(BrokerError):
-    """The operation has no meaning for all partitions together."""
-
-    http_status = 405
-
-
 def persistent_topic(request: web.Request) -> Topic:
     """Return the stored topic of the path. Raises :class:`TopicNotFound` if there is none that stores messages."""
     name = topic_of(request)
@@ -52,19 +42,19 @@ def persistent_topic(request: web.Request) -> Topic:
 def one_topic(request: web.Request, refusal: str) -> Topic:
     """As :func:`persistent_topic`, refusing a partitioned topic with ``refusal``."""
     if str(topic_of(request)) in request.app[BROKER].partitioned:
-        raise OnePartitionOnly(f"{refusal}: name one of its partitions")
+        raise ApiError(405, f"{refusal}: name one of its partitions")
     return persistent_topic(request)
 
 
 async def _entry(topic: Topic, offset: int) -> Entry:
-    """Return a kept entry. Raises :class:`MessageNotFound` if it was trimmed meanwhile."""
+    """Return a kept entry. Raises :class:`ApiError` 404 if it was trimmed meanwhile."""
     # Who looks at a topic's messages uses it: it must not expire as unused.
     topic.used()
     if topic.first_offset <= offset < topic.end_offset:
         entries: list[Entry] = await found(partial(topic.read, offset, 1, 1))
         if entries:
             return entries[0]
-    raise MessageNotFound("Message not found")
+    raise ApiError(404, "Message not found")
 
 
 @operation("Get the message or batch with an id.", answers=MESSAGE)
@@ -74,7 +64,7 @@ async def get_by_id(request: web.Request) -> web.Response:
     entry = number_in_path(request, "entry", "the entry id of a message")
     offset = topic.offset_of(ledger, entry)
     if offset is None:
-        raise MessageNotFound("Message id not found")
+        raise ApiError(404, "Message id not found")
     return message_answer(await _entry(topic, offset))
 
 
@@ -126,7 +116,7 @@ async def examine(request: web.Request) -> web.Response:
     if not kept:
         raise PreconditionFailed("Could not examine messages due to the total message is zero")
     if place > kept:
-        raise MessageNotFound(f"Message not found: the topic keeps {kept} entries")
+        raise ApiError(404, f"Message not found: the topic keeps {kept} entries")
     return message_answer(
         await _entry(topic, topic.first_offset + place - 1 if start == "earliest" else topic.end_offset - place)
     )

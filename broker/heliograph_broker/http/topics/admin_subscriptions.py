@@ -15,7 +15,6 @@ from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.message_ids import PositionDocument
 from heliograph_broker.http.base.operations import Parameter, operation
 from heliograph_broker.messaging.base.errors import (
-    BrokerError,
     Conflict,
     NotAllowed,
     PreconditionFailed,
@@ -38,10 +37,6 @@ _FORCE = Parameter("force", bool, "Delete it even if consumers are connected; th
 _REPLICATED = Parameter(
     "replicated", bool, "Whether the subscription is replicated to other clusters; true is refused, as there are none."
 )
-
-
-class NotReplicated(BrokerError):
-    http_status = 405
 
 
 class BacklogAnalysis(msgspec.Struct, rename="camel"):
@@ -108,7 +103,7 @@ async def create_subscription(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     position = await body_as(request, PositionDocument)
     if flag(request, "replicated"):
-        raise NotReplicated("Subscriptions cannot be replicated: there is one cluster")
+        raise ApiError(405, "Subscriptions cannot be replicated: there is one cluster")
     name = request.match_info["subscription"]
     check_subscription(name)
     _create_if_allowed(broker, topic_of(request))
@@ -198,7 +193,7 @@ async def get_replicated(request: web.Request) -> web.Response:
 async def set_replicated(request: web.Request) -> web.Response:
     with_subscription(request)
     if await required_body(request, bool, "false"):
-        raise NotReplicated("Subscriptions cannot be replicated: there is one cluster")
+        raise ApiError(405, "Subscriptions cannot be replicated: there is one cluster")
     return web.Response(status=204)
 
 

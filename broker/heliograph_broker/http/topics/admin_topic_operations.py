@@ -13,21 +13,15 @@ from heliograph_broker.http.base.context import BROKER, accepted, as_json, body_
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.message_ids import MessageIdAnswer, PositionDocument
 from heliograph_broker.http.base.operations import Parameter, Refusal, operation
-from heliograph_broker.messaging.base.errors import BrokerError, Conflict, PreconditionFailed, TopicNotFound
+from heliograph_broker.messaging.base.errors import Conflict, PreconditionFailed, TopicNotFound
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.broker.topic_properties import set_topic_properties, topic_properties
 from heliograph_broker.messaging.topic.topic import Topic
 
-from .admin_messages import OnePartitionOnly, persistent_topic
+from .admin_messages import persistent_topic
 from .admin_topics import TOPIC_PATH, concrete_names
 
 _KEY = Parameter("key", str, "The property to remove.", required=True)
-
-
-class NotPersistent(BrokerError):
-    """The operation is one on stored messages."""
-
-    http_status = 406
 
 
 class CompactionStatus(msgspec.Struct, rename="camel"):
@@ -71,9 +65,9 @@ async def unload(request: web.Request) -> web.Response:
 async def terminate(request: web.Request) -> web.Response:
     name = topic_of(request)
     if str(name) in request.app[BROKER].partitioned:
-        raise OnePartitionOnly("Termination of a partitioned topic is not allowed: use terminate/partitions")
+        raise ApiError(405, "Termination of a partitioned topic is not allowed: use terminate/partitions")
     if not name.is_persistent:
-        raise NotPersistent("Need to provide a persistent topic name")
+        raise ApiError(406, "Need to provide a persistent topic name")
     topic = persistent_topic(request)
     await all_durable([topic.terminate])
     return as_json(MessageIdAnswer(*topic.last_position()))
@@ -87,9 +81,10 @@ async def terminate_partitions(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = topic_of(request)
     if str(name) not in broker.partitioned:
-        raise OnePartitionOnly(
+        raise ApiError(
+            405,
             "Termination of a non-partitioned topic is not allowed using partitioned-terminate, please use terminate"
-            " commands"
+            " commands",
         )
     topics = _stored(broker, name)
     await all_durable([topic.terminate for topic in topics])
@@ -151,7 +146,7 @@ async def offload_status(request: web.Request) -> web.Response:
 def _with_properties(request: web.Request) -> TopicName:
     name = topic_of(request)
     if not name.is_persistent:
-        raise NotPersistent("Need to provide a persistent topic name")
+        raise ApiError(406, "Need to provide a persistent topic name")
     return name
 
 

@@ -19,8 +19,9 @@ from heliograph_broker.http.base.context import (
     required_body,
     topic_of,
 )
+from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Parameter, Refusal, operation
-from heliograph_broker.messaging.base.errors import BrokerError, Conflict, TopicNotFound
+from heliograph_broker.messaging.base.errors import Conflict, TopicNotFound
 from heliograph_broker.messaging.broker.admission import auto_topic_creation
 from heliograph_broker.messaging.broker.broker import Broker
 
@@ -53,10 +54,6 @@ class PartitionsAnswer(msgspec.Struct, omit_defaults=True):
     partitions: int
     deleted: bool
     properties: dict[str, str] = {}
-
-
-class TooFewPartitions(BrokerError):
-    http_status = 406
 
 
 @operation(
@@ -126,7 +123,7 @@ async def create_partitioned(request: web.Request) -> web.Response:
     name = topic_of(request)
     document = await _partitions(request)
     if document.partitions <= 0:
-        raise TooFewPartitions("Number of partitions should be more than 0")
+        raise ApiError(406, "Number of partitions should be more than 0")
     broker.create_partitioned_topic(name, document.partitions, document.properties)
     return await accepted(broker)
 

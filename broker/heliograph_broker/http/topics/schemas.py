@@ -11,14 +11,9 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_broker.http.base.context import BROKER, as_json, committed, required_body, topic_of
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import operation
-from heliograph_broker.messaging.base.errors import BrokerError
 from heliograph_broker.messaging.base.records import SchemaRecord
 
 _EXAMPLE = '{"type": "JSON", "schema": "{...}", "properties": {}}'
-
-
-class SchemaNotFound(BrokerError):
-    http_status = 404
 
 
 class SchemaDocument(msgspec.Struct, forbid_unknown_fields=True):
@@ -95,7 +90,7 @@ async def get_schema(request: web.Request) -> web.Response:
         raise ApiError(400, f"a schema version is a number from 0 on, not '{text}'")
     found = broker.schemas.get(broker.schema_key(topic_of(request)), None if text is None else int(text))
     if found is None:
-        raise SchemaNotFound("Schema not found")
+        raise ApiError(404, "Schema not found")
     return as_json(_document(*found))
 
 
@@ -104,7 +99,7 @@ async def list_schemas(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     versions = broker.schemas.versions(broker.schema_key(topic_of(request)))
     if not versions:
-        raise SchemaNotFound("Schema not found")
+        raise ApiError(404, "Schema not found")
     return as_json(SchemaVersions([_document(record, at) for at, record in enumerate(versions)]))
 
 
@@ -138,7 +133,7 @@ async def delete_schema(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     version = broker.schemas.delete(broker.schema_key(topic_of(request)))
     if version is None:
-        raise SchemaNotFound("Schema not found")
+        raise ApiError(404, "Schema not found")
     await committed(broker)
     return as_json(SchemaVersionAnswer(SchemaVersion(version)))
 

@@ -1,18 +1,12 @@
-"""Errors of the broker's core: each names itself to binary clients (ServerError) and to HTTP clients (status)."""
+"""Errors of the broker's core. What clients are told of each, every edge maps in a table of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
-
-from heliograph_api.protocol import wire_pb2 as wire
 
 
 class BrokerError(Exception):
-    """Base of every refusal; ``str(error)`` is the reason for people."""
-
-    server_error: ClassVar[int] = wire.UnknownError
-    http_status: ClassVar[int] = 500
+    """Base of every refusal, and never raised itself; ``str(error)`` is the reason for people."""
 
 
 #: Called with None when something is done and durable, else with what went wrong.
@@ -20,119 +14,91 @@ Done = Callable[[BrokerError | None], None]
 
 
 class InvalidTopicName(BrokerError):
-    server_error = wire.InvalidTopicName
-    http_status = 412
+    """A client names a topic by what is no topic's name."""
 
 
 class TenantNotFound(BrokerError):
-    server_error = wire.TopicNotFound
-    http_status = 404
+    """There is no tenant of this name."""
 
 
 class NamespaceNotFound(BrokerError):
-    server_error = wire.TopicNotFound
-    http_status = 404
+    """There is no namespace of this name."""
 
 
 class TopicNotFound(BrokerError):
-    server_error = wire.TopicNotFound
-    http_status = 404
+    """There is no topic of this name, or none of the kind that is needed."""
 
 
 class SubscriptionNotFound(BrokerError):
-    server_error = wire.SubscriptionNotFound
-    http_status = 404
+    """The topic has no subscription of this name, and it may not be created."""
 
 
 class ConsumerNotFound(BrokerError):
-    server_error = wire.ConsumerNotFound
-    http_status = 404
+    """The consumer is not open on its client's connection."""
 
 
 class Conflict(BrokerError):
     """What was to be created exists."""
 
-    server_error = wire.NotAllowedError
-    http_status = 409
-
 
 class PreconditionFailed(BrokerError):
     """The request contradicts the state or itself (busy topic, shrinking partitions, unknown cluster)."""
-
-    server_error = wire.NotAllowedError
-    http_status = 412
 
 
 class FewerPartitions(BrokerError):
     """Partitions can only grow."""
 
-    server_error = wire.NotAllowedError
-    http_status = 422
-
 
 class NotAllowed(BrokerError):
-    server_error = wire.NotAllowedError
-    http_status = 409
+    """A policy, a maximum or the kind of topic or subscription does not allow the request or the entry."""
 
 
 class ProducerBusy(BrokerError):
-    server_error = wire.ProducerBusy
-    http_status = 409
+    """The producer's name is taken, an exclusive producer is connected, or the topic has its most producers."""
 
 
 class ProducerFenced(BrokerError):
-    server_error = wire.ProducerFenced
-    http_status = 409
+    """Another producer has exclusive access."""
 
 
 class ConsumerBusy(BrokerError):
-    server_error = wire.ConsumerBusy
-    http_status = 409
+    """The subscription or the topic does not take one more consumer, or not one of this type."""
 
 
 class ConsumerAssignError(BrokerError):
-    server_error = wire.ConsumerAssignError
-    http_status = 409
+    """The ranges of hashes that a consumer asks for are not valid or belong to another one."""
 
 
 class IncompatibleSchema(BrokerError):
-    server_error = wire.IncompatibleSchema
-    http_status = 409
+    """The schema does not fit those the topic has, or is missing where one is required."""
 
 
 class PersistenceError(BrokerError):
     """The store could not make something durable (disk full, I/O error)."""
 
-    server_error = wire.PersistenceError
-    http_status = 503
-
 
 class InvalidRequestMetadata(BrokerError):
     """The client's or a message's metadata is not what the topic requires (encryption)."""
 
-    server_error = wire.MetadataError
-    http_status = 412
+
+class ChecksumFailed(BrokerError):
+    """The bytes of an entry are not those its client sent."""
+
+
+class MalformedEntry(BrokerError):
+    """The metadata of an entry cannot be decoded."""
 
 
 class BacklogQuotaExceeded(BrokerError):
     """The backlog quota's policy is producer_exception: what is pending at the client fails."""
 
-    server_error = wire.ProducerBlockedQuotaExceededException
-    http_status = 412
-
 
 class BacklogQuotaHeld(BrokerError):
     """The backlog quota's policy is producer_request_hold: the client keeps what is pending and tries again."""
 
-    server_error = wire.ProducerBlockedQuotaExceededError
-    http_status = 412
-
 
 class TopicTerminated(BrokerError):
     """Nothing can be published any more; what is stored can be read."""
-
-    server_error = wire.TopicTerminatedError
-    http_status = 405
 
 
 def or_persistence_error(done: Callable[[BrokerError | None], None]) -> Callable[[Exception | None], None]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from heliograph_api.values.names import TopicName
 
+    from heliograph_broker.messaging.base.errors import BrokerError
     from heliograph_broker.messaging.base.log_host import LogHost
     from heliograph_broker.messaging.messages.entry_rules import EntryRules
 
@@ -28,7 +29,7 @@ class ProducerSink(Protocol):
     def send_receipts(self, producer: Producer, receipts: list[Receipt]) -> None:
         """Send a SEND_RECEIPT for each: the entries are durable."""
 
-    def send_publish_error(self, producer_id: int, sequence_id: int, server_error: int, message: str) -> None:
+    def send_publish_error(self, producer_id: int, sequence_id: int, error: BrokerError) -> None:
         """Send SEND_ERROR: the entry was not stored."""
 
     def hold_publishing(self, reason: object, ms: int) -> None:
@@ -85,9 +86,9 @@ class PublishTarget:
     def wait_for_room(self, waiter: object, resume: Callable[[], None], size: int) -> None:
         """Call ``resume``, once for each ``waiter``, when a backlog quota that refused ``size`` bytes has room."""
 
-    def refuse(self, producer: Producer, sequence_id: int, server_error: int, message: str) -> None:
+    def refuse(self, producer: Producer, sequence_id: int, error: BrokerError) -> None:
         """Tell a producer that an entry is not stored; what is stored at all has its receipts first."""
-        producer.sink.send_publish_error(producer.producer_id, sequence_id, server_error, message)
+        producer.sink.send_publish_error(producer.producer_id, sequence_id, error)
 
     def last_sequence_id(self, producer_name: str) -> int:
         """Return the highest sequence id that is known to be stored of a producer, -1 if none is."""

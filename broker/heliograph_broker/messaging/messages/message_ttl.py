@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
 
 from heliograph_broker.messaging.base.errors import NotAllowed
@@ -14,6 +13,7 @@ from .batches import BatchError, open_batch
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from heliograph_api.protocol import wire_pb2 as wire
 
 #: The message property that holds a TTL of its own, a decimal number of ms as text.
 TTL_PROPERTY = "x-message-ttl"

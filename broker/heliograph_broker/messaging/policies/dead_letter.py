@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import structlog
-from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import EntryError, parse_entry
 from heliograph_api.values.names import InvalidName, TopicName
 
 from heliograph_broker.messaging.acknowledgment.stored_topic import LetterBox
 from heliograph_broker.messaging.base.containment import first_line
-from heliograph_broker.messaging.base.errors import BrokerError
+from heliograph_broker.messaging.base.errors import BrokerError, NotAllowed
 from heliograph_broker.messaging.clients.producer import Producer, PublishTarget, Receipt
 from heliograph_broker.messaging.log.skipping import skip_entry
 from heliograph_broker.messaging.messages.batches import BatchError, build_frame, is_batch, open_batch, single_entry
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     import random
 
     from heliograph_api.broker_config import BrokerConfig
+    from heliograph_api.protocol import wire_pb2 as wire
 
     from heliograph_broker.messaging.log.subscribed_log import LogSubscription
     from heliograph_broker.storage.base.entry import Entry
@@ -54,7 +54,7 @@ Settle = Callable[["Entry", int], None]
 #: Told, at the end, why not all could be stored, and whether the target takes nothing now.
 Ended = Callable[[str | None, bool], None]
 #: Answers to a publish that say something of the letter; any other says something of the topic.
-_OF_ONE_LETTER = (wire.NotAllowedError,)
+_OF_ONE_LETTER = (NotAllowed,)
 
 
 class _Letter(NamedTuple):
@@ -214,12 +214,12 @@ class DeadLetters(LetterBox):
         for flight in flights:
             flight.settled()
 
-    def send_publish_error(self, producer_id: int, sequence_id: int, server_error: int, message: str) -> None:
+    def send_publish_error(self, producer_id: int, sequence_id: int, error: BrokerError) -> None:
         waiting = self._waiting[producer_id]
         flight, _ = waiting.pop() if self._publishing else waiting.popleft()
         flight.under_way -= 1
-        error = f"the dead-letter topic refused it: {message}"
-        flight.refused(error, None if server_error in _OF_ONE_LETTER else self._topic_names[producer_id])
+        refused_by = None if isinstance(error, _OF_ONE_LETTER) else self._topic_names[producer_id]
+        flight.refused(f"the dead-letter topic refused it: {error}", refused_by)
         flight.settled()
 
     def hold_publishing(self, reason: object, ms: int) -> None:

@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from google.protobuf.message import DecodeError
-from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import peek_metadata
 
 from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.messaging.base import records
+from heliograph_broker.messaging.base.errors import NotAllowed, PersistenceError
 from heliograph_broker.messaging.log import invariants
 
 if TYPE_CHECKING:
     from collections.abc import Container
+
+    from heliograph_api.protocol import wire_pb2 as wire
 
     from heliograph_broker.messaging.clients.producer import Producer, Receipt
     from heliograph_broker.messaging.log.damaged import RecordedLog
@@ -149,7 +151,7 @@ class Deduplication:
             self._submitted.append((offset, name, self._admitted))
 
     def _refuse(self, producer: Producer, sequence_id: int, reason: str) -> None:
-        producer.topic.refuse(producer, sequence_id, wire.NotAllowedError, f"deduplication: {reason}")
+        producer.topic.refuse(producer, sequence_id, NotAllowed(f"deduplication: {reason}"))
 
     def entries_durable(self, end_offset: int, receipts: dict[Producer, list[Receipt]]) -> None:
         """Entries below ``end_offset`` are durable: add to their ``receipts`` those of duplicates, in order."""
@@ -198,8 +200,7 @@ class Deduplication:
                 producer.sink.send_publish_error(
                     producer.producer_id,
                     duplicate.sequence_id,
-                    wire.PersistenceError,
-                    "the entry this one repeats could not be stored",
+                    PersistenceError("the entry this one repeats could not be stored"),
                 )
 
     # -- producers -------------------------------------------------------------------------------------------

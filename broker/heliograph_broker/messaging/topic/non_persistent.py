@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.resources.policies import DEFAULTS, Policies
 from heliograph_api.values.names import TopicName
 
@@ -28,6 +27,8 @@ from heliograph_broker.messaging.messages.key_hash import spread, sticky_hash
 from heliograph_broker.storage.base.entry import Entry
 
 if TYPE_CHECKING:
+    from heliograph_api.protocol import wire_pb2 as wire
+
     from heliograph_broker.messaging.base.log_host import LogHost
     from heliograph_broker.messaging.messages.entry_rules import EntryRules
     from heliograph_broker.messaging.policies.rate_limits import PublishLimit, SubscribeLimit

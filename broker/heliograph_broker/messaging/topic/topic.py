@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
-from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.resources.policies import Policies
 from heliograph_api.values.names import TopicName
 
@@ -22,8 +21,10 @@ from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import (
     BrokerError,
     Conflict,
+    PersistenceError,
     PreconditionFailed,
     SubscriptionNotFound,
+    TopicTerminated,
     or_persistence_error,
 )
 from heliograph_broker.messaging.base.names import COMPACTION, check_name, check_properties
@@ -46,6 +47,8 @@ from heliograph_broker.storage.base.tombstones import Tombstone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from heliograph_api.protocol import wire_pb2 as wire
 
     from heliograph_broker.messaging.log.record_set import RecordWriter
     from heliograph_broker.messaging.log.subscribed_log import LogSubscription
@@ -188,7 +191,7 @@ class Topic(StoredTopic, PublishTarget):
             now = self.last_receive_ms
         size = len(frame)
         if self.terminated:
-            self.refuse(producer, sequence_id, wire.TopicTerminatedError, f"topic {self.name} is terminated")
+            self.refuse(producer, sequence_id, TopicTerminated(f"topic {self.name} is terminated"))
             return
         ttl_ms = -1
         try:
@@ -200,7 +203,7 @@ class Topic(StoredTopic, PublishTarget):
                 if self.effective.ttl_in_batches:
                     ttl_ms = min(inner, default=-1)
         except InvalidMessageTtl as error:
-            self.refuse(producer, sequence_id, error.server_error, str(error))
+            self.refuse(producer, sequence_id, error)
             return
         key_hash = sticky_hash(metadata)
         if self.quota.active and not self.quota.admits(producer, size, now):
@@ -271,9 +274,9 @@ class Topic(StoredTopic, PublishTarget):
     def wait_for_room(self, waiter: object, resume: Callable[[], None], size: int) -> None:
         self.quota.hold_letters(waiter, resume, size)
 
-    def refuse(self, producer: Producer, sequence_id: int, server_error: int, message: str) -> None:
+    def refuse(self, producer: Producer, sequence_id: int, error: BrokerError) -> None:
         """Tell a producer that an entry is not stored, after the receipts of what came before it."""
-        self._refused.add(self._next_offset, producer, sequence_id, server_error, message)
+        self._refused.add(self._next_offset, producer, sequence_id, error)
         if not self._in_flight:
             self._refused.tell(self._next_offset, self._send_error)
 
@@ -338,17 +341,17 @@ class Topic(StoredTopic, PublishTarget):
             self._next_bytes = self.total_bytes
             self._fit_ledgers_to(self.end_offset)
             self.ledgers_changed()
-        reason = f"the entry could not be stored: {error}"
+        refusal = PersistenceError(f"the entry could not be stored: {error}")
         for producer, sequence_id, _ in failed:
-            self._send_error(producer, sequence_id, wire.PersistenceError, reason)
+            self._send_error(producer, sequence_id, refusal)
         self._refused.tell(entries[-1].offset + 1, self._send_error)
         if not in_flight and self.deduplication is not None:
             self.deduplication.entries_failed()
 
-    def _send_error(self, producer: Producer, sequence_id: int, server_error: int, message: str) -> None:
+    def _send_error(self, producer: Producer, sequence_id: int, refusal: BrokerError) -> None:
         """Tell a producer that an entry is not stored; whatever raises there, the others are told, too."""
         try:
-            producer.sink.send_publish_error(producer.producer_id, sequence_id, server_error, message)
+            producer.sink.send_publish_error(producer.producer_id, sequence_id, refusal)
         except Exception as error:
             self.host.containment.noted(self, "send errors", error)
 

@@ -23,6 +23,7 @@ from heliograph_broker.messaging.clients.subscription_type import SubscriptionTy
 from heliograph_broker.messaging.delivery.subscription import AckId, Done, Subscription
 from heliograph_broker.messaging.topic.directory import AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.server.error_codes import error_code
 from heliograph_broker.server.session import Session
 from heliograph_broker.storage.base.entry import Entry
 
@@ -197,7 +198,7 @@ def ack(session: Session, command: wire.BaseCommand) -> None:
             response.consumer_id = consumer_id
             response.request_id = request_id
             if error is not None:
-                response.error = error.server_error  # type: ignore[assignment]
+                response.error = error_code(error)
                 response.message = str(error)
             session.send(answer)
 

@@ -9,6 +9,7 @@ from heliograph_broker.messaging.base.errors import BrokerError, InvalidTopicNam
 from heliograph_broker.messaging.broker.admission import auto_topic_creation
 from heliograph_broker.messaging.broker.topic_list import TopicPattern, topics_hash
 from heliograph_broker.messaging.broker.unconfirmed import Creation
+from heliograph_broker.server.error_codes import error_code
 from heliograph_broker.server.session import Session
 
 _Mode = wire.CommandGetTopicsOfNamespace
@@ -34,7 +35,7 @@ def lookup(session: Session, command: wire.BaseCommand) -> None:
         session.broker.namespace(name.namespace_name)
     except BrokerError as error:
         response.response = wire.CommandLookupTopicResponse.Failed
-        response.error = error.server_error  # type: ignore[assignment]
+        response.error = error_code(error)
         response.message = str(error)
     else:
         response.response = wire.CommandLookupTopicResponse.Connect
@@ -69,7 +70,7 @@ def partitioned_metadata(session: Session, command: wire.BaseCommand) -> None:
         doubtful = str(name) in broker.unconfirmed
     except BrokerError as error:
         response.response = wire.CommandPartitionedTopicMetadataResponse.Failed
-        response.error = error.server_error  # type: ignore[assignment]
+        response.error = error_code(error)
         response.message = str(error)
     else:
         response.response = wire.CommandPartitionedTopicMetadataResponse.Success

@@ -6,7 +6,14 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.ack_sets import MAX_BATCH_MESSAGES
 from heliograph_api.protocol.frames import ChecksumMismatch, EntryError, FrameError, parse_entry
 
-from heliograph_broker.messaging.base.errors import BrokerError, NotAllowed, TopicTerminated
+from heliograph_broker.messaging.base.errors import (
+    BrokerError,
+    ChecksumFailed,
+    MalformedEntry,
+    NotAllowed,
+    ProducerFenced,
+    TopicTerminated,
+)
 from heliograph_broker.messaging.broker.admission import (
     check_new_subscription,
     check_producer,
@@ -162,15 +169,15 @@ def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
     sequence_id = request.sequence_id
     topic = producer.topic
     if not topic.producer_registry.may_publish(producer):
-        session.send_publish_error(producer.producer_id, sequence_id, wire.ProducerFenced, "producer was fenced")
+        session.send_publish_error(producer.producer_id, sequence_id, ProducerFenced("producer was fenced"))
         return
     try:
         metadata, payload_offset = parse_entry(entry)
     except ChecksumMismatch as error:
-        topic.refuse(producer, sequence_id, wire.ChecksumError, str(error))
+        topic.refuse(producer, sequence_id, ChecksumFailed(str(error)))
         return
     except EntryError as error:
-        topic.refuse(producer, sequence_id, wire.UnknownError, str(error))
+        topic.refuse(producer, sequence_id, MalformedEntry(str(error)))
         return
     messages = metadata.num_messages_in_batch
     refusal = ""
@@ -190,12 +197,12 @@ def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
         except BatchError as error:
             refusal = str(error)
     if refusal:
-        topic.refuse(producer, sequence_id, wire.NotAllowedError, refusal)
+        topic.refuse(producer, sequence_id, NotAllowed(refusal))
         return
     if topic.entry_rules is not None:
         broken = topic.entry_rules.refusal(metadata, payload_bytes)
         if broken is not None:
-            topic.refuse(producer, sequence_id, broken.server_error, str(broken))
+            topic.refuse(producer, sequence_id, broken)
             return
     if request.is_chunk:
         producer.chunks_in += 1

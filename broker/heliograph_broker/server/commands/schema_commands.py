@@ -10,6 +10,7 @@ from heliograph_broker.messaging.base.errors import BrokerError
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.broker.unconfirmed import Creation
 from heliograph_broker.messaging.schemas.schema_registry import decode_version, encode_version
+from heliograph_broker.server.error_codes import error_code
 from heliograph_broker.server.session import Session
 
 from .properties import properties_of
@@ -62,7 +63,7 @@ def get_schema(session: Session, command: wire.BaseCommand) -> None:
         response.error_code = wire.InvalidTopicName
         response.error_message = str(error)
     except BrokerError as error:
-        response.error_code = error.server_error  # type: ignore[assignment]
+        response.error_code = error_code(error)
         response.error_message = str(error)
     else:
         if found is None:
@@ -105,7 +106,7 @@ def get_or_create_schema(session: Session, command: wire.BaseCommand) -> None:
         return
     except BrokerError as error:
         creation.refused()
-        answer(None, error.server_error, str(error))
+        answer(None, error_code(error), str(error))
         return
 
     def committed(error: Exception | None) -> None:
