@@ -75,6 +75,7 @@ class Connection:
     def _read(self) -> None:
         while True:
             for kind, command, entry in self._reader.frames():
+                assert not self._reader.paused
                 self.frames.append((kind, command.SerializePartialToString(), entry))
                 if kind == Type.CONNECT:
                     self._reader.connected(LARGEST)

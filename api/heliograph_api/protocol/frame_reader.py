@@ -18,7 +18,7 @@ HANDSHAKE_FRAME_BYTES = 8 * 1024
 #: The type of a command, the command, and the entry that follows it, which is empty for most commands.
 ReceivedFrame = tuple[int, BaseCommand, bytes]
 
-_SIZES = struct.Struct(">II")
+_sizes = struct.Struct(">II").unpack_from
 _CONNECT = BaseCommand.CONNECT
 _SEND = BaseCommand.SEND
 #: The parser takes memoryviews, which its type stub does not say; copying them first would take a call more.
@@ -53,8 +53,6 @@ class FrameReader:
         """
         buffer = self._buffer
         view = buffer.rest()
-        sizes = _SIZES.unpack_from
-        parse = _parse
         limit = self._limit
         start, end = 0, len(view)
         announced = 0
@@ -64,7 +62,7 @@ class FrameReader:
                     if end - start >= 4:
                         self._check_size(int.from_bytes(view[start : start + 4], "big"))
                     break
-                total, command_size = sizes(view, start)
+                total, command_size = _sizes(view, start)
                 if total > limit:
                     # CONNECT may have raised it since.
                     limit = self._check_size(total)
@@ -77,7 +75,7 @@ class FrameReader:
                 if frame_end > end:
                     announced = 4 + total
                     break
-                command = parse(view[start + 8 : command_end])
+                command = _parse(view[start + 8 : command_end])
                 kind = command.type
                 if not self._connected and kind != _CONNECT:
                     raise FrameError("the first command must be CONNECT")

@@ -295,10 +295,27 @@ class Connection(asyncio.BufferedProtocol):
         self._handle_frames()
 
     def _handle_frames(self) -> None:
-        if self._reader.paused:
+        reader = self._reader
+        if reader.paused:
             return
+        publish = self.listener.publish_handler
+        handlers = self.listener.handlers
+        turn_ends = self.heard_at + _TURN_S
+        handled = 0
         try:
-            self._take_frames()
+            for kind, command, entry in reader.frames():
+                handled += 1
+                if kind == _SEND:
+                    publish(self, command, entry)
+                else:
+                    handler = handlers.get(kind)
+                    if handler is None:
+                        raise FrameError(f"a client may not send {wire.BaseCommand.Type.Name(command.type)}")
+                    handler(self, command)
+                if (kind not in _FREQUENT or not handled % _LOOKS_EVERY) and self.broker.clock.monotonic() >= turn_ends:
+                    self.hold(_TURN, 0)
+            if not reader.paused:
+                self.listener.check_pressure(self)
         except FrameError as error:
             log.warning("malformed frame", client=self.address, error=str(error))
             self.send_error(0, wire.UnknownError, f"malformed frame: {error}")
@@ -308,24 +325,6 @@ class Connection(asyncio.BufferedProtocol):
             log.exception("unhandled error", client=self.address)
             self.send_error(0, wire.UnknownError, "internal error")
             self.close("internal error")
-
-    def _take_frames(self) -> None:
-        publish = self.listener.publish_handler
-        handlers = self.listener.handlers
-        monotonic = self.broker.clock.monotonic
-        turn_ends = self.heard_at + _TURN_S
-        for number, (kind, command, entry) in enumerate(self._reader.frames(), 1):
-            if kind == _SEND:
-                publish(self, command, entry)
-            else:
-                handler = handlers.get(kind)
-                if handler is None:
-                    raise FrameError(f"a client may not send {wire.BaseCommand.Type.Name(command.type)}")
-                handler(self, command)
-            if (kind not in _FREQUENT or not number % _LOOKS_EVERY) and monotonic() >= turn_ends:
-                self.hold(_TURN, 0)
-        if not self._reader.paused:
-            self.listener.check_pressure(self)
 
     # -- frames out ------------------------------------------------------------------------------------------
 
