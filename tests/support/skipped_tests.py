@@ -29,9 +29,10 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
     _note(report)
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     path = os.environ.get(FILE)
-    if path and _skipped:
+    # A process that shares the tests with others reports to the one that started it.
+    if path and _skipped and not hasattr(session.config, "workerinput"):
         with Path(path).open("a", encoding="utf-8") as file:
             for (name, reason), count in sorted(_skipped.items()):
                 file.write(f"not run: {count} of {name} ({' '.join(reason.split())})\n")

@@ -1,0 +1,159 @@
+"""What a run of the tests consists of: the tiers, the parts they run in, the time a part needs, what was left out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+#: Every tier, in the order in which those that were not run are named.
+TIERS = ("unit", "property", "simulation", "integration", "faults", "operator", "e2e", "spark")
+DEFAULT = TIERS[:5]
+#: What the tiers on a Kubernetes need at most, archives there, whose image takes minutes, and the tier on Spark (s).
+KUBERNETES_S = 1700
+ARCHIVES_S = 900
+SPARK_S = 1800
+
+
+class WrongUsage(Exception):
+    """The arguments name no tier that there is."""
+
+
+class Request(NamedTuple):
+    """What a run is asked for: the tiers, in the order of ``TIERS``, and the arguments that pytest gets."""
+
+    tiers: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
+
+
+class Part(NamedTuple):
+    """One start of pytest."""
+
+    tiers: tuple[str, ...]
+    #: The expression for ``-m``, if only some tests of these tiers are meant.
+    marker: str = ""
+    #: Whether several processes share the tests.
+    shared: bool = False
+    #: Whether it waits until what a Kubernetes needs is built, though it can run without.
+    after_build: bool = False
+    on_kubernetes: bool = False
+    #: How long it may take, if it is left out where less time is left (s).
+    needs_s: int = 0
+
+
+def parse(arguments: Sequence[str]) -> Request:
+    """Read ``[TIER…] [-- PYTEST-ARGUMENTS]``; no tier means the default ones, and ``e2e`` includes ``operator``.
+
+    Raises :class:`WrongUsage` for a tier that does not exist.
+    """
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    named = set(arguments[:end] or DEFAULT)
+    for name in arguments[:end]:
+        if name not in TIERS:
+            raise WrongUsage(f"no tier {name!r}; valid: {' '.join(TIERS)}")
+    if "e2e" in named:
+        named.add("operator")
+    return Request(tuple(tier for tier in TIERS if tier in named), tuple(arguments[end + 1 :]))
+
+
+def plan(request: Request, *, building: bool) -> list[Part]:
+    """Divide a request into the parts that run one after the other.
+
+    Processes share the tests unless there are arguments for pytest: with those, people expect one process, its order
+    and its output. The tests marked ``alone`` measure the process they start, so nothing runs beside them. Where what
+    a Kubernetes needs is ``building``, they wait for its end, and so does ``unit``, whose tests of the chart use the
+    helm that is built; the other tiers, and Spark's, run meanwhile.
+    """
+    tiers, shared = request.tiers, not request.arguments
+
+    def part(*of: str, marker: str = "", **options: bool | int) -> list[Part]:
+        wanted = tuple(tier for tier in of if tier in tiers)
+        return [Part(wanted, marker, **options)] if wanted else []  # type: ignore[arg-type]
+
+    spark = part("spark", needs_s=SPARK_S)
+    if not building:
+        if not shared:
+            return part(*DEFAULT) + spark
+        # The tests that wait longest come first: whoever gets one of them as the last keeps the others waiting.
+        return (
+            part("faults", "integration", "simulation", "property", "unit", marker="not alone", shared=True)
+            + part("integration", "faults", marker="alone")
+            + spark
+        )
+    return (
+        part("faults", "integration", "simulation", "property", marker="not alone", shared=shared)
+        + spark
+        + part("unit", shared=shared, after_build=True)
+        + part("integration", "faults", marker="alone", after_build=True)
+        + part("operator", "e2e", marker="not spark_image", on_kubernetes=True, needs_s=KUBERNETES_S)
+        + part("e2e", marker="spark_image", on_kubernetes=True, needs_s=ARCHIVES_S)
+    )
+
+
+class Budget:
+    """The time that a run has, in seconds from now; ``None`` is no limit."""
+
+    def __init__(self, within_s: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._within_s = within_s
+        self._clock = clock
+        self._begin = clock()
+
+    def elapsed_s(self) -> int:
+        """Return the whole seconds since the begin."""
+        return int(self._clock() - self._begin)
+
+    def lack(self, part: Part) -> str:
+        """Return why there is not enough time for a part, or nothing if there is."""
+        if not part.needs_s or self._within_s is None:
+            return ""
+        left = self._within_s - self.elapsed_s()
+        if left >= part.needs_s:
+            return ""
+        return f"{left} s are left of {self._within_s}, and it may need {part.needs_s}"
+
+
+class Outcome:
+    """The exit code of a run and what it left out, from the exit codes of its parts."""
+
+    NOTHING_FITS = 5
+
+    def __init__(self, request: Request) -> None:
+        self.notes = [
+            _not_run(tier, f"not asked for: scripts/test {tier}") for tier in TIERS if tier not in request.tiers
+        ]
+        self._failure = 0
+        self._some = False
+        self._none = False
+
+    def leave_out(self, part: Part, why: str) -> None:
+        """Name a part that is not run."""
+        if part.marker == "spark_image":
+            self.notes.append(f"not run: archives on a Kubernetes ({why})")
+        elif part.marker == "alone":
+            self.notes.append(f"not run: the tests of {' and '.join(part.tiers)} that are marked alone ({why})")
+        else:
+            self.notes += [_not_run(tier, why) for tier in part.tiers]
+
+    def add(self, code: int) -> None:
+        """Count a part that ended with this exit code of pytest."""
+        if code == self.NOTHING_FITS:
+            self._none = True
+            return
+        self._some = True
+        if code:
+            self._failure = code
+
+    def fail(self) -> None:
+        """Something beside the tests is broken."""
+        self._failure = 1
+
+    @property
+    def code(self) -> int:
+        """0 if all passed, the code of the last part that failed, or pytest's 5 if no test fits its arguments."""
+        if self._none and not self._some and not self._failure:
+            return self.NOTHING_FITS
+        return self._failure
+
+
+def _not_run(tier: str, why: str) -> str:
+    return f"tier not run: {tier} ({why})"
