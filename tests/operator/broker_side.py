@@ -1,4 +1,4 @@
-"""The broker as somebody sees it who does not know of the operator."""
+"""The broker as its other clients see it."""
 
 from __future__ import annotations
 

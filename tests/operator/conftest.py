@@ -47,7 +47,7 @@ def operator(
     yield process
     process.close()
     if "Traceback" in process.log_tail(100_000):
-        raise AssertionError(f"the operator logged an error nobody expected:\n{process.log_tail(120)}")
+        raise AssertionError(f"the operator logged an unexpected error:\n{process.log_tail(120)}")
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ class Brokers:
             body = self.get("bcl")
             conditions = body.get("status", {}).get("conditions", [])
             ready: dict[str, Any] = next((each for each in conditions if each["type"] == "Ready"), {})
-            assert ready.get("observedGeneration") == body["metadata"]["generation"], "it is not looked at yet"
+            assert ready.get("observedGeneration") == body["metadata"]["generation"], "it is not reconciled yet"
             assert ready["status"] == "True", ready
             return True
 

@@ -24,7 +24,7 @@ class Resources:
         self.namespace = namespace
 
     def cluster_at(self, name: str, http_url: str, broker_url: str = "pulsar://127.0.0.1:1") -> None:
-        """Apply a BrokerCluster whose pods nobody makes, and say for them where they are."""
+        """Apply a BrokerCluster without pods, with the endpoints of another broker in its status."""
         self.apply("BrokerCluster", name, {}, annotations={"heliograph.dev/managed": "false"})
         self.endpoints(name, http_url, broker_url)
 

@@ -168,7 +168,7 @@ def test_the_status_tells_of_a_run_of_one_that_failed_and_of_the_next(served: Re
 
     # A program that ended without a result: its log's end is what Kubernetes has.
     runs.end(runs.begin("third"), message="Traceback\nModuleNotFoundError: pyspark", succeeded=False)
-    served.wait("its log is told", lambda: archived(served).get("message") == "ModuleNotFoundError: pyspark")
+    served.wait("its log is reported", lambda: archived(served).get("message") == "ModuleNotFoundError: pyspark")
     runs.end(runs.begin("zfourth"), message=json.dumps({"rows": 1, "error": None}))
     served.wait_reason("Topic", "orders", "ArchiveSucceeded", "Archived")
     assert "message" not in archived(served)

@@ -98,7 +98,7 @@ def test_an_operator_that_was_away_goes_on_with_what_was_deleted_meanwhile(
     operator.kill9()
     for kind, name in (("Tenant", "shop"), ("Topic", "orders"), ("Namespace", "payments")):
         served.delete(kind, name)
-    # Somebody was quicker: what is not there is done.
+    # It was deleted before: a missing object counts as deleted.
     admin(broker, "DELETE", "/admin/v2/persistent/shop/payments/orders?force=true")
     operator.start()
     for kind, name in FAMILY:

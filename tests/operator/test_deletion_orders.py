@@ -41,7 +41,7 @@ def test_a_family_goes_in_each_of_the_twenty_four_orders(
             operator.kill9()
         if step == 2:
             operator.start()
-    resources.wait("all has gone", lambda: not resources._kubectl("get", "heliograph", "-o", "name"))
+    resources.wait("everything is deleted", lambda: not resources._kubectl("get", "heliograph", "-o", "name"))
     # What was deleted while its BrokerCluster was there is gone from the broker, and nothing else.
     left = {topic.split("/")[2] for topic in broker_state(broker).topics}
     assert left & set(last) == set()

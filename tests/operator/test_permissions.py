@@ -78,7 +78,7 @@ def _used(listed: str) -> Uses:
 
 
 async def _meet_another_writer(resources: Resources) -> None:
-    """Change a resource of each kind that somebody else changed since it was read: it has to be read again."""
+    """Change a resource of each kind after another writer, so that the operator has to read it again."""
     async with Kube() as kube:
         queue: WorkQueue[Key] = WorkQueue()
         cache = ResourceCache()
@@ -127,8 +127,8 @@ async def test_every_permission_is_used_and_none_is_missing(
         monkeypatch.setenv("KUBECONFIG", environment["KUBECONFIG"])
         await _meet_another_writer(resources)
         resources.delete("Topic", "lost")
-        looked = ("get", "", "namespaces")
-        resources.wait("it is asked whether all ends", lambda: looked in _used(operator.get("/metrics")))
+        reads = ("get", "", "namespaces")
+        resources.wait("the operator reads the Kubernetes namespace", lambda: reads in _used(operator.get("/metrics")))
         for kind, name in FAMILY:
             resources.delete(kind, name)
         resources.wait_gone("Tenant", "shop")

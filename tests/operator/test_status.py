@@ -40,7 +40,7 @@ def test_backlog_and_quota_are_shown_and_an_exceeded_quota_is_a_condition_and_an
     assert served.events("orders", "SizeQuotaExceeded") == ["the backlog has reached its limit of 10Ki"]
     consume(broker, ORDERS, "billing", 9)
     served.wait_reason("Topic", "orders", "QuotaWithinLimits", "QuotaExceeded")
-    served.wait("its end is told", lambda: served.events("orders", "QuotaRecovered"))
+    served.wait("its end is reported", lambda: served.events("orders", "QuotaRecovered"))
 
 
 def _with_messages(served: Resources, messages: int) -> dict[str, object] | None:
@@ -85,7 +85,7 @@ def test_nothing_is_written_while_nothing_changes(operator: OperatorProcess, ser
     served.wait("the counts of topics settle", settled, 30)
     before = operator.writes()
     began = time.monotonic()
-    # Five looks at the broker.
+    # Five refreshes.
     served.wait("ten seconds passed", lambda: time.monotonic() - began > 10)
     assert operator.writes() == before
     assert _versions(served) == versions[-1]
@@ -116,5 +116,5 @@ def test_a_restarted_operator_changes_nothing(operator: OperatorProcess, served:
     operator.kill9()
     operator.start()
     assert operator.get("/healthz") == "ok\n"
-    served.wait("all were looked at", lambda: operator.metric("heliograph_operator_reconciles_total") >= 3)
+    served.wait("all were reconciled", lambda: operator.metric("heliograph_operator_reconciles_total") >= 3)
     assert _versions(served) == before

@@ -47,7 +47,7 @@ def test_a_field_taken_out_of_the_spec_is_taken_out_of_the_broker(
         return (policies.message_ttl_ms, policies.max_producers) == (10_800_000, None)
 
     served.wait("the broker has the new spec", changed)
-    served.wait("its generation is told", lambda: served.status("Topic", "orders")["observedGeneration"] == 2)
+    served.wait("its generation is reported", lambda: served.status("Topic", "orders")["observedGeneration"] == 2)
     assert served.events("orders", "DriftRepaired") == []
 
 
@@ -72,7 +72,7 @@ def test_drift_is_repaired_and_named(operator: OperatorProcess, served: Resource
     served.family(messageTTL="2h", subscriptions=["billing"])
     name = "persistent://shop/payments/orders"
     admin(broker, "POST", "/admin/v2/persistent/shop/payments/orders/messageTTL?messageTTL=60")
-    served.wait("it is set right", lambda: topic_state(broker, name).policies.message_ttl_ms == 7_200_000, 15)
+    served.wait("it is repaired", lambda: topic_state(broker, name).policies.message_ttl_ms == 7_200_000, 15)
     told = served.wait("an event names it", lambda: served.events("orders", "DriftRepaired"))
     assert told == ["messageTTL was 1m, is 2h"]
     admin(broker, "DELETE", "/admin/v2/persistent/shop/payments/orders?force=true")
@@ -143,7 +143,9 @@ def test_a_paused_resource_is_reported_and_not_touched(
     served.annotate("Topic", "orders", "heliograph.dev/paused=true")
     served.wait_reason("Topic", "orders", "Paused")
     admin(broker, "POST", "/admin/v2/persistent/shop/payments/orders/messageTTL?messageTTL=60")
-    served.wait("the difference is told", lambda: "messageTTL was 1m" in served.condition("Topic", "orders")["message"])
+    served.wait(
+        "the difference is reported", lambda: "messageTTL was 1m" in served.condition("Topic", "orders")["message"]
+    )
     name = "persistent://shop/payments/orders"
     assert topic_state(broker, name).policies.message_ttl_ms == 60_000
     served.annotate("Topic", "orders", "heliograph.dev/paused-")
@@ -183,7 +185,7 @@ def test_properties_and_bundles_follow_the_spec_and_what_somebody_added_is_taken
     assert topic_state(broker, name).properties == {"owner": "ann", "tier": "gold"}
     served.topic(properties={"owner": "bob"})
     served.wait("they are as the new spec says", lambda: topic_state(broker, name).properties == {"owner": "bob"})
-    served.wait("its generation is told", lambda: served.status("Topic", "orders")["observedGeneration"] == 2)
+    served.wait("its generation is reported", lambda: served.status("Topic", "orders")["observedGeneration"] == 2)
     admin(broker, "PUT", "/admin/v2/persistent/shop/payments/orders/properties", {"owner": "eve", "desk": "3"})
     told = served.wait("an event names it", lambda: served.events("orders", "DriftRepaired"), 15)
     assert told == ["properties.desk was 3, is not set; properties.owner was eve, is bob"]

@@ -25,14 +25,14 @@ def model(body: dict[str, Any]) -> Any:
     return KINDS[body["kind"]].model_validate({**body, "metadata": metadata})
 
 
-def told(resource: Any, name: str, broker: BrokerState) -> list[str]:
+def texts(resource: Any, name: str, broker: BrokerState) -> list[str]:
     return [str(each) for each in differences(resource, name, broker)]
 
 
 def test_what_is_not_there_is_one_difference() -> None:
-    assert told(model(topic(messageTTL="1h")), NAME, state()) == [f"topic {NAME} was missing, is there"]
-    assert told(model(namespace()), "shop/payments", state()) == ["namespace shop/payments was missing, is there"]
-    assert told(model(tenant()), "shop", state()) == ["tenant shop was missing, is there"]
+    assert texts(model(topic(messageTTL="1h")), NAME, state()) == [f"topic {NAME} was missing, is there"]
+    assert texts(model(namespace()), "shop/payments", state()) == ["namespace shop/payments was missing, is there"]
+    assert texts(model(tenant()), "shop", state()) == ["tenant shop was missing, is there"]
 
 
 def test_policies_partitions_and_subscriptions_of_a_topic_are_compared_field_by_field() -> None:
@@ -56,7 +56,7 @@ def test_policies_partitions_and_subscriptions_of_a_topic_are_compared_field_by_
         ),
         subscriptions=["audit", "mine"],
     )
-    assert told(wanted, NAME, state(has)) == [
+    assert texts(wanted, NAME, state(has)) == [
         "partitions was 2, is 4",
         "subscriptions: billing was missing, is there",
         "retention was not set, is {time: 1d, size: 10Gi}",
@@ -71,34 +71,34 @@ def test_policies_partitions_and_subscriptions_of_a_topic_are_compared_field_by_
 def test_deleted_partitions_properties_and_bundles_are_compared_too() -> None:
     wanted = model(topic(partitions=4, properties={"owner": "ann", "tier": "gold"}))
     has = TopicState(4, Policies(), {"owner": "bob", "desk": "3"}, [1, 3])
-    assert told(wanted, NAME, state(has)) == [
+    assert texts(wanted, NAME, state(has)) == [
         "partitions: 1, 3 was missing, is there",
         "properties.desk was 3, is not set",
         "properties.owner was bob, is ann",
         "properties.tier was not set, is gold",
     ]
     known = {"shop/payments": NamespaceState(4, Policies())}
-    assert told(model(namespace(bundles=8)), "shop/payments", state(namespaces=known)) == ["bundles was 4, is 8"]
+    assert texts(model(namespace(bundles=8)), "shop/payments", state(namespaces=known)) == ["bundles was 4, is 8"]
 
 
 def test_nothing_differs_when_the_broker_is_as_the_resource_says() -> None:
     wanted = model(topic(partitions=2, messageTTL="2h", subscriptions=["a"]))
     has = TopicState(2, Policies(message_ttl_ms=7_200_000), subscriptions=["a", "b"])
-    assert told(wanted, NAME, state(has)) == []
+    assert texts(wanted, NAME, state(has)) == []
     spec = model(namespace(retention={"time": "1d", "size": "1Gi"}))
     known = {"shop/payments": NamespaceState(4, Policies(retention=Retention(86_400_000, 1 << 30)))}
-    assert told(spec, "shop/payments", state(namespaces=known)) == []
+    assert texts(spec, "shop/payments", state(namespaces=known)) == []
 
 
 def test_a_retention_of_nothing_differs_from_none_that_is_set() -> None:
     nothing = NamespaceState(4, Policies(retention=Retention(0, 0)))
     unset = NamespaceState(4, Policies())
     wanted = model(namespace(retention={"time": "0", "size": "0"}))
-    assert told(wanted, "shop/payments", state(namespaces={"shop/payments": nothing})) == []
-    assert told(wanted, "shop/payments", state(namespaces={"shop/payments": unset})) == [
+    assert texts(wanted, "shop/payments", state(namespaces={"shop/payments": nothing})) == []
+    assert texts(wanted, "shop/payments", state(namespaces={"shop/payments": unset})) == [
         "retention was not set, is {time: 0, size: 0}"
     ]
-    assert told(model(namespace()), "shop/payments", state(namespaces={"shop/payments": nothing})) == [
+    assert texts(model(namespace()), "shop/payments", state(namespaces={"shop/payments": nothing})) == [
         "retention was {time: 0, size: 0}, is not set"
     ]
 
@@ -106,8 +106,8 @@ def test_a_retention_of_nothing_differs_from_none_that_is_set() -> None:
 def test_a_tenants_lists_are_sets_and_its_clusters_the_brokers_unless_named() -> None:
     known = {"shop": TenantState(["b", "a"], ["standalone"], Policies(max_producers=5))}
     broker = state(tenants=known)
-    assert told(model(tenant(adminRoles=["a", "b"], limits={"maxProducers": 5})), "shop", broker) == []
-    assert told(model(tenant(allowedClusters=["other"])), "shop", broker) == [
+    assert texts(model(tenant(adminRoles=["a", "b"], limits={"maxProducers": 5})), "shop", broker) == []
+    assert texts(model(tenant(allowedClusters=["other"])), "shop", broker) == [
         "adminRoles was b, a, is none",
         "allowedClusters was standalone, is other",
         "limits.maxProducers was 5, is not set",

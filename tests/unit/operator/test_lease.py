@@ -59,7 +59,7 @@ def test_a_new_lease_says_who_and_since_when() -> None:
 def test_taking_over_counts_and_renewing_does_not() -> None:
     taken = held(lease("other"), "here", "op", "me", TIMES, NOW)
     assert taken["spec"]["leaseTransitions"] == 4
-    # What was read is what is replaced: somebody who was faster makes the write fail.
+    # The write fails if another operator changed the Lease since it was read.
     assert taken["metadata"]["resourceVersion"] == "7"
     renewed = held(taken, "here", "op", "me", TIMES, datetime(2026, 1, 2, 3, 4, 9, tzinfo=UTC))
     assert renewed["spec"]["leaseTransitions"] == 4
@@ -68,7 +68,7 @@ def test_taking_over_counts_and_renewing_does_not() -> None:
 
 
 class SilentServer:
-    """Takes the Lease once, and then answers nobody any more: as a network that lets nothing through."""
+    """Grants the Lease once and then never answers, like a partitioned network."""
 
     async def find(self, kind: object, namespace: str, name: str) -> dict[str, Any] | None:
         if self.taken:

@@ -18,8 +18,8 @@ from heliograph_operator.objects.conditions import Reason
 BASE = ResourceStats(1000, 1 << 20, 60_000, 1 << 21, 50, 4, 2, oldest_received_ms=1000)
 
 
-def topic(**figures: object) -> TopicState:
-    return TopicState(0, Policies(), subscriptions=["billing"], **figures)  # type: ignore[arg-type]
+def topic(**stats: object) -> TopicState:
+    return TopicState(0, Policies(), subscriptions=["billing"], **stats)  # type: ignore[arg-type]
 
 
 def test_a_topics_figures_are_shown_in_units_and_whole_seconds() -> None:
@@ -32,9 +32,9 @@ def test_a_topics_figures_are_shown_in_units_and_whole_seconds() -> None:
         size_used=0.159,
     )
     state = BrokerState("1", Policies(), Policies(), {}, {}, {"persistent://a/b/c": has})
-    figures = stats_of("Topic", "persistent://a/b/c", state, {})
-    assert figures is not None
-    assert figures.shown() == {
+    found = stats_of("Topic", "persistent://a/b/c", state, {})
+    assert found is not None
+    assert found.shown() == {
         "backlog": {"messages": 12, "bytes": "1.2Mi", "oldestAge": "42s", "oldestTime": "2026-01-01T00:00:00Z"},
         "storage": {"bytes": "5Gi"},
         "quotaUsed": "15%",

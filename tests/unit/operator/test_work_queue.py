@@ -1,4 +1,4 @@
-"""One look at a time for each key, none forgotten, and waits that grow and end."""
+"""Each key is reconciled by one worker at a time, none is forgotten, and delays grow up to a cap."""
 
 from __future__ import annotations
 
