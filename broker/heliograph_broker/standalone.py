@@ -65,7 +65,7 @@ class Standalone:
             # The models of resources take long to import.
             from heliograph_api.manifests.manifest_reader import load
 
-            from heliograph_broker.messaging.broker.apply import apply_resources
+            from heliograph_broker.usecases.apply import apply_resources
 
             resources = load(self._manifests)
         self._loop = asyncio.get_running_loop()

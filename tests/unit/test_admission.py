@@ -22,9 +22,9 @@ from heliograph_broker.messaging.base.errors import (
 )
 from heliograph_broker.messaging.base.records import SchemaRecord, TenantRecord
 from heliograph_broker.messaging.broker import admission
-from heliograph_broker.messaging.broker.apply import apply_resources
 from heliograph_broker.messaging.delivery.subscription import AckId
 from heliograph_broker.messaging.schemas.schema_registry import SchemaRegistry
+from heliograph_broker.usecases.apply import apply_resources
 
 from tests.support.core import Client, Core, make_frame
 from tests.support.subscription_types import EXCLUSIVE, KEY_SHARED, SHARED

@@ -8,11 +8,11 @@ from heliograph_api.resources.policies import InactiveTopic, Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import Conflict
 from heliograph_broker.messaging.broker import inactivity
-from heliograph_broker.messaging.broker.apply import apply_resources
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.topic.directory import AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.usecases.apply import apply_resources
 
 from tests.support.core import Client, Core
 from tests.support.subscription_types import EXCLUSIVE, SHARED

@@ -7,9 +7,9 @@ from heliograph_api.manifests.manifest_reader import parse
 from heliograph_api.resources.policies import BacklogQuota, Policies, Rate, resolve
 from heliograph_broker.messaging.base.errors import PreconditionFailed
 from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord
-from heliograph_broker.messaging.broker.apply import apply_resources
 from heliograph_broker.messaging.broker.broker import CONFIGURED_AT_ONCE
 from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.usecases.apply import apply_resources
 
 from tests.support.core import Core
 

@@ -14,10 +14,10 @@ from heliograph_api.values.names import TopicName
 from heliograph_broker.http.base.context import BROKER, as_json, committed
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Media, operation
-from heliograph_broker.messaging.broker.apply_results import Applied
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.log.record_set import RecordSet
 from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.usecases.apply_results import Applied
 
 
 class Manifest(msgspec.Struct, rename="camel"):
@@ -46,7 +46,7 @@ async def apply(request: web.Request) -> web.Response:
     """Answer with what was done to each resource, once durable; nothing is done if anything is wrong."""
     # The models of resources take long to import, and most brokers are never asked for them; in a thread, so that
     # traffic goes on meanwhile.
-    core = await asyncio.to_thread(importlib.import_module, "heliograph_broker.messaging.broker.apply")
+    core = await asyncio.to_thread(importlib.import_module, "heliograph_broker.usecases.apply")
     from heliograph_api.manifests.manifest_reader import ManifestError, parse
 
     broker = request.app[BROKER]

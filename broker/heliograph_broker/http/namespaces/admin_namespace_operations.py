@@ -12,11 +12,11 @@ from heliograph_broker.http.base.context import BROKER, accepted, namespace_of
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Refusal, operation
 from heliograph_broker.http.topics.admin_backlog import backlogs
-from heliograph_broker.http.topics.admin_subscriptions import check_idle
 from heliograph_broker.messaging.base.errors import SubscriptionNotFound
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.topic.directory import AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.usecases.subscriptions import delete_subscription
 
 NAMESPACE_PATH: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
 BUNDLE_PATH: Final = f"{NAMESPACE_PATH}/{{bundle}}"
@@ -55,9 +55,7 @@ async def clear_backlog_of(request: web.Request) -> web.Response:
 async def unsubscribe(request: web.Request) -> web.Response:
     name = request.match_info["subscription"]
     topics = [topic for topic in _topics(request) if name in topic.subscriptions]
-    check_idle(topics, name, force=False)
-    for topic in topics:
-        topic.delete_subscription(name)
+    delete_subscription(topics, name)
     return await accepted(request.app[BROKER])
 
 

@@ -7,7 +7,6 @@ from functools import partial
 
 import msgspec
 from aiohttp import web
-from heliograph_api.values.names import TopicName, check_subscription
 
 from heliograph_broker.http.base.await_result import all_durable, found
 from heliograph_broker.http.base.context import BROKER, accepted, as_json, body_as, flag, required_body, topic_of
@@ -15,17 +14,14 @@ from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.message_ids import PositionDocument
 from heliograph_broker.http.base.operations import Parameter, operation
 from heliograph_broker.messaging.base.errors import (
-    Conflict,
     NotAllowed,
-    PreconditionFailed,
     SubscriptionNotFound,
 )
 from heliograph_broker.messaging.base.names import check_properties
-from heliograph_broker.messaging.broker.admission import auto_topic_creation, check_new_subscription
-from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.topic.directory import AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.usecases import subscriptions
 
 from .admin_topics import TOPIC_PATH, concrete_names
 
@@ -104,55 +100,27 @@ async def create_subscription(request: web.Request) -> web.Response:
     position = await body_as(request, PositionDocument)
     if flag(request, "replicated"):
         raise ApiError(405, "Subscriptions cannot be replicated: there is one cluster")
-    name = request.match_info["subscription"]
-    check_subscription(name)
-    _create_if_allowed(broker, topic_of(request))
-    topics = topics_of(request)
-    if any(name in topic.subscriptions for topic in topics):
-        raise Conflict("Subscription already exists for topic")
-    for topic in topics:
-        check_new_subscription(topic)
-    for topic in topics:
-        if not isinstance(topic, Topic):
-            topic.create_subscription(name)
-            continue
-        where, start = "latest", None
-        if position is not None and position.is_earliest:
-            where = "earliest"
-        elif position is not None and not position.is_latest:
-            start = topic.offset_at_or_after(position.ledger_id, position.entry_id + position.entries_behind)
-        properties = None if position is None else position.properties
-        topic.create_subscription(name, where, start_offset=start, properties=properties)
+    where, start = "latest", None
+    if position is not None and position.is_earliest:
+        where = "earliest"
+    elif position is not None and not position.is_latest:
+        start = (position.ledger_id, position.entry_id + position.entries_behind)
+    subscriptions.create_subscription(
+        broker,
+        topic_of(request),
+        request.match_info["subscription"],
+        position=where,
+        start_id=start,
+        properties=None if position is None else position.properties,
+    )
     return await accepted(broker)
-
-
-def _create_if_allowed(broker: Broker, name: TopicName) -> None:
-    """Create the topic of a subscription by the same rules as for clients, as in Pulsar."""
-    broker.namespace(name.namespace_name)
-    if broker.exists(name) or not broker.may_auto_create(name):
-        return
-    partitions = auto_topic_creation(broker, name).partitions
-    if partitions > 0 and name.partition < 0:
-        broker.create_partitioned_topic(name, partitions)
-    else:
-        broker.get_or_create_topic(name)
 
 
 @operation("Delete a subscription from all partitions or none.", query=(_FORCE,))
 async def delete_subscription(request: web.Request) -> web.Response:
     name = request.match_info["subscription"]
-    force = flag(request, "force")
-    holders = with_subscription(request)
-    check_idle(holders, name, force)
-    for topic in holders:
-        topic.delete_subscription(name, force)
+    subscriptions.delete_subscription(with_subscription(request), name, force=flag(request, "force"))
     return await accepted(request.app[BROKER])
-
-
-def check_idle(topics: list[AnyTopic], name: str, force: bool) -> None:
-    """Raises what deleting ``name`` from one of ``topics`` would raise, before any is touched."""
-    if not force and any(topic.subscriptions[name].consumers for topic in topics):
-        raise PreconditionFailed("Subscription has active connected consumers")
 
 
 # -- properties ----------------------------------------------------------------------------------------------------
@@ -168,12 +136,12 @@ async def get_properties(request: web.Request) -> web.Response:
 
 @operation("Replace a subscription's properties.", body=dict[str, str], body_required=True)
 async def put_properties(request: web.Request) -> web.Response:
-    subscriptions = stored_subscriptions(request)
+    stored = stored_subscriptions(request)
     properties = await required_body(request, dict[str, str], '{"owner": "payments-team"}')
     check_properties(properties)
-    for subscription in subscriptions:
+    for subscription in stored:
         subscription.properties = dict(properties)
-    await all_durable(partial(each.topic.cursor_moved, each) for each in subscriptions)
+    await all_durable(partial(each.topic.cursor_moved, each) for each in stored)
     return web.Response(status=204)
 
 
@@ -206,11 +174,11 @@ async def set_replicated(request: web.Request) -> web.Response:
     answers={200: BacklogAnalysis},
 )
 async def analyze_backlog(request: web.Request) -> web.Response:
-    subscriptions = stored_subscriptions(request)
+    stored = stored_subscriptions(request)
     position = await body_as(request, PositionDocument)
-    if len(subscriptions) > 1 or str(topic_of(request)) in request.app[BROKER].partitioned:
+    if len(stored) > 1 or str(topic_of(request)) in request.app[BROKER].partitioned:
         raise ApiError(405, "Analyze backlog on a partitioned topic is not allowed: name one of its partitions")
-    return as_json(await _analysis(subscriptions[0], position))
+    return as_json(await _analysis(stored[0], position))
 
 
 async def _analysis(subscription: Subscription, position: PositionDocument | None) -> BacklogAnalysis:

@@ -22,8 +22,8 @@ from heliograph_broker.http.base.context import (
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Parameter, Refusal, operation
 from heliograph_broker.messaging.base.errors import Conflict, TopicNotFound
-from heliograph_broker.messaging.broker.admission import auto_topic_creation
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.usecases.topics import partitions_for_client
 
 DOMAIN = "{domain:persistent|non-persistent}"
 NAMESPACE_PATH = f"/admin/v2/{DOMAIN}/{{tenant}}/{{namespace}}"
@@ -152,15 +152,15 @@ async def get_partitions(request: web.Request) -> web.Response:
     """The number of partitions; 0 without. A client's look-up may bring a topic into being by the rules."""
     broker = request.app[BROKER]
     name = topic_of(request)
-    broker.namespace(name.namespace_name)
-    if not broker.exists(name):
-        if not (flag(request, "checkAllowAutoCreation") and broker.may_auto_create(name)):
+    if flag(request, "checkAllowAutoCreation"):
+        partitions = partitions_for_client(broker, name, broker.create_partitioned_topic)
+    else:
+        broker.namespace(name.namespace_name)
+        partitions = broker.partitions_of(name)
+        if not broker.exists(name):
             raise TopicNotFound(f"Topic {name} not found")
-        partitions = auto_topic_creation(broker, name).partitions
-        if partitions > 0 and name.partition < 0:
-            broker.create_partitioned_topic(name, partitions)
     record = broker.partitioned.get(str(name))
-    return as_json(PartitionsAnswer(broker.partitions_of(name), False, record.properties if record is not None else {}))
+    return as_json(PartitionsAnswer(partitions, False, record.properties if record is not None else {}))
 
 
 @operation("Delete a partitioned topic with its messages.", query=(_FORCE,))

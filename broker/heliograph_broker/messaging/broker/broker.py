@@ -88,7 +88,7 @@ class Broker(Directory, TopicHost):
         self.partitioned: dict[str, PartitionedRecord] = {}
         self.topics: dict[str, AnyTopic] = {}
         self.topics_by_namespace: dict[str, dict[str, AnyTopic]] = {}
-        #: Topics and subscriptions that no client was told of yet, see :mod:`.unconfirmed`.
+        #: Topics and subscriptions that no client was told of yet, see ``usecases.unconfirmed``.
         self.unconfirmed: set[object] = set()
         self.record_writer = RecordWriter(store, clock, self.containment)
         #: What is durable and of no topic.

@@ -17,7 +17,6 @@ from heliograph_broker.messaging.base.errors import (
     SubscriptionNotFound,
 )
 from heliograph_broker.messaging.broker.admission import check_consumer, check_new_subscription, may_auto_subscribe
-from heliograph_broker.messaging.broker.unconfirmed import AnySubscription, Creation
 from heliograph_broker.messaging.clients.consumer import Consumer, KeyRange
 from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
 from heliograph_broker.messaging.delivery.subscription import AckId, Done, Subscription
@@ -26,6 +25,7 @@ from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.server.error_codes import error_code
 from heliograph_broker.server.session import Session
 from heliograph_broker.storage.base.entry import Entry
+from heliograph_broker.usecases.unconfirmed import AnySubscription, Creation
 
 from .compacted_reading import check_compaction, owed_from_seek, owed_from_start
 from .lookup_commands import parse_topic

@@ -5,12 +5,12 @@ from __future__ import annotations
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.values.names import InvalidName, TopicName
 
-from heliograph_broker.messaging.base.errors import BrokerError, InvalidTopicName, TopicNotFound
-from heliograph_broker.messaging.broker.admission import auto_topic_creation
+from heliograph_broker.messaging.base.errors import BrokerError, InvalidTopicName
 from heliograph_broker.messaging.broker.topic_list import TopicPattern, topics_hash
-from heliograph_broker.messaging.broker.unconfirmed import Creation
 from heliograph_broker.server.error_codes import error_code
 from heliograph_broker.server.session import Session
+from heliograph_broker.usecases.topics import partitions_for_client
+from heliograph_broker.usecases.unconfirmed import Creation
 
 _Mode = wire.CommandGetTopicsOfNamespace
 
@@ -57,16 +57,8 @@ def partitioned_metadata(session: Session, command: wire.BaseCommand) -> None:
     doubtful = False
     try:
         name = parse_topic(request.topic)
-        broker.namespace(name.namespace_name)
-        partitions = broker.partitions_of(name)
         creation.uses(name)
-        if not partitions and not broker.exists(name):
-            if not broker.may_auto_create(name):
-                raise TopicNotFound(f"Topic {name} not found")
-            automatic = auto_topic_creation(broker, name).partitions
-            if automatic > 0 and name.partition < 0:
-                partitions = automatic
-                creation.partitioned_topic(name, partitions)
+        partitions = partitions_for_client(broker, name, creation.partitioned_topic)
         doubtful = str(name) in broker.unconfirmed
     except BrokerError as error:
         response.response = wire.CommandPartitionedTopicMetadataResponse.Failed

@@ -21,7 +21,6 @@ from heliograph_broker.messaging.broker.admission import (
     may_auto_subscribe,
 )
 from heliograph_broker.messaging.broker.broker import Broker
-from heliograph_broker.messaging.broker.unconfirmed import Creation
 from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.delivery.subscription import Subscription
@@ -30,6 +29,7 @@ from heliograph_broker.messaging.schemas.schema_registry import encode_version
 from heliograph_broker.messaging.topic.directory import AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.server.session import Session
+from heliograph_broker.usecases.unconfirmed import Creation
 
 from .lookup_commands import parse_topic
 from .properties import properties_of

@@ -8,10 +8,10 @@ from heliograph_api.values.names import InvalidName, TopicName
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import BrokerError
 from heliograph_broker.messaging.broker.broker import Broker
-from heliograph_broker.messaging.broker.unconfirmed import Creation
 from heliograph_broker.messaging.schemas.schema_registry import decode_version, encode_version
 from heliograph_broker.server.error_codes import error_code
 from heliograph_broker.server.session import Session
+from heliograph_broker.usecases.unconfirmed import Creation
 
 from .properties import properties_of
 

@@ -16,9 +16,8 @@ from heliograph_broker.messaging.topic.topic import Topic
 if TYPE_CHECKING:
     from heliograph_api.values.names import TopicName
 
+    from heliograph_broker.messaging.broker.broker import Broker
     from heliograph_broker.messaging.topic.directory import AnyTopic
-
-    from .broker import Broker
 
 AnySubscription = Subscription | NonPersistentSubscription
 

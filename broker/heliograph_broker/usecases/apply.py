@@ -18,12 +18,12 @@ from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import PreconditionFailed
 from heliograph_broker.messaging.base.names import COMPACTION
 from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord
+from heliograph_broker.messaging.broker.admission import count_topics
+from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.messaging.broker.topic_properties import set_topic_properties, topic_properties
 from heliograph_broker.messaging.delivery.subscription import Subscription
 
-from .admission import count_topics
 from .apply_results import CONFIGURED, CREATED, UNCHANGED, Applied
-from .broker import Broker
-from .topic_properties import set_topic_properties, topic_properties
 
 Change = Callable[[], None]
 

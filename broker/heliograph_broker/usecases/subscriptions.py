@@ -1,0 +1,72 @@
+"""Subscriptions of a topic and all its partitions: created and deleted on each of them or on none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heliograph_api.values.names import check_subscription
+
+from heliograph_broker.messaging.base.errors import Conflict, PreconditionFailed
+from heliograph_broker.messaging.broker.admission import check_new_subscription
+from heliograph_broker.messaging.topic.topic import Topic
+
+from .topics import partitions_for_client
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heliograph_api.values.names import TopicName
+
+    from heliograph_broker.messaging.broker.broker import Broker
+    from heliograph_broker.messaging.topic.directory import AnyTopic
+
+
+def create_subscription(
+    broker: Broker,
+    topic_name: TopicName,
+    name: str,
+    *,
+    position: str = "latest",
+    start_id: tuple[int, int] | None = None,
+    properties: dict[str, str] | None = None,
+) -> None:
+    """Create a durable subscription of a topic, on every partition or none.
+
+    It begins at ``position`` (``latest`` or ``earliest``), or at the first entry from ``start_id`` (ledger id, entry
+    id) on. A missing topic is created first where the rules of automatic creation allow it. Raises
+    :class:`TopicNotFound`, :class:`Conflict`, :class:`NotAllowed` (too many subscriptions) and what
+    :meth:`~heliograph_broker.messaging.topic.topic.Topic.create_subscription` raises.
+    """
+    check_subscription(name)
+    if not partitions_for_client(broker, topic_name, broker.create_partitioned_topic):
+        broker.get_or_create_topic(topic_name)
+    topics = [broker.get_topic(part) for part in broker.concrete_names(topic_name)]
+    if any(name in topic.subscriptions for topic in topics):
+        raise Conflict("Subscription already exists for topic")
+    for topic in topics:
+        check_new_subscription(topic)
+    created: list[AnyTopic] = []
+    try:
+        for topic in topics:
+            if isinstance(topic, Topic):
+                offset = None if start_id is None else topic.offset_at_or_after(*start_id)
+                topic.create_subscription(name, position, start_offset=offset, properties=properties)
+            else:
+                topic.create_subscription(name)
+            created.append(topic)
+    except BaseException:
+        # The place could not be read in one partition: no other keeps a backlog for nobody.
+        for topic in created:
+            topic.delete_subscription(name)
+        raise
+
+
+def delete_subscription(topics: Sequence[AnyTopic], name: str, *, force: bool = False) -> None:
+    """Delete the subscription that all of ``topics`` have, on each or none; ``force`` disconnects its consumers.
+
+    Raises :class:`PreconditionFailed` if one has consumers.
+    """
+    if not force and any(topic.subscriptions[name].consumers for topic in topics):
+        raise PreconditionFailed("Subscription has active connected consumers")
+    for topic in topics:
+        topic.delete_subscription(name, force)
