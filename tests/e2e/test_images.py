@@ -31,7 +31,7 @@ class Built:
 
 def copy_of_project(directory: Path) -> Path:
     """What the images are made of, as it is now: nobody edits a copy between two builds."""
-    for name in ("broker", "operator", "pipeline", "images", "locks", "scripts"):
+    for name in ("api", "broker", "operator", "pipeline", "images", "locks", "scripts"):
         shutil.copytree(PROJECT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
     for file in (PROJECT / ".dockerignore", *PROJECT.glob("[!.]*")):
         if file.is_file():
