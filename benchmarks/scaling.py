@@ -48,6 +48,8 @@ class Sink(Client):
 
 
 class Measured(NamedTuple):
+    """Seconds of a step on ``n`` of something and on ten times as many."""
+
     step: str
     of: str
     n: int

@@ -71,6 +71,8 @@ class Block:
 
 @dataclass(frozen=True)
 class Finding:
+    """A private word in a line, and the rule that advises against it."""
+
     line: int
     words: str
     rule: Rule
@@ -189,6 +191,7 @@ def _files() -> list[str]:
 
 
 def main() -> int:
+    """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(
         description="Find words that docs/style.md advises against, in all texts for readers."
     )

@@ -103,6 +103,7 @@ def run_command(
 
 
 def main() -> None:
+    """Run the command line of this process."""
     app()
 
 

@@ -70,6 +70,7 @@ class Api:
         return answer
 
     def items(self, path: str) -> list[dict[str, Any]]:
+        """Return the items of a list."""
         listed: list[dict[str, Any]] = self.call("GET", path)["items"]
         return listed
 
@@ -135,6 +136,7 @@ def reconcile(api: Api, directory: Path) -> None:
 
 
 def main() -> None:
+    """Reconcile once a second until the process is ended."""
     directory = Path(sys.argv[3])
     directory.mkdir(parents=True, exist_ok=True)
     api = Api(sys.argv[1], Path(sys.argv[2]))

@@ -23,7 +23,7 @@ def script(guide: str, heading: str) -> str:
 
 
 def commands(guide: str, heading: str) -> list[str]:
-    """The commands of such a script where each is a line, or goes on behind a ``\\``."""
+    r"""The commands of such a script where each is a line, or goes on behind a ``\\``."""
     lines = script(guide, heading).replace("\\\n", " ").splitlines()
     shown = [line.partition("   #")[0].strip() for line in lines]
     return [command for command in shown if command]

@@ -153,6 +153,7 @@ class AdminClient:
             raise AdminRefused(answer.status, f"the broker's status cannot be read: {error}") from error
 
     async def broker_version(self) -> str:
+        """Return the broker's version, as it says itself."""
         return str(await self.request("GET", "/admin/v2/brokers/version"))
 
     async def topics(self, namespace: str, *, domains: Sequence[str] = ("persistent", "non-persistent")) -> list[str]:

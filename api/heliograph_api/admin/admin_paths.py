@@ -8,14 +8,17 @@ from heliograph_api.values.names import NamespaceName, TopicName
 
 
 def tenant_path(tenant: str) -> str:
+    """Return the path of a tenant in the admin API."""
     return f"/admin/v2/tenants/{encoded(tenant)}"
 
 
 def namespace_path(namespace: NamespaceName) -> str:
+    """Return the path of a namespace in the admin API."""
     return f"/admin/v2/namespaces/{namespace}"
 
 
 def topic_path(topic: TopicName) -> str:
+    """Return the path of a topic in the admin API."""
     return f"/admin/v2/{topic.domain}/{topic.namespace_name}/{encoded(topic.local)}"
 
 

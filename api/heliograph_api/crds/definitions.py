@@ -38,6 +38,7 @@ class Column:
     wide: bool = False
 
     def schema(self) -> _Schema:
+        """Return the column as a CustomResourceDefinition describes it."""
         column: _Schema = {"name": self.name, "type": self.type, "jsonPath": self.path, "description": self.description}
         return {**column, "priority": 1} if self.wide else column
 

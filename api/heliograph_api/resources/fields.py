@@ -181,6 +181,7 @@ class Contradiction(PydanticCustomError):
     """Fields that are right one by one and wrong together: ``found`` holds (path of a field, what is wrong) pairs."""
 
     def __new__(cls, found: list[tuple[str, str]]) -> Self:
+        """Create the error from what contradicts what."""
         text = "; ".join(f"{path}: {problem}" for path, problem in found)
         # The text may hold braces, which a message template gives a meaning.
         return super().__new__(cls, "contradiction", "{text}", {"found": found, "text": text})

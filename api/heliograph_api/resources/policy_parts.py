@@ -50,6 +50,7 @@ class RetentionSpec(PolicyDocument):
     """Maximum size of each topic or partition: a size such as 10Gi; -1: no limit, 0: keep none."""
 
     def core(self) -> Retention:
+        """Return what the broker enforces."""
         return Retention(self.time, self.size)
 
 
@@ -63,6 +64,7 @@ class SizeQuotaSpec(PolicyDocument):
     (producer_exception), or the oldest messages are dropped (consumer_backlog_eviction)."""
 
     def core(self) -> BacklogQuota:
+        """Return what the broker enforces."""
         return BacklogQuota(self.limit, self.policy)
 
 
@@ -76,6 +78,7 @@ class AgeQuotaSpec(PolicyDocument):
     (producer_exception), or the oldest messages are dropped (consumer_backlog_eviction)."""
 
     def core(self) -> BacklogQuota:
+        """Return what the broker enforces."""
         return BacklogQuota(self.limit, self.policy)
 
 
@@ -99,6 +102,7 @@ class RateSpec(PolicyDocument):
     """The period: whole seconds."""
 
     def core(self) -> Rate:
+        """Return what the broker enforces; its period is in seconds."""
         return Rate(self.messages, self.bytes, self.period // 1000)
 
 
@@ -111,6 +115,7 @@ class SubscribeRateSpec(PolicyDocument):
     """The period: whole seconds."""
 
     def core(self) -> SubscribeRate:
+        """Return what the broker enforces; its period is in seconds."""
         return SubscribeRate(self.per_consumer, self.period // 1000)
 
 
@@ -125,6 +130,7 @@ class InactiveTopicSpec(PolicyDocument):
     """false removes an inherited policy."""
 
     def core(self) -> InactiveTopic:
+        """Return what the broker enforces."""
         # What never comes deletes nothing.
         return InactiveTopic(max(0, self.max_inactive), self.mode, self.delete and self.max_inactive > 0)
 
@@ -138,4 +144,5 @@ class AutoTopicCreationSpec(PolicyDocument):
     """Number of partitions of these topics; 0: they are not partitioned."""
 
     def core(self) -> AutoTopicCreation:
+        """Return what the broker enforces."""
         return AutoTopicCreation(self.allow, self.partitions if self.allow else 0)

@@ -109,6 +109,7 @@ class TopicName:
 
     @property
     def is_persistent(self) -> bool:
+        """Whether messages of the topic are stored."""
         return self.domain == PERSISTENT
 
     @property

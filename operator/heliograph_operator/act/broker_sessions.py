@@ -91,6 +91,7 @@ class BrokerSession:
         self._paused_until = 0.0
 
     async def close(self) -> None:
+        """End the session and wait for its tasks."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -239,4 +240,5 @@ class BrokerSessions:
             await self._brokers.pop(url).close()
 
     async def close(self) -> None:
+        """End all sessions."""
         await self.keep_only(set())

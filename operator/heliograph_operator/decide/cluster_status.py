@@ -45,6 +45,7 @@ class Pods:
 
     @property
     def rolled_out(self) -> bool:
+        """Whether every wanted pod has the latest specification and is ready."""
         return self.settled and self.updated == self.found == self.ready == self.wanted
 
 

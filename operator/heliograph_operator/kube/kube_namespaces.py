@@ -18,7 +18,8 @@ KUBE_NAMESPACE: Final = Kind("Namespace", "namespaces", "v1")
 class Finder(Protocol):
     """The one method of :class:`.client.Kube` that is needed."""
 
-    async def find(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None: ...
+    async def find(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+        """Return the object, or ``None`` if there is none."""
 
 
 async def namespace_ends(kube: Finder, name: str) -> bool:

@@ -23,11 +23,12 @@ class Alone:
     """The leadership of a single operator, which is never lost."""
 
     async def wait(self) -> None:
-        return
+        """Return at once."""
 
     async def lost(self) -> str:
+        """Never return."""
         await asyncio.Event().wait()
         raise AssertionError("never set")
 
     async def release(self) -> None:
-        return
+        """Do nothing: nobody waits for it."""

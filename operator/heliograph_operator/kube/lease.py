@@ -29,11 +29,14 @@ LEASE: Final = Kind("Lease", "leases", "coordination.k8s.io/v1")
 class Leases(Protocol):
     """The methods of :class:`.client.Kube` that are needed, for Leases and Kubernetes namespaces."""
 
-    async def find(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None: ...
+    async def find(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+        """Return the object, or ``None`` if there is none."""
 
-    async def create(self, kind: Kind, body: Body) -> dict[str, Any]: ...
+    async def create(self, kind: Kind, body: Body) -> dict[str, Any]:
+        """Create an object and return it as stored."""
 
-    async def replace(self, kind: Kind, body: Body, subresource: str = "") -> dict[str, Any]: ...
+    async def replace(self, kind: Kind, body: Body, subresource: str = "") -> dict[str, Any]:
+        """Replace an object, unless it has changed since it was read, and return it as stored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,7 +241,6 @@ def _place(message_id: bytes) -> bytes:
 
 def _has_value(rows: DataFrame) -> Column:
     """Whether a message is more than its key: a value that is not empty, or a record with a field that is not null."""
-
     condition = f.lit(False)
     for column in rows.schema.fields:
         if column.name not in METADATA.names and column.name != DATE:

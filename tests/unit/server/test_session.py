@@ -1,5 +1,6 @@
-"""A session on virtual time: what an unknown client costs, which connections are cut and when, and that an ended one
-leaves nothing behind.
+"""A session on virtual time.
+
+What an unknown client costs, which connections are cut and when, and that an ended one leaves nothing behind.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""``heliograph topics …`` for subscriptions: create and delete them, reset their cursors, and skip or expire messages
-of their backlogs.
-"""
+"""``heliograph topics …`` for subscriptions: create, delete and reset them; skip or expire messages of theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the core keeps in the metadata store: one MessagePack record a key.
+r"""What the core keeps in the metadata store: one MessagePack record a key.
 
 Keys are ``kind/name`` in UTF-8; a cursor's key is ``cursor/<topic>\\0<subscription>`` (a topic name holds no NUL).
 Field names are part of the data directory's format: a change of meaning needs a new format version.

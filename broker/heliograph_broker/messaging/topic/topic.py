@@ -69,9 +69,7 @@ class TopicHost(StoredTopicHost):
         raise NotImplementedError
 
     def look_at(self, topic: Topic) -> None:
-        """Something changed (a publish, an ack, a policy): check soon which entries expire, are evicted, or may be
-        deleted.
-        """
+        """Check soon which entries expire, are evicted, or may be deleted: a publish, ack or policy changed that."""
         raise NotImplementedError
 
     def watch_inactivity(self, topic: Topic) -> None:
