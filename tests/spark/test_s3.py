@@ -146,8 +146,8 @@ def test_credentials_that_are_wrong_end_the_run_with_the_servers_word(
 WRITERS = """
 import json, sys
 from concurrent.futures import ThreadPoolExecutor
-from heliograph_spark.files import Directory
-from heliograph_spark.session import SessionOptions, build_session
+from heliograph_spark.run.files import Directory
+from heliograph_spark.run.session import SessionOptions, build_session
 
 spark = build_session("names", SessionOptions("local[1]", json.loads(sys.argv[1])))
 directory = Directory(spark, sys.argv[2])

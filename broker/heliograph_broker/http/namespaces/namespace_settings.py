@@ -102,7 +102,7 @@ async def get_topic_permissions(request: web.Request) -> web.Response:
 @operation("Grant or revoke permissions: refused, as there is no authorization.", answers={412: Refusal})
 async def refuse_permission(request: web.Request) -> web.Response:
     request.app[BROKER].namespace(namespace_of(request))
-    raise PreconditionFailed("Authorization is not supported: every client has all permissions")
+    raise PreconditionFailed("Authorization is not enabled: every client has all permissions")
 
 
 # -- clusters ------------------------------------------------------------------------------------------------------
