@@ -17,6 +17,7 @@ DOCUMENTS = sorted(
     for path in ROOT.glob(pattern)
 )
 LONGEST_MODULE = 600
+LONGEST_SHELL_SCRIPT = 60
 
 
 def test_protobuf_is_never_older_than_the_generated_code() -> None:
@@ -43,6 +44,14 @@ def test_no_module_is_longer_than_one_concept_needs() -> None:
     assert len(modules) > 50
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in modules}
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST_MODULE} == {}
+
+
+def test_what_is_longer_than_a_few_steps_is_not_written_in_shell() -> None:
+    files = [path for part in ("scripts", "images", ".ci") for path in (ROOT / part).rglob("*") if path.is_file()]
+    shell = [path for path in files if re.match(rb"#!.*\b(?:ba)?sh\n", path.read_bytes())]
+    assert len(shell) > 5
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in shell}
+    assert {name: lines for name, lines in lengths.items() if lines > LONGEST_SHELL_SCRIPT} == {}
 
 
 @pytest.mark.parametrize("guide", GUIDES)
