@@ -14,25 +14,30 @@ _STALE_ALLOWED = 64
 class DueQueue(Generic[K]):
     """Each key is due at one time (ms, of whichever clock the owner uses). O(log n) a change.
 
+    Keys that are due at the same time come by their ``order``, the lowest first, and then as they were scheduled.
+
     What was overtaken by another time stays in the heap until it comes up, but never more than is due itself.
     """
 
     __slots__ = ("_due", "_heap", "_serial")
 
     def __init__(self) -> None:
-        #: key -> when it is due, and the number of the heap's entry that says so
-        self._due: dict[K, tuple[int, int]] = {}
-        self._heap: list[tuple[int, int, K]] = []
+        #: key -> when it is due, its order, and the number of the heap's entry that says so
+        self._due: dict[K, tuple[int, int, int]] = {}
+        self._heap: list[tuple[int, int, int, K]] = []
         self._serial = 0
 
     def __len__(self) -> int:
         return len(self._due)
 
-    def schedule(self, key: K, due_ms: int) -> None:
+    def __contains__(self, key: K) -> bool:
+        return key in self._due
+
+    def schedule(self, key: K, due_ms: int, order: int = 0) -> None:
         """Make ``key`` due at ``due_ms``, replacing any earlier time."""
         self._serial += 1
-        self._due[key] = due_ms, self._serial
-        heappush(self._heap, (due_ms, self._serial, key))
+        self._due[key] = due_ms, order, self._serial
+        heappush(self._heap, (due_ms, order, self._serial, key))
         if len(self._heap) > 2 * len(self._due) + _STALE_ALLOWED:
             self._sweep()
 
@@ -46,10 +51,15 @@ class DueQueue(Generic[K]):
         """Remove ``key``."""
         self._due.pop(key, None)
 
+    def clear(self) -> None:
+        """Remove all keys."""
+        self._due.clear()
+        self._heap.clear()
+
     def next_ms(self) -> int | None:
         """Return when the next key is due; None if there is none."""
         heap = self._heap
-        while heap and self._due.get(heap[0][2]) != heap[0][:2]:
+        while heap and self._due.get(heap[0][3]) != heap[0][:3]:
             heappop(heap)
         return heap[0][0] if heap else None
 
@@ -57,12 +67,12 @@ class DueQueue(Generic[K]):
         """Return a key that is due, the one that has been for longest, and forget it; None if none is."""
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
-            due_ms, serial, key = heappop(heap)
-            if self._due.get(key) == (due_ms, serial):
+            due_ms, order, serial, key = heappop(heap)
+            if self._due.get(key) == (due_ms, order, serial):
                 del self._due[key]
                 return key
         return None
 
     def _sweep(self) -> None:
-        self._heap[:] = [item for item in self._heap if self._due.get(item[2]) == item[:2]]
+        self._heap[:] = [item for item in self._heap if self._due.get(item[3]) == item[:3]]
         heapify(self._heap)

@@ -34,3 +34,16 @@ def test_the_next_time_is_that_of_a_key_which_still_waits() -> None:
     assert queue.next_ms() == 9
     assert queue.take(9) == "a"
     assert queue.next_ms() is None
+
+
+def test_keys_due_at_the_same_time_come_by_their_order_and_then_as_they_were_scheduled() -> None:
+    queue: DueQueue[str] = DueQueue()
+    for key, order in (("last", 9), ("first", 1), ("second", 1)):
+        queue.schedule(key, 5, order)
+    queue.schedule("before", 4, 99)
+    assert "last" in queue
+    assert [queue.take(5) for _ in range(5)] == ["before", "first", "second", "last", None]
+    assert "last" not in queue
+    queue.schedule("gone", 5)
+    queue.clear()
+    assert queue.take(9) is None

@@ -10,10 +10,10 @@ An entry that is at fault suspends nothing: it is skipped, see :mod:`.damaged`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
+from heliograph_api.due_queue import DueQueue
 
 from heliograph_broker.clock import Clock, monotonic_ms
 
@@ -103,14 +103,13 @@ class Suspension:
 class Containment:
     """The suspended duties of one broker."""
 
-    __slots__ = ("_clock", "_queue", "_serial", "failures", "suspended")
+    __slots__ = ("_clock", "_queue", "failures", "suspended")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         #: Suspended duties, by owner and duty. Nearly always empty: hot paths check only that.
         self.suspended: dict[Owner, dict[str, Suspension]] = {}
-        self._queue: list[tuple[int, int, Suspension]] = []
-        self._serial = 0
+        self._queue: DueQueue[Suspension] = DueQueue()
         #: Failures since the start, by duty.
         self.failures: dict[str, int] = {}
 
@@ -161,8 +160,7 @@ class Containment:
             suspension = duties[duty] = Suspension(owner, duty, self._clock.now_ms())
         suspension.failed(error, monotonic_ms(self._clock), self._clock.now_ms(), again)
         self.failures[duty] = self.failures.get(duty, 0) + 1
-        self._serial += 1
-        heappush(self._queue, (suspension.due_ms, self._serial, suspension))
+        self._queue.schedule(suspension, suspension.due_ms)
         topic, subscription = suspension.names
         log.error(
             "duty suspended",
@@ -190,6 +188,7 @@ class Containment:
         suspension = duties.pop(duty, None) if duties is not None else None
         if suspension is None:
             return
+        self._queue.forget(suspension)
         if not duties:
             del self.suspended[owner]
         topic, subscription = suspension.names
@@ -197,21 +196,17 @@ class Containment:
 
     def forget(self, owner: Owner) -> None:
         """A topic or subscription was deleted: nobody tries its duties again."""
-        self.suspended.pop(owner, None)
+        for suspension in self.suspended.pop(owner, {}).values():
+            self._queue.forget(suspension)
 
     def run(self) -> None:
         """Retry duties whose pause is over, and forget those of deleted topics and subscriptions."""
-        queue = self._queue
-        if not queue:
+        if not len(self._queue):
             return
         now_ms = monotonic_ms(self._clock)
-        while queue and queue[0][0] <= now_ms:
-            due_ms, _, suspension = heappop(queue)
-            duties = self.suspended.get(suspension.owner)
-            if duties is None or duties.get(suspension.duty) is not suspension or suspension.due_ms != due_ms:
-                continue
+        while (suspension := self._queue.take(now_ms)) is not None:
             if not isinstance(suspension.owner, str) and suspension.owner.closed:
-                del self.suspended[suspension.owner]
+                self.forget(suspension.owner)
                 continue
             try:
                 suspension.try_again()

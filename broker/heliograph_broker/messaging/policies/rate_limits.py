@@ -9,9 +9,9 @@ too. Nothing is polled: whoever is held back is woken at the time there is room.
 from __future__ import annotations
 
 from collections import deque
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+from heliograph_api.due_queue import DueQueue
 from heliograph_api.resources.policies import Policies, Rate, SubscribeRate, subscription_rate
 
 from heliograph_broker.clock import monotonic_ms
@@ -185,7 +185,7 @@ class ThrottledSubscription(Acknowledgments):
 class DispatchGate:
     """The dispatch rates one subscription is under: its own, and the one its topic has over all subscriptions."""
 
-    __slots__ = ("_subscription", "_throttled", "own", "served", "shared", "ticket")
+    __slots__ = ("_subscription", "_throttled", "own", "served", "shared")
 
     def __init__(self, subscription: ThrottledSubscription, throttled: ThrottledSubscriptions) -> None:
         self._subscription = subscription
@@ -194,8 +194,6 @@ class DispatchGate:
         self.shared: RateLimit | None = None
         #: Grows over the subscriptions of a topic: who got the last of the shared rate comes last the next time.
         self.served = 0
-        #: The place in the queue of those that wait, 0 for none.
-        self.ticket = 0
 
     def dispatched(self, messages: int, size: int) -> None:
         """An entry was delivered. Stops the subscription, or all of the topic, once a rate is reached."""
@@ -245,34 +243,35 @@ class DispatchGate:
 class ThrottledSubscriptions:
     """Subscriptions that wait for room in a dispatch rate, by the time there is some."""
 
-    __slots__ = ("_clock", "_due", "_serial")
+    __slots__ = ("_clock", "_due", "_turn")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._due: list[tuple[int, int, int, ThrottledSubscription]] = []
-        self._serial = 0
+        self._due: DueQueue[ThrottledSubscription] = DueQueue()
+        self._turn = 0
 
     def next_turn(self) -> int:
-        self._serial += 1
-        return self._serial
+        self._turn += 1
+        return self._turn
 
     def add(self, subscription: ThrottledSubscription, gate: DispatchGate, due_ms: int) -> None:
-        if not gate.ticket:
-            gate.ticket = self.next_turn()
-            heappush(self._due, (due_ms, gate.served, gate.ticket, subscription))
+        """Let ``subscription`` wait until ``due_ms`` (monotonic) if it does not wait yet."""
+        if subscription not in self._due:
+            self._due.schedule(subscription, due_ms, gate.served)
+
+    def forget(self, subscription: ThrottledSubscription) -> None:
+        """Stop the subscription's waiting."""
+        self._due.forget(subscription)
 
     def run(self) -> None:
         """Let everybody dispatch whose time has come; of those that share a rate, who was served last comes last."""
-        due = self._due
-        if not due:
+        if not len(self._due):
             return
         now_ms = monotonic_ms(self._clock)
-        while due and due[0][0] <= now_ms:
-            _, _, ticket, subscription = heappop(due)
+        while (subscription := self._due.take(now_ms)) is not None:
             gate = subscription.dispatch_gate
-            if gate is None or subscription.closed or gate.ticket != ticket:
+            if gate is None or subscription.closed:
                 continue
-            gate.ticket = 0
             free = gate.free_at(now_ms)
             if free > now_ms:
                 self.add(subscription, gate, free)
@@ -327,6 +326,7 @@ def configure_subscription(
     own = limit_for(subscription_rate(policies, subscription.name), gate.own if gate is not None else None)
     if own is None and shared is None:
         subscription.dispatch_gate = None
+        throttled.forget(subscription)
         if subscription.rate_limited:
             subscription.rate_limited = False
             subscription.notify()
@@ -337,7 +337,7 @@ def configure_subscription(
         return
     gate.own, gate.shared = own, shared
     # What it waited for may be due at another time now.
-    gate.ticket = 0
+    throttled.forget(subscription)
     now_ms = monotonic_ms(subscription.topic.host.clock)
     free = gate.free_at(now_ms)
     if free > now_ms:

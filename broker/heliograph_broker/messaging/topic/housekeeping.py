@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from heapq import heapify, heappop, heappush
+
+from heliograph_api.due_queue import DueQueue
 
 from heliograph_broker.messaging.base.containment import Containment
 from heliograph_broker.messaging.delivery.subscription import Subscription
@@ -22,7 +23,6 @@ LOOK_INTERVAL_MS = 200
 #: How many topics one slice takes; the event loop runs in between.
 TOPICS_A_SLICE = 5
 _SLICES = 200
-_STALE_ALLOWED = 1000
 
 #: Does its part on a topic and returns when to be called again (wall-clock ms), None if only a change can matter.
 Duty = Callable[[Topic, int], int | None]
@@ -31,16 +31,14 @@ Duty = Callable[[Topic, int], int | None]
 class Housekeeping:
     """Topics by the time they are due. :meth:`changed` costs a dictionary entry, :meth:`run` does the work."""
 
-    __slots__ = ("_changed", "_containment", "_due", "_duties", "_looked", "_queue", "_serial")
+    __slots__ = ("_changed", "_containment", "_duties", "_looked", "_queue")
 
     def __init__(self, containment: Containment) -> None:
         self._containment = containment
         self._duties: list[Duty] = [compact, expire, enforce_quota, trim]
         self._changed: dict[Topic, None] = {}
-        self._queue: list[tuple[int, int, Topic]] = []
-        self._due: dict[Topic, int] = {}
+        self._queue: DueQueue[Topic] = DueQueue()
         self._looked: dict[Topic, int] = {}
-        self._serial = 0
 
     def changed(self, topic: Topic) -> None:
         """Look at ``topic`` soon."""
@@ -49,14 +47,13 @@ class Housekeeping:
     def forget(self, topic: Topic) -> None:
         """The topic was deleted."""
         self._changed.pop(topic, None)
-        self._due.pop(topic, None)
+        self._queue.forget(topic)
         self._looked.pop(topic, None)
         self._containment.forget(topic)
 
     def clock_moved(self, topics: Iterable[Topic]) -> None:
         """The clock was moved: what was due by it is due at other times now. Look at all ``topics``."""
         self._queue.clear()
-        self._due.clear()
         self._looked.clear()
         for topic in topics:
             self.changed(topic)
@@ -65,34 +62,14 @@ class Housekeeping:
         """Look at some of the topics that are due; return whether more are."""
         changed, self._changed = self._changed, {}
         for topic in changed:
-            self._schedule(topic, max(now_ms, self._looked.get(topic, 0) + LOOK_INTERVAL_MS))
-        queue = self._queue
+            self._queue.sooner(topic, max(now_ms, self._looked.get(topic, 0) + LOOK_INTERVAL_MS))
         # More at a time where there are many topics: all may be due together, and shall be done within a second.
-        left = max(TOPICS_A_SLICE, len(self._due) // _SLICES)
-        while queue and queue[0][0] <= now_ms:
-            if left == 0:
-                return True
-            due, _, topic = heappop(queue)
-            if self._due.get(topic) != due:
-                continue
-            del self._due[topic]
+        left = max(TOPICS_A_SLICE, len(self._queue) // _SLICES)
+        while left > 0 and (due := self._queue.take(now_ms)) is not None:
             left -= 1
-            self._look(topic, now_ms)
-        return False
-
-    def _schedule(self, topic: Topic, due_ms: int) -> None:
-        known = self._due.get(topic)
-        if known is None or due_ms < known:
-            self._due[topic] = due_ms
-            self._serial += 1
-            heappush(self._queue, (due_ms, self._serial, topic))
-            if len(self._queue) > 2 * len(self._due) + _STALE_ALLOWED:
-                self._sweep()
-
-    def _sweep(self) -> None:
-        """Drop what was overtaken by an earlier time: a busy topic under a long retention leaves one at every look."""
-        self._queue[:] = [item for item in self._queue if self._due.get(item[2]) == item[0]]
-        heapify(self._queue)
+            self._look(due, now_ms)
+        next_ms = self._queue.next_ms()
+        return next_ms is not None and next_ms <= now_ms
 
     def _look(self, topic: Topic, now_ms: int) -> None:
         if topic.closed:
@@ -110,7 +87,7 @@ class Housekeeping:
                 self.forget(topic)
                 return
         if soonest is not None:
-            self._schedule(topic, max(soonest, now_ms + LOOK_INTERVAL_MS))
+            self._queue.sooner(topic, max(soonest, now_ms + LOOK_INTERVAL_MS))
 
 
 def compact(topic: Topic, now_ms: int) -> int | None:
