@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from heliograph_broker.messaging.base.errors import PersistenceError
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.topic.non_persistent import NonPersistentSubscription
 from heliograph_broker.messaging.topic.topic import Topic
@@ -16,6 +17,7 @@ from heliograph_broker.messaging.topic.topic import Topic
 if TYPE_CHECKING:
     from heliograph_api.values.names import TopicName
 
+    from heliograph_broker.messaging.base.errors import Done
     from heliograph_broker.messaging.broker.broker import Broker
     from heliograph_broker.messaging.topic.directory import AnyTopic
 
@@ -62,6 +64,24 @@ class Creation:
     def schema(self, key: str, version: int) -> None:
         """The request uses a version that :meth:`~.schema_registry.SchemaRegistry.claim` gave it."""
         self._schema = (key, version)
+
+    def when_durable(self, done: Done) -> None:
+        """Call ``done`` once what the request changed is durable, or with the error.
+
+        After an error ``done`` detaches the request's own client; then what the request created is taken back.
+        """
+
+        def committed(error: Exception | None) -> None:
+            if error is None:
+                self.confirmed()
+                done(None)
+                return
+            try:
+                done(PersistenceError(f"not stored: {error}"))
+            finally:
+                self.refused()
+
+        self._broker.when_durable(self._topic, committed)
 
     def confirmed(self) -> None:
         """All of it is durable, and the client is told so."""

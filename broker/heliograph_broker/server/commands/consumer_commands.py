@@ -8,29 +8,26 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.ack_sets import remaining_of
 from heliograph_api.protocol.frames import parse_entry
 
-from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.messaging.base.errors import (
     BrokerError,
     ConsumerNotFound,
     NotAllowed,
     PreconditionFailed,
-    SubscriptionNotFound,
 )
-from heliograph_broker.messaging.broker.admission import check_consumer, check_new_subscription, may_auto_subscribe
-from heliograph_broker.messaging.clients.consumer import Consumer, KeyRange
+from heliograph_broker.messaging.clients.consumer import KeyRange
 from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
 from heliograph_broker.messaging.delivery.subscription import AckId, Done, Subscription
-from heliograph_broker.messaging.topic.directory import AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.server.error_codes import error_code
 from heliograph_broker.server.session import Session
 from heliograph_broker.storage.base.entry import Entry
-from heliograph_broker.usecases.unconfirmed import AnySubscription, Creation
+from heliograph_broker.usecases import consumers
+from heliograph_broker.usecases.consumers import ConsumerRequest
+from heliograph_broker.usecases.positions import EARLIEST, MessagePosition, Start
 
-from .compacted_reading import check_compaction, owed_from_seek, owed_from_start
 from .lookup_commands import parse_topic
 from .properties import properties_of
-from .schema_commands import store_schema
+from .schema_commands import schema_record
 
 _UINT64 = 0xFFFFFFFFFFFFFFFF
 _INT64_MAX = 0x7FFFFFFFFFFFFFFF
@@ -45,39 +42,35 @@ def subscribe(session: Session, command: wire.BaseCommand) -> None:
         attached = session.consumers[request.consumer_id].subscription.topic
         broker.when_durable(attached, partial(_confirm, session, request.request_id))
         return
-    creation = Creation(broker)
     try:
         if request.consumer_id not in session.sought_readers:
             session.check_handles()
-        topic = creation.topic(parse_topic(request.topic), create=request.force_topic_creation)
-        existing = topic.subscriptions.get(request.subscription)
-        if isinstance(existing, Subscription) and existing.waits_for_seek(
-            lambda: subscribe(session, command) if session.alive else None
-        ):
-            return
-        consumer = _attach(session, topic, existing, request, creation)
+        opened = consumers.subscribe(
+            broker,
+            session,
+            _consumer_request(session, request),
+            lambda: subscribe(session, command) if session.alive else None,
+        )
     except BrokerError as error:
-        creation.refused()
         session.refuse(request.request_id, error)
         return
-    except Exception:
-        creation.refused()
-        raise
+    if opened is None:
+        return
+    consumer, creation = opened
     session.consumers[request.consumer_id] = consumer
     session.sought_readers.pop(request.consumer_id, None)
 
-    def committed(error: Exception | None) -> None:
+    def durable(error: BrokerError | None) -> None:
         if error is None:
-            creation.confirmed()
-        else:
-            if session.consumers.get(request.consumer_id) is consumer:
-                # Whoever asks again must not find the place taken by what was refused.
-                del session.consumers[request.consumer_id]
-                consumer.subscription.remove_consumer(consumer)
-            creation.refused()
-        _confirm(session, request.request_id, error)
+            session.succeed(request.request_id)
+            return
+        if session.consumers.get(request.consumer_id) is consumer:
+            # Whoever asks again must not find the place taken by what was refused.
+            del session.consumers[request.consumer_id]
+            consumer.subscription.remove_consumer(consumer)
+        session.refuse(request.request_id, error)
 
-    broker.when_durable(topic, committed)
+    creation.when_durable(durable)
 
 
 def _confirm(session: Session, request_id: int, error: Exception | None) -> None:
@@ -87,94 +80,44 @@ def _confirm(session: Session, request_id: int, error: Exception | None) -> None
         session.succeed(request_id)
 
 
-def _attach(
-    session: Session,
-    topic: AnyTopic,
-    existing: AnySubscription | None,
-    request: wire.CommandSubscribe,
-    creation: Creation,
-) -> Consumer:
-    """Attach a new consumer to its subscription, which is created if there is none. If it raises, none is attached."""
-    broker = session.broker
-    metadata = properties_of(request.metadata, "consumer metadata")
-    sub_type = SubscriptionType(request.subType)
-    check_consumer(topic, request.subscription, sub_type)
-    check_compaction(topic, request)
-    if isinstance(existing, Subscription):
-        existing.check_durability(durable=request.durable)
-    if topic.subscribe_limit is not None:
-        # A consumer without a name of its own is identified by its id.
-        who = request.consumer_name or str(request.consumer_id)
-        topic.subscribe_limit.subscribing(session.host, who, monotonic_ms(broker.clock))
-    if request.HasField("schema"):
-        store_schema(broker, topic.name, request.schema, None, reads_only=True)
-    subscription = existing if existing is not None else _subscription(session, topic, request)
-    creation.subscription(subscription, created=existing is None)
+def _consumer_request(session: Session, request: wire.CommandSubscribe) -> ConsumerRequest:
+    """Return what a SUBSCRIBE asks for. Raises :class:`InvalidTopicName`."""
     policy = request.keySharedMeta
-    sticky = sub_type is SubscriptionType.KEY_SHARED and policy.keySharedMode == wire.STICKY
-    consumer = Consumer(
-        subscription,
-        session,
+    sub_type = SubscriptionType(request.subType)
+    named = not request.durable and request.HasField("start_message_id")
+    return ConsumerRequest(
+        parse_topic(request.topic),
+        request.subscription,
+        sub_type,
         request.consumer_id,
-        request.consumer_name or broker.generate_producer_name(),
+        request.consumer_name,
+        create_topic=request.force_topic_creation,
+        durable=request.durable,
+        start=Start(
+            earliest=request.initialPosition == wire.CommandSubscribe.Earliest,
+            position=_position(request.start_message_id) if named else None,
+            rollback_s=request.start_message_rollback_duration_sec,
+        ),
+        subscription_properties=properties_of(request.subscription_properties),
         priority=request.priority_level,
         epoch=request.consumer_epoch,
+        sticky=sub_type is SubscriptionType.KEY_SHARED and policy.keySharedMode == wire.STICKY,
         key_ranges=[KeyRange(part.start, part.end) for part in policy.hashRanges],
         allow_out_of_order=policy.allowOutOfOrderDelivery,
-        metadata=metadata,
+        read_compacted=request.read_compacted,
+        schema=schema_record(session, request.schema) if request.HasField("schema") else None,
+        metadata=properties_of(request.metadata),
+        host=session.host,
         address=session.address,
         client_version=session.client_version,
-        connected_ms=broker.clock.now_ms(),
-    )
-    consumer.read_compacted = request.read_compacted
-    subscription.add_consumer(consumer, sub_type, sticky=sticky)
-    if request.HasField("schema"):
-        try:
-            store_schema(broker, topic.name, request.schema, creation, reads_only=True)
-        except Exception:
-            subscription.remove_consumer(consumer)
-            raise
-    view = subscription.view if isinstance(subscription, Subscription) else None
-    if existing is None and view is not None and isinstance(topic, Topic):
-        view.owe(owed_from_start(topic, request, broker.clock.now_ms()))
-    return consumer
-
-
-def _subscription(session: Session, topic: AnyTopic, request: wire.CommandSubscribe) -> AnySubscription:
-    """Create the subscription a SUBSCRIBE names, where that is allowed."""
-    if not isinstance(topic, Topic):
-        check_new_subscription(topic)
-        return topic.create_subscription(request.subscription)
-    if request.durable and not may_auto_subscribe(session.broker, topic):
-        raise SubscriptionNotFound(
-            f"Subscription does not exist: {request.subscription} has to be created on {topic.name} first"
-        )
-    check_new_subscription(topic)
-    start: int | None = None
-    if not request.durable and request.HasField("start_message_id"):
-        start = _position_to_offset(topic, request.start_message_id)
-    if request.start_message_rollback_duration_sec > 0:
-        since = session.broker.clock.now_ms() - request.start_message_rollback_duration_sec * 1000
-        start = topic.first_published_at_or_after(since)
-    earliest = request.initialPosition == wire.CommandSubscribe.Earliest
-    return topic.create_subscription(
-        request.subscription,
-        "earliest" if earliest else "latest",
-        durable=request.durable,
-        start_offset=start,
-        properties=properties_of(request.subscription_properties, "subscription properties"),
     )
 
 
-def _position_to_offset(topic: Topic, position: wire.MessageIdData) -> int:
-    """Return the offset of the entry a message id names; -1:-1 is the earliest, the largest ids are the latest."""
-    if position.ledgerId == _UINT64 or position.entryId == _UINT64:
-        if position.ledgerId == _UINT64:
-            return topic.first_offset
-        return topic.offset_at_or_after(position.ledgerId, 0)
-    if position.ledgerId >= _INT64_MAX:
-        return topic.end_offset
-    return topic.offset_at_or_after(position.ledgerId, position.entryId)
+def _position(message_id: wire.MessageIdData) -> MessagePosition:
+    """Return the position that a message id names; an id of -1 comes as the largest unsigned number."""
+    if message_id.ledgerId == _UINT64:
+        return EARLIEST
+    return MessagePosition(message_id.ledgerId, 0 if message_id.entryId == _UINT64 else message_id.entryId)
 
 
 def flow(session: Session, command: wire.BaseCommand) -> None:
@@ -288,7 +231,7 @@ def seek(session: Session, command: wire.BaseCommand) -> None:
         if request.HasField("message_publish_time"):
             offset = topic.first_published_at_or_after(request.message_publish_time)
         elif request.HasField("message_id"):
-            offset = _position_to_offset(topic, request.message_id)
+            offset = _position(request.message_id).offset(topic)
             if topic.offset_of(request.message_id.ledgerId, request.message_id.entryId) is not None:
                 try:
                     remaining = remaining_of(request.message_id.ack_set)
@@ -307,7 +250,10 @@ def seek(session: Session, command: wire.BaseCommand) -> None:
     subscription.seek(offset, remaining, done)
     view = subscription.view if isinstance(subscription, Subscription) else None
     if consumer.read_compacted and view is not None and isinstance(topic, Topic):
-        view.owe(owed_from_seek(topic, request))
+        if request.HasField("message_publish_time"):
+            view.owe(topic.compaction.trimmed_published_at_or_after(request.message_publish_time))
+        else:
+            view.owe(_position(request.message_id).owed_from(topic))
 
 
 def get_last_message_id(session: Session, command: wire.BaseCommand) -> None:

@@ -71,18 +71,15 @@ def partitioned_metadata(session: Session, command: wire.BaseCommand) -> None:
         session.send(answer)
         return
 
-    def committed(error: Exception | None) -> None:
-        if error is None:
-            creation.confirmed()
-        else:
-            creation.refused()
+    def durable(error: BrokerError | None) -> None:
+        if error is not None:
             response.ClearField("partitions")
             response.response = wire.CommandPartitionedTopicMetadataResponse.Failed
-            response.error = wire.PersistenceError
-            response.message = f"not stored: {error}"
+            response.error = error_code(error)
+            response.message = str(error)
         session.send(answer)
 
-    broker.when_durable(None, committed)
+    creation.when_durable(durable)
 
 
 def topics_of_namespace(session: Session, command: wire.BaseCommand) -> None:

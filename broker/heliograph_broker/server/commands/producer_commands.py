@@ -12,28 +12,18 @@ from heliograph_broker.messaging.base.errors import (
     MalformedEntry,
     NotAllowed,
     ProducerFenced,
-    TopicTerminated,
 )
-from heliograph_broker.messaging.broker.admission import (
-    check_new_subscription,
-    check_producer,
-    check_schemaless_producer,
-    may_auto_subscribe,
-)
-from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.clients.producer import Producer
-from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.messages.batches import COUNTED_BELOW_BYTES, BatchError, check_count
+from heliograph_broker.messaging.policies.backlog_quota import QuotaState
 from heliograph_broker.messaging.schemas.schema_registry import encode_version
-from heliograph_broker.messaging.topic.directory import AnyTopic
-from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.server.session import Session
-from heliograph_broker.usecases.unconfirmed import Creation
+from heliograph_broker.usecases.producers import ProducerRequest, open_producer
 
 from .lookup_commands import parse_topic
 from .properties import properties_of
-from .schema_commands import store_schema
+from .schema_commands import schema_record
 
 
 def create_producer(session: Session, command: wire.BaseCommand) -> None:
@@ -45,67 +35,50 @@ def create_producer(session: Session, command: wire.BaseCommand) -> None:
         _answer_again(session, existing, request.request_id)
         return
     session.stop_holding(request.producer_id)
-    creation = Creation(broker)
     try:
         session.check_handles()
-        metadata = properties_of(request.metadata, "producer metadata")
-        topic = creation.topic(parse_topic(request.topic))
-        topic.used()
-        if topic.terminated:
-            raise TopicTerminated(f"Topic {topic.name} was already terminated")
-        check_producer(topic, request.producer_name, encrypted=request.encrypted)
-        if isinstance(topic, Topic) and not topic.quota.check_creation(
-            request.producer_name, returning=request.epoch > 0
-        ):
-            _hold(session, topic, command)
-            return
-        version = None
-        if request.HasField("schema"):
-            version = store_schema(broker, topic.name, request.schema, creation)
-        if version is None:
-            has_schema = broker.schemas.latest(broker.schema_key(topic.name)) is not None
-            check_schemaless_producer(topic, has_schema=has_schema)
-        producer = Producer(
-            topic,
-            session,
-            request.producer_id,
-            request.producer_name or broker.generate_producer_name(),
-            generated_name=not request.producer_name or not request.user_provided_producer_name,
-            epoch=request.epoch,
-            access_mode=AccessMode(request.producer_access_mode),
-            metadata=metadata,
-            address=session.address,
-            client_version=session.client_version,
-            connected_ms=broker.clock.now_ms(),
-            request_id=request.request_id,
-        )
-        _create_initial_subscription(broker, topic, request.initial_subscription_name, creation)
-        ready = topic.producer_registry.add(producer, _topic_epoch(request))
+        opened = open_producer(broker, session, _producer_request(session, request))
     except BrokerError as error:
-        creation.refused()
         session.refuse(request.request_id, error)
         return
-    except Exception:
-        creation.refused()
-        raise
+    if isinstance(opened, QuotaState):
+        _hold(session, opened, command)
+        return
+    producer, ready, version, creation = opened
     session.producers[request.producer_id] = producer
     session.closed_producers.pop(request.producer_id, None)
-    if producer.access_mode is not AccessMode.SHARED and isinstance(topic, Topic):
-        topic.records.commit(topic)
-    version_bytes = encode_version(version) if version is not None else None
 
-    def committed(error: Exception | None) -> None:
-        if error is not None:
-            if session.producers.get(request.producer_id) is producer:
-                # Whoever asks again must not find the name taken by what was refused.
-                session.forget_producer(producer)
-            creation.refused()
-            session.send_error(request.request_id, wire.PersistenceError, f"not stored: {error}")
-        else:
-            creation.confirmed()
+    def durable(error: BrokerError | None) -> None:
+        if error is None:
+            version_bytes = encode_version(version) if version is not None else None
             session.answer_producer(producer, request.request_id, version_bytes, ready=ready)
+            return
+        if session.producers.get(request.producer_id) is producer:
+            # Whoever asks again must not find the name taken by what was refused.
+            session.forget_producer(producer)
+        session.refuse(request.request_id, error)
 
-    broker.when_durable(topic, committed)
+    creation.when_durable(durable)
+
+
+def _producer_request(session: Session, request: wire.CommandProducer) -> ProducerRequest:
+    """Return what a PRODUCER asks for. Raises :class:`InvalidTopicName`."""
+    return ProducerRequest(
+        parse_topic(request.topic),
+        request.producer_id,
+        request.producer_name,
+        generated_name=not request.user_provided_producer_name,
+        epoch=request.epoch,
+        access_mode=AccessMode(request.producer_access_mode),
+        topic_epoch=_topic_epoch(request),
+        encrypted=request.encrypted,
+        schema=schema_record(session, request.schema) if request.HasField("schema") else None,
+        initial_subscription=request.initial_subscription_name,
+        metadata=properties_of(request.metadata),
+        address=session.address,
+        client_version=session.client_version,
+        request_id=request.request_id,
+    )
 
 
 def _answer_again(session: Session, producer: Producer, request_id: int) -> None:
@@ -121,24 +94,7 @@ def _answer_again(session: Session, producer: Producer, request_id: int) -> None
     session.broker.when_durable(producer.topic, durable)
 
 
-def _create_initial_subscription(broker: Broker, topic: AnyTopic, name: str, creation: Creation) -> None:
-    """Create the subscription that a producer asks for, if it asks for one that is not there.
-
-    Raises :class:`BrokerError` if it may not be created, or is there and not durable.
-    """
-    named = topic.subscriptions.get(name)
-    if isinstance(named, Subscription):
-        named.check_durability(durable=True)
-    elif name and isinstance(topic, Topic):
-        if not may_auto_subscribe(broker, topic):
-            raise NotAllowed(
-                "Could not create the initial subscription due to the auto subscription creation is not allowed."
-            )
-        check_new_subscription(topic)
-        creation.subscription(topic.create_subscription(name, "earliest"), created=True)
-
-
-def _hold(session: Session, topic: Topic, command: wire.BaseCommand) -> None:
+def _hold(session: Session, quota: QuotaState, command: wire.BaseCommand) -> None:
     """Answer a producer that comes back to a full topic when there is room, or whoever asks in its stead."""
     request = wire.BaseCommand()
     request.CopyFrom(command)
@@ -147,8 +103,8 @@ def _hold(session: Session, topic: Topic, command: wire.BaseCommand) -> None:
         del session.held_producers[request.producer.producer_id]
         create_producer(session, request)
 
-    topic.quota.hold(resume)
-    session.held_producers[request.producer.producer_id] = lambda: topic.quota.drop_held(resume)
+    quota.hold(resume)
+    session.held_producers[request.producer.producer_id] = lambda: quota.drop_held(resume)
 
 
 def _topic_epoch(request: wire.CommandProducer) -> int | None:

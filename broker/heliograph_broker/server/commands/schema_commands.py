@@ -7,10 +7,10 @@ from heliograph_api.values.names import InvalidName, TopicName
 
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import BrokerError
-from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.schemas.schema_registry import decode_version, encode_version
 from heliograph_broker.server.error_codes import error_code
 from heliograph_broker.server.session import Session
+from heliograph_broker.usecases.schemas import store_schema
 from heliograph_broker.usecases.unconfirmed import Creation
 
 from .properties import properties_of
@@ -18,34 +18,17 @@ from .properties import properties_of
 _NONE = wire.Schema.Type.Value("None")
 
 
-def store_schema(
-    broker: Broker, name: TopicName, schema: wire.Schema, creation: Creation | None, *, reads_only: bool = False
-) -> int | None:
-    """Store a client's schema for a request as the topic's policies allow; return its version, None for "no schema".
-
-    One who ``reads_only`` may have another one that is compatible, also where clients may not add to the topic's
-    schemas. Without ``creation`` it is only checked whether it could be. Raises :class:`IncompatibleSchema`.
-    """
+def schema_record(session: Session, schema: wire.Schema) -> records.SchemaRecord | None:
+    """Return a schema as it is stored, None for "no schema"."""
     if schema.type == _NONE:
         return None
-    record = records.SchemaRecord(
+    return records.SchemaRecord(
         name=schema.name,
         type=schema.type,
         data=schema.schema_data,
-        properties=properties_of(schema.properties, "schema properties"),
-        created_ms=broker.clock.now_ms(),
+        properties=properties_of(schema.properties),
+        created_ms=session.broker.clock.now_ms(),
     )
-    policies = broker.effective_policies(name)
-    key = broker.schema_key(name)
-    may_update = policies.auto_update_schema is not False
-    if reads_only and not may_update and broker.schemas.latest(key) is not None:
-        broker.schemas.check(key, record, policies.schema_compatibility)
-        return None
-    if creation is None:
-        return broker.schemas.check_addition(key, record, policies.schema_compatibility, may_update=may_update)
-    version = broker.schemas.claim(key, record, policies.schema_compatibility, may_update=may_update)
-    creation.schema(key, version)
-    return version
 
 
 def get_schema(session: Session, command: wire.BaseCommand) -> None:
@@ -99,8 +82,9 @@ def get_or_create_schema(session: Session, command: wire.BaseCommand) -> None:
     creation = Creation(broker)
     try:
         name = TopicName.parse(request.topic)
-        topic = creation.topic(name)
-        version = store_schema(broker, name, request.schema, creation)
+        creation.topic(name)
+        record = schema_record(session, request.schema)
+        version = None if record is None else store_schema(broker, name, record, creation)
     except InvalidName as error:
         answer(None, wire.InvalidTopicName, str(error))
         return
@@ -109,12 +93,10 @@ def get_or_create_schema(session: Session, command: wire.BaseCommand) -> None:
         answer(None, error_code(error), str(error))
         return
 
-    def committed(error: Exception | None) -> None:
+    def durable(error: BrokerError | None) -> None:
         if error is not None:
-            creation.refused()
-            answer(None, wire.PersistenceError, f"not stored: {error}")
+            answer(None, error_code(error), str(error))
         else:
-            creation.confirmed()
             answer(version, None, "")
 
-    broker.when_durable(topic, committed)
+    creation.when_durable(durable)

@@ -1,0 +1,173 @@
+"""Subscribing: admission, the subscription if it is new, its consumer and the schema it reads; all of it or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from heliograph_broker.clock import monotonic_ms
+from heliograph_broker.messaging.base.errors import NotAllowed, SubscriptionNotFound
+from heliograph_broker.messaging.base.names import COMPACTION
+from heliograph_broker.messaging.broker.admission import check_consumer, check_new_subscription, may_auto_subscribe
+from heliograph_broker.messaging.clients.consumer import Consumer
+from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
+from heliograph_broker.messaging.delivery.subscription import Subscription
+from heliograph_broker.messaging.topic.topic import Topic
+
+from .client_properties import check_client_properties
+from .positions import Start
+from .schemas import store_schema
+from .unconfirmed import Creation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from heliograph_api.values.names import TopicName
+
+    from heliograph_broker.messaging.base.records import SchemaRecord
+    from heliograph_broker.messaging.broker.broker import Broker
+    from heliograph_broker.messaging.clients.consumer import ConsumerSink, KeyRange
+    from heliograph_broker.messaging.topic.directory import AnyTopic
+
+    from .unconfirmed import AnySubscription
+
+
+_LATEST: Final = Start()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRequest:
+    """What a client asks for when it subscribes."""
+
+    topic: TopicName
+    subscription: str
+    subscription_type: SubscriptionType
+    consumer_id: int
+    #: Empty for one that the broker generates.
+    name: str = ""
+    #: Whether a missing topic may be created.
+    create_topic: bool = True
+    durable: bool = True
+    #: Where a new subscription begins, and its properties.
+    start: Start = _LATEST
+    subscription_properties: dict[str, str] = field(default_factory=dict)
+    priority: int = 0
+    epoch: int = 0
+    sticky: bool = False
+    key_ranges: list[KeyRange] = field(default_factory=list)
+    allow_out_of_order: bool = False
+    read_compacted: bool = False
+    schema: SchemaRecord | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+    host: str = ""
+    address: str = ""
+    client_version: str = ""
+
+
+class OpenedConsumer(NamedTuple):
+    """A consumer that is attached; its client is to be told once ``creation`` is durable."""
+
+    consumer: Consumer
+    creation: Creation
+
+
+def subscribe(
+    broker: Broker, sink: ConsumerSink, request: ConsumerRequest, resume: Callable[[], None]
+) -> OpenedConsumer | None:
+    """Attach a consumer to its subscription, which is created if need be, as the topic is.
+
+    Returns None if the subscription is being moved: ``resume`` is called when that is done. Raises
+    :class:`BrokerError` if the consumer is refused, which leaves nothing behind.
+    """
+    creation = Creation(broker)
+    try:
+        topic = creation.topic(request.topic, create=request.create_topic)
+        existing = topic.subscriptions.get(request.subscription)
+        if isinstance(existing, Subscription) and existing.waits_for_seek(resume):
+            return None
+        return OpenedConsumer(_attach(broker, sink, topic, existing, request, creation), creation)
+    except Exception:
+        creation.refused()
+        raise
+
+
+def _attach(
+    broker: Broker,
+    sink: ConsumerSink,
+    topic: AnyTopic,
+    existing: AnySubscription | None,
+    request: ConsumerRequest,
+    creation: Creation,
+) -> Consumer:
+    check_client_properties(request.metadata, "consumer metadata")
+    check_consumer(topic, request.subscription, request.subscription_type)
+    _check_compaction(topic, request)
+    if isinstance(existing, Subscription):
+        existing.check_durability(durable=request.durable)
+    if topic.subscribe_limit is not None:
+        # A consumer without a name of its own is identified by its id.
+        who = request.name or str(request.consumer_id)
+        topic.subscribe_limit.subscribing(request.host, who, monotonic_ms(broker.clock))
+    if request.schema is not None:
+        store_schema(broker, topic.name, request.schema, None, reads_only=True)
+    subscription = existing if existing is not None else _create_subscription(broker, topic, request)
+    creation.subscription(subscription, created=existing is None)
+    consumer = Consumer(
+        subscription,
+        sink,
+        request.consumer_id,
+        request.name or broker.generate_producer_name(),
+        priority=request.priority,
+        epoch=request.epoch,
+        key_ranges=request.key_ranges,
+        allow_out_of_order=request.allow_out_of_order,
+        metadata=request.metadata,
+        address=request.address,
+        client_version=request.client_version,
+        connected_ms=broker.clock.now_ms(),
+    )
+    consumer.read_compacted = request.read_compacted
+    subscription.add_consumer(consumer, request.subscription_type, sticky=request.sticky)
+    if request.schema is not None:
+        try:
+            store_schema(broker, topic.name, request.schema, creation, reads_only=True)
+        except Exception:
+            subscription.remove_consumer(consumer)
+            raise
+    view = subscription.view if isinstance(subscription, Subscription) else None
+    if existing is None and view is not None and isinstance(topic, Topic):
+        view.owe(request.start.owed_from(topic, broker.clock.now_ms()))
+    return consumer
+
+
+def _check_compaction(topic: AnyTopic, request: ConsumerRequest) -> None:
+    """Raises :class:`NotAllowed` for a consumer that cannot read the compacted view, or takes the compaction's name."""
+    if request.subscription == COMPACTION:
+        raise NotAllowed(f"{COMPACTION} is the broker's own subscription")
+    if not request.read_compacted:
+        return
+    if not isinstance(topic, Topic):
+        raise NotAllowed("readCompacted only valid on persistent topics")
+    if request.subscription_type not in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
+        raise NotAllowed("readCompacted only allowed on failover or exclusive subscriptions")
+
+
+def _create_subscription(broker: Broker, topic: AnyTopic, request: ConsumerRequest) -> AnySubscription:
+    """Create the subscription that a consumer names, where that is allowed."""
+    if not isinstance(topic, Topic):
+        check_new_subscription(topic)
+        return topic.create_subscription(request.subscription)
+    if request.durable and not may_auto_subscribe(broker, topic):
+        raise SubscriptionNotFound(
+            f"Subscription does not exist: {request.subscription} has to be created on {topic.name} first"
+        )
+    check_new_subscription(topic)
+    start = request.start.offset(topic, broker.clock.now_ms())
+    check_client_properties(request.subscription_properties, "subscription properties")
+    return topic.create_subscription(
+        request.subscription,
+        "earliest" if request.start.earliest else "latest",
+        durable=request.durable,
+        start_offset=start,
+        properties=request.subscription_properties,
+    )

@@ -1,0 +1,134 @@
+"""Opening a producer: admission, its schema, its initial subscription, access; all of it or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from heliograph_broker.messaging.base.errors import NotAllowed, TopicTerminated
+from heliograph_broker.messaging.broker.admission import (
+    check_new_subscription,
+    check_producer,
+    check_schemaless_producer,
+    may_auto_subscribe,
+)
+from heliograph_broker.messaging.clients.access_mode import AccessMode
+from heliograph_broker.messaging.clients.producer import Producer
+from heliograph_broker.messaging.delivery.subscription import Subscription
+from heliograph_broker.messaging.topic.topic import Topic
+
+from .client_properties import check_client_properties
+from .schemas import store_schema
+from .unconfirmed import Creation
+
+if TYPE_CHECKING:
+    from heliograph_api.values.names import TopicName
+
+    from heliograph_broker.messaging.base.records import SchemaRecord
+    from heliograph_broker.messaging.broker.broker import Broker
+    from heliograph_broker.messaging.clients.producer import ProducerSink
+    from heliograph_broker.messaging.policies.backlog_quota import QuotaState
+    from heliograph_broker.messaging.topic.directory import AnyTopic
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRequest:
+    """What a client asks for when it opens a producer."""
+
+    topic: TopicName
+    producer_id: int
+    #: Empty for one that the broker generates.
+    name: str = ""
+    #: Whether the client generated ``name``, so that a later connection of its may take it over.
+    generated_name: bool = False
+    #: How often the producer has connected before.
+    epoch: int = 0
+    access_mode: AccessMode = AccessMode.SHARED
+    #: The epoch that a returning producer with exclusive access holds.
+    topic_epoch: int | None = None
+    encrypted: bool = False
+    schema: SchemaRecord | None = None
+    initial_subscription: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+    address: str = ""
+    client_version: str = ""
+    request_id: int = 0
+
+
+class OpenedProducer(NamedTuple):
+    """A producer that is connected; its client is to be told once ``creation`` is durable."""
+
+    producer: Producer
+    #: False while it waits for exclusive access.
+    ready: bool
+    schema_version: int | None
+    creation: Creation
+
+
+def open_producer(broker: Broker, sink: ProducerSink, request: ProducerRequest) -> OpenedProducer | QuotaState:
+    """Connect a producer to its topic, which is created if need be.
+
+    Returns the topic's quota instead if the producer has to wait there for room. Raises :class:`BrokerError` if it is
+    refused, which leaves nothing behind.
+    """
+    creation = Creation(broker)
+    try:
+        return _open(broker, sink, request, creation)
+    except Exception:
+        creation.refused()
+        raise
+
+
+def _open(
+    broker: Broker, sink: ProducerSink, request: ProducerRequest, creation: Creation
+) -> OpenedProducer | QuotaState:
+    check_client_properties(request.metadata, "producer metadata")
+    topic = creation.topic(request.topic)
+    topic.used()
+    if topic.terminated:
+        raise TopicTerminated(f"Topic {topic.name} was already terminated")
+    check_producer(topic, request.name, encrypted=request.encrypted)
+    if isinstance(topic, Topic) and not topic.quota.check_creation(request.name, returning=request.epoch > 0):
+        return topic.quota
+    version = None
+    if request.schema is not None:
+        version = store_schema(broker, topic.name, request.schema, creation)
+    if version is None:
+        has_schema = broker.schemas.latest(broker.schema_key(topic.name)) is not None
+        check_schemaless_producer(topic, has_schema=has_schema)
+    producer = Producer(
+        topic,
+        sink,
+        request.producer_id,
+        request.name or broker.generate_producer_name(),
+        generated_name=not request.name or request.generated_name,
+        epoch=request.epoch,
+        access_mode=request.access_mode,
+        metadata=request.metadata,
+        address=request.address,
+        client_version=request.client_version,
+        connected_ms=broker.clock.now_ms(),
+        request_id=request.request_id,
+    )
+    _create_initial_subscription(broker, topic, request.initial_subscription, creation)
+    ready = topic.producer_registry.add(producer, request.topic_epoch)
+    if request.access_mode is not AccessMode.SHARED and isinstance(topic, Topic):
+        topic.records.commit(topic)
+    return OpenedProducer(producer, ready, version, creation)
+
+
+def _create_initial_subscription(broker: Broker, topic: AnyTopic, name: str, creation: Creation) -> None:
+    """Create the subscription that a producer asks for, if it asks for one that is not there.
+
+    Raises :class:`BrokerError` if it may not be created, or is there and not durable.
+    """
+    named = topic.subscriptions.get(name)
+    if isinstance(named, Subscription):
+        named.check_durability(durable=True)
+    elif name and isinstance(topic, Topic):
+        if not may_auto_subscribe(broker, topic):
+            raise NotAllowed(
+                "Could not create the initial subscription due to the auto subscription creation is not allowed."
+            )
+        check_new_subscription(topic)
+        creation.subscription(topic.create_subscription(name, "earliest"), created=True)
