@@ -77,6 +77,14 @@ def test_the_index_of_the_documentation_lists_every_page_once() -> None:
 
 
 @pytest.mark.parametrize("guide", DOCUMENTS)
-def test_a_guide_links_to_files_that_are_there(guide: str) -> None:
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / guide).read_text())
-    assert [link for link in links if not ((ROOT / guide).parent / link).exists()] == []
+def test_a_guide_links_to_files_and_headings_that_are_there(guide: str) -> None:
+    links = re.findall(r"\]\(([^)#:]*)(#[^)]*)?\)", (ROOT / guide).read_text())
+    targets = [((ROOT / guide).parent / file if file else ROOT / guide, heading) for file, heading in links]
+    assert [str(file) for file, _ in targets if not file.exists()] == []
+    assert [f"{file.name}{heading}" for file, heading in targets if heading and heading not in headings(file)] == []
+
+
+def headings(document: Path) -> set[str]:
+    """Return the headings of a document as links name them: ``#a-heading``."""
+    found = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
+    return {"#" + re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
