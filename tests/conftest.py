@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hypothesis import settings
+
 from tests.support.cluster_fixtures import (
     cluster,
     images,
@@ -21,3 +23,7 @@ __all__ = [
     "pytest_runtest_makereport",
     "pytest_sessionfinish",
 ]
+
+# How long an example takes says nothing on a busy machine, and no test asserts time.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
