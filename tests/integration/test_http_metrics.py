@@ -17,7 +17,8 @@ from heliograph_broker.messaging.topic.topic import Topic
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from tests.support.core import Client, make_frame
+from tests.support.core import Client
+from tests.support.entries import make_frame
 
 from .http_api import HttpApi, running_api
 

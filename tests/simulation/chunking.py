@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from tests.support.entries import seal
+
 from . import entries
 from .action import Action
 from .model import ChunkedMessage, Message, Position, TopicModel
-from .wire_frames import entry_frame
 
 if TYPE_CHECKING:
     from .client import ProducerModel, SimulatedClient
@@ -42,7 +43,7 @@ class _Sending:
         metadata.chunk_id = len(message.chunks)
         metadata.num_chunks_from_msg = message.count
         metadata.total_chunk_msg_size = message.count * 100
-        frame = entry_frame(metadata.SerializeToString(), rng.randbytes(100))
+        frame = seal(metadata.SerializeToString(), rng.randbytes(100))
         chunk = Message(number, self.producer.topic, frame, self.sequence_id, key=self.key, chunked=message)
         world.messages.add(chunk)
         self.client.produce(self.producer, chunk)

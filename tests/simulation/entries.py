@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from heliograph_api.protocol import wire_pb2 as wire
 
+from tests.support.entries import seal
+
 from .model import Message, TopicModel
-from .wire_frames import batch_payload, entry_frame
+from .wire_frames import batch_payload
 
 if TYPE_CHECKING:
     pass
@@ -62,7 +64,7 @@ def make_message(
         metadata.num_chunks_from_msg = 3
         metadata.total_chunk_msg_size = 9000
         # The model tracks neither which consumer receives a part, nor deduplication of single parts.
-    frame = entry_frame(metadata.SerializeToString(), payload)
+    frame = seal(metadata.SerializeToString(), payload)
     return Message(
         number,
         topic,

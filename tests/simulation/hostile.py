@@ -10,10 +10,12 @@ from heliograph_broker.messaging.base.errors import BrokerError
 from heliograph_broker.messaging.base.records import TenantRecord
 from heliograph_broker.messaging.clients.producer import Producer, Receipt
 
+from tests.support.entries import seal
+
 from . import consuming, entries, expectations, producing
 from .action import Action
 from .model import NOWHERE, SHARED, Message, TopicModel, Violation
-from .wire_frames import batch_payload, entry_frame, text_field
+from .wire_frames import batch_payload, text_field
 
 if TYPE_CHECKING:
     from .client import SimulatedClient
@@ -38,28 +40,28 @@ def _hostile_frame(number: int, producer: str, sequence_id: int, now_ms: int, rn
         case 0:
             # A key that is not text, of a batch of a million that is not there.
             metadata.num_messages_in_batch = 1_000_000
-            return entry_frame(metadata.SerializeToString() + text_field(6, b"\xff\xfe"), b"x"), 1
+            return seal(metadata.SerializeToString() + text_field(6, b"\xff\xfe"), b"x"), 1
         case 1:
             # A time to live that is good for the batch and bad inside of it.
             metadata.num_messages_in_batch = 2
             metadata.properties.add(key=entries.TTL, value="200")
             metadata.deliver_at_time = now_ms + 300
             payload = batch_payload([({entries.TTL: "soon"}, b"1"), ({entries.TTL: "-5"}, b"2")])
-            return entry_frame(metadata.SerializeToString(), payload), 2
+            return seal(metadata.SerializeToString(), payload), 2
         case 2:
             # A property that is not text.
-            return entry_frame(
+            return seal(
                 metadata.SerializeToString() + text_field(4, text_field(1, b"\xff") + text_field(2, b"\xfe")), b"x"
             ), 1
         case 3:
             # More messages announced than there are.
             metadata.num_messages_in_batch = 50
-            return entry_frame(metadata.SerializeToString(), batch_payload([({}, b"1"), ({}, b"2")])), 50
+            return seal(metadata.SerializeToString(), batch_payload([({}, b"1"), ({}, b"2")])), 50
         case _:
             # Not a batch at all.
             metadata.num_messages_in_batch = 3
             metadata.properties.add(key=entries.TTL, value="300")
-            return entry_frame(metadata.SerializeToString(), rng.randbytes(20)), 3
+            return seal(metadata.SerializeToString(), rng.randbytes(20)), 3
 
 
 class _Nobody:

@@ -6,10 +6,11 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tests.support.entries import seal
+
 from . import entries
 from .action import Action
 from .model import Message, TopicModel
-from .wire_frames import entry_frame
 
 if TYPE_CHECKING:
     from .client import SimulatedClient
@@ -51,7 +52,7 @@ def publish_plain(
         key = rng.choice(entries.KEYS)
         metadata = entries.metadata_of(number, producer.name, producer.next_sequence, world.machine.clock.now_ms())
         metadata.partition_key = key
-        frame = entry_frame(metadata.SerializeToString(), bytes(size))
+        frame = seal(metadata.SerializeToString(), bytes(size))
         message = Message(number, topic, frame, producer.next_sequence, key=key)
         producer.next_sequence += 1
         world.messages.add(message)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
-from crc32c import crc32c
 from heliograph_api.protocol import wire_pb2 as wire
 
 _U32 = struct.Struct(">I")
@@ -15,12 +14,6 @@ def command_frame(command: wire.BaseCommand, entry: bytes = b"") -> bytes:
     """Return the frame of a command, with an entry behind it if there is one."""
     body = command.SerializePartialToString()
     return _U32.pack(4 + len(body) + len(entry)) + _U32.pack(len(body)) + body + entry
-
-
-def entry_frame(metadata: bytes, payload: bytes) -> bytes:
-    """Return an entry with its checksum."""
-    checked = _U32.pack(len(metadata)) + metadata + payload
-    return struct.pack(">HI", 0x0E01, crc32c(checked)) + checked
 
 
 def batch_payload(messages: Sequence[tuple[dict[str, str], bytes]]) -> bytes:

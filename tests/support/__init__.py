@@ -1,0 +1,24 @@
+"""What tests of several tiers share.
+
+Entries as clients send them come from :mod:`.entries`, the core without sockets from :mod:`.core`, a broker's process
+from :mod:`.broker_process`, a cluster from :mod:`.cluster` and :mod:`.cluster_fixtures`.
+
+The policy model (``tests/property/test_policy_model.py``) compares the core with an oracle, step by step. Its parts,
+from what is asked to what is compared:
+
+==========================  ==========================================================================================
+module                      what it is for
+==========================  ==========================================================================================
+``policy_history``          the histories: steps made from a seed, written as text, and cut down when one fails
+``policy_driver``           runs one history: calls a step's action on both sides and compares them after it
+``policy_client_steps``     the actions of clients: publish, subscribe, take, acknowledge, give back
+``policy_modelled_broker``  the real core and the oracle side by side, and what must be the same of them
+``policy_entries``          the messages of a step as an entry, and an entry as messages
+``policy_levels``           the oracle: which policy holds for a topic, level by level, then the limits
+``policy_oracle_state``     the oracle: what it remembers of topics, subscriptions and entries
+``policy_oracle``           the oracle: what is kept, expires, is evicted or refused
+``policy_oracle_delivery``  the oracle: which deliveries are right, and which are missing
+==========================  ==========================================================================================
+
+``policy_cases`` belongs to the tests of single policies in ``tests/unit`` instead, which use no oracle.
+"""

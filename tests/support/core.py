@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import random
-import struct
 from pathlib import Path
 
-from crc32c import crc32c
 from heliograph_api.broker_config import BrokerConfig
-from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.resources.policies import Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.clock import VirtualClock
@@ -23,35 +20,7 @@ from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
 
-
-def make_frame(
-    payload: bytes = b"x",
-    *,
-    messages: int = 1,
-    key: str | None = None,
-    publish_time: int = 0,
-    deliver_at: int | None = None,
-    sequence_id: int = 0,
-    highest_sequence_id: int = 0,
-    chunk: tuple[int, int] | None = None,
-    producer: str = "p",
-) -> tuple[wire.MessageMetadata, bytes]:
-    """Return metadata and the entry's bytes as a client would send them after SEND."""
-    metadata = wire.MessageMetadata(producer_name=producer, sequence_id=sequence_id, publish_time=publish_time)
-    if messages > 1:
-        metadata.num_messages_in_batch = messages
-    if highest_sequence_id:
-        metadata.highest_sequence_id = highest_sequence_id
-    if chunk is not None:
-        metadata.chunk_id, metadata.num_chunks_from_msg = chunk
-        metadata.uuid = f"{producer}-{sequence_id}"
-    if key is not None:
-        metadata.partition_key = key
-    if deliver_at is not None:
-        metadata.deliver_at_time = deliver_at
-    encoded = metadata.SerializeToString()
-    checked = struct.pack(">I", len(encoded)) + encoded + payload
-    return metadata, struct.pack(">HI", 0x0E01, crc32c(checked)) + checked
+from .entries import make_frame
 
 
 class Client:

@@ -14,6 +14,7 @@ from heliograph_broker.storage.base.entry import Entry
 from tests.support.subscription_types import EXCLUSIVE, SHARED
 
 from .core import Client, Core
+from .entries import make_frame
 
 NAMESPACE = "public/default"
 SECOND = 1000
@@ -29,15 +30,7 @@ def set_policies(core: Core, policies: Policies) -> None:
 
 def frame(text: str, *, ttl: str | None = None, size: int = 0, delay_until: int = 0, key: str = "") -> bytes:
     """Return a single message as a client sends it, padded to ``size`` bytes in all."""
-    metadata = wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0)
-    if ttl is not None:
-        metadata.properties.add(key="x-message-ttl", value=ttl)
-    if delay_until:
-        metadata.deliver_at_time = delay_until
-    if key:
-        metadata.partition_key = key
-    built = build_frame(metadata, text.encode())
-    return built if len(built) >= size else build_frame(metadata, text.encode() + b"." * (size - len(built)))
+    return make_frame(text.encode(), ttl=ttl, size=size, deliver_at=delay_until or None, key=key or None)[1]
 
 
 def batch_frame(texts: list[str], ttls: list[str | None] | None = None) -> bytes:

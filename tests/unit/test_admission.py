@@ -26,7 +26,8 @@ from heliograph_broker.messaging.delivery.subscription import AckId
 from heliograph_broker.messaging.schemas.schema_registry import SchemaRegistry
 from heliograph_broker.usecases.apply import apply_resources
 
-from tests.support.core import Client, Core, make_frame
+from tests.support.core import Client, Core
+from tests.support.entries import make_frame
 from tests.support.subscription_types import EXCLUSIVE, KEY_SHARED, SHARED
 
 NAME = TopicName.parse("t")

@@ -17,7 +17,8 @@ from heliograph_broker.messaging.policies import deduplication
 from heliograph_broker.messaging.policies.deduplication import PURGE_INTERVAL_MS, SNAPSHOT_ENTRIES
 from heliograph_broker.messaging.topic.topic import Topic
 
-from tests.support.core import Client, Core, make_frame
+from tests.support.core import Client, Core
+from tests.support.entries import make_frame
 
 ON = Policies(deduplication=True, retention=Retention(-1, -1))
 OFF = Policies(deduplication=False, retention=Retention(-1, -1))

@@ -11,7 +11,7 @@ from heliograph_api.protocol.ack_sets import MAX_ACK_SET_WORDS, ack_set_of, rema
 from heliograph_api.protocol.encoder import encode_command, encode_command_with_entry
 from heliograph_api.protocol.frames import ChecksumMismatch, EntryError, parse_entry
 
-from tests.support.core import make_frame
+from tests.support.entries import make_frame
 
 
 def test_command_frame_counts_itself_out() -> None:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
-from crc32c import crc32c
-from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.storage.base.damage import DamagedEntries
 from heliograph_broker.storage.base.entry import EntryHeader
 
 from tests.support.core import Core
+from tests.support.entries import make_frame
 
 _MIB = 1024 * 1024
 
 
 def _publish(core: Core, producer: Producer, payload: bytes, ttl_ms: int | None = None) -> None:
-    metadata = wire.MessageMetadata(producer_name=producer.name, sequence_id=0, publish_time=1)
-    if ttl_ms is not None:
-        metadata.properties.add(key="x-message-ttl", value=str(ttl_ms))
-    encoded = metadata.SerializeToString()
-    checked = struct.pack(">I", len(encoded)) + encoded + payload
-    frame = struct.pack(">HI", 0x0E01, crc32c(checked)) + checked
+    ttl = None if ttl_ms is None else str(ttl_ms)
+    metadata, frame = make_frame(payload, producer=producer.name, publish_time=1, ttl=ttl)
     producer.topic.publish(producer, 0, 0, 1, metadata, frame)
     core.commit()
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import pytest
-from crc32c import crc32c
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import EntryError, parse_entry
 from heliograph_api.resources.policies import Policies
 from heliograph_broker.messaging.messages.batches import BatchError, build_batch, build_frame, check_count
 from heliograph_broker.messaging.messages.message_ttl import InvalidMessageTtl
 
-from tests.support.core import Client, Core, make_frame
+from tests.support.core import Client, Core
+from tests.support.entries import make_frame, seal
 from tests.support.subscription_types import SHARED
 
 NOT_TEXT = b"\xff\xfe"
@@ -26,8 +25,7 @@ def _field(number: int, value: bytes) -> bytes:
 
 def _entry(extra: bytes, payload: bytes = b"x") -> bytes:
     metadata = wire.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1).SerializeToString() + extra
-    checked = struct.pack(">I", len(metadata)) + metadata + payload
-    return struct.pack(">HI", 0x0E01, crc32c(checked)) + checked
+    return seal(metadata, payload)
 
 
 @pytest.mark.parametrize(

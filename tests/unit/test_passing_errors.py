@@ -23,7 +23,8 @@ from heliograph_broker.storage.base.damage import DamagedEntries
 from heliograph_broker.storage.base.entry import Entry, EntryHeader
 from heliograph_broker.storage.store import LedgerStore
 
-from tests.support.core import Client, Core, make_frame
+from tests.support.core import Client, Core
+from tests.support.entries import make_frame
 from tests.support.subscription_types import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
 SHORTAGE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))

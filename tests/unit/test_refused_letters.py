@@ -15,7 +15,8 @@ from heliograph_broker.messaging.messages.key_hash import sticky_hash
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
 
-from tests.support.core import Client, Core, make_frame
+from tests.support.core import Client, Core
+from tests.support.entries import make_frame
 from tests.support.subscription_types import EXCLUSIVE, SHARED
 
 DEAD = TopicName.parse("persistent://public/default/dead")

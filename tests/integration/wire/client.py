@@ -17,9 +17,10 @@ from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from crc32c import crc32c
 from heliograph_api.protocol import encoder, frames
 from heliograph_api.protocol import wire_pb2 as wire
+
+from tests.support.entries import seal
 
 TIMEOUT_S = 15.0
 Type = wire.BaseCommand
@@ -63,15 +64,14 @@ class Frame(NamedTuple):
 
 
 def make_entry(payload: bytes, *, producer_name: str = "wire", sequence_id: int = 0, **metadata: Any) -> bytes:
-    """Return an entry as a client would publish it: magic, CRC32-C, metadata, payload."""
+    """Return an entry as a client would publish it now; ``metadata`` are further fields of MessageMetadata."""
     head = wire.MessageMetadata(
         producer_name=producer_name,
         sequence_id=sequence_id,
         publish_time=metadata.pop("publish_time", int(time.time() * 1000)),
         **metadata,
     ).SerializeToString()
-    body = struct.pack(">I", len(head)) + head + payload
-    return struct.pack(">HI", frames.MAGIC_CRC32C, crc32c(body)) + body
+    return seal(head, payload)
 
 
 def make_batch(payloads: list[bytes], *, producer_name: str = "wire", sequence_id: int = 0) -> bytes:

@@ -23,7 +23,8 @@ from heliograph_broker.storage.base.scheduler import LoopScheduler
 from heliograph_broker.storage.commit.group_commit import GroupCommit
 from heliograph_broker.storage.segments.segment import Segment
 
-from tests.support.core import Client, make_frame
+from tests.support.core import Client
+from tests.support.entries import make_frame
 from tests.support.failing_metadata import failing_metadata
 
 NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

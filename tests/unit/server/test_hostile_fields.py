@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crc32c import crc32c
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from heliograph_api.protocol import wire_pb2 as wire
@@ -24,6 +23,7 @@ from heliograph_broker.messaging.topic.topic import Topic
 from tests.integration.wire.client import Type, encode, make_entry, payload_of
 from tests.integration.wire.specimens import CONNECT, CONSUMER_ID, OPENING, SPECIMENS, TOPIC
 from tests.support.core import Core
+from tests.support.entries import seal
 from tests.support.virtual_connection import FarSide, VirtualServer
 
 #: Messages within messages are spoiled down to this depth; an id names others without end.
@@ -150,11 +150,6 @@ def frame_of(command: bytes, entry: bytes) -> bytes:
     return struct.pack(">II", 4 + len(command) + len(entry), len(command)) + command + entry
 
 
-def entry_of(metadata: bytes, payload: bytes) -> bytes:
-    checked = struct.pack(">I", len(metadata)) + metadata + payload
-    return struct.pack(">HI", 0x0E01, crc32c(checked)) + checked
-
-
 def commands(name: str, position: tuple[int, int]) -> Iterator[tuple[str, bytes]]:
     """Yield every spoiled form of one command; the ids in it name entries that exist."""
     frame = SPECIMENS[name]
@@ -178,13 +173,13 @@ def commands(name: str, position: tuple[int, int]) -> Iterator[tuple[str, bytes]
         return
     metadata, at = parse_entry(entry)
     for label, data in spoiled(metadata, 1):
-        yield f"metadata.{label}", frame_of(command.SerializeToString(), entry_of(data, entry[at:]))
+        yield f"metadata.{label}", frame_of(command.SerializeToString(), seal(data, entry[at:]))
     if metadata.HasField("num_messages_in_batch"):
         size = int.from_bytes(entry[at : at + 4], "big")
         single = wire.SingleMessageMetadata.FromString(entry[at + 4 : at + 4 + size])
         for label, data in spoiled(single, 1):
             payload = struct.pack(">I", len(data)) + data + entry[at + 4 + size :]
-            spoiled_entry = entry_of(metadata.SerializeToString(), payload)
+            spoiled_entry = seal(metadata.SerializeToString(), payload)
             yield f"single metadata.{label}", frame_of(command.SerializeToString(), spoiled_entry)
 
 
