@@ -10,7 +10,7 @@ COPY broker /broker
 COPY operator /operator
 
 FROM ${BASE_IMAGE} AS tools
-# How pip reaches its index from here. Of these stages only: nothing of it, a password least of all, is in an image.
+# How pip reaches its index from here. Only these stages use it; nothing of it, such as a password, is in an image.
 ARG PIP_INDEX_URL
 ARG PIP_CERT
 ARG SSL_CERT_FILE

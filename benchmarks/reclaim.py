@@ -35,14 +35,14 @@ _BUSY_GROUPS, _BUSY_ENTRIES = 200, 10
 
 
 class Shape(msgspec.Struct):
-    """What is published and trimmed: ``ledgers`` in turn, and of each its oldest 90 %."""
+    """The load: publish ``ledgers`` in turn, and trim the oldest 90 % of each."""
 
     name: str
     ledgers: int
     frame_bytes: int
     busy: bool = False
     share: int = 1
-    """Of the bytes of the others, so that small messages do not take an hour."""
+    """Share of the others' bytes, so that small messages do not take an hour."""
 
 
 SHAPES = [

@@ -1,4 +1,4 @@
-"""What is measured: each scenario is run against a fresh broker with a fresh data directory."""
+"""The scenarios: each is run against a fresh broker with a fresh data directory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Figures:
-    """One run's figures; after :func:`median`, those of several. Rates a second, CPU in µs a message, latency in ms."""
+    """One run's results; after :func:`median`, those of several. Rates a second, CPU in µs a message, latency in ms."""
 
     publish_rate: float
     end_to_end_rate: float
@@ -147,7 +147,7 @@ def _run_official(scenario: Scenario, broker: BrokerProcess) -> Figures:
 
 
 def median(runs: list[Figures]) -> Figures:
-    """Return the median of each figure by itself."""
+    """Return the median of each result by itself."""
 
     def triple(values: list[tuple[float, float, float] | None]) -> tuple[float, float, float] | None:
         known = [value for value in values if value is not None]

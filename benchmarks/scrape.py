@@ -64,7 +64,7 @@ async def _publisher(url: str, topic: str, messages: int, rate: float) -> Publis
 
 
 async def _fill(url: str, topics: int, share: int) -> None:
-    """Publish ten messages to every ``share``-th topic, so that these have figures other than 0."""
+    """Publish ten messages to every ``share``-th topic, so that these have metrics other than 0."""
     for index in range(0, topics, share):
         start = index // _PARTITIONS * _PARTITIONS
         publisher = await _publisher(url, f"wide-{start}-partition-{index - start}", 10, 0.0)
@@ -86,7 +86,7 @@ async def _scrape(url: str, encoding: str) -> tuple[float, int]:
 
 
 async def measure(broker: BrokerProcess, topics: int, scrapes: int) -> list[str]:
-    """Return the figures as the rows of a Markdown table."""
+    """Return the results as the rows of a Markdown table."""
     async with aiohttp.ClientSession(broker.http_url, auto_decompress=False) as http:
         await _create_topics(http, topics)
         await _fill(broker.service_url, topics, share=10)

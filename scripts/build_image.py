@@ -34,7 +34,7 @@ ${XDG_CACHE_HOME:-~/.cache}/heliograph."""
 
 
 class Options(NamedTuple):
-    """What is to be built; ``base`` means only what all images begin with."""
+    """The images to build; ``base`` means only what all images begin with."""
 
     targets: Sequence[str] = ("broker", "operator")
     archive: Path | None = None

@@ -22,7 +22,7 @@ def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
     ends it with the same exit code: that process has said why.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
-        # Who started it may want it to outlive a terminal.
+        # The user may want it to outlive a terminal.
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _unwind)
     try:

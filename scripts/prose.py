@@ -50,6 +50,33 @@ RULES: tuple[Rule, ...] = (
     _rule("silently; idle", "without a word", r"(?i)\bwithout a word\b"),
     _rule("reports, states, publishes", "says of itself, says of no …", r"(?i)\bsays? of (?:itself|themselves|no)\b"),
     _rule("is stated, is reported, is documented", "is said, are said", r"(?i)\b(?:is|are|was|were|be) said\b"),
+    _rule("the caller, the reader, a client that", "whoever", r"(?i)\bwhoever\b"),
+    _rule(
+        "the noun that is meant: messages that are trimmed, the entries that failed",
+        "What is …, What was …, What comes …, What cannot … at the start of a sentence",
+        OPENS + r"What (?:is|was|are|were|cannot|could not|comes|came|of|lies|fail(?:s|ed)|stays)\b(?![^.;]*\?)",
+    ),
+    _rule(
+        "the subject of the sentence first",
+        "Of … at the start of a sentence, Who … at the start of a sentence",
+        OPENS + r"(?:Of|Who)\b(?! course)(?![^.;]*\?)",
+    ),
+    _rule(
+        "check, read, reconcile",
+        "a look, each look",
+        r"(?i)\b(?:a|the|each|every|one|next|first|last|another|this|no) looks?\b(?!-| like)",
+    ),
+    _rule("no longer applies, no longer leads", "holds no longer", r"\b(?:\w+s) no longer(?=[,.:;]|\s*$)"),
+    _rule("after this time, for this time", "after so long, for so long", r"(?i)\b(?:after|for|within) so long\b"),
+    _rule("metrics, statistics, counters, numbers, values", "figures", r"(?i)(?<![<}])\bfigures?\b(?![>{])"),
+    _rule(
+        "is notified, gets, knows",
+        "is told, are told",
+        r"(?i)\b(?:is|are|was|were|be|being|been) told\b(?! apart)",
+    ),
+    _rule("recreate", "make again, made again", r"(?i)\bma(?:k|d)e again\b"),
+    _rule("replace", "take the place of, takes the place of", r"(?i)\btak(?:e|es|en|ing) the place of\b"),
+    _rule("dispatch, deliver", "give out, gives out", r"(?i)\bgiv(?:e|es|ing) out\b"),
 )
 
 _CODE = re.compile(r"``[^`]*``|`[^`]*`|https?://\S+")

@@ -116,7 +116,7 @@ def await_ready(process: subprocess.Popen[bytes], http_port: int, token: str | N
 def serve(root: Path, directory: Path, http_port: int, token: str | None) -> int:
     """Run it until it ends, or this process is to. Returns the exit code."""
     with (directory / "log").open("wb") as log:
-        # Of this process's group: who ends the group ends both.
+        # In this process's group, so that ending the group ends both.
         process = subprocess.Popen(
             java_command(root, directory), cwd=root, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
         )

@@ -21,8 +21,8 @@ Runs the tests, installing what they need first.
 Usage: scripts/test [TIER…] [-- PYTEST-ARGUMENTS]
 Tiers: unit property simulation integration faults (default: these), operator and e2e on a real Kubernetes: e2e
 includes operator. The first time these build Kubernetes from its modules, beside the other tiers. And spark: the
-source and jobs, on a Spark of its own environment, installed when it is asked for. What could not be run is named at
-the end. Several processes share the tests of the default tiers, unless there are arguments for pytest.
+source and jobs, on a Spark of its own environment, installed when it is asked for. Tests that could not run are listed
+at the end. Several processes share the tests of the default tiers, unless there are arguments for pytest.
 HELIOGRAPH_TESTS_WITHIN_S=SECONDS leaves out, and names, the last three tiers if too little of that time is left.
 HELIOGRAPH_BUILD_WITHIN_S=SECONDS is how long the build of Kubernetes may take (7200).
 """
@@ -52,7 +52,7 @@ def pytest_command(part: Part, arguments: Sequence[str]) -> list[str]:
 
 
 class Children:
-    """Starts the commands of a run one after the other, and ends the present one when the run is told to end.
+    """Starts the commands of a run one after the other, and ends the present one when the run has to end.
 
     A terminal sends Ctrl-C to all processes in the foreground, so that a command gets it by itself. Elsewhere a command
     has a process group of its own, and gets the first SIGINT or SIGTERM as SIGINT, whatever the run inherited: pytest
@@ -104,7 +104,7 @@ class KubernetesBuild:
             )
 
     def wait(self, told_to_end: Callable[[], bool]) -> tuple[int, str]:
-        """Wait for its end, at most until the run is told to end.
+        """Wait for its end, at most until the run has to end.
 
         Returns the exit code that it gives the run, and why there is no Kubernetes, if there is none.
         """

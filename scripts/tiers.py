@@ -74,7 +74,7 @@ def plan(request: Request, *, building: bool) -> list[Part]:
     if not building:
         if not shared:
             return part(*DEFAULT) + spark
-        # The tests that wait longest come first: whoever gets one of them as the last keeps the others waiting.
+        # The tests that wait longest come first: a worker that gets one of them as the last keeps the others waiting.
         return (
             part("faults", "integration", "simulation", "property", "unit", marker="not alone", shared=True)
             + part("integration", "faults", marker="alone")

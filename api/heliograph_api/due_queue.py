@@ -16,7 +16,7 @@ class DueQueue(Generic[K]):
 
     Keys that are due at the same time come by their ``order``, the lowest first, and then as they were scheduled.
 
-    What was overtaken by another time stays in the heap until it comes up, but never more than is due itself.
+    An item that was replaced by another time stays in the heap until it is popped, but never more than is due itself.
     """
 
     __slots__ = ("_due", "_heap", "_serial")

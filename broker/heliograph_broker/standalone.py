@@ -111,8 +111,8 @@ class Standalone:
 
     def _settle_memory(self) -> None:
         """Tell the garbage collector that the process has reached its size."""
-        # What was loaded stays: no need to look at it again. Entries and receipts die by reference count; cycles
-        # are few (a connection that ended), and looking for them more often cost a tenth of the time a message.
+        # Loaded objects stay: the collector need not examine them again. Entries and receipts die by reference count;
+        # cycles are few (a connection that ended), and looking for them more often cost a tenth of the time a message.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
@@ -148,7 +148,7 @@ class Standalone:
             else:
                 future.set_result(None)
 
-        # What cannot be encoded of a topic suspends that topic and nothing else.
+        # A record of a topic that cannot be encoded suspends that topic and nothing else.
         self._store.after_commit(done, (self.broker.records,))
         await future
 
@@ -162,7 +162,7 @@ class Standalone:
             # any more, and readiness tells for how long none has ended well.
             log.exception("tick failed")
         finally:
-            # What is due at once goes on soon: its records all together would make a commit long for everybody.
+            # Work that is due now continues soon: its records all together would make a commit long for everybody.
             self._tick = self._loop.call_later(_SLICE_PAUSE_S if more else _TICK_S, self._on_tick)
 
     async def failed(self) -> None:

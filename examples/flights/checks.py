@@ -1,4 +1,4 @@
-"""Every figure that the run must come to, compared with the data set's own."""
+"""Every number that the run must come to, compared with the data set's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNREAD = "audit"
 
 
 class Checks:
-    """Collects comparisons; :attr:`failures` are lines naming the figure, what was expected and what came."""
+    """Collects comparisons; :attr:`failures` are lines naming the number, what was expected and what came."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -28,7 +28,7 @@ class Checks:
 def check_all(
     expected: Figures, published: Published, consumed: Sequence[Consumed], stats: dict[str, Any], *, partitions: int
 ) -> Checks:
-    """Compare receipts, what each subscription received, and the broker's own figures with the data set."""
+    """Compare receipts, what each subscription received, and the broker's own numbers with the data set."""
     checks = Checks()
     checks.equal("receipts of the publisher", expected.messages, published.receipts)
     checks.equal("errors of the publisher", None, published.error)

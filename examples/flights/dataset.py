@@ -31,7 +31,7 @@ class Flight(NamedTuple):
 
 
 class Figures:
-    """What is counted of flights on both sides, to be compared: messages, miles, and messages of each carrier."""
+    """Counts of flights on both sides, to be compared: messages, miles, and messages of each carrier."""
 
     __slots__ = ("carriers", "distance", "messages")
 

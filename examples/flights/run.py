@@ -45,7 +45,7 @@ class RunFailed(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job; returns the exit code: 0 if every figure is right, else 1."""
+    """Run the job; returns the exit code: 0 if every number is right, else 1."""
     options = _parse(arguments)
     started = time.monotonic()
     try:
@@ -111,11 +111,11 @@ def _run(broker: ChildBroker, limit: int | None) -> bool:
     print_result(str(TOPIC), stats, retention, delivered, SystemClock().now_ms())
     checks = check_all(expected, published, consumed, stats, partitions=PARTITIONS)
     if checks.failures:
-        print(f"\n{len(checks.failures)} of {checks.count} figures are wrong:", file=sys.stderr)
+        print(f"\n{len(checks.failures)} of {checks.count} numbers are wrong:", file=sys.stderr)
         for failure in checks.failures:
             print(f"  {failure}", file=sys.stderr)
         return False
-    print(f"\nall {checks.count} figures agree with the data set")
+    print(f"\nall {checks.count} numbers agree with the data set")
     return True
 
 
@@ -171,7 +171,7 @@ def _pass_through(broker: ChildBroker, expected: Figures, limit: int | None) -> 
             outcomes = [results.get(timeout=_STALLED_AFTER_S) for _ in processes]
         except queue.Empty:
             codes = [process.exitcode for process in processes]
-            raise RunFailed(f"a worker ended without its figures; exit codes {codes}") from None
+            raise RunFailed(f"a worker ended without its numbers; exit codes {codes}") from None
         for process in processes:
             process.join(_STALLED_AFTER_S)
     finally:

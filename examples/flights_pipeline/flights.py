@@ -1,4 +1,4 @@
-"""The flights as messages whose topic has a schema, and what their CSV file says of every figure that comes after."""
+"""The flights as messages whose topic has a schema, and what their CSV file says of every number that comes after."""
 
 from __future__ import annotations
 

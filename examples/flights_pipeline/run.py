@@ -1,4 +1,4 @@
-"""The flights on their way through Spark: archived, replayed, compacted, reported, and every figure checked.
+"""The flights on their way through Spark: archived, replayed, compacted, reported, and every number checked.
 
 Run by ``scripts/flights-pipeline``. The jobs are those of the command ``heliograph-spark``, called as the functions
 that they are, so that one Spark does them all.
@@ -42,7 +42,7 @@ _PLOT = re.compile(r'<img id="(\w+)"[^>]*src="data:image/png;base64,([^"]+)"')
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the pipeline; returns the exit code: 0 if every figure is right, else 1."""
+    """Run the pipeline; returns the exit code: 0 if every number is right, else 1."""
     options = _parse(arguments)
     try:
         with ExitStack() as stack:
@@ -64,9 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for failure in checks.failures:
         print(f"  wrong: {failure}", file=sys.stderr)
     if checks.failures:
-        print(f"{len(checks.failures)} of {checks.count} figures are wrong", file=sys.stderr)
+        print(f"{len(checks.failures)} of {checks.count} numbers are wrong", file=sys.stderr)
         return 1
-    print(f"all {checks.count} figures agree with the data set")
+    print(f"all {checks.count} numbers agree with the data set")
     return 0
 
 

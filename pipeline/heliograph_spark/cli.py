@@ -67,7 +67,7 @@ def archive_command(
     path: Annotated[str, typer.Option(help="Directory of the archive, on any file system that Hadoop knows.")],
     topic: Topics = None,
     topics_pattern: TopicsPattern = None,
-    format: Annotated[str, typer.Option(help="Of the files: parquet.")] = "parquet",
+    format: Annotated[str, typer.Option(help="Format of the files: parquet.")] = "parquet",
     subscription: Annotated[
         str, typer.Option(help="Durable subscription that holds what is not archived yet.")
     ] = "heliograph-archive",

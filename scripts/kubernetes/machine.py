@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-#: Of the cluster, its network namespace and its control group.
+#: Name of the cluster, its network namespace and its control group.
 NAME = "heliograph"
 #: Debian's.
 PACKAGES = (

@@ -99,7 +99,7 @@ class ClientPod:
         return self._exec("python", "-c", get, f"{self._http_url}/metrics")
 
     def subscribe(self, topic: str, subscription: str) -> None:
-        """What nobody has subscribed to is not kept."""
+        """Messages without a subscription are not kept."""
         self.consume(topic, subscription, 0, acknowledge=False)
 
     def publish(self, topic: str, messages: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ def remove(cluster: Cluster) -> None:
     """Remove the release and everything in its Kubernetes namespace, of a session that was interrupted too."""
     if cluster.kubectl("get", "namespace", NAMESPACE, "--ignore-not-found", "-o", "name"):
         _remove_namespace(cluster)
-    # Of no namespace: they stay when only that was deleted.
+    # Not in a namespace: they stay when only that was deleted.
     role = "heliograph-heliograph-operator"
     cluster.kubectl("delete", f"clusterrole/{role}", f"clusterrolebinding/{role}", "--ignore-not-found")
 

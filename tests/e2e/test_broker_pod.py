@@ -110,7 +110,7 @@ def test_a_broker_pod_that_is_told_to_end_drains_and_ends_well(
     cluster: Cluster, kube_namespace: str, client_pod: ClientPod
 ) -> None:
     client_pod.publish(TOPIC, ["last words"])
-    # The process is told, not the pod: the pod stays, and says how its container ended.
+    # The process gets the signal, not the pod: the pod stays, and says how its container ended.
     cluster.kubectl("exec", "-n", kube_namespace, "broker-0", "--", "python", "-c", "import os; os.kill(1, 15)")
 
     def ended() -> dict[str, object] | None:

@@ -51,6 +51,6 @@ def events(cluster: Cluster, namespace: str, name: str, reason: str) -> list[str
 
 
 def leader(cluster: Cluster, namespace: str, lease: str) -> str:
-    """Who leads: the name of a pod and what tells its lives apart; empty if nobody does."""
+    """The leader: the name of a pod and what tells its restarts apart; empty if nobody does."""
     found = cluster.kubectl_json("get", "-n", namespace, "lease", lease)
     return str(found["spec"].get("holderIdentity") or "")

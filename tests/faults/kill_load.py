@@ -299,7 +299,7 @@ def _id(at: int) -> wire.MessageIdData:
 def check_backlog(
     http_url: str, topic: str, subscription: str, delivered: list[Delivered], *, namespace: str = "public/default"
 ) -> None:
-    """Compare the figures of the admin REST with a recount. Raises :class:`PromiseBroken`."""
+    """Compare the counts of the admin REST with a recount. Raises :class:`PromiseBroken`."""
     stats = get_json(f"{http_url}/admin/v2/persistent/{namespace}/{topic}/stats")["subscriptions"][subscription]
     messages = sum(entry.remaining.bit_count() for entry in delivered)
     size = sum(entry.size for entry in delivered)

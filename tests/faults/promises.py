@@ -1,6 +1,6 @@
 """What a broker has promised, recorded as it promises it, and the check of a recovered broker against that.
 
-A receipt promises the message; an ACK_RESPONSE promises that it never comes back. What was sent and not answered
+A receipt promises the message; an ACK_RESPONSE promises that it never comes back. A request that was not answered
 when the broker died may have happened or not: both are right, but what a recovered broker then shows is a promise
 in its turn.
 """
@@ -19,7 +19,7 @@ def position(ledger_id: int, entry_id: int) -> Position:
 
 
 class Published(NamedTuple):
-    """Who published an entry, and as which of its messages (1, 2, 3 … for each producer)."""
+    """The producer of an entry, and the number of the message (1, 2, 3 … for each producer)."""
 
     producer: str
     sequence_id: int

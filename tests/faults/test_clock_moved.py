@@ -174,7 +174,7 @@ async def _moved(broker: ShiftedBroker) -> None:
     await _check_all_goes_on(broker, client, b"year-over", left=1)
     assert client.received["delayed"].count(b"year-ahead") == 1
 
-    # What is kept for some seconds goes after them: what came after the stamp of next year, too.
+    # Messages kept for some seconds are deleted after them: those that came after the stamp of next year, too.
     await client.publish("kept", 100)
     await until(lambda: client.backlog("kept") == 0, "everything kept acknowledged")
     await until(lambda: client.stored("kept") <= 300, "what was kept long enough gone")

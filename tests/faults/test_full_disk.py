@@ -192,7 +192,7 @@ class Reader:
         )
 
     async def recount(self, broker: BrokerProcess, promises: Promises, topic: str = TOPIC) -> list[Delivered]:
-        """Connect and read until everything owed has come; compare it with the promises and the broker's figures."""
+        """Connect and read until everything owed has come; compare it with the promises and the broker's counts."""
         await self.consumer.open(broker.service_url, topic)
         delivered = await self.consumer.recount_owed()
         self.promises.check(delivered)

@@ -1,7 +1,7 @@
 """Kill -9 while clients acknowledge as they do by default, without receipts, and ledgers roll every 50 entries.
 
 Acknowledgments without a receipt are in memory for a moment, and so is what follows from them: what may be trimmed,
-the backlog's figures. A kill in that moment may bring messages back, never more: nothing is lost, no figure is wrong,
+the backlog's counts. A kill in that moment may bring messages back, never more: nothing is lost, no count is wrong,
 and everything can be acknowledged, skipped and given back afterwards.
 
 ``--rounds`` sets how often, ``--seed`` repeats a run's choices.
@@ -80,7 +80,7 @@ class KilledTopic:
         return [*(producer.link for producer in self.producers), *(consumer.link for consumer in consumers)]
 
     async def recount(self, broker: BrokerProcess, sentinel: str) -> None:
-        """Read everything every subscription is owed and compare it with the promises and the figures."""
+        """Read everything every subscription is owed and compare it with the promises and the counts."""
         for sub, consumer in self.consumers.items():
             await consumer.open(broker.service_url, self.path, subscription=sub)
         await publish_one(broker.service_url, self.path, sentinel)

@@ -1,6 +1,6 @@
 """Power loss: the recorded writes of a whole broker under load, replayed up to more than a thousand moments.
 
-Of each moment a directory is made as a disk may keep it: what was synced is there; of pages that were not, any, torn
+For each moment a directory is made as a disk may keep it: what was synced is there; of pages that were not, any, torn
 at 512 bytes; names only once their directory was synced. A broker opens on it and has to keep every promise a client
 had been given before that moment. ``--seed`` repeats a run's choices.
 """

@@ -21,7 +21,7 @@ class Sample(NamedTuple):
     #: what a level that sets nothing answers; None: 204
     namespace_unset: Any = None
     topic_unset: Any = None
-    #: the topic's figure goes into the query
+    #: the topic's number goes into the query
     in_query: bool = False
 
 

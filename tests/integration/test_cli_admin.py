@@ -191,7 +191,7 @@ def _round_trip(run: Run, group: str, where: str, policy: Policy, applied: str) 
     assert after not in (None, {}, [], before)
     if applied:
         shown = run(f"{get} {applied}").json
-        # Of quotas the broker's defaults are shown too.
+        # The broker's default quotas are shown, too.
         assert shown == after or {name: shown[name] for name in after} == after
     if not policy.removable:
         return

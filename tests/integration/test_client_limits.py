@@ -1,4 +1,4 @@
-"""What clients, the wire and HTTP are told when a policy refuses them; and that the rates hold in real time."""
+"""The errors of clients, the wire and HTTP when a policy refuses them; and that the rates hold in real time."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_a_topic_expires_when_its_last_client_is_gone_for_the_period(
     reader.close()
     eventually(lambda: topics(broker, namespace) == [], within_s=PERIOD_S + DEADLINE_S, what="the topic's end")
     assert time.monotonic() - left >= PERIOD_S
-    # Who names it later gets a new one.
+    # A client that names it later gets a new one.
     late = client.create_reader(name, pulsar.MessageId.earliest)
     assert not late.has_message_available()
 

@@ -221,7 +221,7 @@ def test_answers_that_nobody_reads_do_not_grow_memory(broker_factory: Callable[.
             most = max(most, anonymous_bytes(broker.pid))
         print(f"6 connections that read nothing: {(most - before) / MIB:.1f} MiB")
         assert most - before < 6 * 5 * MIB
-        # Who reads in the end gets every answer, CONNECTED included.
+        # A client that reads in the end gets every answer, CONNECTED included.
         with flood[0].makefile("rb") as answers:
             for _ in range(1 + 1500):
                 (size,) = struct.unpack(">I", answers.read(4))

@@ -31,7 +31,7 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class Series(NamedTuple):
-    """What is known of a sample's name: the type of its family, and the values of each label."""
+    """Facts known of a sample's name: the type of its family, and the values of each label."""
 
     kind: str
     labels: dict[str, set[str]]

@@ -1,4 +1,4 @@
-"""Every backlog figure of /metrics equals what an official client and the wire count, after histories of all kinds."""
+"""Every backlog count of /metrics equals what an official client and the wire count, after histories of all kinds."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ async def test_a_retention_that_nobody_set_is_not_one_of_nothing(api: HttpApi) -
     assert await api.get(f"{T}/t/retention?applied=true") == nothing
     await api.done("DELETE", f"{N}/retention")
     assert await _read(api, f"{T}/t/retention?applied=true") is None
-    # A limit of 0/0 holds where nobody set a retention, too; of any other the figures are not what holds.
+    # A limit of 0/0 holds where nobody set a retention, too; of any other the counts are not what holds.
     api.broker.set_broker_policies(Policies(), Policies(retention=Retention(3_600_000, -1)))
     assert await _read(api, f"{T}/t/retention?applied=true") is None
     api.broker.set_broker_policies(Policies(), Policies(retention=Retention(0, 0)))

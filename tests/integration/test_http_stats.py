@@ -1,4 +1,4 @@
-"""Statistics after real traffic by the official client: Pulsar's field names, true figures, HTTP look-up."""
+"""Statistics after real traffic by the official client: Pulsar's field names, true counts, HTTP look-up."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Every operation gets requests that fit the description and requests that do not, most of them on things that exist, so
 that they get past the first look-up. Each operation has a tenant of its own, recreated before it; what an operation
-destroys is made again before the next request.
+destroys is recreated before the next request.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ ALLOWED_S = 180.0
 
 
 def quickstart(*options: str) -> subprocess.CompletedProcess[str]:
-    """Run the job as ``scripts/quickstart`` does once everything is installed; asserts that every figure is right."""
+    """Run the job as ``scripts/quickstart`` does once everything is installed; asserts that every number is right."""
     done = subprocess.run(
         [sys.executable, "-m", "examples.flights.run", *options],
         cwd=ROOT,
@@ -30,7 +30,7 @@ def quickstart(*options: str) -> subprocess.CompletedProcess[str]:
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert "figures agree with the data set" in done.stdout
+    assert "numbers agree with the data set" in done.stdout
     return done
 
 

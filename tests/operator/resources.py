@@ -17,7 +17,7 @@ FAMILY = (("Topic", "orders"), ("Namespace", "payments"), ("Tenant", "shop"))
 
 
 class Resources:
-    """Of one Kubernetes namespace."""
+    """The resources of one Kubernetes namespace."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.cluster = cluster

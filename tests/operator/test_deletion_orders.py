@@ -42,7 +42,7 @@ def test_a_family_goes_in_each_of_the_twenty_four_orders(
         if step == 2:
             operator.start()
     resources.wait("everything is deleted", lambda: not resources._kubectl("get", "heliograph", "-o", "name"))
-    # What was deleted while its BrokerCluster was there is gone from the broker, and nothing else.
+    # Objects deleted while their BrokerCluster existed are gone from the broker, and nothing else.
     left = {topic.split("/")[2] for topic in broker_state(broker).topics}
     assert left & set(last) == set()
     assert set(first) <= left

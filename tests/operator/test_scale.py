@@ -16,7 +16,7 @@ from .resources import API_VERSION, Resources
 
 TOPICS = 1000
 READY_WITHIN_S = 180.0
-#: Of one core, over this time (s) at rest.
+#: Share of one core, over this time (s) at rest.
 IDLE_SHARE = 0.05
 IDLE_S = 15.0
 

@@ -48,7 +48,7 @@ class History:
         self.entries: list[list[Message]] = []
         self.horizon = -1
         self.kept: list[Place] = []
-        #: Of each durable subscription what it has acknowledged.
+        #: What each durable subscription has acknowledged.
         self.acked: dict[str, set[Place]] = {}
         self.positions: list[tuple[int, int]] = []
         self.topic.compaction.start()
@@ -208,7 +208,7 @@ class History:
         acked = self.acked[name]
         unacked = [place for place in self.view(0) if place not in acked]
         first = topic.first_offset
-        # Of what is trimmed everything comes again from the first entry that was not acknowledged in full.
+        # Trimmed messages come again from the first entry that was not acknowledged in full.
         owed_from = subscription.view.owed_from if subscription.view.owed_from >= 0 else first
         assert owed_from <= min((place.offset for place in unacked if place.offset < first), default=first)
         expected = [place for place in self.view(0) if place not in acked or owed_from <= place.offset < first]

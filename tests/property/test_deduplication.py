@@ -86,7 +86,7 @@ class _History:
     def __init__(self, directory: Path, rng: random.Random) -> None:
         self.core = Core(directory / "data", ledger_max_entries=11)
         self.publishers = [_Publisher(name) for name in ("a", "b")]
-        #: Who published the entry at each offset, and which.
+        #: The producer of the entry at each offset, and its number.
         self.stored: dict[int, tuple[str, Send]] = {}
         self._audit = Client()
         self._rng = rng

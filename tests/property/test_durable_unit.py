@@ -34,7 +34,7 @@ subscriptions = st.sampled_from(SUBSCRIPTIONS)
 
 
 class _Kept:
-    """What was asked for under one name, in order, and how much of that is confirmed."""
+    """The requests under one name, in order, and how much of that is confirmed."""
 
     def __init__(self, first: object) -> None:
         self.wanted: list[tuple[int, object]] = [(0, first)]
@@ -135,7 +135,7 @@ class DurableUnitMachine(RuleBasedStateMachine):
                 serial = self.asked[sequence_id]
                 self.confirmed = max(self.confirmed, serial)
                 for name in SUBSCRIPTIONS:
-                    # One that was deleted since, and made again perhaps, begins behind it.
+                    # One that was deleted since, and perhaps recreated, begins after it.
                     if (
                         serial > self.unsubscribed.get((topic, name), 0)
                         and self.subscribed[topic, name].allowed(serial)[0]
@@ -215,7 +215,7 @@ class DurableUnitMachine(RuleBasedStateMachine):
 
     @rule(topic=topics, name=subscriptions)
     def subscribe(self, topic: str, name: str) -> None:
-        # A client that finds its subscription is told of success, too.
+        # A client that finds its subscription gets a success, too.
         if name not in self.core.topic(topic).subscriptions:
             self.core.topic(topic).create_subscription(name)
         self.subscribed[topic, name].ask(self.ask(), True)

@@ -142,7 +142,7 @@ def do_delete_topic(world: World, client: SimulatedClient, number: int, rng: ran
     if world.stored(topic) is None or not topic.confirmed:
         return
     for one in world.clients:
-        # What is on its way to the old topic does not reach the next one of its name.
+        # Messages on their way to the old topic do not reach the next one of its name.
         connections.do_cut(world, one, number, rng)
     world.give_up(number, topic, gone=False)
     del world.names[number]

@@ -1,4 +1,4 @@
-"""A client on one connection at a time: it says what it is told to say, and remembers what it was answered."""
+"""A client on one connection at a time: it sends given commands, and remembers the answers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class SimulatedClient:
         return True
 
     def ended(self) -> None:
-        """The connection is gone: whoever waits gets no answer, everything held goes back."""
+        """The connection is gone: pending requests get no answer, everything held goes back."""
         self.connection = None
         answers, self._answers = self._answers, {}
         for answer in answers.values():

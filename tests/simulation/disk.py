@@ -97,7 +97,7 @@ class SimulatedDisk:
     # -- what goes wrong -----------------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """Lose power: whoever calls from now on is stopped."""
+        """Lose power: every later call raises."""
         self.crashed = True
 
     def reboot(self, *, power_lost: bool) -> SimulatedDisk:

@@ -1,6 +1,6 @@
 """What must hold at the end of every history, whatever happened in it.
 
-The trouble stops. Then everything that is promised is delivered, what was acknowledged for sure is not, the figures are
+The trouble stops. Then everything that is promised is delivered, what was acknowledged for sure is not, the counts are
 those of a recount, everything can be acknowledged, expires, goes to the dead-letter topic once, and gives space back.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .client import SimulatedClient
     from .world import World
 
-#: What the figures say when nothing is left, beside metadata and the segment that is open (bytes).
+#: What the counts say when nothing is left, beside metadata and the segment that is open (bytes).
 _DISK_LEFT = 400 * 1024
 #: How long suspended work may wait until it is tried again (ms).
 _PATIENCE_MS = 150_000
@@ -52,7 +52,7 @@ def end(world: World) -> None:
     recount(world)
     backlogs = _drain(world, keep=True)
     recount(world)
-    # What cannot be read is delivered to nobody: expiry, or somebody's hand, takes it out of the backlog.
+    # Unreadable entries are delivered to nobody: expiry, or somebody's hand, takes it out of the backlog.
     unreadable = bool(world.damages) or any(message.hostile for message in world.messages.messages)
     way = world.rng.randrange(1 if unreadable else 0, 3)
     if way == 0:
@@ -125,7 +125,7 @@ def _living(world: World) -> list[TopicModel]:
 
 
 def recount(world: World) -> None:
-    """Compare every backlog figure with a count of what is stored and not acknowledged. Raises :class:`Violation`."""
+    """Compare every backlog count with a count of what is stored and not acknowledged. Raises :class:`Violation`."""
     for name, topic in sorted(world.machine.broker.topics.items()):
         if not isinstance(topic, Topic):
             continue
@@ -150,11 +150,11 @@ def recount(world: World) -> None:
             counted, figures = (messages, size), (subscription.backlog_messages, subscription.backlog_bytes)
             if whole and not world.damages and counted != figures:
                 raise Violation(
-                    "backlog figure",
+                    "backlog count",
                     f"{name}/{subscription.name}: {figures[0]} messages, {figures[1]} bytes; counted {counted}",
                 )
             if min(figures) < 0:
-                raise Violation("backlog figure", f"{name}/{subscription.name}: {figures}")
+                raise Violation("backlog count", f"{name}/{subscription.name}: {figures}")
 
 
 def _drain(world: World, *, keep: bool) -> dict[SubscriptionModel, dict[str, int]]:
@@ -190,7 +190,7 @@ def _drain(world: World, *, keep: bool) -> dict[SubscriptionModel, dict[str, int
 def _receive(
     world: World, client: SimulatedClient, consumer: ConsumerModel, keep: bool, expected: int
 ) -> list[tuple[Message, tuple[int, int], int]]:
-    """Receive until nothing more comes; what is missing by the figures may be suspended for a while."""
+    """Receive until nothing more comes; what is missing by the counts may be suspended for a while."""
     received: list[tuple[Message, tuple[int, int], int]] = []
     quiet = messages = 0
     while quiet < (10 if messages >= expected else 80):
@@ -219,7 +219,7 @@ def _check_received(
         places[position] = places.get(position, 0) | bits
         got[message.number] = got.get(message.number, 0) | bits
     now = world.machine.clock.now_ms()
-    # What may be expired is withheld at once and leaves the figures a moment later, with the clock in doubt much later.
+    # What may be expired is withheld at once and leaves the counts a moment later, with the clock in doubt much later.
     waits = world.stepped
     for message in subscription.topic.messages:
         if message.deliver_at_ms > now and subscription.owes(message):
@@ -239,7 +239,7 @@ def _check_received(
         and not world.damages
         and not any(one.hostile for one in subscription.topic.messages)
     ):
-        raise Violation("backlog figure", f"{subscription!r} said {expected} messages and delivered {messages}")
+        raise Violation("backlog count", f"{subscription!r} said {expected} messages and delivered {messages}")
 
 
 def _clear(world: World) -> None:

@@ -214,7 +214,7 @@ def _stat(version: Version) -> dict[str, int]:
 
 
 class Transaction:
-    """Of a write transaction the content is a copy, which :meth:`commit` puts in place."""
+    """The content of a write transaction is a copy, which :meth:`commit` puts in place."""
 
     def __init__(self, environment: Environment, write: bool, buffers: bool) -> None:
         self.environment = environment

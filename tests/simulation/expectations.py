@@ -11,7 +11,7 @@ from .model import Violation
 if TYPE_CHECKING:
     from .world import World
 
-#: The broker believes within so long that the wall clock was set.
+#: Time within which the broker accepts that the wall clock was set.
 _BELIEVED_AFTER_MS = 70_000
 
 

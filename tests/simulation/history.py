@@ -52,7 +52,7 @@ _ADMINISTRATION = {
     "compact": 0.7,
     "create_namespace": 1,
 }
-#: What goes wrong; a run has some of these.
+#: The faults; a run has some of these.
 _TROUBLES: dict[str, dict[str, float]] = {
     "crash": {"crash": 4, "power_cut": 4, "restart": 2},
     "disk": {"disk_full": 3, "write_errors": 2, "stall": 3},
@@ -72,7 +72,7 @@ class _Some(NamedTuple):
     most: int
 
 
-#: What is put between the operations of some runs, drawn apart so that all others stay as they are.
+#: Operations inserted into some runs, drawn apart so that all others stay as they are.
 _ADDED = {"produce_chunks": _Some(0.3, 10), "unread_messages": _Some(0.12, 2), "lose_metadata": _Some(0.06, 1)}
 
 #: What some runs have much of, so that rare combinations come often: a *profile*, drawn by the seed.

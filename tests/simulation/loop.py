@@ -72,7 +72,7 @@ class Timer:
 
 
 class SimulatedLoop:
-    """Of an :class:`asyncio.AbstractEventLoop`, what the broker uses."""
+    """The part of :class:`asyncio.AbstractEventLoop` that the broker uses."""
 
     def __init__(self, clock: SimulatedClock, rng: random.Random) -> None:
         self.clock = clock

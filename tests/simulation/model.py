@@ -1,8 +1,8 @@
-"""What was sent and promised: messages, subscriptions and deliveries as somebody outside the broker knows them.
+"""Facts sent and promised: messages, subscriptions and deliveries as somebody outside the broker knows them.
 
 Everything is recorded in the order in which the broker writes to its connections. A promise counts from the moment the
 broker wrote it (a receipt, SUCCESS, a confirmed change); what a client asked for may have happened from the moment it
-was sent. What lies between is unknown, and nothing is claimed of it.
+was sent. Anything in between is unknown, and nothing is claimed of it.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class ConsumerModel:
         self.epoch = 0
         #: Delivered and neither acknowledged nor given back: message -> the bits that came.
         self.hand: dict[int, int] = {}
-        #: What of it the client has read, in order.
+        #: The part of it that the client has read, in order.
         self.inbox: list[tuple[Message, Position, int]] = []
         self.given_back: set[int] = set()
         self.last: Position = (-1, -1)
@@ -226,7 +226,7 @@ class ConsumerModel:
         self.unacknowledged: list[Position] = []
 
     def reset(self) -> None:
-        """What was delivered counts as not delivered."""
+        """Delivered messages count as not delivered."""
         self.hand.clear()
         self.inbox.clear()
         self.given_back.clear()
@@ -261,7 +261,7 @@ class Ledger:
         if other is not message:
             raise Violation("place taken twice", f"{position} is {other!r} and {message!r}")
         message.positions.add(position)
-        # Of a chunked message the last chunk is the one that is known by its sequence id.
+        # A chunked message is known by the sequence id of its last chunk.
         once = message.topic.deduplicated and (message.chunked is None or message.chunked.completed_by(message))
         if len(message.positions) > (1 if once else max(1, message.times_sent)):
             raise Violation("duplicate", f"{message!r} was sent {message.times_sent} times, in {message.topic.name}")

@@ -20,7 +20,7 @@ LENGTH = 120
 
 
 class Result:
-    """What came of a run: ``violation`` is None if everything held."""
+    """The result of a run: ``violation`` is None if everything held."""
 
     def __init__(self, seed: int, operations: list[Operation], world: World, violation: Violation | None) -> None:
         self.seed = seed

@@ -199,7 +199,7 @@ def raising(world: World, client: SimulatedClient, number: int, rng: random.Rand
 
 
 def lost_entries(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
-    """Of what a consumer still has to read a bit flips, or its segment is lost. The rest comes, and all is settled."""
+    """A bit flips in what a consumer still has to read, or its segment is lost. The rest comes, and all is settled."""
     topic, other = world.topic(70 + number), world.topic(80 + number)
     if consuming.own_consumer(world, client, topic, SHARED, 0) is None or (stored := world.stored(topic)) is None:
         return

@@ -60,7 +60,7 @@ ACTIONS: dict[str, Action] = {
 }
 #: Loads that a start may meet while something is wrong with the disk.
 _STARTS = 8
-#: The broker believes within so long that the wall clock was set.
+#: Time within which the broker accepts that the wall clock was set.
 _BELIEVED_AFTER_MS = 70_000
 
 
@@ -86,7 +86,7 @@ class World:
         #: Met while the broker was writing.
         self.found: list[Violation] = []
         self.crashes = 0
-        #: What of the stored was damaged.
+        #: The stored entries that were damaged.
         self.damages: list[str] = []
         self.stepped = False
         #: When (virtual ms) it was noted last which messages may have expired.
@@ -118,7 +118,7 @@ class World:
             try:
                 consumer.letters.append(entries.properties_of(frame))
             except DecodeError:
-                # What cannot be opened goes as it came.
+                # A letter that cannot be opened arrives unchanged.
                 self.trace("a letter that nobody can read")
             return None
         raise Violation(

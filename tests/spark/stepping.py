@@ -1,4 +1,4 @@
-"""Runs side by side that go on only when they are told to, from one call of the file system to the next."""
+"""Runs side by side that go on only on command, from one call of the file system to the next."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Killed(BaseException):
 
 
 class Run(threading.Thread):
-    """One run, which goes on only when it is told to, up to where it next stops."""
+    """One run, which goes on only on command, up to where it next stops."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__(daemon=True)

@@ -94,7 +94,7 @@ def test_a_partitioned_topic_is_in_few_files_once_and_only_what_comes_later_is_a
     publish(client, f"{topic}-partition-0", [b"3001"])
     assert run(spark, broker, tmp_path / "a", topics=(topic,)).rows == 2
     assert numbers(spark, tmp_path / "a", named(topic)) == list(range(3002))
-    # Who knows nothing of Spark reads the same.
+    # A reader without Spark gets the same.
     assert pyarrow.dataset.dataset(tmp_path / "a", format="parquet", partitioning="hive").count_rows() == 3002
 
 

@@ -82,7 +82,7 @@ def test_the_table_is_what_the_broker_keeps_of_the_topic_and_follows_it(
     archived(spark, broker, topic, tmp_path / "archive")
     assert compact(spark, options).unchanged == 0
     assert in_the_table(spark, tmp_path / "tables", name) == as_the_broker_has_it(broker, client, topic)
-    # Who began to read the table before has it whole.
+    # A reader that began before has the whole table.
     assert before.count() == first.rows
 
 

@@ -87,7 +87,7 @@ class Tables:
         return int(number), table
 
     def check(self, runs: list[Run], version: int) -> None:
-        """Of runs that are over, one made the version and the others were told, if they did not find it made."""
+        """One of the runs that are over made the version and the others were refused, if they did not find it made."""
         found = self.newest()
         assert found is not None
         assert found[0] == version

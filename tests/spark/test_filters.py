@@ -77,7 +77,7 @@ def test_only_the_times_that_a_filter_asks_for_are_read(
     frame = filtered(spark, broker, topic, between, **parts)
     assert len(expected) <= frame.rdd.getNumPartitions() < 40
     assert values(frame) == expected
-    # What is published may be received later: within ten minutes, unless told otherwise.
+    # Published messages may be received later: within ten minutes, unless told otherwise.
     patient = filtered(spark, broker, topic, between, maxEntriesPerSplit="1")
     assert patient.rdd.getNumPartitions() == 40
     assert values(patient) == expected

@@ -1,4 +1,4 @@
-"""The example of the guide, on a slice of the flights: it checks every figure itself."""
+"""The example of the guide, on a slice of the flights: it checks every number itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_the_flights_are_archived_replayed_compacted_and_reported_and_every_figu
     command = [str(ROOT / "scripts" / "flights-pipeline"), "--limit", str(FLIGHTS), "--plots", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "figures agree with the data set" in done.stdout
+    assert "numbers agree with the data set" in done.stdout
     for what in ("published", "archived", "replayed"):
         assert f"{what}: {FLIGHTS:,} messages" in done.stdout
     assert {path.name for path in tmp_path.iterdir()} == {

@@ -51,7 +51,7 @@ class Killed:
             return subprocess.Popen([*self._arguments, *more], stdout=log, stderr=log, start_new_session=True)
 
     def run_and_kill(self, after_s: float) -> bool:
-        """Start it, with something to write, and kill it so long after its first commit; False if it had ended."""
+        """Start it, with something to write, and kill it this time after its first commit; False if it had ended."""
         before = self._commits()
         process = self._start()
         deadline = time.monotonic() + STARTED_WITHIN_S

@@ -32,7 +32,7 @@ from .test_docs import GUIDE
 
 
 def archive(spark: SparkSession, broker: BrokerProcess, topic: str, path: Path) -> None:
-    """What lies in an archive of the topic, without the job that writes one."""
+    """The content of an archive of the topic, without the job that writes one."""
     name = full_name(topic)
     rows = read(spark, broker, topic=name)
     keep_columns(spark, str(path), name, rows.schema)
@@ -209,7 +209,7 @@ def test_a_killed_replay_begins_anew_and_with_a_producer_name_every_message_is_t
     found = [int(message.data()) for message in messages(client, target)]
     assert set(found) == set(range(2001))
     if not named:
-        # What was on its way when the process died may have come after it was counted.
+        # Messages under way when the process died may have come after the count.
         assert len(found) >= 2001 + before
     else:
         assert len(found) == 2001

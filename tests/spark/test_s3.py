@@ -69,7 +69,7 @@ def _answers(endpoint: str) -> bool:
     try:
         urllib.request.urlopen(endpoint, timeout=5).close()
     except urllib.error.HTTPError as error:
-        # Who has no credentials is refused: it is there.
+        # A client without credentials is refused: it is there.
         error.close()
     except OSError:
         return False

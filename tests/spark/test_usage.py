@@ -1,4 +1,4 @@
-"""``heliograph-spark usage``: what the report says is what plain counting says, and what the broker was told."""
+"""``heliograph-spark usage``: what the report says is what plain counting says, and what the broker received."""
 
 from __future__ import annotations
 

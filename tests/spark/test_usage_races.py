@@ -92,7 +92,7 @@ def test_what_a_killed_run_has_left_goes_with_one_that_began_later(
         last = run(spark, path, 3)
         last.finish()
         assert (last.made, shown(path)) == (3, "3")
-        # Of one that began later it may be at work.
+        # A run that began later may be using it.
         assert [each.name[:13] for each in (path / STAGING).iterdir()] == ["0000000000004"]
         beside.finish()
         assert (beside.made, shown(path)) == (4, "4")

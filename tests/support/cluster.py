@@ -13,7 +13,7 @@ from typing import IO, Any, TypeVar
 PROJECT = Path(__file__).resolve().parents[2]
 SCRIPT = PROJECT / "scripts" / "cluster"
 
-#: Of one command of kubectl or helm; what waits longer says so with ``timeout_s``.
+#: Timeout of one command of kubectl or helm; what waits longer says so with ``timeout_s``.
 COMMAND_WITHIN_S = 120.0
 _POLL_S = 0.25
 

@@ -19,7 +19,7 @@ from .cluster import PROJECT, SCRIPT, Cluster
 #: The first time Kubernetes is built: twelve minutes on two cores.
 UP_WITHIN_S = 1800.0
 IMAGE_WITHIN_S = 900.0
-#: Of one test, beside bringing the cluster up. Images are built in it.
+#: Timeout of one test, beside bringing the cluster up. Images are built in it.
 TEST_WITHIN_S = 1200.0
 
 BUILD_IMAGE = PROJECT / "scripts" / "build-image"
@@ -40,7 +40,7 @@ def cluster() -> Iterator[Cluster]:
         pytest.skip(f"no Kubernetes on this machine: {possible.stdout.strip()}")
     state = Path(os.environ.get("HELIOGRAPH_CLUSTER_DIR", PROJECT / ".cache" / "cluster"))
     state.parent.mkdir(parents=True, exist_ok=True)
-    # Sessions share a cluster, each with a shared lock; whoever can have the lock alone is the last.
+    # Sessions share a cluster, each with a shared lock; the session that gets the lock alone is the last.
     with (state.parent / f"{state.name}.used").open("w") as used:
         fcntl.flock(used, fcntl.LOCK_SH)
         ours = state / "by-tests"

@@ -1,4 +1,4 @@
-"""Manifests, good and bad, over all kinds and rules: one table for whoever validates them.
+"""Manifests, good and bad, over all kinds and rules: one table for all validators.
 
 ``manifest_table.yaml`` holds the cases. `heliograph standalone -f` and the API server, with the definitions of
 ``crds/``, accept the same of them and refuse the same.

@@ -136,7 +136,7 @@ class ClientSteps(ModelledBroker):
         self._topic(topic).quota.hold(resume)
 
     def _never_fits(self, topic: OracleTopic, *, peek: bool = False) -> bool:
-        """Whether what was refused last is larger than its quota: its producer is told once, and that is forgotten."""
+        """Whether the last refused entry is larger than its quota: its producer gets one error, then none."""
         quota = self.oracle.policy(topic.name, "backlog_quota_size")
         too_large = quota is not None and quota[1] != EVICT and topic.wanted > quota[0]
         if too_large and not peek:

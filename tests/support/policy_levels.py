@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 #: One level's policies: the names of ``Policies``' fields with plain values; quotas are (limit, action), retention
-#: is (time, size). A missing name is "not set here". What comes of retention is (time, size, by ledger).
+#: is (time, size). A missing name is "not set here". The effective retention is (time, size, by ledger).
 Level = dict[str, Any]
 
 

@@ -23,7 +23,7 @@ DELAY_GRAIN = 500
 
 
 class Oracle(PolicyLevels):
-    """All topics: what of them is kept, over, evicted or refused. What is delivered is in a module of its own."""
+    """All topics: what of them is kept, over, evicted or refused. Delivery is in a module of its own."""
 
     def __init__(self, namespaces: dict[str, str]) -> None:
         super().__init__(namespaces)
@@ -144,7 +144,7 @@ class Oracle(PolicyLevels):
         return self.now - topic.entries[min(subscription.unacked)].received
 
     def refusal(self, topic: OracleTopic, size: int) -> tuple[str, str] | None:
-        """(quota, action) that keeps a new entry out. What is on its way to the disk is in the backlog already."""
+        """(quota, action) that keeps a new entry out. Entries on their way to the disk are in the backlog already."""
         if not topic.durable():
             return None
         quota = self.policy(topic.name, "backlog_quota_size")

@@ -53,7 +53,7 @@ class StoredEntry:
 
 @dataclass
 class OracleSubscription:
-    """Who has not acknowledged what. ``unacked`` holds the batch indexes still to come of each entry not done."""
+    """The unacknowledged messages by consumer; ``unacked`` holds the batch indexes still to come of each entry."""
 
     name: str
     durable: bool

@@ -1,4 +1,4 @@
-"""Names the tests that were skipped, and why, in a file: whoever runs several tiers shows them all at the end."""
+"""Names the tests that were skipped, and why, in a file: a run of several tiers shows them all at the end."""
 
 from __future__ import annotations
 

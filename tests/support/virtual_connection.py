@@ -31,7 +31,7 @@ class _Handle:
 
 
 class VirtualLoop:
-    """What of an event loop a listener and its sessions use; nothing runs but by :meth:`run` and :meth:`advance`."""
+    """The part of an event loop that a listener and its sessions use; only :meth:`run` and :meth:`advance` run it."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock

@@ -104,7 +104,7 @@ class WireLink(asyncio.Protocol):
         for future in (*self._waiting.values(), self._connected, self._pong):
             if future is not None and not future.done():
                 future.set_exception(ConnectionEndedError(str(exc or "end of stream")))
-                # Whoever waited may have been cancelled with the test; that is not an error of its own.
+                # The waiting task may have been cancelled with the test; that is not an error of its own.
                 future.exception()
 
     def data_received(self, data: bytes) -> None:

@@ -206,7 +206,7 @@ def test_nothing_is_remembered_of_chunks_that_end_while_their_consumer_takes_no_
     first = core.consumer(subscription, sub_type, slow, name="slow", permits=2)
     publish_chunks(core, topic, 1, 2, 3, count=3)
     if sub_type == SHARED:
-        # Its messages' other chunks wait for it, whoever else could take them.
+        # Its messages' other chunks wait for it, even if others could take them.
         core.consumer(subscription, sub_type, fast, name="fast", consumer_id=2, permits=100)
         assert _tables(subscription)[3] == 4
     assert _tables(subscription)[0] >= 2

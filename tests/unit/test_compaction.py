@@ -284,7 +284,7 @@ def test_topics_are_compacted_one_after_the_other(core: Core) -> None:
     for topic in topics:
         topic.compaction.start()
     core.broker.delete_topic(topics[1].name, force=True)
-    # What came while a topic waited for its turn is compacted too.
+    # Messages that came while a topic waited for its turn are compacted, too.
     publish(core, topics[2], ("a", b"3"))
     for topic in (topics[0], topics[2]):
         assert topic.compaction.status() == ("SUCCESS", "")

@@ -251,7 +251,7 @@ def with_pages_that_lead_nowhere(path: Path, which: tuple[int, ...]) -> tuple[Le
 
 @pytest.mark.parametrize("which", [(1,), (4,), (4, 6), (4, 5)])
 def test_pages_that_lead_nowhere_are_gone_around(tmp_path: Path, which: tuple[int, ...]) -> None:
-    """LMDB refuses a transaction that came to such a page whatever else it is asked: each look needs its own."""
+    """LMDB refuses a transaction that came to such a page whatever else it is asked: each read needs its own."""
     store, holes = with_pages_that_lead_nowhere(tmp_path / "d", which)
     found, lost = read_around(store, 999)
     hidden = {at for first, last in holes for at in range(first, last + 1)}

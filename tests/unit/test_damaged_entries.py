@@ -289,7 +289,7 @@ def test_a_producer_comes_back_to_a_topic_with_unreadable_entries(core: Core, mo
     def damaged(ledger_id: int, first: int, last: int, function: Callable[[memoryview], Any]) -> Iterator[Any]:
         if first <= 4:
             yield from mapped(ledger_id, first, 2, function)
-            # Of one the metadata was stored although it does not decode, of the next two nothing is left.
+            # The metadata of one was stored although it does not decode; nothing is left of the next two.
             yield function(memoryview(b"\x0e\x01\x00\x00\x00\x00\x00\x00\x00\x02\xff\xff"))
             raise DamagedEntries(ledger_id, 4, 5, "bit rot")
         yield from mapped(ledger_id, first, last, function)

@@ -1,4 +1,4 @@
-"""The flights job: what it takes from the data set, and that a wrong figure does not go unnoticed."""
+"""The flights job: what it takes from the data set, and that a wrong number does not go unnoticed."""
 
 from __future__ import annotations
 

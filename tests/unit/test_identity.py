@@ -91,7 +91,7 @@ def test_all_parts_say_whose_they_are(tmp_path: Path) -> None:
     for file in segments(tmp_path / "d"):
         with lmdb.open(str(file), subdir=False, readonly=True, lock=False) as environment:
             assert identity.of_segment(environment) == OURS
-    # What is drawn for a new store is not used for this one.
+    # The id drawn for a new store is not used for this one.
     assert entries_of(tmp_path / "d") == list(range(600))
 
 

@@ -1,4 +1,4 @@
-"""Tests that send SIGINT work also where whoever started the tests ignores it, as a background job of a shell does."""
+"""Tests that send SIGINT work also where their parent ignores it, as for a background job of a shell."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_a_cursor_ahead_of_the_entries_does_not_swallow_what_comes_next(core: Co
     assert subscription.backlog_messages == 0
     core.publish(core.producer(topic), b"next", sequence_id=100)
     core.commit()
-    # Whoever holds the id of an entry that is gone does not acknowledge this one by it.
+    # A client with the id of an entry that is gone does not acknowledge this one by it.
     assert topic.ledgers[-1].ledger_id > before
     assert delivered(core, subscription) == [25]
     check(core, subscription, invariants.CURSOR)
@@ -208,7 +208,7 @@ def test_a_snapshot_of_sequence_ids_covers_what_is_stored(core: Core, offset: in
     topic = core.topic()
     client = Client()
     producer = core.producer(topic, client)
-    # What was stored is known, what comes next is stored, and remembered after another crash.
+    # Stored messages are known, later ones are stored, and known after another crash.
     core.publish(producer, b"", sequence_id=24)
     core.publish(producer, b"", sequence_id=25)
     core.commit()

@@ -50,7 +50,7 @@ def messages(offsets: Iterable[int]) -> int:
 
 
 def agrees(subscription: Subscription) -> None:
-    """The figures are those of a recount."""
+    """The counts are those of a recount."""
     cursor = subscription.cursor
     assert recount(subscription.topic, cursor, subscription.pending) == (cursor.acked_messages, cursor.acked_bytes)
 
@@ -81,7 +81,7 @@ def test_a_lost_run_is_counted_once_that_is_skipped_one_by_one(core: Core, lost:
     others = messages([0, 1, 2, 6, 7, 8, 9])
     for offset, left in ((4, 2), (5, 1), (3, 0)):
         subscription.skip_damaged(offset, offset, "bit rot")
-        # Of what is left of the run only that is known that each holds a message.
+        # It is only known of the rest of the run that each entry holds a message.
         assert subscription.backlog_messages == others + left
         agrees(subscription)
 

@@ -30,7 +30,7 @@ def test_comments_behind_neighbouring_lines_of_code_are_texts_of_their_own() -> 
 
 
 def test_a_docstring_is_read_with_the_line_of_the_words() -> None:
-    assert found("a.py", '"""A module.\n\nIt is identified.\nIt is told by its name.\n"""\n') == [(4, "told by")]
+    assert found("a.py", '"""A module.\n\nIt is identified.\nObjects told by their names.\n"""\n') == [(4, "told by")]
 
 
 def test_a_message_is_read_also_in_parts() -> None:

@@ -1,4 +1,4 @@
-"""What comes between a step and the read it waits for: a trim, a crash."""
+"""Events between a step and the read it waits for: a trim, a crash."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_is_acknowledged_before_a_look_up_is_durable_with_the_trim_it_allow
     topic, subscription = filled(core, 6)
     core.broker.flush_records()
     core.commit()
-    # Of the last one only the store knows the size.
+    # Only the store knows the size of the last one.
     del topic.tail[5]
     reads = HeldReads(core, monkeypatch)
     subscription.acknowledge(None, [AckId(*topic.position(offset)) for offset in (0, 1, 2, 5)], None)

@@ -1,4 +1,4 @@
-"""What is received comes out as it went in, and costs no more than has arrived."""
+"""Received bytes come out unchanged, and cost no more memory than has arrived."""
 
 from __future__ import annotations
 

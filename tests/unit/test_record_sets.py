@@ -32,7 +32,7 @@ def core_settings() -> dict[str, int]:
 
 @pytest.fixture
 def core(core: Core) -> Core:
-    # What is acknowledged goes at once.
+    # Acknowledged messages are deleted at once.
     core.broker.set_namespace_policies("public/default", Policies(retention=Retention(0, 0)))
     core.commit()
     return core
@@ -180,7 +180,7 @@ def test_what_a_failed_group_had_is_there_once_anything_is_confirmed(core: Core)
         core.commit()
     assert len(outcome) == 2
     assert None not in outcome
-    # The client asks again, finds its subscription, and is told of success.
+    # The client asks again, finds its subscription, and gets a success.
     core.store.after_commit(outcome.append)
     core.commit()
     assert outcome[-1] is None

@@ -108,7 +108,7 @@ def test_the_topic_is_suspended_with_a_reason_and_resumes(core: Core) -> None:
         (suspension,) = core.broker.containment.of(broken)
     assert suspension.duty == "records"
     assert suspension.reason == "RuntimeError: a mistake in encoding"
-    # Who asks in the pause costs neither an attempt nor a line of log.
+    # A request in the pause costs neither an attempt nor a line of log.
     assert suspension.failures == 1
     assert len([entry for entry in logs if entry["log_level"] == "error"]) <= 2
     core.advance(FIRST_PAUSE_MS)

@@ -39,7 +39,7 @@ def look(store: LedgerStore, clock: VirtualClock, seconds: float) -> None:
 def path(tmp_path: Path) -> Path:
     store = open_store(tmp_path / "d", VirtualClock())
     fill(store)
-    # What is written on is not looked at.
+    # The open segment is not verified.
     store._segments._open_next()
     store.close()
     return tmp_path / "d"

@@ -25,7 +25,7 @@ from tests.support.core import Client, Core
 from tests.support.subscription_types import EXCLUSIVE
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
-#: Of each topic; every group of so many is one commit.
+#: For each topic; every group of so many is one commit.
 ENTRIES, GROUP = 1200, 20
 TOPICS = ("orders", "parcels")
 PAGE = 4096
@@ -329,7 +329,7 @@ def test_a_record_that_cannot_be_decoded_is_named_and_not_taken_over(
     assert "persistent://public/default/orders" not in core.broker.topics
     assert core.broker.figures.unreadable_records == 2
     core.close()
-    # What is kept aside is shown, and the subscription with its topic.
+    # Records kept aside are shown, and the subscription with its topic.
     shown = heliograph("store", "check", tmp_path / "new").out
     assert f"kept aside  {key.decode()}" in shown
     assert "kept aside  cursor/persistent://public/default/orders s" in shown

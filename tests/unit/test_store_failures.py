@@ -102,7 +102,7 @@ def test_nothing_is_confirmed_while_something_before_it_is_not_durable(store: Le
     with failing_metadata(NO_SPACE) as asked:
         store.put(b"first", b"1")
         store.commit()
-        # Nothing of its own to write: yet it may not be told of success.
+        # Nothing of its own to write: yet it may not report success.
         store.after_commit(told.append)
         store.append(sink, entry(0))
         store.commit()
@@ -159,7 +159,7 @@ def test_a_source_that_raises_keeps_no_other_record_from_being_written(store: Le
     store.after_commit(outcome.append)
     store.commit()
     assert store.get(b"record") == b"1"
-    # Whoever asked in this group may have asked for the record that was not taken.
+    # Every request of this group may rest on the record that was not taken.
     assert str(outcome[0]) == "a mistake"
     store.after_commit(outcome.append)
     store.commit()

@@ -209,7 +209,7 @@ def test_while_entries_are_written_the_open_segment_is_not_closed_again_and_agai
         load.trim(1.0)
         store.maintain()
         clock.advance_ms(500)
-    # Numbers are used up by size (40 MiB in 8) and every ten seconds (20 of them), not by every look.
+    # Numbers are used up by size (40 MiB in 8) and every ten seconds (20 of them), not by every check.
     (name, *_) = reversed(segments(path))
     assert int(name.split("-")[0]) <= 9
     store.close()

@@ -15,7 +15,7 @@ NAMESPACE = "public/default"
 
 
 class Watching:
-    """A client that keeps its list by what it is told, and compares the hash each time."""
+    """A client that keeps its list by what it receives, and compares the hash each time."""
 
     def __init__(self, core: Core, pattern: str = f"persistent://{NAMESPACE}/.*") -> None:
         compiled = TopicPattern(pattern)

@@ -23,16 +23,16 @@ _WIDTH = 118
 _INTRODUCTION = """\
 # Resources
 
-Every field of the four kinds of `heliograph.dev/v1alpha1`, made from their definitions in [`crds/`](../crds) by
-`scripts/generate-crds`. How to write them, and what sizes and durations are, is in [Manifests](manifests.md); in a
-cluster `kubectl explain topic.spec.retention` says the same.
+Every field of the four kinds of `heliograph.dev/v1alpha1`, generated from their definitions in [`crds/`](../crds) by
+`scripts/generate-crds`. [Manifests](manifests.md) describes how to write them, and the syntax of sizes and durations.
+In a cluster `kubectl explain topic.spec.retention` prints the same.
 
-The API server refuses by itself what `heliograph standalone -f` refuses: values, combinations of fields within a
-resource, and changes of what cannot be changed. A field there is not is refused with its name by `kubectl apply`
-(strict validation is its default), and dropped where a client asks for no validation. What needs a look at other
-resources only the operator can see: a parent that is missing, a retention below the backlog quota of the *namespace*,
-a name that another resource has already, a dead letter topic that is the topic itself, a name that is too long only
-with its tenant's and namespace's. The resource then is stored, and its condition `Ready` is `False` with the reason.
+The API server itself refuses what `heliograph standalone -f` refuses: invalid values, invalid combinations of fields
+within a resource, and changes of fields that cannot be changed. `kubectl apply` refuses an unknown field by its name
+(strict validation is its default); a client that asks for no validation loses it silently. Only the operator can check
+what depends on other resources: a missing parent, a retention below the backlog quota of the *namespace*, a name that
+another resource has already, a dead letter topic that is the topic itself, a name that is too long only with its
+tenant's and namespace's. Such a resource is stored, and its condition `Ready` is `False` with the reason.
 """
 
 

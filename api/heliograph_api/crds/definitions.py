@@ -1,7 +1,7 @@
 """The custom resource definitions of the four kinds, made from the model: structural OpenAPI v3, with its rules in CEL.
 
 ``scripts/generate-crds`` writes them to ``crds/``. The API server prunes fields that are not in them; `kubectl apply`
-and others that ask for strict validation are told their names.
+and other clients that ask for strict validation get their names.
 """
 
 from __future__ import annotations

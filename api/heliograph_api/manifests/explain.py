@@ -1,4 +1,4 @@
-"""What is wrong with a document, in words: the field's path, the value, and what would be valid."""
+"""Validation errors as text: the field's path, the value, and what would be valid."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[s
     """Return the fields (as manifests write them) of what is at ``location`` in ``model``; none if it has no fields."""
     at: type[BaseModel] | None = model
     for part in location:
-        # What is in a list was found with the list.
+        # Errors in a list are found with the list.
         if not isinstance(part, int):
             at = _submodel(at, part) if at is not None else None
     return [field.alias or name for name, field in at.model_fields.items()] if at is not None else []

@@ -48,7 +48,7 @@ class ReceiveBuffer:
 
     def __init__(self, shared: SharedBuffer) -> None:
         self._shared = shared
-        #: What is not handled: these bytes of the large buffer, else of the shared one if that is ours, else ``_kept``.
+        #: The unhandled bytes: these of the large buffer, else of the shared one if that is ours, else ``_kept``.
         self._start = 0
         self._end = 0
         self._kept = _EMPTY

@@ -1,6 +1,6 @@
 """A broker's state in one response: its objects, their settings, and how far behind its consumers are.
 
-Made for whoever keeps many topics in order from outside: one listing instead of a request for each. Policies are
+For clients that manage many topics, such as the operator: one listing instead of a request for each. Policies are
 those set at the level itself, in the core's units (ms, bytes); what is inherited is not repeated.
 """
 
@@ -30,7 +30,7 @@ class TopicState(msgspec.Struct, rename="camel"):
     """A topic, all its partitions together; ``partitions`` is 0 for one that is not partitioned.
 
     The backlog of a partition is that of its slowest durable subscription; messages and bytes are the sums over the
-    partitions, ages and uses of quotas the largest. What is -1 is not there: no message, or no limit.
+    partitions, ages and uses of quotas the largest. -1 means none: no message, or no limit.
     """
 
     partitions: int

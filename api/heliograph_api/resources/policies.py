@@ -45,7 +45,7 @@ def resolve(
 ) -> Policies:
     """Return what holds for a topic. In the answer ``None`` means that there is no such policy or limit.
 
-    So a message TTL, an expiry, a quota or a maximum in it is a figure to be enforced, never -1, and a maximum never
+    So a message TTL, an expiry, a quota or a maximum in it is a value to be enforced, never -1, and a maximum never
     0. ``retention`` is the one whose -1 stays; it is a :class:`RetentionByLedger` if no level sets it.
     """
     resolved = Policies()
@@ -95,7 +95,7 @@ def contradictions(policies: Policies) -> Iterator[tuple[str, str]]:
         )
         return
     quota = policies.backlog_quota_size
-    # Retention 0/0 keeps no acknowledged data at all, -1 all of it: neither is a figure to compare with.
+    # Retention 0/0 keeps no acknowledged data at all, -1 all of it: neither is a value to compare with.
     if quota is not None and 0 < retention.size_bytes < quota.limit:
         yield (
             "retention.size",

@@ -73,7 +73,7 @@ class PolicyField:
     doc: str = ""
     #: Its name in manifests, with dots inside documents, where that is not the core's in camel case without the unit.
     manifest: str = ""
-    #: What holds where no level sets it, as clients are told.
+    #: The value if no level sets it, as clients see it.
     default: Any = None
     #: Whether it is of no meaning where nothing is stored.
     for_stored: bool = False

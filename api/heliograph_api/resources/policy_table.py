@@ -353,7 +353,7 @@ class Policies(msgspec.Struct, omit_defaults=True):
             command=Command(namespace="delayed-delivery", topic="delayed-delivery"),
         ),
     ] = None
-    #: How late Pulsar's clients were told delayed messages may be. Kept for them to read: they are on time.
+    #: The delivery delay that Pulsar's clients are shown. Kept for them to read: messages are on time.
     delayed_delivery_tick_ms: Annotated[int | None, PolicyField(kind=kinds.TICK)] = None
     inactive_topic: Annotated[
         InactiveTopic | None,

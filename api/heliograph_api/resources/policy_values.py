@@ -30,7 +30,7 @@ INACTIVE_TOPIC_MODES: Final[tuple[str, ...]] = get_args(InactiveTopicMode)
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """What is kept of acknowledged data: ms and bytes, -1 without limit, both 0 nothing. Either limit ends it."""
+    """Retention of acknowledged data: ms and bytes, -1 without limit, both 0 nothing. Either limit ends it."""
 
     time_ms: int
     size_bytes: int
@@ -46,7 +46,7 @@ class Retention(msgspec.Struct, frozen=True):
 class RetentionByLedger(Retention, frozen=True):
     """What levels come to if none sets a retention: acknowledged data stays as long as its ledger.
 
-    The figures are those of the limits that cap it.
+    The values are those of the limits that cap it.
     """
 
     by_ledger: ClassVar[bool] = True

@@ -176,7 +176,7 @@ def check_local(what: str, text: str) -> None:
         raise InvalidName(f"Invalid {what} name: it is empty")
     if text != text.strip():
         raise InvalidName(f"Invalid {what} name {quoted(text)}: it begins or ends with white space")
-    # Most names are plain ASCII: one quick test instead of a look at every character.
+    # Most names are plain ASCII: one quick test instead of a test of every character.
     if not (text.isascii() and text.isprintable()) and any(
         unicodedata.category(character) in _UNPRINTABLE for character in text
     ):

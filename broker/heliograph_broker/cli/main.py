@@ -77,6 +77,6 @@ def main() -> None:
             print(f"heliograph: {line}", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:
-        # Whoever read our output has seen enough (| head).
+        # The reader of our output closed the pipe (| head).
         sys.stderr.close()
         sys.exit(1)

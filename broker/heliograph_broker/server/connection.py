@@ -1,7 +1,7 @@
 """One client connection: received frames go to the handlers, sent frames are collected into few writes.
 
 A :class:`asyncio.BufferedProtocol`: the socket is read into a buffer that all connections share, and every complete
-frame in it is handled in the same wake-up; what a frame is, the frame reader knows. What goes out is collected and
+frame in it is handled in the same wake-up; what a frame is, the frame reader knows. Output is collected and
 written once at the end of the loop iteration. An entry's bytes are copied once, from the buffer; the same object then
 serves the store, the tail cache and every consumer.
 

@@ -34,7 +34,7 @@ class Listener(SessionHost):
         self.loop = loop
         self.handlers = HANDLERS
         self.publish_handler = producer_commands.send
-        #: In the order in which they came, as whoever goes through them must not depend on addresses.
+        #: In the order in which they came, so that iteration does not depend on memory addresses.
         self.sessions: dict[Session, None] = {}
         memory_bytes = broker.config.connection_memory_bytes
         #: Its check is called by the broker's tick.

@@ -43,7 +43,7 @@ _LEDGER_BLOCK = 1000
 _EPOCH_SHIFT = 40
 #: Epochs are below this, so that ids stay below 2^53, where readers of JSON keep integers exact.
 MAX_EPOCH = 1 << 13
-#: After a computing job its thread rests for so many times the job's own duration, at most for so long (s).
+#: After a computing job its thread rests for this multiple of the job's own duration, at most for this time (s).
 _REST = 2.0
 _LONGEST_REST_S = 0.05
 _METADATA_MAP_BYTES = 32 * 1024 * 1024 * 1024
@@ -52,7 +52,7 @@ _METADATA_MAP_BYTES = 32 * 1024 * 1024 * 1024
 class LedgerStore(GroupCommit):
     """See the module and :mod:`.group_commit`. All methods are called on the event loop's thread.
 
-    Of one ledger, entries are appended in the order of their ids, and ``total_bytes`` grows from one to the next by
+    The entries of a ledger are appended in the order of their ids, and ``total_bytes`` grows from one to the next by
     exactly the size of its frame: live bytes are counted from it.
     """
 
@@ -68,7 +68,7 @@ class LedgerStore(GroupCommit):
         new_epoch: int,
         new_identity: Identity,
     ) -> None:
-        # What is written before there is a group to write it with.
+        # Records written before the first group exists.
         self._early_records: dict[bytes, bytes | None] | None = {}
         try:
             metadata = open_metadata(data_dir.disk, data_dir.metadata, _METADATA_MAP_BYTES)
@@ -101,7 +101,8 @@ class LedgerStore(GroupCommit):
         self._closed = False
         self._backup: Backup | None = None
         self._dying = DyingLedgers(_tombstones(key for key, _ in self.scan(Tombstone.PREFIX)))
-        #: Ledgers that nothing refers to and no tombstone is for, and their bytes: kept for whoever knows them.
+        #: Ledgers that nothing refers to and no tombstone is for, and their bytes: kept until an administrator adopts
+        #: or drops them.
         self.quarantined: Mapping[int, int] = {}
         #: When each was found first (wall-clock ms).
         self.quarantined_since: Mapping[int, int] = {}
@@ -211,7 +212,7 @@ class LedgerStore(GroupCommit):
     ) -> None:
         """Read entries from ``first_entry`` on, at least one if there is one; a later call gets the rest.
 
-        What is lost is reported as :mod:`.damage` says; entries that were trimmed are left out.
+        Lost entries are reported as :mod:`.damage` says; entries that were trimmed are left out.
         """
         self._read(
             ledger_id,
@@ -322,7 +323,7 @@ class LedgerStore(GroupCommit):
             if segment.runs[ledger_id].last >= low and segment.runs[ledger_id].first < high
         ]
         while len(segments) > 1:
-            # Which half it is in, the last entry of the first half tells.
+            # The last entry of the first half tells which half to search.
             middle = (len(segments) - 1) // 2
             header = None
             for segment in reversed(segments[: middle + 1]):
@@ -365,7 +366,7 @@ class LedgerStore(GroupCommit):
     # -- copying ---------------------------------------------------------------------------------------------
 
     def backup(self, version: str, begun_ms: int) -> Backup:
-        """Begin a copy of everything durable now; see :mod:`.backup`. Whoever calls closes it.
+        """Begin a copy of everything durable now; see :mod:`.backup`. The caller closes it.
 
         ``version`` is the broker's, ``begun_ms`` the wall-clock time. Until it is closed no segment is unlinked, so
         that space given back comes back later. Raises :class:`BackupError` while another one is under way.

@@ -184,7 +184,7 @@ class _Changes:
                 f"spec.partitions: {name} exists and is not partitioned; valid: 0, or another name",
             )
             return
-        # What is declared again is in use, whether it changes or not.
+        # A topic that is declared again counts as used, whether it changes or not.
         changes: list[Change] = [lambda: broker.redeclared(name)]
         if broker.missing_partitions(name):
             changes.append(lambda: broker.create_missed_partitions(name))

@@ -65,7 +65,7 @@ class ConsumerRequest:
 
 
 class OpenedConsumer(NamedTuple):
-    """A consumer that is attached; its client is to be told once ``creation`` is durable."""
+    """A consumer that is attached; its client gets the answer once ``creation`` is durable."""
 
     consumer: Consumer
     creation: Creation

@@ -56,7 +56,7 @@ class ProducerRequest:
 
 
 class OpenedProducer(NamedTuple):
-    """A producer that is connected; its client is to be told once ``creation`` is durable."""
+    """A producer that is connected; its client gets the answer once ``creation`` is durable."""
 
     producer: Producer
     #: False while it waits for exclusive access.

@@ -1,4 +1,4 @@
-"""What requests of clients create by the way, as long as no client was told that it exists.
+"""What requests of clients create by the way, as long as no client knows of it.
 
 A SUBSCRIBE or PRODUCER may create its topic, a subscription and a version of the topic's schema. If it is refused, at
 once or because the disk did not take what it changed, it leaves none of them behind, unless somebody else has come to
@@ -84,13 +84,13 @@ class Creation:
         self._broker.when_durable(self._topic, committed)
 
     def confirmed(self) -> None:
-        """All of it is durable, and the client is told so."""
+        """All of it is durable, and the client gets its answer."""
         self._broker.unconfirmed.difference_update((self._topic, self._subscription, str(self._base)))
         if self._schema is not None:
             self._broker.schemas.confirmed(*self._schema)
 
     def refused(self) -> None:
-        """Take back what nobody was told of and nobody else uses. The request's own client is detached already."""
+        """Remove what no client knows of and nobody else uses. The request's own client is detached already."""
         unconfirmed = self._broker.unconfirmed
         subscription = self._subscription
         if subscription is not None and subscription in unconfirmed and not subscription.consumers:

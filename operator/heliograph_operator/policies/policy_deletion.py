@@ -80,7 +80,7 @@ class PolicyDeletion:
         if kind == "Topic" and await ends_archive(context, resource):
             return Outcome("waiting", _ARCHIVE_S)
         if_empty = resource.spec.get("deletionPolicy") == "DeleteIfEmpty"
-        # What was retained on purpose must not be deleted with its parent.
+        # An object that was retained on purpose must not be deleted with its parent.
         if_empty = if_empty or annotation(resource.body, HOLDS_RETAINED) == "true"
         if not if_empty:
             await broker.delete(kind, name, force=True)

@@ -54,7 +54,7 @@ class PolicyReconciler:
         key, memory = resource.key, resource.memory
         memory.observed, memory.unreachable = None, False
         cluster, name = owned(resource.body)
-        # What was created for it remains its own to the end, whatever its spec says now.
+        # Objects created for it stay its own to the end, whatever its spec says now.
         own = Claim(Key(BROKER_CLUSTER.name, key.namespace, cluster), key.kind, name) if name else None
         if resource.deleted:
             _claim(context, key, own)

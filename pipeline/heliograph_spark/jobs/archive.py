@@ -91,7 +91,7 @@ def archive(spark: SparkSession, options: ArchiveOptions) -> ArchiveResult:
     for topic in topics:
         run = _TopicRun(spark, options, topic)
         said = []
-        # What is left is measured after a failure, too, and cannot hide it.
+        # The remaining backlog is measured after a failure, too, and cannot hide it.
         for step in (run.go, run.measure):
             try:
                 step()
@@ -209,7 +209,7 @@ class _TopicRun:
         frame = batch.withColumn(DATE, expr(_DAY)).coalesce(max(1, -(-size // self._options.file_bytes)))
         name = f"{query_id(self._checkpoint)}-{number:08}"
         if self._first:
-            # Of runs that were killed: this one has the subscription.
+            # A run that was killed left it: this one has the subscription.
             for left in self._archive.names(STAGING):
                 if left.partition("+")[0] == self._directory:
                     self._archive.delete(f"{STAGING}/{left}")

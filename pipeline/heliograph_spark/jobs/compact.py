@@ -1,8 +1,8 @@
 """``compact``: the last value of every key of an archived topic, as a table.
 
-What is last goes by the position in the topic, as the broker's own compaction sees it; a message with a null or an
-empty value deletes its key, and messages without a key are left out. Where a key is in several partitions, since their
-number has changed, the latest publish time of their last messages decides.
+The last message is the one with the highest position in the topic, as the broker's own compaction sees it; a message
+with a null or an empty value deletes its key, and messages without a key are left out. Where a key is in several
+partitions, since their number has changed, the latest publish time of their last messages decides.
 
 Each topic is one table, recreated from the whole archive: a later message can delete a key, or bring it back, and what
 was deleted is in no table. If no file was added to the archive the table stays as it is. A table is a directory
@@ -10,7 +10,7 @@ was deleted is in no table. If no file was added to the archive the table stays 
 is written last, names it: no reader that goes by this file (:func:`read_table`) sees half a table. The version before
 the last is kept for those who are reading it.
 
-Runs can be side by side. Of those that make the same version one writes its file, and the others are told
+Runs can be side by side. If several make the same version, one writes its file, and the others detect it
 (:meth:`Directory.write_new` says on which file systems that is certain). A run deletes what it has made itself and what
 is left of the versions before its own: a run that is still at work on one of these cannot have it count any more.
 """
@@ -216,7 +216,7 @@ def _clean_up(root: Directory, directory: Directory, encoded: str) -> int:
 
 
 def last_values(rows: DataFrame) -> DataFrame:
-    """Of rows with the columns of messages the last of each key, without the keys that it deletes."""
+    """The last row of each key, from rows with the columns of messages, without the keys that it deletes."""
     columns = [name for name in rows.columns if name != DATE]
     place = f.pandas_udf(_places, BinaryType())  # type: ignore[call-overload, unused-ignore]
     message = f.struct(*[f.col(f"`{name}`") for name in columns])

@@ -1,7 +1,7 @@
 """The job ``usage``: who stores how much, how fast it grows, who lags, and when a backlog quota is reached.
 
-Messages are counted in Spark, read through the data source twice: once by key, once by interval. What comes to the
-driver is one row for each partition, and at most 400 intervals of it.
+Messages are counted in Spark, read through the data source twice: once by key, once by interval. The driver
+gets one row for each partition, and at most 400 intervals of it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class UsageOptions:
 
 @dataclass(frozen=True, slots=True)
 class UsageResult:
-    """What was counted; ``report`` is the page."""
+    """The result of the count; ``report`` is the page."""
 
     tenants: int
     namespaces: int
@@ -73,7 +73,7 @@ class UsageResult:
 def usage(spark: SparkSession, options: UsageOptions, now: Callable[[], float] = time.time) -> UsageResult:
     """Count, forecast and write the report: ``parquet/``, ``csv/`` and ``usage.html`` below ``to``.
 
-    What was published after ``now`` (seconds since 1970) is not counted. An earlier report there is replaced: the page
+    Messages published after ``now`` (seconds since 1970) is not counted. An earlier report there is replaced: the page
     is deleted first and written last, so it is there only with the tables that it is made of. Raises
     :class:`PulsarSourceError`, naming what was wrong, and if another run has put its report there.
     """
@@ -152,7 +152,7 @@ def _messages(spark: SparkSession, options: UsageOptions, stats: Sequence[Partit
 
 
 def _counted(rows: DataFrame, by_key: DataFrame, now_ms: int, clock: Clock) -> tuple[dict[str, Counted], int]:
-    """What was counted of each partition, and the moment that it is as of."""
+    """The counts of each partition, and the moment of counting."""
     sums = by_key.groupBy("partition").agg(
         f.sum("messages").alias("messages"),
         f.sum("bytes").alias("bytes"),

@@ -1,1 +1,1 @@
-"""What is asked for and where it lies, decided without Spark: options, positions, ranges, topics."""
+"""Requests and positions, decided without Spark: options, positions, ranges, topics."""

@@ -1,4 +1,4 @@
-"""What goes wrong between Spark and a topic, said with the name of what it was about."""
+"""Errors between Spark and a topic, with the name of the object concerned."""
 
 from __future__ import annotations
 

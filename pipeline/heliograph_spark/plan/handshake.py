@@ -31,7 +31,7 @@ _CREDENTIALS = "pulsar.client.authPluginClassName, .authParams"
 def check_welcome(connection: Connection) -> None:
     """Raise :class:`PulsarSourceError` if the broker refuses the credentials, or TLS cannot be agreed on with it.
 
-    Of several addresses the first that answers is asked. Whatever else is wrong is left to the client to find.
+    The first of several addresses that answers is used. Whatever else is wrong is left to the client to find.
     """
     scheme, _, hosts = connection.service_url.partition("://")
     kind = auth_kind(connection.client)

@@ -47,7 +47,7 @@ def _divided(by: int) -> Callable[[str], int]:
     return lambda text: max(1, -(-_positive(text) // by))
 
 
-#: What is passed through to the client: Java's name of a setting, the Python client's, and how its value is read.
+#: An option that is passed to the client: Java's name of a setting, the Python client's, and how its value is read.
 _PASSED: dict[str, tuple[str, Callable[[str], Any]]] = {
     "pulsar.client.authPluginClassName": ("auth_plugin", str),
     "pulsar.client.authParams": ("auth_params", str),
@@ -130,7 +130,7 @@ class WriteOptions:
 
 
 class _Given:
-    """The options as Spark hands them over; whoever reads one takes it, so that what is left is unknown."""
+    """The options as Spark passes them; reading one removes it, so that those left over are unknown."""
 
     def __init__(self, options: Mapping[str, str], known: Iterable[str]) -> None:
         self._spelling = {name.lower(): name for name in known}

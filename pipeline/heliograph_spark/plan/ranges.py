@@ -14,7 +14,7 @@ from .positions import Position
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Of one partition the messages after ``start`` up to and including ``end``."""
+    """The messages of one partition after ``start`` up to and including ``end``."""
 
     topic: str
     start: Position
@@ -33,7 +33,7 @@ class Ledger:
 def cut(whole: Range, max_entries: int) -> list[Range]:
     """The range in parts of at most ``max_entries`` entries each, in order, together the whole.
 
-    What lies in ledgers before the last one is one part: how many entries those have is not in the positions.
+    The ledgers before the last one form one part: how many entries those have is not in the positions.
     """
     parts = []
     start, end = whole.start, whole.end
@@ -87,7 +87,7 @@ def stored_bytes(wanted: Iterable[Range], ledgers: Mapping[str, Sequence[Ledger]
 
 
 def _pieces(whole: Range, ledgers: Sequence[Ledger]) -> list[tuple[int, int, int, float]]:
-    """Of each ledger that the range touches: its id, the first entry, the number of entries, the bytes of one."""
+    """For each ledger that the range touches: its id, the first entry, the number of entries, the bytes of one."""
     found = []
     for ledger in ledgers:
         if not whole.start.ledger <= ledger.id <= whole.end.ledger:

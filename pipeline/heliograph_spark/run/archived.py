@@ -114,6 +114,6 @@ def keep_columns(spark: SparkSession, path: str, topic: str, columns: StructType
         if not directory.write_new(name, merged.json(), aside=f"_{name}.{uuid.uuid4().hex}.unfinished"):
             raise JobError(f"{directory.path}/{name}: another archive has written this file meanwhile")
         for left in directory.names():
-            # What was there before, and what killed archives have left of such files.
+            # Files that existed before, and those that killed archives have left.
             if (_COLUMNS.fullmatch(left) and left < name) or left.startswith("__columns-"):
                 directory.delete(left)

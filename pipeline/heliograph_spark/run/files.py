@@ -46,7 +46,7 @@ class Directory:
             raise self._refused(name, error) from error
 
     def names(self, name: str = "") -> list[str]:
-        """What lies directly in the directory, or in the one of that name below; empty if it is not there."""
+        """The content of the directory, or of the one of that name below; empty if it is not there."""
         try:
             return sorted(str(each.getPath().getName()) for each in self._system.listStatus(self._at(name)))
         except Py4JJavaError as error:
@@ -84,8 +84,8 @@ class Directory:
         """Write a whole file under a name that no file has; False if one has it, which stays as it is.
 
         No other run writes the same ``text``: the file's content decides who wrote it, also if the answer was lost.
-        ``aside`` is a name of the caller's own, where the file is written first if it could be seen in part. Of two
-        runs one succeeds, if the file system can do that at once: a local one by a hard link, HDFS by its rename, S3 by
+        ``aside`` is a name of the caller's own, where the file is written first if it could be seen in part. One of
+        two runs succeeds if the file system can do that at once: a local one by a hard link, HDFS by its rename, S3 by
         a condition in the request. Where it cannot, both may succeed, and the file is the last one's.
         """
         failure: Py4JJavaError | None = None

@@ -182,7 +182,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topics = self._partitions()
         check_named_topics(self._options, topics)
         starts = {topic: start_of(client, topic, self._options, "latest") for topic in topics}
-        # Of an entry that is to be read in part, the rest must stay.
+        # The rest of an entry that is to be read in part must stay.
         self._hold({topic: Position(at.ledger, at.entry - (at.batch >= 0)) for topic, at in starts.items()})
         return write_offsets(starts)
 
@@ -196,7 +196,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         read = read_offsets(start)
         ends = dict(self._ends() if self._target is None else self._target)
         for topic in read.keys() - ends.keys():
-            # What was added since a target was set is there, and no part of it.
+            # Messages added since a target was set are there, but not part of it.
             if self._options.fail_on_data_loss and topic not in self._partitions():
                 raise DataLossError(f"{topic} is gone, of which the query has read up to {read[topic]}")
             ends[topic] = read[topic]

@@ -82,12 +82,12 @@ class Archive:
             assert name in archived.get("message", ""), found
             return found
 
-        found: dict[str, Any] = self._wait(f"run {name} is told", said, RUN_WITHIN_S)
+        found: dict[str, Any] = self._wait(f"run {name} is reported", said, RUN_WITHIN_S)
         assert found["conditions"]["Archived"]["status"] == "True", found
         return found
 
     def rows(self) -> list[str]:
-        """What is in the files, read by a pod of the job's own image from the volume."""
+        """The content of the files, read by a pod of the job's own image from the volume."""
         volume = [{"name": "files", "persistentVolumeClaim": {"claimName": "archive"}}]
         reader = {
             "name": "reader",

@@ -56,7 +56,7 @@ class Place:
         self.cluster.kubectl("delete", "namespace", self.name, "--wait=false")
 
     def left(self) -> list[str]:
-        """What is there still of the resources, and of what was made for the broker; volumes apart."""
+        """The remaining resources, and objects created for the broker; volumes apart."""
         made = "statefulsets,pods,services,configmaps,poddisruptionbudgets,networkpolicies,serviceaccounts"
         found = self.cluster.kubectl("get", f"heliograph,{made}", "-n", self.name, "-o", "name").split()
         return [each for each in found if each not in ("configmap/kube-root-ca.crt", "serviceaccount/default")]

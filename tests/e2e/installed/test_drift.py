@@ -7,7 +7,7 @@ from tests.e2e.waiting import events, uid
 from .conftest import Installation
 
 ORDERS = "persistent://shop/payments/orders"
-#: What is promised.
+#: A promise of the operator guide.
 REPAIRED_WITHIN_S = 60.0
 
 

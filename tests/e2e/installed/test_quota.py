@@ -1,4 +1,4 @@
-"""A quota that is exceeded is seen wherever one looks: condition, event, metric."""
+"""A quota that is exceeded is visible everywhere: condition, event, metric."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_exceeded_quota_is_a_condition_an_event_and_a_metric_and_so_is_its_en
     installation.shell.run("kubectl wait --for=condition=QuotaExceeded=False --timeout=60s htopic/orders")
     assert set(exceeded(client.metrics())) == {0.0}
     cluster.wait_for(
-        "the end of it is told, too",
+        "its end is reported, too",
         lambda: events(cluster, namespace, "orders", "QuotaRecovered"),
         within_s=30,
         namespace=namespace,

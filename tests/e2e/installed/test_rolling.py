@@ -50,7 +50,7 @@ def test_clients_lose_nothing_receipted_while_pods_are_rolled_for_resources_sett
 
         pod = uid(cluster, namespace, "pod/default-0")
         patch(installation, {"config": {"max_message_size": 1048576}})
-        # Whoever ordered it need not live to see it.
+        # The process that ordered it need not live until it is done.
         operator = ("pod", "-l", "app.kubernetes.io/component=operator", "--grace-period=0", "--force")
         installation.kubectl("delete", *operator)
         rolled(installation, pod)

@@ -58,9 +58,9 @@ class File:
         self.durable[at:end] = data
 
     def sync(self, began: int) -> None:
-        """What was written before operation ``began`` is durable."""
+        """Writes before operation ``began`` are durable."""
         if self.truncated_to is not None:
-            # What was written above it before is no longer among the pages.
+            # Earlier content above it is no longer among the pages.
             del self.durable[self.truncated_to :]
             self.truncated_to = None
         for page, states in list(self.pages.items()):

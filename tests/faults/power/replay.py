@@ -1,7 +1,7 @@
 """Replays a recording up to many moments, opens what a power cut then leaves, and compares it with the promises.
 
 As a process of its own: ``python -m tests.faults.power.replay '{json of ReplayJob}'`` prints a JSON line before each
-moment and after it, so that whoever started it knows the moment even if the process dies there.
+moment and after it, so that the caller knows the moment even if the process dies there.
 """
 
 from __future__ import annotations

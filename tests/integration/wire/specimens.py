@@ -193,7 +193,7 @@ def _disturb(message: Message, rng: random.Random) -> None:
         if field.is_repeated:
             for _ in range(rng.choice((1, 3, 40))):
                 if field.message_type is not None:
-                    # What is required must be there, or the command would not be well-formed.
+                    # Required fields must be present, or the command would not be well-formed.
                     _fill(getattr(message, field.name).add(), rng)
                 else:
                     getattr(message, field.name).append(_value(field, rng))

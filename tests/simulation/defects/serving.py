@@ -152,7 +152,7 @@ DEFECTS = {
     ),
     "receive-time-clamped": Defect(
         "11",
-        "one look at a clock that is ahead dates everything later as late",
+        "one reading of a clock that is ahead dates everything later as late",
         (Patch(broker, "SteadyClock", _HighestClock),),
     ),
     "replay-backwards": Defect(
@@ -162,7 +162,7 @@ DEFECTS = {
     ),
     "chunks-apart": Defect(
         "chunks",
-        "chunks of a message go to whoever is next",
+        "chunks of a message go to the next consumer",
         (Patch(ChunkedMessages, "assign", lambda self, entry, consumer: consumer),),
     ),
     "take-over": Defect(

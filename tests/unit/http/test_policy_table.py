@@ -96,7 +96,7 @@ def test_the_guide_lists_every_path() -> None:
     guide = (Path(__file__).parents[3] / "docs" / "http.md").read_text(encoding="utf-8")
     section = guide.split("\n## Policies\n")[1].split("\n## ")[0]
     rows = [row.split("|")[1:3] for row in section.splitlines() if row.startswith("| ")]
-    # What is in brackets says what is read there.
+    # The text in brackets says what is read there.
     listed = [[re.findall(r"`(\w+)`", cell.partition("(")[0]) for cell in row] for row in rows]
     for policy in POLICIES:
         assert [[policy.namespace], list(policy.topic)] in listed, policy.key

@@ -1,4 +1,4 @@
-"""Who of two operators leads, by the clock of each."""
+"""Which of two operators leads, by the clock of each."""
 
 from __future__ import annotations
 

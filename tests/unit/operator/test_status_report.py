@@ -1,4 +1,4 @@
-"""A status is written once for each change of it, and people are told of the changes that concern them."""
+"""A status is written once for each change of it, and Events report the changes that concern people."""
 
 from __future__ import annotations
 

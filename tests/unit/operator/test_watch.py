@@ -1,4 +1,4 @@
-"""What is seen of one resource is news to others: children, rivals, a parent that waits to be deleted."""
+"""A change of one resource concerns others: children, rivals, a parent that waits to be deleted."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_what_is_gone_does_not_come_back_by_late_answers_and_listings_but_
     again = topic()
     again["metadata"]["uid"] = "another"
     seen.watcher.seen(again)
-    # Of the first one.
+    # That of the first one.
     seen.watcher.deleted(key_of(again), topic()["metadata"]["uid"])
     seen.watcher.seen(topic())
     assert seen.cache.get(key_of(again)) == again

@@ -1,4 +1,4 @@
-"""What is applied in which order under which name, and what is missing for it."""
+"""The order and the names of applied resources, and missing references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scripts/cluster: what a machine lacks, what a shell is told, and how each command ends."""
+"""scripts/cluster: what a machine lacks, what it prints for a shell, and how each command ends."""
 
 from __future__ import annotations
 

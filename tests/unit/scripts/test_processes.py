@@ -32,7 +32,7 @@ def command(program: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        # Whoever runs the tests in the background may ignore it, and that is inherited.
+        # A shell that runs the tests in the background may ignore it, and that is inherited.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 

@@ -1,7 +1,7 @@
 """Every command with a hostile value in every field, sent to the real core: refused without a trace, or valid.
 
-Where the answer is an error, or the connection ends, nothing durable has changed and no total has moved. What is taken
-survives a restart. Other connections notice nothing, and nothing ends in an internal error.
+Where the answer is an error, or the connection ends, nothing durable has changed and no total has moved. An accepted
+value survives a restart. Other connections notice nothing, and nothing ends in an internal error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who asks while the disk takes nothing is refused, and may ask again on the same connection."""
+"""A request while the disk takes nothing is refused, and may be repeated on the same connection."""
 
 from __future__ import annotations
 

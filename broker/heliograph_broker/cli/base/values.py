@@ -1,4 +1,4 @@
-"""Sizes, times, message ids and other values as ``pulsar-admin`` takes them, read into the figures of the REST API."""
+"""Sizes, times, message ids and other values as ``pulsar-admin`` takes them, read into the numbers of the REST API."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def _client(service_url: str) -> Iterator[tuple[Any, Any]]:
     client = pulsar.Client(
         service_url,
         operation_timeout_seconds=15,
-        # What goes wrong comes as an exception; the client's own log would mix with the messages.
+        # Errors come as exceptions; the client's own log would mix with the messages.
         logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
     )
     try:

@@ -48,7 +48,7 @@ def peek_messages(
     path = f"{target.path}/subscription/{encoded(subscription)}/position"
 
     async def work(client: AdminClient) -> list[dict[str, Any]]:
-        # Imported when needed: a refusal for want of more entries is told from others by its type.
+        # Imported when needed: a refusal for want of more entries differs from others by its type.
         from heliograph_api.admin.admin_client import AdminRefused
 
         found: list[dict[str, Any]] = []

@@ -20,7 +20,7 @@ def standalone(
         typer.Option(
             "--data-dir",
             metavar="DIR",
-            help="Where everything is kept; made if it is not there.",
+            help="Data directory; created if missing.",
         ),
     ] = Path("heliograph-data"),
     broker_port: Annotated[

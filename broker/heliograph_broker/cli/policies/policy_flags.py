@@ -96,15 +96,13 @@ def only(key: str) -> Callable[[Values], Any]:
 
 
 RETENTION = (
-    Flag(
-        "time", ("--time", "-t"), "Keep for so long: 10m, 3h, 7d; -1 without limit; 0 not at all.", time_minutes, "TIME"
-    ),
+    Flag("time", ("--time", "-t"), "Retention time: 10m, 3h, 7d; -1: no limit; 0: keep nothing.", time_minutes, "TIME"),
     Flag("size", ("--size", "-s"), "Keep so much: 512M, 10G; -1 without limit; 0 nothing.", size_megabytes, "SIZE"),
 )
 QUOTA_TYPE = Flag(
     "type",
     ("--type", "-t"),
-    "What is limited: destination_storage (bytes) or message_age (time).",
+    "Type of the limit: destination_storage (bytes) or message_age (time).",
     choice(*QUOTA_TYPES),
     "TYPE",
     "destination_storage",
@@ -135,7 +133,7 @@ DELAYED = (
 INACTIVE = (
     Flag("enable", ("--enable-delete-while-inactive", "-e"), "Delete inactive topics.", None),
     Flag("disable", ("--disable-delete-while-inactive", "-d"), "Do not delete them.", None),
-    Flag("after", ("--max-inactive-duration", "-t"), "Inactive for so long: 3600 (s), 5h, 3d.", time_seconds, "TIME"),
+    Flag("after", ("--max-inactive-duration", "-t"), "Time of inactivity: 3600 (s), 5h, 3d.", time_seconds, "TIME"),
     Flag(
         "mode",
         ("--delete-mode", "-m"),
@@ -163,7 +161,7 @@ AUTO_TOPIC = (
     Flag(
         "type",
         ("--type", "-t"),
-        "What is created: partitioned or non-partitioned topics.",
+        "Type of created topics: partitioned or non-partitioned topics.",
         choice("partitioned", "non-partitioned"),
         "TYPE",
         "non-partitioned",

@@ -35,7 +35,7 @@ def counters(counted: Counted) -> Counters:
 
     Topic and producer: messages in, bytes in; a producer also chunks. Subscription and consumer: messages
     out, bytes out, redelivered, acknowledged; a subscription also expired, dropped, and entries out. A topic's
-    figures: its buckets, then the entries read from the store.
+    counters: its buckets, then the entries read from the store.
     """
     if isinstance(counted, TopicFigures):
         return *(counted.counts or _NO_COUNTS), counted.cache_misses
@@ -74,7 +74,7 @@ class RateSampler:
         """Return the rates of ``counted`` per second, in the order of :func:`counters`."""
         current = counters(counted)
         looks = self._looks.get(counted)
-        # What was not seen at the last sweep, or had no traffic yet, stood at zero then.
+        # An object that was not seen at the last sweep, or had no traffic yet, stood at zero then.
         since, before = looks[0] if looks else (self._last_sweep, (0,) * len(current))
         if before == current:
             return (0.0,) * len(current)
@@ -82,7 +82,7 @@ class RateSampler:
         return tuple((now - then) / seconds for now, then in zip(current, before, strict=True))
 
     def last_minute(self, figures: TopicFigures | None) -> tuple[Counters, float]:
-        """Return what the last minute added to each of a topic's figures (see :func:`counters`), and its seconds."""
+        """Return what the last minute added to each of a topic's counters (see :func:`counters`), and its seconds."""
         if figures is None or not (figures.counts or figures.cache_misses):
             return NO_FIGURES, _SHORTEST_S
         current = counters(figures)

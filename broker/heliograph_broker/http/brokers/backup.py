@@ -24,7 +24,8 @@ class Running(set[asyncio.Task[Any]]):
 RUNNING: web.AppKey[Running] = web.AppKey("backups", Running)
 
 _TAR = "application/x-tar"
-#: Who takes nothing for so long is given up: the files of a backup that nobody fetches would stay forever (s).
+#: A client that reads nothing for this time (s) is dropped: the files of a backup that nobody fetches would stay
+#: forever (s).
 _STALLED_S = 60.0
 
 

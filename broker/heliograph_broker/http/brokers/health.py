@@ -13,7 +13,7 @@ from heliograph_broker.http.base.operations import Refusal, operation
 from heliograph_broker.messaging.broker.broker import Broker
 
 WRITER_TIMEOUT_S = 5.0
-#: Ticks are due 20 times a second. After so long (s) without one, nothing is flushed, delayed or expired on time.
+#: Ticks are due 20 times a second. After this time (s) without one, nothing is flushed, delayed or expired on time.
 TICK_TIMEOUT_S = 10.0
 #: Deleting what never exists sends a commit through the writer thread that leaves nothing to sync.
 _PROBE_KEY = b"probe/ready"
@@ -46,7 +46,7 @@ async def check_ready(broker: Broker) -> None:
     broker.store.delete(_PROBE_KEY)
     try:
         async with asyncio.timeout(WRITER_TIMEOUT_S):
-            # What cannot be written of a single topic does not make the broker useless to the others.
+            # The broker stays ready if only the records of a single topic cannot be written.
             await committed(broker, ())
             segment = await _probe_segment(broker)
     except TimeoutError as error:

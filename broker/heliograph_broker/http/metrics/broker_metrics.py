@@ -33,7 +33,7 @@ _WAIT_QUANTILES = (0.5, 0.95, 0.99, 1.0)
 
 
 def _whole(value: Value) -> Value:
-    """A sum of figures with three decimals has no more."""
+    """A sum of values with three decimals has no more."""
     return round(value, 3) if isinstance(value, float) else value
 
 

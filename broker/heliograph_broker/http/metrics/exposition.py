@@ -10,7 +10,7 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 Value = int | float
-#: What follows the family's name, labels as :func:`labels` gives them, value.
+#: Suffix of the family's name, labels as :func:`labels` returns them, value.
 Sample = tuple[str, str, Value]
 
 

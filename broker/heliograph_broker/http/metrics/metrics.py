@@ -111,7 +111,7 @@ def _lines(name: str, more: str, labels: Sequence[str], values: Sequence[Value |
         return _lines(name, more, [own for own, _ in known], [value for _, value in known]) if known else ""
     end, first = more + "} ", values[0]
     if values.count(first) == len(values):
-        # Most figures of most topics are 0 at any time.
+        # Most values of most topics are 0 at any time.
         between = f"{end}{first}\n{name}"
         return f"{name}{between.join(labels)}{end}{first}\n"
     pieces = [f"\n{name}"] * (4 * len(labels))

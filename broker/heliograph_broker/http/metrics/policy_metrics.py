@@ -51,7 +51,7 @@ def _age_exceeded(look: TopicLook) -> Value | None:
 
 
 def _of_compaction(read: Callable[[TopicCompaction, CompactionRecord], int]) -> Callable[[TopicLook], Value | None]:
-    """A figure of the last compaction, where there was one."""
+    """A value of the last compaction, where there was one."""
 
     def value(look: TopicLook) -> Value | None:
         record = look.kept.compaction.record if look.kept is not None else None

@@ -1,4 +1,4 @@
-"""One scrape: the rows of figures of every topic looked at, and their sums by namespace and over the broker."""
+"""One scrape: the rows of values of every topic looked at, and their sums by namespace and over the broker."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Whole:
 
 
 class Scrape:
-    """See the module. What is kept beyond the sums depends on the broker's ``metrics_level``."""
+    """See the module. The rows kept beyond the sums depend on the broker's ``metrics_level``."""
 
     def __init__(self, broker: Broker, rates: RateSampler) -> None:
         self.cluster = broker.config.cluster_name
@@ -94,7 +94,7 @@ class Scrape:
         self._rates = rates
 
     def look(self, topics: Sequence[AnyTopic]) -> None:
-        """Take the figures of some topics as they are now."""
+        """Take the values of some topics as they are now."""
         by_namespace: dict[str, tuple[list[Row], list[Row]]] = {}
         for topic in topics:
             if topic.closed:

@@ -1,6 +1,6 @@
-"""What a scrape looks at of a topic and its subscriptions, and what a column of figures is.
+"""What a scrape looks at of a topic and its subscriptions, and what a column of values is.
 
-A topic is looked at once a scrape and all its figures are of that moment; namespaces and the broker are the sums of
+A topic is looked at once a scrape and all its values are of that moment; namespaces and the broker are the sums of
 what was looked at, so that they agree with their parts.
 """
 
@@ -29,7 +29,7 @@ class SubscriptionLook:
         self.cursor = subscription if isinstance(subscription, Subscription) else None
         self.rates = rates.rates(subscription)
         self.delayed = delayed_messages(subscription)
-        #: Of the oldest unacknowledged message; -1 without.
+        #: Age of the oldest unacknowledged message; -1 without.
         self.age_ms = subscription.oldest_unacked_age_ms()
 
 
@@ -98,5 +98,5 @@ def rounded(value: float) -> float:
 
 
 def of_cursor(read: Callable[[Subscription], int]) -> Callable[[SubscriptionLook], int]:
-    """A figure that only a subscription with a cursor has; any other says 0."""
+    """A value that only a subscription with a cursor has; any other says 0."""
     return lambda look: read(look.cursor) if look.cursor is not None else 0

@@ -1,4 +1,4 @@
-"""The columns of figures that are written of topics and subscriptions, Pulsar's names first."""
+"""The columns of values that are written of topics and subscriptions, Pulsar's names first."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Pulsar's document of a namespace (its class Policies): what a namespace is created with, and shown as.
 
-Its fields for policies come from :mod:`.policy_table`. Of the others, what a broker without bookies, offloading and
+Its fields for policies come from :mod:`.policy_table`. Among the others, what a broker without bookies, offloading and
 other clusters cannot hold is taken as Pulsar's clients send it when nobody set it, and refused with any other value.
 """
 

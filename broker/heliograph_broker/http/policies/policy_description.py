@@ -37,7 +37,7 @@ class PolicyPath(msgspec.Struct, frozen=True, kw_only=True):
     """One policy of the admin REST API.
 
     ``read`` returns what a level sets as a document (None: nothing), ``write`` puts a document into a level's policies
-    or refuses it. A namespace has the path ``namespace``, a topic the paths ``topic``; a topic's figure may come as the
+    or refuses it. A namespace has the path ``namespace``, a topic the paths ``topic``; a topic's number may come as the
     query parameter ``topic_query``, as Pulsar's clients send it.
     """
 

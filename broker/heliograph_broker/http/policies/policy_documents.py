@@ -39,7 +39,7 @@ DEFAULT_TICK_MS: Final = 1000
 
 
 def _whole(bits: int, least: int) -> msgspec.Meta:
-    """Return what describes a figure of Java's; what is below ``least`` is refused in words of its own."""
+    """Return what describes a number of Java's; what is below ``least`` is refused in words of its own."""
     return msgspec.Meta(le=2 ** (bits - 1) - 1, extra_json_schema={"minimum": least})
 
 
@@ -183,7 +183,7 @@ def retention_document(retention: Retention) -> RetentionDocument | None:
 
 
 def quota_from(kind: str, document: QuotaDocument) -> BacklogQuota:
-    """Return a quota in bytes or ms; figures of the other kind of quota are not looked at, as in Pulsar.
+    """Return a quota in bytes or ms; numbers of the other kind of quota are not looked at, as in Pulsar.
 
     Raises :class:`ApiError` or :class:`PreconditionFailed`.
     """
@@ -203,7 +203,7 @@ def quota_from(kind: str, document: QuotaDocument) -> BacklogQuota:
 
 
 def quota_document(kind: str, quota: BacklogQuota) -> QuotaDocument:
-    """Return Pulsar's document, with the figures it shows for the other kind of quota."""
+    """Return Pulsar's document, with the numbers it shows for the other kind of quota."""
     if kind == SIZE_QUOTA:
         return QuotaDocument(policy=quota.policy, limit=quota.limit, limit_size=quota.limit, limit_time=-1)
     other = 0 if quota.limit >= 0 else -1

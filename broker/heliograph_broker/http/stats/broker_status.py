@@ -78,7 +78,7 @@ def _topics(broker: Broker, only: str | None) -> Iterable[AnyTopic]:
 
 
 def _add(state: BrokerState, topic: AnyTopic, seen: Counter[str]) -> None:
-    """Add a topic's figures to its entry, which is shared by all partitions of one; ``seen`` counts them by key."""
+    """Add a topic's statistics to its entry, which is shared by all partitions of one; ``seen`` counts them by key."""
     names = topic.subscriptions.keys() - {COMPACTION}
     key = str(topic.name.base)
     entry = state.topics.get(key)

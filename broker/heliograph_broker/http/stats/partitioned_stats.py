@@ -21,7 +21,7 @@ from .stats_documents import (
     TopicStats,
 )
 
-#: Of these the largest counts: ages and times of the last something.
+#: The largest of these counts: ages and times of the last something.
 _LARGEST = frozenset(
     {
         "oldest_backlog_message_age_seconds",
@@ -42,7 +42,7 @@ _LARGEST = frozenset(
         "avg_messages_per_entry",
     }
 )
-#: Of these the smallest that is not 0.
+#: The smallest of these that is not 0.
 _EARLIEST = frozenset(
     {"topic_creation_time_stamp", "earliest_msg_publish_time_in_backlogs", "earliest_msg_publish_time_in_backlog"}
 )

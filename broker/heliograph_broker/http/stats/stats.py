@@ -1,4 +1,4 @@
-"""A topic's statistics, with this broker's true figures behind Pulsar's names."""
+"""A topic's statistics, with this broker's exact values behind Pulsar's names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DELAYED_ENTRY_BYTES = 24
 
 
 class StatsOptions(msgspec.Struct, frozen=True):
-    """What of the statistics is wanted; Pulsar's defaults."""
+    """The requested parts of the statistics; Pulsar's defaults."""
 
     earliest_publish: bool = False
     subscription_backlog_size: bool = True

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 
 class PublisherFigures(msgspec.Struct, rename="camel", kw_only=True):
-    """The figures of a producer; of a partitioned topic their sum over the partitions."""
+    """The statistics of a producer; of a partitioned topic their sum over the partitions."""
 
     msg_rate_in: float
     msg_throughput_in: float
@@ -38,7 +38,7 @@ class PublisherStats(PublisherFigures, rename="camel", kw_only=True):
 
 
 class ConsumerFigures(msgspec.Struct, rename="camel", kw_only=True):
-    """The figures of a consumer; of a partitioned topic their sum over the partitions.
+    """The statistics of a consumer; of a partitioned topic their sum over the partitions.
 
     Draining hashes are keys on their way from one consumer to another: here a key moves at once.
     """
@@ -179,7 +179,7 @@ class SuspendedDuty(msgspec.Struct, rename="camel"):
 
 
 class TopicFigures(Ranges, rename="camel", kw_only=True):
-    """What came in, what went out and what is kept.
+    """Messages and bytes received, dispatched and stored.
 
     ``keptByLedgerMessages`` and ``keptByLedgerSize``, which Pulsar's have not, are what of it stays only as long as its
     ledger: no subscription has it in its backlog, and no retention is set. Nor have Pulsar's ``damagedEntries``, what

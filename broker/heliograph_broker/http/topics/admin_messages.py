@@ -48,7 +48,7 @@ def one_topic(request: web.Request, refusal: str) -> Topic:
 
 async def _entry(topic: Topic, offset: int) -> Entry:
     """Return a kept entry. Raises :class:`ApiError` 404 if it was trimmed meanwhile."""
-    # Who looks at a topic's messages uses it: it must not expire as unused.
+    # A client that reads a topic's messages uses it: it must not expire as unused.
     topic.used()
     if topic.first_offset <= offset < topic.end_offset:
         entries: list[Entry] = await found(partial(topic.read, offset, 1, 1))

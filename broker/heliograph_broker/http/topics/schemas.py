@@ -122,7 +122,7 @@ async def post_schema(request: web.Request) -> web.Response:
         created_ms=broker.clock.now_ms(),
     )
     broker.namespace(name.namespace_name)
-    # Who administers may always add one: that clients may not is what auto_update_schema is for.
+    # An administrator may always add one: that clients may not is what auto_update_schema is for.
     version = broker.schemas.add(broker.schema_key(name), record, broker.effective_policies(name).schema_compatibility)
     await committed(broker)
     return as_json(SchemaVersionAnswer(SchemaVersion(version)))

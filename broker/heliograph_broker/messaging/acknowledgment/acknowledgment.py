@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class AckObserver:
-    """Something that delivers entries and is told when they are acknowledged."""
+    """Something that delivers entries and is notified when they are acknowledged."""
 
     __slots__ = ()
 
@@ -269,9 +269,9 @@ class Acknowledgments(LogSubscription):
     ) -> None:
         """Acknowledge every entry up to and including ``offset`` (cumulative ack, expiry, eviction, clear).
 
-        ``counted`` is told, perhaps in several steps, how many messages that newly acknowledges. ``failed`` is told
-        why the rest is not acknowledged, as ``done`` is, of whom others wait for the disk. ``then``, which goes on in
-        the same step and calls ``done``, is called if nobody moved the cursor by hand in the meantime.
+        ``counted`` is called, perhaps several times, with the number of newly acknowledged messages. ``failed`` gets
+        the reason why the rest is not acknowledged, as does ``done``, whose caller may wait for the disk. ``then``,
+        which goes on in the same step and calls ``done``, is called if nobody moved the cursor by hand in the meantime.
         """
         last = min(offset, self.topic.end_offset - 1)
         self._acknowledge_from(self.cursor.mark_delete + 1, last, done, counted, failed or done, then)

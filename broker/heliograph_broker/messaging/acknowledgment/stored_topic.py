@@ -79,7 +79,7 @@ class StoredTopic(CompactedLog):
         self.timed = TimedEntries()
         self.timed_known = True
         self.has_timed = record.timed
-        #: From here on entries became durable just now, which is when those with a TTL of 0 have their chance.
+        #: First offset of the group being delivered: entries with a TTL of 0 are deliverable only now.
         self.fresh_from = sys.maxsize
         #: When it was last used (a client came or left, it was declared; at least since the start), monotonic.
         self.last_used_ms = monotonic_ms(self.host.clock)

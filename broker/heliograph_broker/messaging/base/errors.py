@@ -1,4 +1,4 @@
-"""Errors of the broker's core. What clients are told of each, every edge maps in a table of its own."""
+"""Errors of the broker's core. Every edge maps them to its own codes in a table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ConsumerNotFound(BrokerError):
 
 
 class Conflict(BrokerError):
-    """What was to be created exists."""
+    """The object to create already exists."""
 
 
 class PreconditionFailed(BrokerError):

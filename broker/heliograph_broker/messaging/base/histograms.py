@@ -163,7 +163,7 @@ class ConnectionFigures:
 
 
 class BrokerFigures:
-    """Figures of the whole broker; the server fills in what it alone knows."""
+    """Metrics of the whole broker; the server fills in what it alone knows."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -172,7 +172,7 @@ class BrokerFigures:
         self.lookup_latency = LatencySummary(clock)
         self.lookups_answered = 0
         self.lookups_failed = 0
-        #: Time (s) of each look at what is due: quotas by age, expiry, retention.
+        #: Duration (s) of each check of what is due: quotas by age, expiry, retention.
         self.policy_checks = Histogram((5.0, 10.0, 30.0, 60.0, 300.0))
         #: How often an invariant of the stored records was found broken, and healed, when they were loaded.
         self.healed_invariants: dict[str, int] = {}

@@ -17,7 +17,7 @@ CURSOR = b"cursor/"
 SCHEMA = b"schema/"
 DEDUPLICATION = b"deduplication/"
 DAMAGED = b"damaged/"
-#: What could not be decoded is kept here, whatever it was; see :mod:`.unreadable_records`.
+#: Records that could not be decoded are kept here, of any kind; see :mod:`.unreadable_records`.
 UNREADABLE = b"unreadable/"
 BROKER_POLICIES = b"broker/policies"
 #: The version of the set of records that are the broker's own.
@@ -95,7 +95,8 @@ class TopicRecord(msgspec.Struct):
     compaction: CompactionRecord | None = None
     #: Whether it may hold chunks of messages; unknown of topics of older releases.
     chunked: bool = True
-    #: Of the topic's set of records when this one was written, as in each of them; 0: before there were sets.
+    #: The version of the topic's set of records when this one was written, as in each of them; 0: before there were
+    #: sets.
     version: int = 0
 
 
@@ -160,7 +161,7 @@ class DeduplicationRecord(msgspec.Struct):
 
 
 class SnapshotPosition(msgspec.Struct):
-    """Of a :class:`DeduplicationRecord` all but the ids."""
+    """A :class:`DeduplicationRecord` without the ids."""
 
     offset: int
     version: int = 0

@@ -88,7 +88,7 @@ class TimeIndex:
 class TimedEntries:
     """``delayed``: entries whose TTL begins at their delivery time. ``own``: entries with a TTL of their own.
 
-    Entries stay until they are trimmed, whoever acknowledged them: a subscription that is moved back needs them again.
+    Entries stay until they are trimmed, acknowledged or not: a subscription that is moved back needs them again.
     ``waiting`` are the delayed ones whose time has not come, for all subscriptions; :meth:`release` ends the waiting.
     """
 

@@ -1,4 +1,4 @@
-"""Who may come in: maxima of producers, consumers, subscriptions and topics. Of entries: :mod:`.entry_rules`.
+"""Admission: maxima of producers, consumers, subscriptions and topics. For entries see :mod:`.entry_rules`.
 
 Every refusal names Pulsar's error and begins with its words. A maximum that is lowered sends nobody away: it counts
 when the next one comes.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def check_producer(topic: AnyTopic, name: str, *, encrypted: bool) -> None:
-    """Whether a producer may be created. One that takes its own older connection's place is no new one.
+    """Whether a producer may be created. One that replaces its own older connection does not count again.
 
     Raises :class:`ProducerBusy`, :class:`InvalidRequestMetadata` or :class:`PreconditionFailed` (its name).
     """
@@ -125,7 +125,7 @@ def check_new_topics(broker: Directory, name: TopicName, count: int, *, partitio
 
 
 def configure_unacked(broker: Directory, subscription: Subscription) -> None:
-    """Set how much consumers may hold unacknowledged; whoever may have more now gets it at once."""
+    """Set how much consumers may hold unacknowledged; consumers that may have more now get it at once."""
     name = subscription.topic.name
     per_consumer = _unacked(broker, name, "max_unacked_per_consumer")
     per_subscription = _unacked(broker, name, "max_unacked_per_subscription")

@@ -88,10 +88,10 @@ class Broker(Directory, TopicHost):
         self.partitioned: dict[str, PartitionedRecord] = {}
         self.topics: dict[str, AnyTopic] = {}
         self.topics_by_namespace: dict[str, dict[str, AnyTopic]] = {}
-        #: Topics and subscriptions that no client was told of yet, see ``usecases.unconfirmed``.
+        #: Topics and subscriptions that no client knows of yet, see ``usecases.unconfirmed``.
         self.unconfirmed: set[object] = set()
         self.record_writer = RecordWriter(store, clock, self.containment)
-        #: What is durable and of no topic.
+        #: The durable state that belongs to no topic.
         self.records = BrokerRecords(self.record_writer)
         self.schemas = SchemaRegistry(self.records.put, self.records.delete)
         self.watches = TopicWatches()
@@ -107,7 +107,7 @@ class Broker(Directory, TopicHost):
         self.inactivity = InactivityWatch(self)
         #: namespace -> what holds for its topics that have no policies of their own
         self._namespace_effective: dict[str, Policies] = {}
-        #: Topics whose policies changed, still to be told: thousands of them at once would hold up traffic.
+        #: Topics that are still to be notified of changed policies: thousands of them at once would hold up traffic.
         self._to_configure: dict[AnyTopic, None] = {}
         self._delayed_topics = DelayedTopics(self.containment)
         self._producer_serial = rng.getrandbits(32)

@@ -91,7 +91,7 @@ class WatchedList:
             return False
         del self.names[at]
         if topic in self.added:
-            # One that is deleted and made again is told as both, and clients take the deletion first.
+            # One that is deleted and recreated is reported as both, and clients take the deletion first.
             del self.added[topic]
         else:
             self.deleted[topic] = None

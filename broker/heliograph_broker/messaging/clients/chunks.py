@@ -1,4 +1,4 @@
-"""Messages sent in chunks: each of them comes to one consumer with all its chunks, whoever else there is.
+"""Messages sent in chunks: all chunks of a message go to one consumer, however many there are.
 
 A client puts a chunked message together only if it gets every chunk, from the first on. So the chunks that follow go
 to the consumer that holds those before them, and what is taken back is taken back with all of the message's chunks,

@@ -16,7 +16,7 @@ Pending = tuple["Consumer", int, int, int, int, int]
 class Deliveries(dict[int, Pending]):
     """Deliveries by offset. Each consumer has the offsets of its own in ``held``, in order, whatever others hold.
 
-    Whoever adds or removes one changes both; the value of an offset may be replaced.
+    Code that adds or removes one changes both; the value of an offset may be replaced.
     """
 
     __slots__ = ()

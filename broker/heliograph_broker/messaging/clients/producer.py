@@ -36,7 +36,7 @@ class ProducerSink(Protocol):
         """Take nothing from the client for ``ms``, or until :meth:`release_publishing` for the same reason."""
 
     def release_publishing(self, reason: object) -> None:
-        """What was held for ``reason`` may go on."""
+        """Producers held for ``reason`` may continue."""
 
     def send_producer_ready(self, producer: Producer) -> None:
         """Tell a producer that waited for exclusive access that it has it now."""
@@ -60,7 +60,7 @@ class PublishTarget:
 
     @property
     def producers(self) -> dict[str, Producer]:
-        """Who may publish now, by name."""
+        """The producers that may publish now, by name."""
         return self.producer_registry.connected
 
     def used(self) -> None:
@@ -154,7 +154,7 @@ class Producer:
 
 
 class ProducerRegistry:
-    """Who may publish on a topic now, and who waits to.
+    """The producers that may publish on a topic now, and those that wait.
 
     ``topic_epoch`` grows each time a producer gets exclusive access; -1 while none ever had it. A producer that
     comes back with an older epoch was fenced by a later one and is refused.
@@ -230,7 +230,7 @@ class ProducerRegistry:
         raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic")
 
     def _replace(self, old: Producer, producer: Producer) -> None:
-        """Let a producer that reconnects take the place of its own older connection."""
+        """Let a producer that reconnects replace its own older connection."""
         del self.connected[old.name]
         if self.exclusive is old:
             self.exclusive = None

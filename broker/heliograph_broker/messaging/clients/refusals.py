@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Refusals:
-    """What is to be told once everything a topic took before is durable, or has failed."""
+    """The answer to send once everything a topic took before is durable, or has failed."""
 
     __slots__ = ("_waiting",)
 

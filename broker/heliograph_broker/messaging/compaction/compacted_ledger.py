@@ -60,7 +60,7 @@ def pack(source: CompactedEntry, ledger_id: int, entry_id: int, total_bytes: int
 def is_compacted(header: EntryHeader, opening: bytes) -> bool:
     """Return whether an entry, whose frame begins with ``opening``, is one of a compacted ledger, by how it looks.
 
-    What was published begins with a magic number or the size of its metadata; here that comes behind the totals that
+    A published entry begins with a magic number or the size of its metadata; here that comes behind the totals that
     the entry had in its topic.
     """
     if len(opening) < _PREFIX.size:

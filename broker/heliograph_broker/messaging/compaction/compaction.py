@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: After a failure, compaction by the threshold waits so long (ms); by hand it may be started at once.
+#: After a failure, compaction by the threshold waits for this time (ms); it can be started manually at once.
 RETRY_MS = 60_000
 
 

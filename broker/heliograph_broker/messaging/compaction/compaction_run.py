@@ -67,7 +67,7 @@ class CompactionRun:
         #: The read position: an index of the previous ledger, then an offset of the topic.
         self._index = 0
         self._offset = 0
-        #: What of the slice was not looked at yet, and what stays of the rest.
+        #: The part of the slice that was not examined yet, and the kept part of the rest.
         self._slice: deque[CompactedEntry] = deque()
         self._kept: list[CompactedEntry] = []
         self._ledger_id = -1

@@ -31,8 +31,8 @@ _CompactedOut = wire.SingleMessageMetadata(compacted_out=True, payload_size=0)
 class LatestKeys:
     """The last place of each key. Messages without key stay with ``retain_null_key``, else they go.
 
-    What cannot be looked into stays as it is: encrypted batches, batches that do not open, and chunked messages whose
-    last chunk has not come. A single encrypted message takes part by its key, which is not encrypted.
+    Entries that cannot be opened stay as they are: encrypted batches, batches that do not open, and chunked messages
+    whose last chunk has not come. A single encrypted message takes part by its key, which is not encrypted.
     """
 
     __slots__ = (

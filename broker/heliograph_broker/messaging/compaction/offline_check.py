@@ -1,4 +1,4 @@
-"""What is wrong with a data directory, found without a broker: each finding says what it means and what to do."""
+"""Checks of a data directory without a broker: each finding says what it means and what to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Stored = Mapping[int, Sequence[tuple[int, int]]]
 
 
 class Finding(NamedTuple):
-    """What is wrong, what that means, and what to do about it; each continues the sentence."""
+    """A finding: the problem, what it means, and what to do about it; each continues the sentence."""
 
     what: str
     meaning: str

@@ -1,7 +1,7 @@
 """How a subscription reads the compacted view: the compacted ledger up to the horizon, the topic from there on.
 
 What compaction left out counts as acknowledged for the subscription as soon as everything before it is: its backlog
-comes to zero, and its originals can be trimmed. What is kept of entries that the topic has trimmed is delivered too;
+comes to zero, and its originals can be trimmed. The compacted copies of trimmed entries are delivered too;
 the cursor knows nothing of those, so how far they are acknowledged is kept here, as the offset from which on they are
 still *owed*.
 """

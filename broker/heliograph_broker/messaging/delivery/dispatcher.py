@@ -101,7 +101,7 @@ class Dispatcher(AckObserver):
         self.subscription = subscription
         self.read_offset = subscription.cursor.first_unacked()
         self.reading = False
-        #: What comes before anything new.
+        #: Entries to deliver before anything new.
         self.replay = Replay()
         #: Grows when the read position is moved by hand: a read begun before it is void.
         self.generation = 0
@@ -134,7 +134,7 @@ class Dispatcher(AckObserver):
                 self._once_more = False
                 self._dispatch()
         except Exception as error:
-            # Whoever's command or acknowledgment this came from has nothing to do with it.
+            # The client whose command or acknowledgment caused this has nothing to do with it.
             containment.failed(subscription, DISPATCH, error, subscription.notify)
         else:
             if containment.suspended:
@@ -151,7 +151,7 @@ class Dispatcher(AckObserver):
     def fetch(self, offset: int, count: int) -> Entry | None:
         """Return the entry at ``offset`` if it is in memory; else begin to read up to ``count`` from there on.
 
-        What of a read cannot be delivered at once stays in the tail cache only, so that its byte budget bounds
+        Read entries that cannot be delivered at once stay only in the tail cache, so that its byte budget bounds
         read-ahead too. Returns None while the read is under way: :meth:`notify` runs again when it is done.
         """
         topic = self.subscription.topic
@@ -233,7 +233,7 @@ class Dispatcher(AckObserver):
 
     @property
     def caught_up(self) -> bool:
-        """Whether there is nothing to deliver, whoever could take it."""
+        """Whether there is nothing to deliver to any consumer."""
         subscription = self.subscription
         topic = subscription.topic
         offset = max(self.read_offset, subscription.cursor.mark_delete + 1)
@@ -242,7 +242,7 @@ class Dispatcher(AckObserver):
     def next_new(self) -> Entry | None:
         """Return the next entry never offered so far; None if there is none, or a read has begun.
 
-        What is acknowledged or waits for its time is passed without being read, however much there is of it.
+        Entries that are acknowledged or wait for their time are skipped without being read, however many they are.
         """
         subscription = self.subscription
         topic = subscription.topic
@@ -304,7 +304,7 @@ class Dispatcher(AckObserver):
             remaining = subscription.cursor.partial.get(offset, remaining)
         messages = unacked = entry.messages if remaining is None else remaining.bit_count()
         if subscription.expiry.hidden:
-            # What expired of a batch is not sent; it stays unacknowledged until the expiry is recorded.
+            # Expired messages of a batch are not sent; it stays unacknowledged until the expiry is recorded.
             remaining = subscription.expiry.visible(offset, entry.messages, remaining)
             messages = entry.messages if remaining is None else remaining.bit_count()
         size = len(entry.frame)

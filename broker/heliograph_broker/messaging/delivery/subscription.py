@@ -76,7 +76,7 @@ class Subscription(DispatchedSubscription):
         self.dispatcher: Dispatcher | None = None
         self.max_unacked_per_consumer = topic.host.config.max_unacked_per_consumer
         self.max_unacked_messages = topic.host.config.max_unacked_per_subscription
-        #: What of the first holds for the type its consumers have now, 0 for no limit.
+        #: The part of the first that applies to the type its consumers have now, 0 for no limit.
         self.unacked_limit = 0
         self.last_consumed_flow_ms = 0
         self._seeks_under_way = 0
@@ -87,7 +87,7 @@ class Subscription(DispatchedSubscription):
         #: When a consumer last came or left or somebody moved it by hand, or it was restored or created; monotonic.
         self.last_used_ms = monotonic_ms(topic.host.clock)
 
-    # -- figures ---------------------------------------------------------------------------------------------
+    # -- statistics ---------------------------------------------------------------------------------------------
 
     @property
     def type(self) -> str | None:

@@ -28,7 +28,7 @@ class Cursor:
         self.acked = BitMap64()
         #: offset -> bits of the batch indexes that are not acknowledged yet
         self.partial: dict[int, int] = {}
-        #: Whether the figures count lost entries for less than they may have held, until a recount.
+        #: Whether the counters count lost entries for less than they may have held, until a recount.
         self.estimated = False
 
     def is_acked(self, offset: int) -> bool:
@@ -121,7 +121,7 @@ class Cursor:
         return max(self.mark_delete, self.acked.max() if self.acked else -1, max(self.partial, default=-1))
 
     def lift(self, mark_delete: int) -> None:
-        """Acknowledge what is gone up to ``mark_delete``; what is acknowledged beyond stays so. Figures do not move."""
+        """Acknowledge what is gone up to ``mark_delete``; acknowledgments beyond it stay. Counters do not change."""
         self.mark_delete = mark_delete
         self.acked.remove_range(0, mark_delete + 1)
         self.partial = {offset: bits for offset, bits in self.partial.items() if offset > mark_delete}

@@ -146,7 +146,7 @@ class RecordedLog(EntryLog):
         self.record_key = record_key
         #: All that is durable of it, its cursors and deduplication included.
         self.records = record_set
-        #: What of it could not be read, for inspection.
+        #: The entries of it that could not be read, for inspection.
         self.damaged = DamagedList(self)
         super().__init__(name, record)
 
@@ -245,6 +245,6 @@ def lost_range(topic: RecordedLog, first: int, result: Sequence[object] | Except
             return None
         return topic.damaged.lost_run(first).last, "the entry is not in the store"
     except Exception as error:
-        # Whoever reads tries again, as after any other read that failed.
+        # The reader tries again, as after any other read that failed.
         log.warning("an empty read was not explained", topic=str(topic.name), error=str(error))
         return None

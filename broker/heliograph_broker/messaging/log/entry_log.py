@@ -131,7 +131,8 @@ class EntryLog:
         self._next_bytes = self.total_bytes
         now = clock.now_ms()
         if self.last_receive_ms > now + STEP_MS:
-            # The clock was ahead, or is behind now. What comes next is behind all that in time, whatever its stamps.
+            # The clock was ahead, or is behind now. The next entry counts as later than all of them, whatever its
+            # timestamps.
             self._roll_ledger(now)
             self.last_receive_ms = now
 
@@ -152,7 +153,7 @@ class EntryLog:
             self.end_offset = max(self.end_offset, ledger.base_offset + bounds[1] + 1)
             found = self._last_header(ledger.ledger_id, *bounds)
             if found is not None:
-                # Of entries behind it whose headers are lost nothing is known, so they count for nothing.
+                # Nothing is known of entries after it whose headers are lost, so they are not counted.
                 self.total_messages = found.total_messages
                 self.total_bytes = found.total_bytes
                 self.last_receive_ms = self.received_ms(self.end_offset - 1, found.receive_ms)
@@ -358,7 +359,7 @@ class EntryLog:
     def totals_at(self, offset: int) -> tuple[int, int]:
         """Return the messages and bytes ever published before ``offset`` by a point read.
 
-        Of an offset that is trimmed, or that cannot be read, those before the first entry kept.
+        For an offset that is trimmed or cannot be read: those before the first entry kept.
         """
         if offset >= self.end_offset:
             return self.total_messages, self.total_bytes
@@ -408,7 +409,7 @@ class EntryLog:
     def metadata_from(self, offset: int, function: Callable[[memoryview], T]) -> Iterator[T]:
         """Yield ``function`` of the frame of every kept entry from ``offset`` on, read in the calling thread.
 
-        What is damaged is logged and left out.
+        Damaged entries are logged and left out.
         """
         for ledger in self.ledgers:
             first = max(offset, self.first_offset) - ledger.base_offset
@@ -425,7 +426,7 @@ class EntryLog:
     def scan_headers(self, callback: Callable[[list[tuple[int, EntryHeader]] | Exception | None], None]) -> None:
         """Call back with the offsets and headers of all entries kept now, some at a time, and with None at the end.
 
-        What is damaged is left out. Any other error, after which another scan may succeed, is given to ``callback``
+        Damaged entries are left out. Any other error, after which another scan may succeed, is given to ``callback``
         and ends this one.
         """
         end = self.end_offset

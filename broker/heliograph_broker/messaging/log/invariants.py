@@ -110,7 +110,7 @@ def _healed(topic: RecordedLog, invariant: str, **context: object) -> None:
 
 
 def _plausible(topic: RecordedLog, cursor: Cursor) -> bool:
-    """Whether a cursor's figures are right, as far as one header tells."""
+    """Whether a cursor's counts are right, as far as one header tells."""
     below = totals_up_to(topic, cursor.mark_delete)
     if cursor.is_contiguous():
         return below == (cursor.acked_messages, cursor.acked_bytes)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FLUSH_MS = 100
 #: So many sets are not kept waiting: all at once they would make a group, and those who publish in it, slow.
 RECORDS_A_FLUSH = 100
-#: What is suspended of a topic, or of the broker itself, while its set cannot be encoded.
+#: The duty of a topic, or of the broker itself, that is suspended while its set cannot be encoded.
 _DUTY = "records"
 _BROKER = "broker"
 
@@ -165,7 +165,7 @@ class RecordWriter:
             self.flush()
 
     def refused(self, refused: RecordSet, error: Exception) -> None:
-        """The records of a set could not be taken: try again after a pause, whoever asks meanwhile."""
+        """The records of a set could not be taken: try again after a pause, even if somebody asks earlier."""
         self._containment.failed(refused.topic or _BROKER, _DUTY, error, refused.flush)
 
     def pauses(self, refused: RecordSet) -> bool:
@@ -216,7 +216,7 @@ class _BrokerHead:
 
 
 class BrokerRecords(RecordSet):
-    """What is the broker's own: tenants, namespaces, partitioned topics, schemas, the broker's policies."""
+    """The broker's own state: tenants, namespaces, partitioned topics, schemas, the broker's policies."""
 
     __slots__ = ()
 

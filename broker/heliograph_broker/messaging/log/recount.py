@@ -1,6 +1,6 @@
 """What a cursor has acknowledged, counted from the headers of the entries instead of remembered.
 
-Of a *lost run*, neighbouring entries whose headers cannot be read, only the sum is known. It counts like this: while
+A *lost run* is a range of entries whose headers cannot be read: only their sum is known. It counts like this: while
 nothing of the run is acknowledged, all of it is owed. From then on an entry that is not acknowledged counts for what is
 known of it (the batch indexes that are left of it, or what was delivered of it and is not acknowledged), and for one
 message, the least it can hold, where nothing is known. So a backlog is never below 0 and never above the truth.

@@ -100,9 +100,9 @@ def _end_of_whole_ledgers(topic: SubscribedLog, offset: int) -> int:
 def trim_point(topic: SubscribedLog, now_ms: int) -> int:
     """Return the offset below which nothing has to be kept.
 
-    Never beyond the slowest durable subscription. Of what all have acknowledged (or nobody subscribed to),
-    retention keeps what is younger than its time *and* within its size; -1 leaves out that limit, 0 keeps nothing.
-    The size is of that alone: backlogs are beside it, and governed by their quota. Where no level sets a retention,
+    Never beyond the slowest durable subscription. Entries that all have acknowledged (or nobody
+    subscribed to) are kept while they are within both limits of retention; -1 disables a limit, 0 keeps nothing.
+    The size counts these entries alone: backlogs have their own quota. Where no level sets a retention,
     it stays as long as its ledger, within what limits allow.
     """
     first = topic.first_offset

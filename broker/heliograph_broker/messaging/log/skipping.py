@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 def skip_entry(subscription: LogSubscription, offset: int, reason: str) -> None:
     """Skip the entry at ``offset`` for one subscription: it is acknowledged, counted and listed, not delivered.
 
-    Whoever reads entries one after the other goes on with the next offset. Safe to call while dispatching.
+    A reader of consecutive entries continues with the next offset. Safe to call while dispatching.
     """
     skip_range(subscription, offset, offset, reason)
 
@@ -104,7 +104,7 @@ def _acknowledge(subscription: LogSubscription, first: int, last: int) -> int:
 
 
 def correct_figures(topic: RecordedLog, cursor: Cursor, pending: Mapping[int, Held]) -> None:
-    """Recount what a cursor with estimated figures has acknowledged, unless too much lies beyond its mark-delete."""
+    """Recount what a cursor with estimated counts has acknowledged, unless too much lies beyond its mark-delete."""
     figures = recount(topic, cursor, pending, MOST_LOOKUPS)
     if figures is not None:
         cursor.acked_messages, cursor.acked_bytes = figures

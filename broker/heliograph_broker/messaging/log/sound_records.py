@@ -30,7 +30,7 @@ class SoundRecords:
     def __init__(self, store: LedgerStore, own: BrokerRecords, figures: BrokerFigures, now_ms: int) -> None:
         """Have ``own`` write what is kept aside and what takes its place, and log and count it."""
         self._store = store
-        #: What takes the place of records that cannot be read, None for nothing.
+        #: The replacement of a record that cannot be read, None if there is none.
         self._instead: dict[bytes, bytes | None] = {}
         figures.unreadable_records = sum(1 for _ in store.scan(records.UNREADABLE))
         if not any(unreadable_records.find(store.scan(prefix)) for prefix in unreadable_records.PREFIXES):

@@ -59,7 +59,7 @@ class LogSubscription(SubscriptionBase):
         self.closed = False
         #: Grows when the cursor is moved by hand, which voids header look-ups under way.
         self.generation = 0
-        #: What could not be read or understood and was passed over, see :mod:`.skipping`.
+        #: Entries that could not be read or understood and were skipped, see :mod:`.skipping`.
         self.skipped_entries = 0
         self.skipped_messages = 0
         #: Messages that went to the dead-letter topic, had been there before, or were refused there.
@@ -103,8 +103,8 @@ class LogSubscription(SubscriptionBase):
     ) -> None:
         """Acknowledge every entry up to and including ``offset`` (cumulative ack, expiry, eviction, clear).
 
-        ``counted`` is told, perhaps in several steps, how many messages that newly acknowledges. ``failed`` is told
-        why the rest is not acknowledged, as ``done`` is, of whom others wait for the disk.
+        ``counted`` is called, perhaps several times, with the number of newly acknowledged messages. ``failed`` gets
+        the reason why the rest is not acknowledged, as does ``done``, whose caller may wait for the disk.
         """
         raise NotImplementedError
 
@@ -130,7 +130,7 @@ class LogSubscription(SubscriptionBase):
 
 
 class SubscribedLog(RecordedLog, ConsumedTopic):
-    """Figures over all subscriptions. Backlogs are those of durable ones; readers have none."""
+    """Statistics over all subscriptions. Backlogs are those of durable ones; readers have none."""
 
     __slots__ = ("closed", "effective", "subscriptions")
 

@@ -2,7 +2,7 @@
 
 A batch's payload is, once decompressed, ``[size u32][SingleMessageMetadata][payload]`` for each message. Clients
 compress it as a whole: ZLIB as a zlib stream, ZSTD as a frame, LZ4 and SNAPPY as bare blocks, whose length is known
-only from ``uncompressed_size``. That figure is the producer's word, so it is the size of the one buffer that is ever
+only from ``uncompressed_size``. That size is the producer's word, so it is the size of the one buffer that is ever
 filled here, and it is capped: what does not fit is refused, however little it takes on the wire.
 """
 

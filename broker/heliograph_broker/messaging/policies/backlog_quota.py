@@ -3,7 +3,8 @@
 The backlog of a topic is that of its slowest durable subscription, by bytes or by the age of its oldest
 unacknowledged message. Two of the three actions close a producer that would exceed the limit, which is how official
 clients learn of it: they open the producer again and are refused by name (``producer_exception``), or answered
-when there is room (``producer_request_hold``). The third acknowledges the oldest messages of whoever is too far behind.
+when there is room (``producer_request_hold``). The third acknowledges the oldest messages of subscriptions that are too
+far behind.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class QuotaState:
         self._floor = None
         self._age_in_order_until = 0
 
-    # -- figures ---------------------------------------------------------------------------------------------
+    # -- statistics ---------------------------------------------------------------------------------------------
 
     @property
     def size_exceeded(self) -> bool:
@@ -169,7 +170,7 @@ class QuotaState:
         if not self.active:
             return True
         if self._refused_bytes > self.size_limit >= 0 and self.size_action != EVICT:
-            # It would never fit: its producer is told once, and is welcome with other messages.
+            # It would never fit: its producer gets one error, and may send other messages.
             size, self._refused_bytes = self._refused_bytes, 0
             raise BacklogQuotaExceeded(
                 f"an entry of {size} bytes does not fit the backlog quota of {self.size_limit} bytes of "
@@ -231,7 +232,7 @@ class QuotaState:
             return
         for subscription in self._topic.backlogged():
             if subscription.expiring:
-                # What is on its way to a dead-letter topic has expired: it is no longer this quota's business.
+                # Messages on their way to a dead-letter topic have expired: this quota no longer counts them.
                 self._after_expiry.add(subscription)
             else:
                 self._attempt(subscription, partial(self._evict, subscription, now_ms))
@@ -268,7 +269,7 @@ class QuotaState:
         if self.size_action == EVICT and 0 <= self.size_limit < subscription.backlog_bytes:
             self.evictions_size += 1
             self._evict_size(subscription)
-        # A size eviction that is still reading is followed by another look.
+        # A size eviction that is still reading is followed by another check.
         if self.age_action == EVICT and subscription not in self._evicting and self._too_old(subscription):
             self.evictions_age += 1
             self._evict_age(subscription, now_ms - self.age_limit_ms)

@@ -100,7 +100,7 @@ class Deduplication:
             position = msgspec.msgpack.decode(stored, type=records.SnapshotPosition)
             topic.records.version = max(topic.records.version, position.version)
             self._covered = invariants.heal_snapshot(topic, position.offset)
-            # What was under way then may never have become durable: its offsets go to entries that count.
+            # Entries under way then may never have become durable: its offsets go to entries that count.
             self._counted_from = min(position.counted_from, topic.end_offset)
             if (self._covered, self._counted_from) != (position.offset, position.counted_from):
                 self.recover()
@@ -219,7 +219,7 @@ class Deduplication:
         if self._stored is not None:
             # Not used since the start, from which the time counts.
             return
-        # What was seen a moment before the last look may have left right before this one.
+        # Messages received just before the last check may have expired just before this one.
         since = now_ms - self._topic.host.config.deduplication_inactivity_ms - PURGE_INTERVAL_MS
         gone = []
         for name in self._durable:

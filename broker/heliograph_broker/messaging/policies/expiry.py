@@ -212,7 +212,7 @@ class Expiry(RunOwner):
         try:
             self._run(now_ms)
         except Exception:
-            # What was due stays due.
+            # Entries that were due stay due.
             self.returned |= returned
             self.running = False
             self.restart()
@@ -231,7 +231,7 @@ class Expiry(RunOwner):
         self.returned = BitMap64()
         if topic.timed.own:
             due.update(topic.timed.by_own_expiry.between(self._own_until, now_ms))
-            # What is published in this very millisecond, after this run, may have a TTL of 0: the next run sees it.
+            # An entry published in this very millisecond, after this run, may have a TTL of 0: the next run sees it.
             self._own_until = now_ms - 1
         point = first
         waiting = BitMap64()

@@ -3,7 +3,7 @@
 A limit counts what went through in the last period, so that no window of that length, wherever it begins, holds more
 than the policy says plus the one entry that reached the limit (an entry is never cut). What that entry was over is
 owed: it counts until the rate has paid for it, so that entries larger than a whole period's allowance keep to the rate
-too. Nothing is polled: whoever is held back is woken at the time there is room.
+too. Nothing is polled: a throttled subscription is resumed when the limit allows it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Window:
     def spend(self, amount: int, now_ms: int) -> bool:
         """Count ``amount`` and return whether the limit is reached.
 
-        What is over the limit counts as if it came as much later as the rate needs for it.
+        Traffic over the limit counts as if it came as much later as the rate needs for it.
         """
         self._forget(now_ms)
         over = min(amount, self.spent + amount - self.limit)
@@ -149,7 +149,7 @@ class PublishLimit:
                 sink.hold_publishing(self, wait_ms)
 
     def release(self) -> None:
-        """The rate holds no longer, or the topic is deleted."""
+        """The rate no longer applies, or the topic is deleted."""
         for sink in self._held:
             sink.release_publishing(self)
         self._held.clear()

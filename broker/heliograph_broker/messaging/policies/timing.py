@@ -37,7 +37,7 @@ def note_delayed(topic: StoredTopic, offset: int, deliver_at_ms: int) -> None:
 
 def find(topic: StoredTopic) -> None:
     """Register the stored entries. Until it is done nothing expires, and dispatchers check each entry themselves."""
-    # Who waits goes on waiting: dispatchers have been past it.
+    # Entries that wait keep waiting: dispatchers have passed them.
     timed = topic.timed = TimedEntries(topic.timed.waiting)
     topic.timed_known = False
     topic.may_expire = True
@@ -55,7 +55,7 @@ def find(topic: StoredTopic) -> None:
         if headers is None:
             topic.timed_known = True
             topic.host.containment.succeeded(topic, FIND)
-            # What waited and could not be found waits no longer: whoever reads it will see what is wrong.
+            # Stop waiting for an entry that could not be found: a read of it will show what is wrong.
             hand_over(topic, timed.take_unknown())
             topic.host.wake_delayed(topic, topic.host.clock.now_ms())
             topic.configure(topic.effective)

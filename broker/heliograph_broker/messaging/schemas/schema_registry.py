@@ -34,7 +34,7 @@ class SchemaRegistry:
         self._put = put
         self._delete = delete
         self._versions: dict[str, list[records.SchemaRecord]] = {}
-        #: topic -> version -> how many requests use it that are not answered yet; nobody was told of these versions.
+        #: topic -> version -> how many requests use it that are not answered yet; no client knows of these versions.
         self._claims: dict[str, dict[int, int]] = {}
 
     def restore(self, topic: str, versions: list[records.SchemaRecord]) -> None:
@@ -104,7 +104,7 @@ class SchemaRegistry:
         return version
 
     def confirmed(self, topic: str, version: int) -> None:
-        """A client is told of a version: it stays."""
+        """A client knows of a version: it stays."""
         claims = self._claims.get(topic, {})
         if claims.pop(version, None) is not None and not claims:
             del self._claims[topic]

@@ -29,7 +29,7 @@ class Directory(LetterTopics):
     store: LedgerStore
     clock: Clock
     containment: Containment
-    #: What is durable and of no topic.
+    #: The durable state that belongs to no topic.
     records: BrokerRecords
     #: Every concrete topic by full name, and the same by namespace.
     topics: dict[str, AnyTopic]

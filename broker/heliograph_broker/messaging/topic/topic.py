@@ -237,7 +237,7 @@ class Topic(StoredTopic, PublishTarget):
         )
         entry.offset = self._next_offset
         entry.taken_at = taken_at
-        # What is counted, and what is remembered of the producer, moves once the store has taken the entry.
+        # Counters and the producer's sequence id advance once the store has taken the entry.
         host.store.append(self, entry)
         if self.deduplication is not None:
             self.deduplication.submitted(producer.name, entry.offset)
@@ -305,7 +305,7 @@ class Topic(StoredTopic, PublishTarget):
                 cache.add(tail, entry)
             if entry.ttl_ms >= 0 or entry.deliver_at_ms > entry.receive_ms:
                 timing.note(self, entry.offset, entry)
-        # The topic's own state first: whatever raises while others are told, it stays right.
+        # The topic's own state first: even if notifying others raises, it stays right.
         last = entries[-1]
         self.end_offset = last.offset + 1
         self.total_messages = last.total_messages
@@ -347,7 +347,7 @@ class Topic(StoredTopic, PublishTarget):
             self.deduplication.entries_failed()
 
     def _send_error(self, producer: Producer, sequence_id: int, refusal: BrokerError) -> None:
-        """Tell a producer that an entry is not stored; whatever raises there, the others are told, too."""
+        """Tell a producer that an entry is not stored; if that raises, the others are notified, too."""
         try:
             producer.sink.send_publish_error(producer.producer_id, sequence_id, refusal)
         except Exception as error:
@@ -390,7 +390,7 @@ class Topic(StoredTopic, PublishTarget):
         self.quota.moved_back()
         self.host.look_at(self)
         if durable:
-            # Not with the flush of what changed: whoever subscribes is told so after the next group.
+            # Not with the flush of what changed: a new subscriber gets its answer after the next group.
             self.records.commit(subscription)
         return subscription
 
@@ -560,7 +560,7 @@ class Topic(StoredTopic, PublishTarget):
             subscription.clear_backlog(cleared)
 
     def terminate(self, done: Done) -> None:
-        """Accept nothing more, forever; readers and consumers that have read all are told of the end."""
+        """Accept no more messages, permanently; consumers that have read everything are notified of the end."""
         self.terminated = True
         self.records.commit(self, or_persistence_error(done))
         self.used()

@@ -65,7 +65,7 @@ def subscribe(session: Session, command: wire.BaseCommand) -> None:
             session.succeed(request.request_id)
             return
         if session.consumers.get(request.consumer_id) is consumer:
-            # Whoever asks again must not find the place taken by what was refused.
+            # A retry must not find the consumer id taken by the refused consumer.
             del session.consumers[request.consumer_id]
             consumer.subscription.remove_consumer(consumer)
         session.refuse(request.request_id, error)

@@ -54,7 +54,7 @@ def create_producer(session: Session, command: wire.BaseCommand) -> None:
             session.answer_producer(producer, request.request_id, version_bytes, ready=ready)
             return
         if session.producers.get(request.producer_id) is producer:
-            # Whoever asks again must not find the name taken by what was refused.
+            # A retry must not find the producer name taken by the refused producer.
             session.forget_producer(producer)
         session.refuse(request.request_id, error)
 
@@ -95,7 +95,7 @@ def _answer_again(session: Session, producer: Producer, request_id: int) -> None
 
 
 def _hold(session: Session, quota: QuotaState, command: wire.BaseCommand) -> None:
-    """Answer a producer that comes back to a full topic when there is room, or whoever asks in its stead."""
+    """Answer a producer that comes back to a full topic when there is room, or a producer that replaced it."""
     request = wire.BaseCommand()
     request.CopyFrom(command)
 

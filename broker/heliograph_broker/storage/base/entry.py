@@ -10,7 +10,7 @@ HEADER = struct.Struct(">QQqqQQIH")
 
 
 class EntryHeader(NamedTuple):
-    """What is known of a stored entry without its bytes; ``size`` counts the frame's bytes."""
+    """The header of a stored entry; ``size`` counts the frame's bytes."""
 
     entry_id: int
     receive_ms: int

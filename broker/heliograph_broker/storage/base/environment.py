@@ -8,7 +8,7 @@ import lmdb
 
 from .disk import Disk
 
-#: Of an environment that is being created; a start takes it away.
+#: Suffix of an environment that is being created; a start takes it away.
 _NEW_SUFFIX = ".new"
 
 
@@ -27,6 +27,6 @@ def open_writable(disk: Disk, path: Path, map_bytes: int) -> lmdb.Environment:
         finally:
             environment.close()
         disk.rename(new, path)
-    # Of a file that is there, too: whoever created it may have failed, or died, just here.
+    # Also for an existing file: the process that created it may have failed or died at this point.
     disk.sync_directory(path.parent)
     return disk.open_environment(path, map_bytes)

@@ -1,8 +1,8 @@
 """Checksums of metadata records: LMDB verifies none of what it stores.
 
 A record is stored with a byte that no MessagePack value and no number has, and the CRC32-C of its key and content, at
-its end. Records of versions before this one have none, and are read as they are. Of a damaged record the end stays, so
-that whoever decodes it fails: there are bytes too many.
+its end. Records of versions before this one have none, and are read as they are. A damaged record keeps its end, so
+that decoding fails: there are bytes too many.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class LoopScheduler:
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            # A loop that has ended, perhaps just now, runs no callbacks: nobody is left to be told.
+            # A loop that has ended, perhaps just now, runs no callbacks: nobody is left to be notified.
             if not self._loop.is_closed():
                 raise
 

@@ -18,7 +18,7 @@ MAX_VALUE_BYTES = 256 * 1024 * 1024
 
 
 class EntrySink(Protocol):
-    """Who appended entries and is told, once a group, what became of them."""
+    """The owner of appended entries, notified once per group of their outcome."""
 
     def entries_durable(self, entries: list[Entry]) -> None:
         """These entries are synced, in the order of their submission."""
@@ -35,7 +35,7 @@ class RecordSource(Protocol):
         """Whose entries are not stored without these records, None if there are no such entries."""
 
     def seal(self, metadata: dict[bytes, bytes | None], durable: list[Durable]) -> None:
-        """Add all records that changed (None deletes), and who is to be told once they are durable.
+        """Add all records that changed (None deletes), and whom to notify once they are durable.
 
         If it raises, it has added nothing, keeps what it has to write, and is submitted again later.
         """

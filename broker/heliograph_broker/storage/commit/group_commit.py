@@ -113,7 +113,7 @@ class GroupCommit:
         self.stats = StoreStats()
 
     def append(self, sink: EntrySink, entry: Entry) -> None:
-        """Add ``entry`` to the next group; ``sink`` is told when it is durable or that it failed.
+        """Add ``entry`` to the next group; ``sink`` is notified when it is durable or has failed.
 
         Raises :class:`ValueError`, and takes nothing, if a field is out of its stored range.
         """
@@ -160,19 +160,22 @@ class GroupCommit:
         self._schedule_seal()
 
     def submit(self, source: RecordSource) -> None:
-        """Write the records that ``source`` has to write when the next group is sealed."""
+        """Write the records that ``source`` has when the next group is sealed.
+
+        They override a :meth:`put` or :meth:`delete` of the same key in that group.
+        """
         self._filling.sources[source] = None
         self._schedule_seal()
 
     def after_commit(self, callback: Committed, rests_on: Collection[RecordSource] | None = None) -> None:
         """Call back when everything submitted so far has been written or has failed.
 
-        The callback gets None if all metadata submitted so far, whenever that was, is durable; or else the error. A
+        The callback gets None once all metadata submitted so far, in this group or earlier, is durable; or the error. A
         source whose records cannot be taken concerns only those whose answer rests on it: ``rests_on`` names the
         sources, whenever they were submitted. Without it they are those submitted to the group that is filled now.
-        What failed is written again with later groups, so that it may become durable after all. What became of entries
-        only their sinks are told: a full disk fails them and stores the metadata. (The reverse does not happen: a group
-        whose metadata fails stores no entries.)
+        Failed metadata is written again with later groups, so that it may become durable after all. Only the sinks
+        of entries are notified of their outcome: a full disk fails them and stores the metadata. (The reverse does not
+        happen: a group whose metadata fails stores no entries.)
         """
         self._filling.callbacks.append((callback, rests_on))
         self._schedule_seal()
@@ -271,7 +274,7 @@ class GroupCommit:
         try:
             if group.metadata:
                 self._write_metadata(group)
-        except Exception as error:  # whatever it is, somebody waits to be told
+        except Exception as error:  # whatever it is, somebody waits for the outcome
             outcome.note(error)
             outcome.metadata_error = outcome.append_error
         if segment is not None and outcome.append_error is None:
@@ -323,7 +326,7 @@ class GroupCommit:
         if group.entries and error is None:
             self._found_room()
             if self._scheduler.concurrent:
-                # The disk is faster asked than the receipts are encoded: let the writer go on meanwhile.
+                # Start the next write before encoding receipts, which takes longer.
                 ended = self._begin_next()
             self.stats.commit_s = outcome.seconds
             self._deliver(group)
@@ -331,7 +334,7 @@ class GroupCommit:
             self._fail(group.appends, error)
         self._complete(group, outcome)
         if ended is not None:
-            # Not before: who waits for the group after this one is told after those who wait for this one.
+            # Not before: those waiting for the next group are notified after those waiting for this one.
             self._finish(*ended)
         elif self._full or self._filling:
             self._schedule_seal()
@@ -357,7 +360,7 @@ class GroupCommit:
             try:
                 callback(outcome.metadata_error or group.refusal(rests_on))
             except Exception:
-                # One callback's mistake must not keep the others, which belong to other clients, from being told.
+                # One callback's mistake must not keep the others, which belong to other clients, from being notified.
                 log.exception("unhandled error in a commit callback")
 
     def _found_room(self) -> None:
@@ -422,7 +425,7 @@ def open_metadata(disk: Disk, path: Path, map_bytes: int) -> lmdb.Environment:
     try:
         disk.copy_environment(environment, temporary)
     except (lmdb.Error, OSError) as error:
-        log.warning("the metadata's free pages stay", path=str(path), error=str(error))
+        log.warning("could not compact the metadata file; its free pages stay", path=str(path), error=str(error))
         disk.remove(temporary)
         return environment
     environment.close()

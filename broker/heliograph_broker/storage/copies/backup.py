@@ -2,8 +2,8 @@
 
 The moment is when the backup begins, on the event loop: it opens a read transaction on the metadata first and then one
 on every segment, and holds the segments' files until it ends. Everything with a receipt is durable by then, so it is
-in them; entries that were committed in between are ahead of the metadata, as after a crash. What is copied while
-traffic goes on is what these transactions see.
+in them; entries that were committed in between are ahead of the metadata, as after a crash. The copy, made while
+traffic goes on, is what these transactions see.
 
 The copy is a tar: ``FORMAT``, ``metadata.lmdb``, ``segments/*.lmdb``, and last ``MANIFEST.json`` with the size and the
 SHA-256 of each. Every chunk is verified on the way; what is damaged is named there. LMDB writes an environment into a
@@ -57,12 +57,12 @@ class Manifest(msgspec.Struct):
     format: str
     """That of the data directory."""
     version: str
-    """Of the broker that made it."""
+    """Version of the broker that made it."""
     begun_ms: int
     """Wall-clock time (ms since 1970): everything with a receipt from before is in it."""
     files: dict[str, BackedUpFile]
     damaged: list[str] = []
-    """What was damaged already in the store, a line each: it is in the backup as it was."""
+    """Damage that was already in the store, a line each: the backup contains it unchanged."""
 
 
 class Source(NamedTuple):

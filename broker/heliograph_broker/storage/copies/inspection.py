@@ -49,13 +49,13 @@ class SegmentFile:
         self.size = path.stat().st_size
         #: By ledger, as of the file's tree.
         self.runs: Mapping[int, Run] = {}
-        #: Of the store it was written for, None if it says none.
+        #: Id of the store it was written for, None if it has none.
         self.store_id: str | None = None
         #: Why it cannot be used as it is, empty if it can.
         self.problem = ""
 
     def open(self) -> Segment:
-        """Return it as a segment to read of; whoever asked closes it. Raises what :attr:`problem` is made of."""
+        """Return it as a segment to read from; the caller closes it. Raises what :attr:`problem` is made of."""
         segment = Segment(
             RealDisk(),
             self.path.parent,
@@ -106,7 +106,7 @@ class SegmentFile:
 
 
 class Contents:
-    """See the module. Of what cannot be read, the attributes that end in ``problem`` say why."""
+    """See the module. The attributes that end in ``problem`` say what cannot be read, and why."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -229,7 +229,7 @@ class _SegmentWriter:
         self._packer.flush()
         if self._environment is None:
             self.segments += 1
-            # Of the second generation: a broker begins another one and writes nothing into this.
+            # The second generation: a broker begins another one and writes nothing into this.
             segment = Segment(
                 _DISK, self._directory, (self.segments, self.segments), 2, _MAP_BYTES, self._store_id, writable=False
             )
@@ -257,7 +257,7 @@ def _write_metadata(path: Path, records: Mapping[bytes, bytes], identity: Identi
         with environment.begin(write=True) as txn:
             for key, value in sorted(records.items()):
                 txn.put(key, with_sum(key, value))
-            # What is unknown is kept, whatever version the records are of.
+            # Unknown data is kept, whatever version the records are of.
             txn.put(HAS_TOMBSTONES, with_sum(HAS_TOMBSTONES, b"1"))
         stamp(environment, identity)
     finally:

@@ -38,14 +38,14 @@ KEY = struct.Struct(">QQ")
 _COUNT = struct.Struct(">I")
 _END = struct.Struct(">I")
 _ROW = struct.Struct(HEADER.format + "I")
-#: Of the first entry: receive_ms, publish_ms, total_messages; total_bytes before it.
+#: Base values, those of the first entry: receive_ms, publish_ms, total_messages; total_bytes before it.
 _BASE = struct.Struct(">QQQQ")
 #: Differences of receive_ms, publish_ms and total_messages; messages, key_hash, end. total_bytes follows from the end.
 _NARROW_ROW = struct.Struct(">iiIIHI")
 _NARROW = _I31 = 1 << 31
 _SUMMED = 1 << 30
 _FLAGS = _NARROW | _SUMMED
-#: Of the rows and all else but the frames, of the frames.
+#: Checksum of the rows and all else but the frames, and checksum of the frames.
 _SUMS = struct.Struct(">II")
 _HEAD = _COUNT.size + _SUMS.size
 _NARROW_HEAD = _HEAD + _BASE.size
@@ -259,12 +259,12 @@ class Repacker:
     __slots__ = ("_expected", "_first", "_frames", "_ledger", "_rows", "_size", "items")
 
     def __init__(self) -> None:
-        #: What is ready to be written; whoever writes it clears it.
+        #: Chunks that are ready to be written; the writer clears the list.
         self.items: list[Item] = []
         self._ledger = self._first = self._expected = -1
         self._rows: list[_Row] = []
         self._frames: list[bytes] = []
-        #: Of the chunk that is being made (bytes).
+        #: Size of the chunk that is being made (bytes).
         self._size = _NARROW_HEAD
 
     def add(self, ledger_id: int, first: int, value: memoryview, low: int, high: int) -> int:

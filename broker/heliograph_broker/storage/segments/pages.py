@@ -3,7 +3,7 @@
 A damaged page of the tree hides everything below it, and pages that make no sense may end a process that follows them.
 Here each page is judged by itself, and nothing outside the file is touched. A segment's chunks are written once and
 never deleted, so that an older copy of a page that lies about holds nothing wrong; but chunks may come twice, in any
-order, and whoever calls has to verify each. The layout is LMDB's of version 0.9 on a machine of 64 bits, little-endian.
+order, and the caller has to verify each. The layout is LMDB's of version 0.9 on a machine of 64 bits, little-endian.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def chunks(data: memoryview) -> Iterator[Found | int]:
         if number != page:
             flags = 0
         if flags & _OVERFLOW:
-            # What lies in them is not to be taken for pages: a message may hold anything.
+            # Their content must not be taken for pages: a message may hold anything.
             page += max(1, _OVERFLOW_COUNT.unpack_from(data, at + 12)[0])
         else:
             if flags & _LEAF and _PAGE.size <= lower <= upper <= size:

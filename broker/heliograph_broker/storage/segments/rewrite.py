@@ -23,7 +23,7 @@ from .segment import Segment
 _STEP_BYTES = 256 * 1024
 #: Committed and synced at once (bytes).
 _SLICE_BYTES = 1024 * 1024
-#: What is copied in a second at most (bytes).
+#: Maximum copy rate (bytes per second).
 _RATE = 40 * 1024 * 1024
 
 #: Pauses for some seconds; returns whether to go on.
@@ -45,7 +45,7 @@ class Rewriting:
         self.successor = successor
         #: By source, ledger id -> first and last entry to copy.
         self.wanted: list[Wanted] = [source.wanted() for source in sources]
-        #: What could not be copied, by the source that has it.
+        #: Entries that could not be copied, by their source.
         self.damaged: dict[Segment, list[DamagedEntries]] = {}
         self._pause = pause
         self._since_pause = 0

@@ -1,6 +1,6 @@
 """The scrub: everything stored is read and verified now and then, so that damage is found while a backup still has it.
 
-It goes through the closed segments, a step a look of the store's, in the background thread that also rewrites and
+It goes through the closed segments, one step per check of the store, in the background thread that also rewrites and
 unlinks, and takes as many bytes as its rate allows; while entries are written, a quarter of that. What it finds it logs
 and counts; it changes nothing. Those who read the damaged entries get around them anyway.
 
@@ -39,7 +39,7 @@ class Place(msgspec.Struct, array_like=True):
 
     last_order: int = 0
     passed_ms: int = 0
-    #: What is known to be damaged, and which of that the pass under way has found.
+    #: Known damage, and the part of it that the current pass has found.
     damaged: list[LostRange] = msgspec.field(default_factory=list)
     found: list[LostRange] = msgspec.field(default_factory=list)
 
@@ -96,7 +96,7 @@ class Scrub:
         self._reading = False
         self.passes = 0
         self.bytes_read = 0
-        #: What is damaged and still wanted: of the last pass, and what the one under way has found.
+        #: Damage of live entries: found by the last pass, and by the current one.
         self.damaged: dict[tuple[int, int], LostRange] = {}
         #: Share of the segments' disk space that the pass under way is through with, 1 between passes.
         self.progress = 1.0

@@ -2,7 +2,7 @@
 
 Keys are ``ledger id · entry id`` (big-endian u64s), so a ledger's chunks lie together in order. The file is named
 ``<first>-<last>-<generation>.lmdb``: segments are numbered in the order of their writing, and a file rewritten from
-several neighbours stands for all their numbers. A file takes the place of every other whose numbers it covers.
+several neighbours stands for all their numbers. A file replaces every other whose numbers it covers.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ T = TypeVar("T")
 Sound = Callable[[memoryview, memoryview], bool]
 
 _SUFFIX = ".lmdb"
-#: Of a file that is being removed.
+#: Suffix of a file that is being removed.
 _LEAVING_SUFFIX = ".leaving"
-#: Of a damaged file that is kept aside.
+#: Suffix of a damaged file that is kept aside.
 DAMAGED_SUFFIX = ".damaged"
 #: What LMDB and the chunks raise when a file is damaged for good.
 DAMAGE = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.VersionMismatchError, struct.error)
@@ -58,7 +58,7 @@ class Run:
 
 
 class Segment:
-    """One environment. ``runs`` and the counts belong to the event loop, the rest to whoever is named.
+    """One environment. ``runs`` and the counts belong to the event loop, the rest to the thread that is named.
 
     The writer thread alone calls :meth:`write`; reader threads call the read methods between :meth:`acquire` and
     :meth:`release` of the loop, which keep the environment open under them.
@@ -110,9 +110,9 @@ class Segment:
         self.file_bytes = 0
         #: Whether a successor is being made of it.
         self.busy = False
-        #: What could not be read of it when it was rewritten: then its file is kept aside, not unlinked.
+        #: Entries that could not be read when it was rewritten: then its file is kept aside, not unlinked.
         self.damage: list[DamagedEntries] = []
-        #: Of the store it is written for, and of the one that the file says, None if it says nothing.
+        #: Id of the store it is written for, and the id in the file, None if it has none.
         self.store_id = store_id
         self.found_store_id: str | None = None
         self._map_size = map_size
@@ -123,7 +123,7 @@ class Segment:
 
     @property
     def compact_bytes(self) -> int:
-        """What is wanted would need about so much disk space if it were rewritten.
+        """The approximate disk space of the live entries if they were rewritten.
 
         For a file that was rewritten, its own fill says what it would be: its dead share is what can be won.
         """
@@ -138,7 +138,7 @@ class Segment:
             if self._writable:
                 self._env = open_writable(self.disk, self.path, self._map_size)
             else:
-                # What nobody writes any more needs no table of readers.
+                # A file that is no longer written needs no table of readers.
                 self._env = self.disk.open_environment(self.path, self._map_size, readonly=True, lock=False)
         return self._env
 

@@ -1,7 +1,7 @@
 """What every closed segment holds, in the metadata: a start notices that one is missing, and names what is lost.
 
-A segment's record is written when it gets its first entries (then it is empty), when it is closed or has taken the
-place of others, and deleted when it leaves. The file and the record do not change in one step, which does no harm: what
+A segment's record is written when it gets its first entries (then it is empty), when it is closed or has
+replaced others, and deleted when it leaves. The file and the record do not change in one step, which does no harm: what
 a record lists counts as lost only if no other file covers the segment's numbers, no other segment has the entries, and
 they are still wanted.
 """
@@ -30,7 +30,7 @@ def key(name: str) -> bytes:
     return PREFIX + name.encode()
 
 
-#: Of the segment that is written: it must be there, and what it holds is not known.
+#: Record of the segment that is being written: it must exist, and its content is not known.
 OPEN: bytes = msgspec.msgpack.encode([])
 
 

@@ -32,8 +32,9 @@ _RETRY_S = 5.0
 #: the file system's syncs waiting.
 _CUT_BYTES = 2 * 1024 * 1024
 _CUT_PAUSE_S = 0.02
-#: While what is live shrinks by more than this share from one look to the next, nothing is copied: it would be dead in
-#: a moment, and the disk belongs to those who publish. Nor for so many looks afterwards, but for so long at most (s).
+#: While what is live shrinks by more than this share from one check to the next, nothing is copied: it would be dead in
+#: a moment, and the disk belongs to those who publish. Nor for this number of checks afterwards, but at most for this
+#: time (s).
 _SHRINKING = 1 / 8
 _LOOKS_AFTER = 3
 _PUT_OFF_S = 10.0
@@ -122,7 +123,7 @@ class SegmentSet:
         used = self._last_order
         covered = 0
         for path in self.damaged_files:
-            # What is written from now on must not be taken for it.
+            # New entries must not be taken for it.
             used = max(used, parse_name(path.with_suffix(""))[1])
         kept: list[tuple[tuple[int, int], int]] = []
         replaced: list[Path] = []
@@ -288,7 +289,7 @@ class SegmentSet:
         return self._by_ledger.get(ledger_id, ())
 
     def pin(self) -> list[Segment]:
-        """Keep the files of all segments there are until each is released, whoever takes its place meanwhile."""
+        """Keep the files of all segments there are until each is released, even if it is replaced meanwhile."""
         for segment in self._segments:
             segment.acquire()
         return list(self._segments)
@@ -399,7 +400,7 @@ class SegmentSet:
         self._retire(segment)
 
     def _replace(self, segment: Segment, successor: Segment | None) -> None:
-        """Let ``successor``, where it has the ledger and is not there yet, take the place of a segment in the index."""
+        """Let ``successor``, where it has the ledger and is not there yet, replace a segment in the index."""
         for ledger_id in segment.runs:
             holders = self._by_ledger[ledger_id]
             at = holders.index(segment)

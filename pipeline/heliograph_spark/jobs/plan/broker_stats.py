@@ -75,7 +75,7 @@ def find_partitions(connection: Connection, tenants: Sequence[str]) -> list[str]
 
 
 def _of_partitioned(connection: Connection, topics: Iterable[str]) -> Iterable[str]:
-    """Of these, too, a partition that nobody has used yet may be missing where the broker lists what is open."""
+    """Also among these, a partition that nobody has used yet may be missing where the broker lists what is open."""
     for topic in topics:
         answer = ask_admin(connection, f"{topic_path(topic)}/partitions") or {}
         for number in range(answer.get("partitions", 0)):

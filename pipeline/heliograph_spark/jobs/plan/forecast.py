@@ -55,7 +55,7 @@ class Forecast:
             step = came - drained
             if step > 0 and level + step >= amount:
                 return number + (amount - level) / step
-            # What is drained beyond what came is not saved up.
+            # Surplus capacity is not saved up.
             level = max(0.0, level + step)
         return None
 
@@ -117,7 +117,7 @@ def _seasonal(period: int) -> Model:
     def model(series: Series, ahead: int) -> Series:
         calm = _calm(series)
         whole = calm[len(calm) % period :].reshape(-1, period)
-        # What comes next begins where the last whole period ended, which is the end of the series.
+        # The forecast begins where the last whole period ended, which is the end of the series.
         shape = np.median(whole, axis=0)
         if shape.sum() == 0:
             return _level(series, ahead)

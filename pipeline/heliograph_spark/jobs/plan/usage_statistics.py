@@ -115,9 +115,9 @@ class GroupUsage:
 
 
 def partition_usage(stats: PartitionStats, counted: Counted, now_ms: int) -> tuple[PartitionUsage, Forecast | None]:
-    """A partition's figures and the forecast they rest on.
+    """A partition's statistics and the forecast they rest on.
 
-    What comes in is forecast; what the slowest subscription is given goes on as it is now. The quota counts bytes as
+    Incoming traffic is forecast; what the slowest subscription is given goes on as it is now. The quota counts bytes as
     stored, so the forecast, of the messages' own bytes, is taken in the proportion of the two up to now.
     """
     _, _, tenant, namespace, _ = stats.partition.split("/", 4)
