@@ -58,13 +58,13 @@ class StoredTopic(CompactedLog):
     __slots__ = (
         "chunks_below",
         "delayed_delivery",
-        "fresh_from",
+        "first_fresh_offset",
         "has_timed",
         "last_used_ms",
         "may_expire",
         "terminated",
+        "time_index_ready",
         "timed",
-        "timed_known",
         "ttl_ms",
     )
 
@@ -77,10 +77,10 @@ class StoredTopic(CompactedLog):
         self.ttl_ms = -1
         self.may_expire = False
         self.timed = TimedEntries()
-        self.timed_known = True
+        self.time_index_ready = True
         self.has_timed = record.timed
         #: First offset of the group being delivered: entries with a TTL of 0 are deliverable only now.
-        self.fresh_from = sys.maxsize
+        self.first_fresh_offset = sys.maxsize
         #: When it was last used (a client came or left, it was declared; at least since the start), monotonic.
         self.last_used_ms = monotonic_ms(self.host.clock)
         super().__init__(name, record, record_key, record_set)

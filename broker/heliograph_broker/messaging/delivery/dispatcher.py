@@ -303,7 +303,7 @@ class Dispatcher(AckObserver):
         if subscription.cursor.partial:
             remaining = subscription.cursor.partial.get(offset, remaining)
         messages = unacked = entry.messages if remaining is None else remaining.bit_count()
-        if subscription.expiry.hidden:
+        if subscription.expiry.masked_bits:
             # Expired messages of a batch are not sent; it stays unacknowledged until the expiry is recorded.
             remaining = subscription.expiry.visible(offset, entry.messages, remaining)
             messages = entry.messages if remaining is None else remaining.bit_count()

@@ -44,36 +44,46 @@ class LettersRefused(NotAllowed):
 
 
 class Expiry(RunOwner):
-    """Expires the messages of one subscription: :meth:`run` when :meth:`next_due_ms` says that some are due."""
+    """Expires the messages of one subscription: :meth:`run` when :meth:`next_due_ms` says that some are due.
+
+    An entry that expires is in these sets until it is acknowledged:
+
+    - ``exempt_in_flight``: delivered with a TTL of 0; goes to ``recheck`` when the delivery ends without an ack.
+    - ``recheck``: the next run examines it.
+    - ``masked_bits`` and ``_never_sent_bits``: a batch of which only some messages have expired; the former until the
+      rest is delivered, the latter until the expired ones are acknowledged.
+    - ``_skipped``: passed by the dispatcher; offered again when the policies change.
+    - ``_refused`` and ``_retried``: its dead letter was refused; a run tries it again after a pause.
+    """
 
     __slots__ = (
         "_delayed_until",
         "_has_room",
+        "_never_sent_bits",
         "_own_until",
         "_refused",
         "_regular_from",
         "_retried",
         "_retry_ms",
-        "_unsent",
+        "_skipped",
         "_waiting",
-        "_withheld",
-        "hidden",
-        "lent",
-        "returned",
+        "exempt_in_flight",
+        "masked_bits",
+        "recheck",
     )
 
     def __init__(self, subscription: Acknowledgments) -> None:
         super().__init__(subscription)
-        #: Entries with a TTL of 0 that are in flight, hence exempt.
-        self.lent: set[int] = set()
-        #: Entries a dispatcher found expired, or that came back with a TTL of 0.
-        self.returned = BitMap64()
-        #: Messages of batches that must not be delivered with the rest: offset -> bits of their indexes.
-        self.hidden: dict[int, int] = {}
-        #: The same until they have expired: a TTL of 0 spares what was delivered, not what is hidden beside it.
-        self._unsent: dict[int, int] = {}
+        #: Entries with a TTL of 0 that are in flight: exempt, as they were delivered in time.
+        self.exempt_in_flight: set[int] = set()
+        #: Entries for the next run to examine: found expired by the dispatcher, or given back with a TTL of 0.
+        self.recheck = BitMap64()
+        #: Expired messages of batches, masked when the rest is delivered: offset -> bits of their indexes.
+        self.masked_bits: dict[int, int] = {}
+        #: The same until they are acknowledged: a TTL of 0 exempts delivered messages, not those masked beside them.
+        self._never_sent_bits: dict[int, int] = {}
         #: Entries that the dispatcher skipped as expired and will not read again by itself.
-        self._withheld = BitMap64()
+        self._skipped = BitMap64()
         #: Entries whose dead letters were refused: no run includes them before the pause of STORE_LETTERS is over.
         self._refused = BitMap64()
         #: Those of them that the run under way, or the last one, tried again.
@@ -95,73 +105,73 @@ class Expiry(RunOwner):
 
     def policies_changed(self) -> None:
         """Withheld entries may live longer now: the dispatcher checks them again, before any later entry."""
-        if self._withheld:
-            withheld, self._withheld = self._withheld, BitMap64()
-            self.subscription.offer_again(withheld)
+        if self._skipped:
+            skipped, self._skipped = self._skipped, BitMap64()
+            self.subscription.offer_again(skipped)
         if self._refused:
             # Perhaps to another topic, or not at all any more.
-            self.returned |= self._refused
+            self.recheck |= self._refused
             self._refused.clear()
             self.subscription.topic.host.containment.succeeded(self.subscription, STORE_LETTERS)
 
     def give_back(self, offset: int) -> None:
         """A delivery ended without an ack (nack, disconnect): the message keeps its expiry, past for a TTL of 0."""
-        if offset in self.lent:
-            self.lent.discard(offset)
-            self.returned.add(offset)
+        if offset in self.exempt_in_flight:
+            self.exempt_in_flight.discard(offset)
+            self.recheck.add(offset)
             self.subscription.topic.check_soon()
 
     def give_back_all(self) -> None:
-        if self.lent:
-            self.returned.update(self.lent)
-            self.lent.clear()
+        if self.exempt_in_flight:
+            self.recheck.update(self.exempt_in_flight)
+            self.exempt_in_flight.clear()
             self.subscription.topic.check_soon()
 
     def withholds(self, entry: Entry, now_ms: int) -> bool:
         """Whether ``entry`` has expired and must not be delivered; the next run acknowledges it then.
 
-        If only some messages of a batch expired, these are hidden: see :meth:`visible`.
+        If only some messages of a batch expired, these are masked: see :meth:`visible`.
         """
         topic = self.subscription.topic
         if not is_expired(topic, entry, now_ms):
             return False
         if has_zero_ttl(topic, entry) and self._is_first_chance(entry, now_ms):
-            self.lent.add(entry.offset)
+            self.exempt_in_flight.add(entry.offset)
             return False
         try:
             expired, _ = expired_messages(topic, entry, now_ms)
         except EntryError as error:
             skip_entry(self.subscription, entry.offset, str(error))
             return True
-        self.returned.add(entry.offset)
+        self.recheck.add(entry.offset)
         topic.check_soon()
         if self.subscription.unacked_bits(entry.offset, entry.messages) & ~expired:
-            self.hidden[entry.offset] = self._unsent[entry.offset] = expired
+            self.masked_bits[entry.offset] = self._never_sent_bits[entry.offset] = expired
             return False
-        self._withheld.add(entry.offset)
+        self._skipped.add(entry.offset)
         return True
 
     def visible(self, offset: int, messages: int, remaining: int | None) -> int | None:
         """Return the batch indexes to deliver, out of ``remaining`` (bits, None for all)."""
-        hidden = self.hidden.pop(offset, None)
-        if hidden is None:
+        masked = self.masked_bits.pop(offset, None)
+        if masked is None:
             return remaining
-        return (remaining if remaining is not None else (1 << messages) - 1) & ~hidden
+        return (remaining if remaining is not None else (1 << messages) - 1) & ~masked
 
     def dispatch_restarts(self) -> None:
         """The dispatcher starts again at the first unacknowledged entry, so it will read withheld entries by itself."""
-        self._withheld.clear()
+        self._skipped.clear()
 
     def _is_first_chance(self, entry: Entry, now_ms: int) -> bool:
         """Whether ``entry`` became deliverable just now: it is new, or its delay has ended with this tick."""
         topic = self.subscription.topic
-        if entry.offset >= topic.fresh_from:
+        if entry.offset >= topic.first_fresh_offset:
             return True
         begins = base_ms(topic, entry, entry.offset)
         return (
             begins > topic.received_ms(entry.offset, entry.receive_ms)
             and now_ms - begins < _DELAY_GRAIN_MS
-            and entry.offset not in self.returned
+            and entry.offset not in self.recheck
         )
 
     def next_due_ms(self, now_ms: int) -> int | None:
@@ -188,7 +198,7 @@ class Expiry(RunOwner):
             own = topic.timed.by_own_expiry.next_after(self._own_until)
             if own is not None:
                 due.append(own)
-        if self.returned or self._may_retry():
+        if self.recheck or self._may_retry():
             due.append(now_ms)
         return min(due) if due else None
 
@@ -201,19 +211,19 @@ class Expiry(RunOwner):
         topic = subscription.topic
         if self.running or not subscription.durable:
             return
-        if topic.ttl_ms < 0 and not topic.timed.own and not self.returned and not self._may_retry():
+        if topic.ttl_ms < 0 and not topic.timed.own and not self.recheck and not self._may_retry():
             return
         if self._retry_ms > monotonic_ms(topic.host.clock):
             return
         if self._may_retry():
-            self.returned |= self._refused
+            self.recheck |= self._refused
             self._retried, self._refused = self._refused, BitMap64()
-        returned = self.returned.copy()
+        recheck = self.recheck.copy()
         try:
             self._run(now_ms)
         except Exception:
             # Entries that were due stay due.
-            self.returned |= returned
+            self.recheck |= recheck
             self.running = False
             self.restart()
             raise
@@ -227,8 +237,8 @@ class Expiry(RunOwner):
         subscription = self.subscription
         topic = subscription.topic
         first = max(subscription.cursor.first_unacked(), topic.first_offset)
-        due = self.returned
-        self.returned = BitMap64()
+        due = self.recheck
+        self.recheck = BitMap64()
         if topic.timed.own:
             due.update(topic.timed.by_own_expiry.between(self._own_until, now_ms))
             # An entry published in this very millisecond, after this run, may have a TTL of 0: the next run sees it.
@@ -247,7 +257,7 @@ class Expiry(RunOwner):
                 waiting &= topic.timed.delayed
                 waiting -= now_due
         pending = subscription.pending
-        spared = bool(self.lent) or (
+        spared = bool(self.exempt_in_flight) or (
             bool(pending) and (topic.ttl_ms == 0 or any(offset in topic.timed.own for offset in pending))
         )
         if point > first and not waiting and not spared and topic.dead_letter_topic is None:
@@ -292,14 +302,14 @@ class Expiry(RunOwner):
             bits &= expired
             if bits and has_zero_ttl(topic, entry) and entry.offset in subscription.pending:
                 # In flight: it was delivered in time, or a TTL of 0 came later. Given back, it will expire.
-                bits &= ~zero_ttl_messages(topic, entry) | self._unsent.get(entry.offset, 0)
-                self.lent.add(entry.offset)
+                bits &= ~zero_ttl_messages(topic, entry) | self._never_sent_bits.get(entry.offset, 0)
+                self.exempt_in_flight.add(entry.offset)
         return bits
 
     def forget_withheld(self, offset: int) -> bool:
         """The run has judged the entry at ``offset``; return whether it was withheld from consumers until then."""
-        was_withheld = offset in self._withheld
-        self._withheld.discard(offset)
+        was_withheld = offset in self._skipped
+        self._skipped.discard(offset)
         return was_withheld
 
     def acknowledge(self, expiring: list[tuple[Entry, int]]) -> None:
@@ -310,11 +320,11 @@ class Expiry(RunOwner):
             remaining = subscription.unacked_bits(entry.offset, entry.messages) & ~bits
             subscription.acknowledge_entry(entry.offset, entry.messages, len(entry.frame), remaining or None)
             if not remaining:
-                self.lent.discard(entry.offset)
-                self._withheld.discard(entry.offset)
-            unsent = self._unsent.pop(entry.offset, 0) & ~bits
+                self.exempt_in_flight.discard(entry.offset)
+                self._skipped.discard(entry.offset)
+            unsent = self._never_sent_bits.pop(entry.offset, 0) & ~bits
             if unsent:
-                self._unsent[entry.offset] = unsent
+                self._never_sent_bits[entry.offset] = unsent
         subscription.count_expired(subscription.cursor.acked_messages - before)
 
     def letters_ended(self, refused: BitMap64, error: str | None, *, forced: bool) -> None:
@@ -327,7 +337,7 @@ class Expiry(RunOwner):
         containment = topic.host.containment
         if forced:
             # The next run tries those again that have expired by their TTL, and leaves out the others.
-            self.returned |= refused
+            self.recheck |= refused
             if refused:
                 topic.check_soon()
             return
@@ -357,7 +367,7 @@ class Expiry(RunOwner):
     def retry_later(self, due: BitMap64, error: str) -> None:
         """The run could not settle ``due``: try it again after :data:`RETRY_MS`. No consumer gets it meanwhile."""
         self.running = False
-        self.returned |= due
+        self.recheck |= due
         self._pause(error)
 
     def suspend(self, due: BitMap64, error: Exception) -> None:
@@ -365,7 +375,7 @@ class Expiry(RunOwner):
         subscription = self.subscription
         topic = subscription.topic
         self.running = False
-        self.returned |= due
+        self.recheck |= due
         topic.host.containment.failed(subscription, EXPIRE, error, topic.check_soon)
 
     def _not_read(self, error: BrokerError) -> None:

@@ -39,7 +39,7 @@ def find(topic: StoredTopic) -> None:
     """Register the stored entries. Until it is done nothing expires, and dispatchers check each entry themselves."""
     # Entries that wait keep waiting: dispatchers have passed them.
     timed = topic.timed = TimedEntries(topic.timed.waiting)
-    topic.timed_known = False
+    topic.time_index_ready = False
     topic.may_expire = True
 
     def again() -> None:
@@ -53,7 +53,7 @@ def find(topic: StoredTopic) -> None:
             topic.host.containment.failed(topic, FIND, headers, again)
             return
         if headers is None:
-            topic.timed_known = True
+            topic.time_index_ready = True
             topic.host.containment.succeeded(topic, FIND)
             # Stop waiting for an entry that could not be found: a read of it will show what is wrong.
             hand_over(topic, timed.take_unknown())
@@ -70,5 +70,5 @@ def find(topic: StoredTopic) -> None:
 def trimmed(topic: StoredTopic) -> None:
     """Remove trimmed entries. If none is left, the next start need not search the topic."""
     topic.timed.trim(topic.first_offset)
-    if topic.has_timed and topic.timed_known and not topic.timed and not topic.has_in_flight:
+    if topic.has_timed and topic.time_index_ready and not topic.timed and not topic.has_in_flight:
         topic.has_timed = False

@@ -145,13 +145,13 @@ class Topic(StoredTopic, PublishTarget):
         if delayed_delivery != self.delayed_delivery:
             self.delayed_delivery = delayed_delivery
             self.host.wake_delayed(self, self.host.clock.now_ms())
-            if self.timed or not self.timed_known:
+            if self.timed or not self.time_index_ready:
                 timing.find(self)
         self.ttl_ms = effective.message_ttl_ms if effective.message_ttl_ms is not None else -1
         for subscription in self.subscriptions.values():
             subscription.expiry.restart()
             subscription.expiry.policies_changed()
-        self.may_expire = self.ttl_ms >= 0 or bool(self.timed.own) or not self.timed_known
+        self.may_expire = self.ttl_ms >= 0 or bool(self.timed.own) or not self.time_index_ready
         self.quota.configure(effective)
         self.host.look_at(self)
 
@@ -166,7 +166,7 @@ class Topic(StoredTopic, PublishTarget):
         for subscription in self.subscriptions.values():
             subscription.clock_moved(ms)
         self.quota.moved_back()
-        if self.timed or not self.timed_known:
+        if self.timed or not self.time_index_ready:
             timing.find(self)
         self.host.look_at(self)
 
@@ -322,11 +322,11 @@ class Topic(StoredTopic, PublishTarget):
         if self.closed:
             return
         self.host.look_at(self)
-        self.fresh_from = entries[0].offset
+        self.first_fresh_offset = entries[0].offset
         for subscription in self.subscriptions.values():
             if subscription.dispatcher is not None:
                 subscription.dispatcher.notify()
-        self.fresh_from = sys.maxsize
+        self.first_fresh_offset = sys.maxsize
 
     def entries_failed(self, entries: list[Entry], error: Exception) -> None:
         """The store could not keep ``entries``; everything submitted after them fails too, so no gap arises."""
