@@ -161,7 +161,7 @@ async def _compact(api: HttpApi) -> None:
     topic = api.broker.get_topic(TopicName.parse(_TOPIC))
     assert isinstance(topic, Topic)
     metadata, frame = make_frame(b"value", key="k")
-    topic.publish(Producer(topic, Client(), 1, "p"), 0, 0, 1, metadata, frame)
+    topic.publish(Producer(topic, Client(), 1, "p"), 0, 0, metadata, frame)
     await api.request("GET", "/health/ready")
     topic.compaction.start()
     async with asyncio.timeout(10):

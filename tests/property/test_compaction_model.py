@@ -81,7 +81,7 @@ class History:
             metadata.partition_key = messages[0].key
         topic = self.topic
         producer = next(iter(topic.producers.values()), None) or self.core.producer(topic)
-        topic.publish(producer, 0, 0, len(messages), metadata, build_frame(metadata, payload))
+        topic.publish(producer, 0, 0, metadata, build_frame(metadata, payload))
         self.core.commit()
         self.entries.append(messages)
         self.positions.append(topic.position(len(self.entries) - 1))

@@ -113,7 +113,7 @@ def smuggle(world: World, topic: TopicModel, rng: random.Random) -> None:
     world.messages.add(message)
     producer = Producer(stored, _Nobody(), 0, "old")
     try:
-        stored.publish(producer, number, 0, count, metadata, frame)
+        stored.publish(producer, number, 0, metadata, frame)
     except ValueError:
         # Where the batch is opened at once, it is found out at once.
         message.refused = True

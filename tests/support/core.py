@@ -139,9 +139,8 @@ class Core:
     def publish(self, producer: Producer, payload: bytes = b"x", **options: object) -> None:
         """Publish one entry; it is durable after :meth:`commit`."""
         metadata, frame = make_frame(payload, **({"producer": producer.name} | options))  # type: ignore[arg-type]
-        messages = metadata.num_messages_in_batch
         topic = producer.topic
-        topic.publish(producer, metadata.sequence_id, metadata.highest_sequence_id, messages, metadata, frame)
+        topic.publish(producer, metadata.sequence_id, metadata.highest_sequence_id, metadata, frame)
 
     def consumer(
         self,

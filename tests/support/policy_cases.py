@@ -49,7 +49,7 @@ def send(core: Core, producer: Producer, *frames: bytes) -> None:
     """Publish entries and make them durable."""
     for one in frames:
         metadata = parse_entry(one).metadata
-        producer.topic.publish(producer, 0, 0, metadata.num_messages_in_batch, metadata, one)
+        producer.topic.publish(producer, 0, 0, metadata, one)
     core.commit()
 
 

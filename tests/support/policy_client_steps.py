@@ -56,7 +56,7 @@ class ClientSteps(ModelledBroker):
             own_ttls = not batch or bool(self.oracle.policy(topic, "ttl_in_batches"))
             sequence_id = self._serial
             errors = len(self.client.errors)
-            self._topic(topic).publish(producer, sequence_id, 0, len(messages), metadata, frame)
+            self._topic(topic).publish(producer, sequence_id, 0, metadata, frame)
             wrong = [m.ttl for m in messages if m.ttl is not None and not valid_ttl(m.ttl)] if own_ttls else []
             refused = self.oracle.refusal(oracle, len(frame))
             if wrong:

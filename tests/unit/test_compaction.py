@@ -74,7 +74,7 @@ def publish_batch(core: Core, topic: Topic, *messages: tuple[str | None, bytes],
 
 def send(core: Core, topic: Topic, metadata: wire.MessageMetadata, payload: bytes) -> None:
     producer = next(iter(topic.producers.values()), None) or core.producer(topic)
-    topic.publish(producer, 0, 0, metadata.num_messages_in_batch, metadata, build_frame(metadata, payload))
+    topic.publish(producer, 0, 0, metadata, build_frame(metadata, payload))
 
 
 def compact(core: Core, topic: Topic) -> None:

@@ -53,7 +53,7 @@ def _publish(core: Core, producer: Producer, payload: bytes, **properties: str) 
     metadata = wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, partition_key="k")
     for key, value in properties.items():
         metadata.properties.add(key=key.replace("_", "-"), value=value)
-    producer.topic.publish(producer, 0, 0, 1, metadata, build_frame(metadata, payload))
+    producer.topic.publish(producer, 0, 0, metadata, build_frame(metadata, payload))
     core.commit()
     assert isinstance(producer.topic, Topic)
     return producer.topic.last_position()
@@ -68,7 +68,7 @@ def _publish_batch(core: Core, producer: Producer, messages: list[tuple[bytes, s
         singles.append((single, payload))
     metadata = wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0)
     metadata, joined = build_batch(metadata, singles)
-    producer.topic.publish(producer, 0, 0, len(messages), metadata, build_frame(metadata, joined))
+    producer.topic.publish(producer, 0, 0, metadata, build_frame(metadata, joined))
     core.commit()
 
 
@@ -295,7 +295,7 @@ def test_a_batch_of_which_some_letters_were_refused_sends_only_the_others_later(
     subscription = topic.create_subscription("s")
     singles = [(wire.SingleMessageMetadata(payload_size=1000), b"%04d" % number * 250) for number in range(10)]
     metadata, payload = build_batch(wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), singles)
-    topic.publish(core.producer(topic), 0, 0, 10, metadata, build_frame(metadata, payload))
+    topic.publish(core.producer(topic), 0, 0, metadata, build_frame(metadata, payload))
     core.commit()
     limited = Policies(backlog_quota_size=BacklogQuota(5000, "producer_exception"))
     core.broker.set_topic_policies(dead.name, limited)

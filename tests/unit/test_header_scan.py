@@ -17,7 +17,7 @@ _MIB = 1024 * 1024
 def _publish(core: Core, producer: Producer, payload: bytes, ttl_ms: int | None = None) -> None:
     ttl = None if ttl_ms is None else str(ttl_ms)
     metadata, frame = make_frame(payload, producer=producer.name, publish_time=1, ttl=ttl)
-    producer.topic.publish(producer, 0, 0, 1, metadata, frame)
+    producer.topic.publish(producer, 0, 0, metadata, frame)
     core.commit()
 
 

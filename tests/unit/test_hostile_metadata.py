@@ -127,7 +127,7 @@ def test_an_invalid_ttl_inside_a_batch_with_a_ttl_is_refused(core: Core) -> None
     client = Client()
     producer = core.producer(topic, client)
     metadata, frame = _ttl_batch("1000", None, "soon")
-    topic.publish(producer, 0, 0, 2, metadata, frame)
+    topic.publish(producer, 0, 0, metadata, frame)
     core.commit()
     assert [type(error) for _, error in client.errors] == [InvalidMessageTtl]
     assert topic.end_offset == 0
@@ -148,7 +148,7 @@ def test_one_that_was_stored_before_counts_as_none_and_stops_nothing(
     frame = build_frame(metadata, frame[parse_entry(frame).payload_offset :])
     with monkeypatch.context() as patch:
         patch.setattr("heliograph_broker.messaging.topic.topic.ttls_in", lambda *_: [])
-        bad.publish(core.producer(bad), 0, 0, 2, metadata, frame)
+        bad.publish(core.producer(bad), 0, 0, metadata, frame)
     core.publish(core.producer(good), deliver_at=due)
     core.commit()
     for _ in range(100):

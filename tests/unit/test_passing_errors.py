@@ -62,7 +62,7 @@ def test_a_ttl_holds_though_a_start_could_not_search_for_it(core: Core, monkeypa
     producer = core.producer(topic)
     metadata, frame = make_frame()
     metadata.properties.add(key=TTL_PROPERTY, value="5000")
-    topic.publish(producer, 0, 0, 1, metadata, frame)
+    topic.publish(producer, 0, 0, metadata, frame)
     core.commit()
     failed = fail_next_headers(monkeypatch)
     core.restart()
@@ -121,7 +121,7 @@ def test_what_has_expired_before_a_read_fails_stays_so_after_a_restart(
         metadata, _ = make_frame(sequence_id=sequence_id)
         if sequence_id != 1:
             metadata.properties.add(key=TTL_PROPERTY, value="5000")
-        topic.publish(producer, sequence_id, 0, 1, metadata, build_frame(metadata, b"x"))
+        topic.publish(producer, sequence_id, 0, metadata, build_frame(metadata, b"x"))
     core.commit()
     read = LedgerStore.read
     reads: list[int] = []

@@ -190,7 +190,7 @@ def test_a_refusal_comes_between_the_receipts_of_what_was_sent_before_and_after(
     producer = core.producer(topic, Ordered())
     for sequence_id, ttl in enumerate(["soon", "1", "1", "soon", "never", "1", "soon"], 1):
         one = frame("a", ttl=ttl)
-        topic.publish(producer, sequence_id, 0, 1, parse_entry(one).metadata, one)
+        topic.publish(producer, sequence_id, 0, parse_entry(one).metadata, one)
     assert told == [-1]
     core.commit()
     assert told == [-1, 2, 3, -4, -5, 6, -7]

@@ -80,7 +80,7 @@ def test_of_a_batch_only_the_message_that_never_fits_stays(core: Core) -> None:
     core.broker.set_topic_policies(topic.name, Policies())
     singles = [(wire.SingleMessageMetadata(payload_size=len(each)), each) for each in (b"a", LARGE, b"b")]
     metadata, payload = build_batch(wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), singles)
-    topic.publish(core.producer(topic), 0, 0, 3, metadata, build_frame(metadata, payload))
+    topic.publish(core.producer(topic), 0, 0, metadata, build_frame(metadata, payload))
     core.commit()
     core.broker.set_topic_policies(topic.name, DYING)
     core.advance(2000)

@@ -255,5 +255,5 @@ def test_an_eviction_whose_read_fails_is_tried_again(core: Core, monkeypatch: py
 def _store_raw(core: Core, topic: Topic, metadata: wire.MessageMetadata, frame: bytes, monkeypatch: Any) -> None:
     """Store an entry as a broker did that looked less closely at what it was sent."""
     producer = core.producer(topic, name=f"raw-{topic.end_offset}")
-    topic.publish(producer, 0, 0, metadata.num_messages_in_batch, metadata, frame)
+    topic.publish(producer, 0, 0, metadata, frame)
     core.commit()

@@ -51,7 +51,7 @@ def publish(running: Standalone) -> Client:
     client = Client()
     producer = Producer(topic, client, 1, f"p{len(topic.producers)}")
     topic.producer_registry.add(producer, None)
-    topic.publish(producer, 0, 0, 1, *make_frame())
+    topic.publish(producer, 0, 0, *make_frame())
     return client
 
 

@@ -72,11 +72,15 @@ class PublishTarget:
         producer: Producer,
         sequence_id: int,
         highest_sequence_id: int,
-        messages: int,
         metadata: wire.MessageMetadata,
         frame: bytes,
     ) -> None:
-        """Take an entry; the producer gets its receipt, or a named error."""
+        """Take an entry; the producer gets its receipt, or a named error.
+
+        What an entry has to meet here, it has to meet whoever publishes it, dead letters included: the topic is not
+        terminated, its TTL is valid, the backlog quota has room, it is no duplicate. What is asked of clients alone
+        (size, delay, encryption, the number of messages) is asked where their entries arrive.
+        """
         raise NotImplementedError
 
     def never_fits(self, size: int) -> str | None:

@@ -192,7 +192,7 @@ class DeadLetters(LetterBox):
         flight.under_way += 1
         self._publishing = True
         try:
-            topic.publish(producer, self._sequence, 0, metadata.num_messages_in_batch, metadata, frame)
+            topic.publish(producer, self._sequence, 0, metadata, frame)
         except Exception as error:
             # The topic has taken nothing: no receipt will come.
             log.exception("a dead letter could not be published", topic=str(name), message=letter.message_id)

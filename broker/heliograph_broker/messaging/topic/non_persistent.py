@@ -247,12 +247,12 @@ class NonPersistentTopic(PublishTarget, ConsumedTopic):
         producer: Producer,
         sequence_id: int,
         highest_sequence_id: int,
-        messages: int,
         metadata: wire.MessageMetadata,
         frame: bytes,
     ) -> None:
         """Give the receipt at once and hand the entry to every subscription."""
         now = self.host.clock.now_ms()
+        messages = metadata.num_messages_in_batch
         self.msg_in += messages
         self.bytes_in += len(frame)
         producer.msg_in += messages

@@ -177,7 +177,6 @@ class Topic(StoredTopic, PublishTarget):
         producer: Producer,
         sequence_id: int,
         highest_sequence_id: int,
-        messages: int,
         metadata: wire.MessageMetadata,
         frame: bytes,
     ) -> None:
@@ -188,6 +187,7 @@ class Topic(StoredTopic, PublishTarget):
             # Receive times never go back along a topic: expiry and retention search by them.
             now = self.last_receive_ms
         size = len(frame)
+        messages = metadata.num_messages_in_batch
         if self.terminated:
             self.refuse(producer, sequence_id, TopicTerminated(f"topic {self.name} is terminated"))
             return

@@ -162,7 +162,7 @@ def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
             return
     if request.is_chunk:
         producer.chunks_in += 1
-    topic.publish(producer, sequence_id, request.highest_sequence_id, messages, metadata, entry)
+    topic.publish(producer, sequence_id, request.highest_sequence_id, metadata, entry)
 
 
 def close_producer(session: Session, command: wire.BaseCommand) -> None:
