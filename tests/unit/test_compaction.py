@@ -20,6 +20,7 @@ from heliograph_broker.messaging.delivery.subscription import AckId, Subscriptio
 from heliograph_broker.messaging.messages.batches import build_batch, build_frame, open_batch
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
+from heliograph_broker.usecases.compaction import start_compaction
 
 from tests.support.core import Client, Core
 from tests.support.subscription_types import EXCLUSIVE, FAILOVER
@@ -275,6 +276,20 @@ def test_compaction_under_way_is_not_started_twice(core: Core) -> None:
     core.commit()
     assert topic.compaction.status() == ("SUCCESS", "")
     assert topic.compaction.succeeded_ms == core.clock.now_ms()
+
+
+def test_all_partitions_begin_to_be_compacted_or_none(core: Core) -> None:
+    topics = [core.topic(name) for name in ("one", "two", "three")]
+    for topic in topics:
+        publish(core, topic, ("a", b"1"))
+    topics[2].compaction.start()
+    with pytest.raises(Conflict, match="already in progress"):
+        start_compaction(topics)
+    assert [topic.compaction.status()[0] for topic in topics] == ["NOT_RUN", "NOT_RUN", "RUNNING"]
+    core.commit()
+    start_compaction(topics)
+    core.commit()
+    assert [topic.compaction.status()[0] for topic in topics] == ["SUCCESS"] * 3
 
 
 def test_topics_are_compacted_one_after_the_other(core: Core) -> None:

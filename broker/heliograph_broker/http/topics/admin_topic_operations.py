@@ -13,10 +13,11 @@ from heliograph_broker.http.base.context import BROKER, accepted, as_json, body_
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.message_ids import MessageIdAnswer, PositionDocument
 from heliograph_broker.http.base.operations import Parameter, Refusal, operation
-from heliograph_broker.messaging.base.errors import Conflict, PreconditionFailed, TopicNotFound
+from heliograph_broker.messaging.base.errors import PreconditionFailed, TopicNotFound
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.broker.topic_properties import set_topic_properties, topic_properties
 from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.usecases.compaction import start_compaction
 
 from .admin_messages import persistent_topic
 from .admin_topics import TOPIC_PATH, concrete_names
@@ -108,12 +109,7 @@ async def trim(request: web.Request) -> web.Response:
 
 @operation("Start compaction of a topic or all its partitions: keep the last message of each key.")
 async def compact(request: web.Request) -> web.Response:
-    topics = _stored(request.app[BROKER], topic_of(request))
-    # All or none: a conflict at the last partition must not leave the others running.
-    if any(topic.compaction.status()[0] == "RUNNING" for topic in topics):
-        raise Conflict("Compaction already in progress")
-    for topic in topics:
-        topic.compaction.start()
+    start_compaction(_stored(request.app[BROKER], topic_of(request)))
     return await accepted(request.app[BROKER])
 
 
