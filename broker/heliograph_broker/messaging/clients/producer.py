@@ -77,9 +77,9 @@ class PublishTarget:
     ) -> None:
         """Take an entry; the producer gets its receipt, or a named error.
 
-        What an entry has to meet here, it has to meet whoever publishes it, dead letters included: the topic is not
-        terminated, its TTL is valid, the backlog quota has room, it is no duplicate. What is asked of clients alone
-        (size, delay, encryption, the number of messages) is asked where their entries arrive.
+        The rules applied here hold for dead letters, too: the topic is not terminated, the TTL is valid, the backlog
+        quota has room, the entry is no duplicate. Rules for clients alone (size, delay, encryption, the number of
+        messages) are applied where their entries arrive.
         """
         raise NotImplementedError
 
