@@ -12,7 +12,7 @@ import pulsar
 import pytest
 from heliograph_broker.cli.main import main
 from heliograph_broker.cli.policies.policy_flags import Policy
-from heliograph_broker.cli.policies.policy_levels import NAMESPACE_POLICIES, TOPIC_POLICIES
+from heliograph_broker.cli.policies.policy_levels import NAMESPACE_POLICIES, SUBSCRIPTION_POLICIES, TOPIC_POLICIES
 
 from tests.support.broker_process import BrokerProcess
 
@@ -181,6 +181,12 @@ def test_every_policy_of_a_namespace_is_set_printed_and_removed(run: Run, namesp
 def test_every_policy_of_a_topic_is_set_printed_and_removed(run: Run, namespace: str, policy: Policy) -> None:
     run(f"topics create {namespace}/orders")
     _round_trip(run, "topics", f"{namespace}/orders", policy, "--applied")
+
+
+@pytest.mark.parametrize("policy", _rows(SUBSCRIPTION_POLICIES))
+def test_every_policy_of_a_subscription_is_set_printed_and_removed(run: Run, namespace: str, policy: Policy) -> None:
+    run(f"topics create {namespace}/orders")
+    _round_trip(run, "subscriptions", f"{namespace}/orders -s a/b", policy, "--applied")
 
 
 def _round_trip(run: Run, group: str, where: str, policy: Policy, applied: str) -> None:

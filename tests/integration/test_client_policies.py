@@ -19,7 +19,7 @@ from tests.integration.clients import (
     receive_many,
     rest,
 )
-from tests.integration.policies import PolicyNamespace
+from tests.integration.policies import PolicyNamespace, apply
 from tests.integration.wire.client import WireClient, WireError, make_entry
 
 _KIB = b"k" * 1024
@@ -192,3 +192,23 @@ def test_an_expired_message_arrives_in_its_dead_letter_topic(broker: RunningBrok
     assert letter.properties()["x-death-subscription"] == "s"
     assert letter.properties()["x-original-message-ttl"] == "500"
     assert "x-message-ttl" not in letter.properties()
+
+
+def test_subscriptions_of_one_topic_expire_and_dead_letter_by_themselves(
+    broker: RunningBroker, client: pulsar.Client
+) -> None:
+    namespace = PolicyNamespace(broker)
+    dead = namespace.topic("dead")
+    topic = namespace.topic()
+    watcher = client.subscribe(dead, "watch")
+    spec = {
+        "namespaceRef": {"name": namespace.name},
+        "subscriptions": ["fast", "slow"],
+        "subscriptionPolicies": [{"name": "fast", "messageTTL": "500ms", "deadLetterTopic": dead}],
+    }
+    apply(broker, {"kind": "Topic", "metadata": {"name": "t"}, "spec": spec})
+    client.create_producer(topic).send(b"x")
+    letter = watcher.receive(DEADLINE_MS)
+    assert (letter.data(), letter.properties()["x-death-subscription"]) == (b"x", "fast")
+    # For the other one it is there as ever.
+    assert client.subscribe(topic, "slow").receive(DEADLINE_MS).data() == b"x"

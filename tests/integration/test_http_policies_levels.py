@@ -251,6 +251,51 @@ async def test_a_quota_is_what_javas_client_sends(api: HttpApi) -> None:
     assert policies.backlog_quota_age == BacklogQuota(3_600_000, "producer_exception")
 
 
+# -- single subscriptions: what Pulsar has not ---------------------------------------------------------------------
+
+_OWN = [("messageTTL", 60, 0), ("deadLetterTopic", "persistent://public/default/dead", ""), ("expires", 3600, -1)]
+
+
+@pytest.mark.parametrize("topic", ["t", "p"])
+@pytest.mark.parametrize(("policy", "value", "unset"), _OWN)
+async def test_a_subscription_sets_a_policy_of_its_own(
+    api: HttpApi, topic: str, policy: str, value: Any, unset: Any
+) -> None:
+    path = f"/heliograph/v1{T.removeprefix('/admin/v2')}/{topic}/subscription/a%2Fb/{policy}"
+    assert await _read(api, path) is None
+    assert await api.get(f"{path}?applied=true") == unset
+    await api.done("POST", path, json.dumps(value))
+    assert await api.get(path) == value
+    assert await api.get(f"{path}?applied=true") == value
+    assert await _read(api, path.replace("a%2Fb", "other")) is None
+    await api.done("DELETE", path)
+    await api.done("DELETE", path)
+    assert await _read(api, path) is None
+    assert api.broker.topic_policies(TopicName.parse(topic)) == Policies()
+
+
+async def test_a_subscription_inherits_its_topics_policy_and_keeps_its_other_settings(api: HttpApi) -> None:
+    path = f"/heliograph/v1{T.removeprefix('/admin/v2')}/t/subscription/s"
+    await api.done("POST", f"{T}/t/messageTTL?messageTTL=5")
+    await api.done("POST", f"{path}/expires", "60")
+    assert await api.get(f"{path}/messageTTL?applied=true") == 5
+    await api.done("POST", f"{path}/messageTTL", "9")
+    assert await api.get(f"{path}/messageTTL?applied=true") == 9
+    own = Policies(message_ttl_ms=9000, subscription_expiration_ms=60_000)
+    policies = api.broker.topic_policies(TopicName.parse("t"))
+    assert policies is not None
+    assert policies.subscription_policies == {"s": own}
+    await api.done("DELETE", f"{path}/messageTTL")
+    assert await api.get(f"{path}/expires") == 60
+
+
+@pytest.mark.parametrize(("policy", "body"), [("expires", "0"), ("expires", "-2"), ("messageTTL", "-1")])
+async def test_a_subscription_refuses_values_that_mean_nothing(api: HttpApi, policy: str, body: str) -> None:
+    path = f"/heliograph/v1{T.removeprefix('/admin/v2')}/t/subscription/s/{policy}"
+    assert (await api.request("POST", path, body)).status == 412
+    assert await _read(api, path) is None
+
+
 # -- single subscriptions ------------------------------------------------------------------------------------------
 
 

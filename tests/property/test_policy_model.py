@@ -185,7 +185,7 @@ def test_histories_that_once_failed(history: list[Step]) -> None:
 
 def test_a_wrong_broker_is_found_and_its_history_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
     # One millisecond too long: nothing but the exact due time shows it.
-    monkeypatch.setattr(expiry, "is_expired", lambda topic, entry, now_ms: _is_expired(topic, entry, now_ms - 1))
+    monkeypatch.setattr(expiry, "is_expired", lambda topic, entry, now, ttl: _is_expired(topic, entry, now - 1, ttl))
     for seed in range(1, 300):
         steps = HistoryMaker(seed).make()
         if failure(steps) is not None:

@@ -11,7 +11,7 @@ import pytest
 import typer
 from heliograph_broker.cli.base import values as values
 from heliograph_broker.cli.policies.policy_flags import Policy
-from heliograph_broker.cli.policies.policy_levels import NAMESPACE_POLICIES, TOPIC_POLICIES
+from heliograph_broker.cli.policies.policy_levels import NAMESPACE_POLICIES, SUBSCRIPTION_POLICIES, TOPIC_POLICIES
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 
@@ -73,7 +73,11 @@ def test_positions_are_pulsar_s_message_ids() -> None:
     assert values.message_id("-m", "latest")["ledgerId"] == 2**63 - 1
 
 
-@pytest.mark.parametrize("policies", [NAMESPACE_POLICIES, TOPIC_POLICIES], ids=["namespaces", "topics"])
+@pytest.mark.parametrize(
+    "policies",
+    [NAMESPACE_POLICIES, TOPIC_POLICIES, SUBSCRIPTION_POLICIES],
+    ids=["namespaces", "topics", "subscriptions"],
+)
 def test_rows_are_told_apart_and_use_each_flag_once(policies: tuple[Policy, ...]) -> None:
     names = [policy.name for policy in policies]
     assert len(set(names)) == len(names)
@@ -88,3 +92,14 @@ def test_the_guide_lists_every_policy() -> None:
     assert [(name, about) for name, _, about in rows] == [(policy.name, policy.about) for policy in NAMESPACE_POLICIES]
     at_topics = {name if at == "the same" else at.strip("`") for name, at, _ in rows if at != "–"}
     assert at_topics == {policy.name for policy in TOPIC_POLICIES}
+
+
+def test_no_policy_of_a_subscription_has_the_option_that_names_it() -> None:
+    for policy in SUBSCRIPTION_POLICIES:
+        assert not {name for flag in policy.flags for name in flag.names} & {"-s", "--subscription"}, policy.name
+
+
+def test_the_guide_lists_every_policy_of_a_subscription() -> None:
+    guide = GUIDE.read_text("utf-8")
+    for policy in SUBSCRIPTION_POLICIES:
+        assert f"heliograph subscriptions set-{policy.name} " in guide

@@ -22,6 +22,12 @@ def topic_path(topic: TopicName) -> str:
     return f"/admin/v2/{topic.domain}/{topic.namespace_name}/{encoded(topic.local)}"
 
 
+def subscription_path(topic: TopicName, subscription: str) -> str:
+    """Return the path of a subscription's own policies, which Pulsar has not."""
+    name = f"{topic.domain}/{topic.namespace_name}/{encoded(topic.local)}"
+    return f"/heliograph/v1/{name}/subscription/{encoded(subscription)}"
+
+
 def encoded(name: str) -> str:
     """Return a name as one part of a path."""
     return quote(name, safe="")

@@ -90,8 +90,13 @@ class _Planner:
         except InvalidName as error:
             self._problem(resource, "spec.name", str(error))
             return
-        if resource.spec.policies().dead_letter_topic == name:
-            self._problem(resource, "spec.deadLetterTopic", f"'{name}' is this topic; valid: another topic")
+        policies = resource.spec.policies()
+        targets = {"spec.deadLetterTopic": policies.dead_letter_topic}
+        for index, spec in enumerate(resource.spec.subscription_policies):
+            targets[f"spec.subscriptionPolicies[{index}].deadLetterTopic"] = spec.policies().dead_letter_topic
+        for path, target in targets.items():
+            if target == name:
+                self._problem(resource, path, f"'{name}' is this topic; valid: another topic")
         self.problems += self._contradictions(resource, namespace)
         self._step(resource, name)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from heliograph_api.values.names import MAX_TOPIC_NAME_BYTES, InvalidName, TopicName, check_local
 from heliograph_api.values.quoting import quoted
@@ -18,6 +18,7 @@ from .archive_spec import SUBSCRIPTION, ArchiveSpec
 from .cel import SIZE, InSchema, Rule
 from .cluster_spec import BrokerClusterSpec
 from .fields import (
+    MAX_SUBSCRIPTION_POLICIES,
     MAX_SUBSCRIPTIONS,
     PARTITION,
     UNFIT,
@@ -28,12 +29,13 @@ from .fields import (
     Reference,
     Subscription,
     Unique,
+    unique,
 )
 from .metadata import Metadata
 from .policy_field import manifest_name
-from .policy_table import POLICY_FIELDS
+from .policy_table import POLICY_FIELDS, Policies
 from .policy_values import MAX_PARTITIONS
-from .specs import LimitsSpec, NamespacePolicySpec, PolicySpec
+from .specs import LimitsSpec, NamespacePolicySpec, PolicySpec, SubscriptionPolicySpec
 
 API_VERSION = "heliograph.dev/v1alpha1"
 # The rules for a topic's own name are the same in every namespace.
@@ -70,6 +72,12 @@ def _for_stored() -> Iterator[Rule]:
             yield _keeps_nothing(name, f"!self.{name}")
         else:
             yield _keeps_nothing(name, SIZE.where(f"self.{name}", "{value} == 0"))
+
+
+def _each_once(specs: list[SubscriptionPolicySpec]) -> list[SubscriptionPolicySpec]:
+    """Raises :class:`ValueError` when a subscription is there twice."""
+    unique([spec.name for spec in specs])
+    return specs
 
 
 class TenantSpec(Model):
@@ -121,6 +129,7 @@ class TopicSpec(PolicySpec):
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         *_for_stored(),
         _keeps_nothing("subscriptions", "size(self.subscriptions) == 0"),
+        _keeps_nothing("subscriptionPolicies", "size(self.subscriptionPolicies) == 0"),
         _keeps_nothing("archive"),
         _stays("namespaceRef"),
         _stays("persistent"),
@@ -157,12 +166,20 @@ class TopicSpec(PolicySpec):
     """The topic's own name in the broker, without its namespace's; `metadata.name` if left out. Cannot be changed."""
     persistent: bool = True
     """A non-persistent topic stores no messages, so retention, backlogQuota, messageTTL, deadLetterTopic,
-    ttlInBatches, deduplication, compactionThreshold, subscriptionExpiration, subscriptions and archive are refused on
-    it. Cannot be changed."""
+    ttlInBatches, deduplication, compactionThreshold, subscriptionExpiration, subscriptions, subscriptionPolicies and
+    archive are refused on it. Cannot be changed."""
     partitions: int = Field(default=0, ge=0, le=MAX_PARTITIONS)
     """Number of partitions; 0: the topic is not partitioned, which cannot be changed. Can be increased only."""
     subscriptions: Annotated[Unique[Subscription], Field(max_length=MAX_SUBSCRIPTIONS)] = Field(default_factory=list)
     """Subscriptions created with the topic, so that no message is missed before the first consumer connects."""
+    subscription_policies: Annotated[
+        list[SubscriptionPolicySpec],
+        AfterValidator(_each_once),
+        Field(max_length=MAX_SUBSCRIPTION_POLICIES),
+        InSchema({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
+    ] = Field(default_factory=list)
+    """Policies of single subscriptions, by their names. They apply whenever a subscription of the name exists: they do
+    not create it, and they stay when it is deleted."""
     properties: dict[str, str] = Field(default_factory=dict)
     """Properties of the topic: texts by name."""
     archive: ArchiveSpec | None = None
@@ -173,6 +190,14 @@ class TopicSpec(PolicySpec):
     deletion_policy: DeletionPolicy = "Delete"
     """What happens to the topic in the broker when the resource is deleted: it is deleted with its messages (Delete),
     deleted if it stores no message (DeleteIfEmpty), or kept (Retain)."""
+
+    def policies(self) -> Policies:
+        """Return the policies in the core's units (ms, bytes), those of single subscriptions among them."""
+        policies = super().policies()
+        own = {spec.name: spec.policies() for spec in self.subscription_policies}
+        # One that sets nothing says no more than one that is left out.
+        policies.subscription_policies = {name: set_ for name, set_ in own.items() if set_ != Policies()} or None
+        return policies
 
     @property
     def all_subscriptions(self) -> list[str]:
@@ -187,6 +212,8 @@ class TopicSpec(PolicySpec):
         kept = self.fields_for_stored
         if self.subscriptions:
             kept.append("subscriptions")
+        if self.subscription_policies:
+            kept.append("subscriptionPolicies")
         if self.archive is not None:
             kept.append("archive")
         found = [(field, _PERSISTENT_ONLY) for field in kept]

@@ -1,19 +1,21 @@
 """How the levels of policies combine.
 
-The topic's setting wins, then the namespace's, then the broker's default; limits of tenant and broker then cap the
-result, and the lowest value wins (RabbitMQ calls such limits operator policies).
+A subscription's setting wins (of the policies it may set), then the topic's, then the namespace's, then the broker's
+default; limits of tenant and broker then cap the result, and the lowest value wins (RabbitMQ calls such limits operator
+policies).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from heliograph_api.values.durations import format_duration
 from heliograph_api.values.sizes import format_size
 
+from .policy_field import PolicyField
 from .policy_kinds import is_unlimited, lower_rate
-from .policy_table import POLICY_FIELDS, Policies
+from .policy_table import POLICY_FIELDS, SUBSCRIPTION_FIELDS, Policies
 from .policy_values import (
     BACKLOG_QUOTA_POLICIES,
     INACTIVE_TOPIC_MODES,
@@ -48,9 +50,21 @@ def resolve(
     So a message TTL, an expiry, a quota or a maximum in it is a value to be enforced, never -1, and a maximum never
     0. ``retention`` is the one whose -1 stays; it is a :class:`RetentionByLedger` if no level sets it.
     """
-    resolved = Policies()
     levels = [level for level in (topic, namespace, broker) if level is not None]
-    for field, row in POLICY_FIELDS.items():
+    resolved = _combined(levels, limits)
+    if topic is not None and topic.subscription_policies:
+        resolved.subscription_policies = {
+            name: _combined([own, *levels], limits, SUBSCRIPTION_FIELDS)
+            for name, own in topic.subscription_policies.items()
+        }
+    return resolved
+
+
+def _combined(
+    levels: Sequence[Policies], limits: Sequence[Policies], fields: Mapping[str, PolicyField] = POLICY_FIELDS
+) -> Policies:
+    resolved = Policies()
+    for field, row in fields.items():
         for level in levels:
             value = getattr(level, field)
             if value is not None:
@@ -71,6 +85,22 @@ def _cap(policies: Policies, limit: Policies) -> None:
     rates, cap = policies.subscription_dispatch_rates, limit.subscription_dispatch_rate
     if rates and cap is not None:
         policies.subscription_dispatch_rates = {name: lower_rate(rate, cap) or rate for name, rate in rates.items()}
+
+
+def of_subscription(effective: Policies, subscription: str) -> Policies:
+    """Return what holds for one subscription of a topic with these effective policies.
+
+    It is ``effective`` itself unless the subscription has settings of its own; then it is only what subscriptions can
+    set.
+    """
+    own = effective.subscription_policies
+    return effective if own is None else own.get(subscription, effective)
+
+
+def expires_messages(effective: Policies) -> bool:
+    """Whether some subscription of a topic with these effective policies has a message TTL."""
+    levels = (effective, *(effective.subscription_policies or {}).values())
+    return any(level.message_ttl_ms is not None for level in levels)
 
 
 def subscription_rate(effective: Policies, subscription: str) -> Rate | None:
@@ -134,6 +164,8 @@ __all__ = [
     "SubscribeRate",
     "SubscriptionType",
     "contradictions",
+    "expires_messages",
+    "of_subscription",
     "resolve",
     "subscription_rate",
 ]

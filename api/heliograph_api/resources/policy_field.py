@@ -20,6 +20,8 @@ class Level(enum.Flag):
     LIMIT = enum.auto()
     TOPICS = TOPIC | NAMESPACE
     LIMITED = TOPIC | NAMESPACE | LIMIT
+    #: Everywhere: a subscription's own setting counts before its topic's.
+    ALL = SUBSCRIPTION | LIMITED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,8 @@ class RestPath:
     key: str
     #: Whether it is a map by the cluster's name in that document.
     per_cluster: bool = False
+    #: The end of its path under a subscription, which is Heliograph's own.
+    subscription: str = ""
     #: A query parameter of topics that its value may come in.
     topic_query: str = ""
     #: The methods that set it for a namespace and for a topic.
@@ -50,6 +54,7 @@ class Command:
 
     namespace: str = ""
     topic: str = ""
+    subscription: str = ""
     #: Its option, if it has a single one, at namespaces and at topics.
     options: tuple[str, ...] = ()
     topic_options: tuple[str, ...] = ()
@@ -73,6 +78,8 @@ class PolicyField:
     doc: str = ""
     #: Its name in manifests, with dots inside documents, where that is not the core's in camel case without the unit.
     manifest: str = ""
+    #: Its name in manifests among the policies of a subscription, where that differs.
+    subscription_manifest: str = ""
     #: The value if no level sets it, as clients see it.
     default: Any = None
     #: Whether it is of no meaning where nothing is stored.
@@ -83,9 +90,9 @@ class PolicyField:
     command: Command | None = None
 
 
-def manifest_name(field: str, row: PolicyField) -> str:
+def manifest_name(field: str, row: PolicyField, *, of_subscription: bool = False) -> str:
     """Return a policy's name in manifests: ``maxProducers`` for ``max_producers``."""
-    return row.manifest or camel(field)
+    return (row.subscription_manifest if of_subscription else "") or row.manifest or camel(field)
 
 
 def camel(field: str) -> str:

@@ -64,18 +64,23 @@ class Policies(msgspec.Struct, omit_defaults=True):
         int | None,
         PolicyField(
             kind=kinds.DURATION,
-            levels=Level.LIMITED,
+            levels=Level.ALL,
             title="time after which unacknowledged messages expire (message TTL)",
             doc="A duration: older messages expire, which acknowledges them. -1 removes an inherited one; 0: at once.",
             manifest="messageTTL",
             default=0,
             for_stored=True,
             rest=RestPath(
-                namespace="messageTTL", topic=("messageTTL",), topic_query="messageTTL", key="message_ttl_in_seconds"
+                namespace="messageTTL",
+                topic=("messageTTL",),
+                topic_query="messageTTL",
+                key="message_ttl_in_seconds",
+                subscription="messageTTL",
             ),
             command=Command(
                 namespace="message-ttl",
                 topic="message-ttl",
+                subscription="message-ttl",
                 options=("--messageTTL", "-ttl"),
                 topic_options=("--ttl", "-t", "--messageTTL", "-ttl"),
             ),
@@ -242,9 +247,10 @@ class Policies(msgspec.Struct, omit_defaults=True):
         int | None,
         PolicyField(
             kind=kinds.UNUSED_FOR_OR_ZERO,
-            levels=Level.LIMITED,
+            levels=Level.ALL,
             title="time after which unused subscriptions are deleted",
             doc="A duration: a subscription is deleted after this time without use. -1: never.",
+            subscription_manifest="expires",
             default=0,
             for_stored=True,
             rest=RestPath(
@@ -252,8 +258,9 @@ class Policies(msgspec.Struct, omit_defaults=True):
                 topic=("subscriptionExpirationTime",),
                 topic_query="subscriptionExpirationTime",
                 key="subscription_expiration_time_minutes",
+                subscription="expires",
             ),
-            command=Command(namespace="subscription-expiration-time"),
+            command=Command(namespace="subscription-expiration-time", subscription="expires"),
         ),
     ] = None
     publish_rate: Annotated[
@@ -298,17 +305,24 @@ class Policies(msgspec.Struct, omit_defaults=True):
     ] = None
     #: Rates of single subscriptions by name, which count before that of all; topics only.
     subscription_dispatch_rates: Annotated[dict[str, Rate] | None, PolicyField(kind=kinds.BY_SUBSCRIPTION)] = None
+    #: By the names of subscriptions, what each sets for itself; topics only. A name may come into being later.
+    subscription_policies: Annotated[dict[str, Policies] | None, PolicyField(kind=kinds.BY_SUBSCRIPTION)] = None
     dead_letter_topic: Annotated[
         str | None,
         PolicyField(
             kind=kinds.TOPIC_NAME,
-            levels=Level.TOPICS,
+            levels=Level.TOPICS | Level.SUBSCRIPTION,
             title="dead-letter topic of expired messages",
             doc="Dead-letter topic of expired messages: the name of a topic. The empty text removes an inherited one.",
             default="",
             for_stored=True,
-            rest=RestPath(namespace="deadLetterTopic", topic=("deadLetterTopic",), key="dead_letter_topic"),
-            command=Command(namespace="dead-letter-topic", topic="dead-letter-topic"),
+            rest=RestPath(
+                namespace="deadLetterTopic",
+                topic=("deadLetterTopic",),
+                key="dead_letter_topic",
+                subscription="deadLetterTopic",
+            ),
+            command=Command(namespace="dead-letter-topic", topic="dead-letter-topic", subscription="dead-letter-topic"),
         ),
     ] = None
     ttl_in_batches: Annotated[
@@ -542,3 +556,5 @@ def _rows() -> dict[str, PolicyField]:
 
 POLICY_FIELDS: Final = _rows()
 """The rows by the core's names, in the order in which manifests list them."""
+SUBSCRIPTION_FIELDS: Final = {field: row for field, row in POLICY_FIELDS.items() if row.levels & Level.SUBSCRIPTION}
+"""Those of them that a subscription may set for itself."""

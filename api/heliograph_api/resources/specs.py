@@ -22,6 +22,7 @@ from .fields import (
     OptionalTopic,
     Size,
     SizeLimit,
+    Subscription,
     Unique,
     UnusedFor,
 )
@@ -61,9 +62,9 @@ _TYPES: Final[dict[kinds.Kind, Any]] = {
 }
 
 
-def _place(field: str, row: PolicyField) -> tuple[str, str, list[str]]:
+def _place(field: str, row: PolicyField, level: Level) -> tuple[str, str, list[str]]:
     """Return a row's field in manifests and its attribute, and the attributes that lead to it inside a document."""
-    name, *inner = manifest_name(field, row).split(".")
+    name, *inner = manifest_name(field, row, of_subscription=level is Level.SUBSCRIPTION).split(".")
     return name, to_snake(name) if inner else field.removesuffix("_ms"), [to_snake(part) for part in inner]
 
 
@@ -78,7 +79,7 @@ class PolicyModel(Model):
         if "levels" not in vars(cls):
             return
         for field, row in POLICY_FIELDS.items():
-            name, attribute, _ = _place(field, row)
+            name, attribute, _ = _place(field, row, cls.levels)
             if row.levels & cls.levels and attribute not in cls.__annotations__ | cls.model_fields:
                 cls.__annotations__[attribute] = _TYPES[row.kind] | None
                 setattr(cls, attribute, Field(default=None, alias=name, description=cleandoc(row.doc)))
@@ -87,7 +88,9 @@ class PolicyModel(Model):
         """Return the policies in the core's units (ms, bytes)."""
         policies = Policies()
         for field, row in POLICY_FIELDS.items():
-            _, attribute, inner = _place(field, row)
+            if not row.levels:
+                continue
+            _, attribute, inner = _place(field, row, self.levels)
             value = getattr(self, attribute, None)
             for part in inner:
                 value = getattr(value, part, None)
@@ -100,7 +103,7 @@ class PolicyModel(Model):
         """The fields that are set although they are of no meaning where nothing is stored."""
         found = []
         for field, row in POLICY_FIELDS.items():
-            name, attribute, _ = _place(field, row)
+            name, attribute, _ = _place(field, row, self.levels)
             if row.for_stored and getattr(self, attribute) not in (None, row.idle_value) and name not in found:
                 found.append(name)
         return found
@@ -113,6 +116,14 @@ def _not_below(quantity: str, quota: str, rule: str) -> Rule:
         f"the retention is below backlogQuota.{quota}.limit; valid: at least the quota, or infinite",
         f".retention.{quantity}",
     )
+
+
+class SubscriptionPolicySpec(PolicyModel):
+    """The policies of one subscription. A field that is left out is inherited from the topic."""
+
+    levels = Level.SUBSCRIPTION
+    name: Subscription
+    """Name of the subscription. It may be created later."""
 
 
 class LimitsSpec(PolicyModel):

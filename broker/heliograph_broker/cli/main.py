@@ -16,6 +16,7 @@ from heliograph_broker.cli.commands.messages import consume, produce
 from heliograph_broker.cli.commands.namespaces import namespaces_app
 from heliograph_broker.cli.commands.standalone import standalone
 from heliograph_broker.cli.commands.store import store_app
+from heliograph_broker.cli.commands.subscription_policies import subscriptions_app
 from heliograph_broker.cli.commands.tenants import tenants_app
 from heliograph_broker.cli.commands.topics import topics_app
 
@@ -33,6 +34,7 @@ for name, group in (
     ("tenants", tenants_app),
     ("namespaces", namespaces_app),
     ("topics", topics_app),
+    ("subscriptions", subscriptions_app),
     ("brokers", brokers_app),
     ("clusters", clusters_app),
     ("store", store_app),

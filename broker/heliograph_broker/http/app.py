@@ -19,7 +19,13 @@ from .base import openapi
 from .brokers import admin_brokers, admin_clusters, apply, backup, health
 from .metrics import metrics, trouble
 from .namespaces import admin_namespace_operations, admin_namespaces, admin_tenants, namespace_settings
-from .policies import policy_routes, quota_routes, subscription_rates, unsupported_policies
+from .policies import (
+    policy_routes,
+    quota_routes,
+    subscription_policy_routes,
+    subscription_rates,
+    unsupported_policies,
+)
 from .stats import admin_stats, broker_stats, internal_info
 from .stats import broker_status as status
 from .topics import (
@@ -54,6 +60,7 @@ def create_app(broker: Broker, config: BrokerConfig, endpoints: Endpoints) -> we
         policy_routes,
         quota_routes,
         subscription_rates,
+        subscription_policy_routes,
         unsupported_policies,
         admin_namespace_operations,
         admin_brokers,

@@ -112,11 +112,25 @@ def _of_topic(resource: Topic, name: str, state: BrokerState) -> Iterator[Differ
     yield from _of_policies("", topic.policies, spec.policies())
 
 
-def _of_policies(prefix: str, actual: Policies, wanted: Policies) -> Iterator[Difference]:
-    for field in Policies.__struct_fields__:
+def _of_policies(
+    prefix: str, actual: Policies, wanted: Policies, *, of_subscription: bool = False
+) -> Iterator[Difference]:
+    for field, row in POLICY_FIELDS.items():
         was, now = getattr(actual, field), getattr(wanted, field)
-        if was != now:
-            yield Difference(f"{prefix}{field_name(field)}", described(field, was), described(field, now))
+        if was == now:
+            continue
+        name = manifest_name(field, row, of_subscription=of_subscription)
+        if field == "subscription_policies":
+            yield from _of_subscriptions(f"{prefix}{name}", was or {}, now or {})
+        else:
+            yield Difference(f"{prefix}{name}", described(field, was), described(field, now))
+
+
+def _of_subscriptions(name: str, actual: dict[str, Policies], wanted: dict[str, Policies]) -> Iterator[Difference]:
+    nothing = Policies()
+    for subscription in sorted(actual.keys() | wanted.keys()):
+        was, now = actual.get(subscription, nothing), wanted.get(subscription, nothing)
+        yield from _of_policies(f"{name}[{subscription}].", was, now, of_subscription=True)
 
 
 def _list(field: str, was: list[str], wanted: list[str]) -> Iterator[Difference]:

@@ -28,7 +28,7 @@ def _example(policy: PolicyPath) -> Any:
 def test_every_policy_of_the_core_has_a_path() -> None:
     described = [field for policy in POLICIES for field in policy.fields]
     assert len(described) == len(set(described))
-    elsewhere = {"backlog_quota_size", "backlog_quota_age", "subscription_dispatch_rates"}
+    elsewhere = {"backlog_quota_size", "backlog_quota_age", "subscription_dispatch_rates", "subscription_policies"}
     assert set(described) | elsewhere == set(Policies.__struct_fields__)
 
 

@@ -68,6 +68,34 @@ def test_policies_partitions_and_subscriptions_of_a_topic_are_compared_field_by_
     ]
 
 
+def test_policies_of_subscriptions_are_compared_one_by_one() -> None:
+    wanted = model(
+        topic(
+            subscriptionPolicies=[
+                {"name": "audit", "expires": "30d"},
+                {"name": "billing", "messageTTL": "1h", "deadLetterTopic": "dead"},
+                {"name": "idle"},
+            ]
+        )
+    )
+    has = TopicState(
+        0,
+        Policies(
+            subscription_policies={
+                "billing": Policies(message_ttl_ms=60_000, dead_letter_topic="persistent://public/default/dead"),
+                "mine": Policies(subscription_expiration_ms=-1),
+            }
+        ),
+    )
+    assert texts(wanted, NAME, state(has)) == [
+        "subscriptionPolicies[audit].expires was not set, is 30d",
+        "subscriptionPolicies[billing].messageTTL was 1m, is 1h",
+        "subscriptionPolicies[mine].expires was infinite, is not set",
+    ]
+    same = TopicState(0, wanted.spec.policies())
+    assert texts(wanted, NAME, state(same)) == []
+
+
 def test_deleted_partitions_properties_and_bundles_are_compared_too() -> None:
     wanted = model(topic(partitions=4, properties={"owner": "ann", "tier": "gold"}))
     has = TopicState(4, Policies(), {"owner": "bob", "desk": "3"}, [1, 3])

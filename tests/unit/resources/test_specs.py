@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from heliograph_api.resources.model import TopicSpec
 from heliograph_api.resources.policies import AutoTopicCreation, InactiveTopic, Policies, Rate, SubscribeRate, resolve
 from heliograph_api.resources.specs import LimitsSpec, NamespacePolicySpec, PolicySpec
 
@@ -48,7 +49,7 @@ def test_every_policy_of_the_core_can_be_said_in_a_manifest() -> None:
     policies = NamespacePolicySpec.model_validate(EVERYTHING).policies()
     unsaid = {field for field in Policies.__struct_fields__ if getattr(policies, field) is None}
     # What Pulsar's clients are shown and nothing else looks at, and what is set for subscriptions, not for topics.
-    assert unsaid == {"delayed_delivery_tick_ms", "subscription_dispatch_rates"}
+    assert unsaid == {"delayed_delivery_tick_ms", "subscription_dispatch_rates", "subscription_policies"}
 
 
 def test_every_field_of_a_spec_is_said_here() -> None:
@@ -114,3 +115,22 @@ def test_a_tenants_limits_cap_rates_and_maxima() -> None:
 def test_policies_are_kept_as_they_were_said() -> None:
     policies = NamespacePolicySpec.model_validate(EVERYTHING).policies()
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(policies), type=Policies) == policies
+
+
+def test_a_topic_says_policies_of_its_subscriptions() -> None:
+    spec = TopicSpec.model_validate(
+        {
+            "namespaceRef": {"name": "payments"},
+            "messageTTL": "1d",
+            "subscriptionPolicies": [
+                {"name": "billing", "messageTTL": "1h", "deadLetterTopic": "dead", "expires": "30d"},
+                {"name": "idle"},
+            ],
+        }
+    )
+    billing = Policies(
+        message_ttl_ms=3_600_000,
+        dead_letter_topic="persistent://public/default/dead",
+        subscription_expiration_ms=30 * 86_400_000,
+    )
+    assert spec.policies() == Policies(message_ttl_ms=86_400_000, subscription_policies={"billing": billing})

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 import typer
-from heliograph_api.admin.admin_paths import namespace_path, tenant_path, topic_path
-from heliograph_api.values.names import NamespaceName, TopicName, check_part
+from heliograph_api.admin.admin_paths import namespace_path, subscription_path, tenant_path, topic_path
+from heliograph_api.values.names import NamespaceName, TopicName, check_part, check_subscription
 
 if TYPE_CHECKING:
     from heliograph_api.admin.admin_client import AdminClient
@@ -38,6 +38,7 @@ START_HINT = "start one with 'heliograph standalone', or name another with"
 TopicArgument = Annotated[
     str, typer.Argument(metavar="TOPIC", help="Topic: 'orders', 'tenant/ns/orders' or the full name.")
 ]
+SubscriptionOption = Annotated[str, typer.Option("--subscription", "-s", metavar="NAME", help="The subscription.")]
 NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="Namespace, as 'tenant/namespace'.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the broker's response as JSON, for programs.")]
 Force = Annotated[bool, typer.Option("-f", "--force", help="Proceed even if it is in use.")]
@@ -74,6 +75,14 @@ def namespace_target(text: str) -> Target:
 def topic_target(text: str) -> Target:
     """Return the topic ``text`` names, short or in full. Raises ``InvalidName``."""
     return target_of(TopicName.parse(text))
+
+
+def subscription_target(topic: str, subscription: str) -> Target:
+    """Return a subscription of the topic ``topic`` names, for its own policies. Raises ``InvalidName``."""
+    name = TopicName.parse(topic)
+    check_subscription(subscription)
+    path = subscription_path(name, subscription)
+    return Target("subscription", f"{name} {subscription}", path, f"heliograph topics list {name.namespace_name}")
 
 
 def target_of(topic: TopicName) -> Target:

@@ -11,6 +11,7 @@ from heliograph_broker.cli.base.shared_options import (
     DEFAULT_HTTP_URL,
     Force,
     HttpUrl,
+    SubscriptionOption,
     Target,
     TopicArgument,
     call_broker,
@@ -23,7 +24,6 @@ from heliograph_broker.clock import SystemClock
 
 from .peek import peek_messages
 
-Subscription = Annotated[str, typer.Option("--subscription", "-s", metavar="NAME", help="The subscription.")]
 ExpireTime = typer.Option(
     "--expireTime", "-t", metavar="TIME", help="Age after which messages expire: 3600 (s), 1h, 7d."
 )
@@ -62,7 +62,7 @@ def subscriptions(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) ->
 
 def create_subscription(
     topic: TopicArgument,
-    subscription: Subscription,
+    subscription: SubscriptionOption,
     position: Annotated[
         str, typer.Option("--messageId", "-m", metavar="ID", help="latest, earliest or LEDGER:ENTRY.")
     ] = "latest",
@@ -87,7 +87,7 @@ def create_subscription(
 
 
 def unsubscribe(
-    topic: TopicArgument, subscription: Subscription, force: Force = False, http_url: HttpUrl = DEFAULT_HTTP_URL
+    topic: TopicArgument, subscription: SubscriptionOption, force: Force = False, http_url: HttpUrl = DEFAULT_HTTP_URL
 ) -> None:
     """Delete a subscription without consumers; with --force, disconnect its consumers first.
 
@@ -103,7 +103,7 @@ def unsubscribe(
 
 def skip(
     topic: TopicArgument,
-    subscription: Subscription,
+    subscription: SubscriptionOption,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Number of messages.")],
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
@@ -118,7 +118,7 @@ def skip(
     print(f"topic/{target.name} subscription {subscription} skipped {count}")
 
 
-def clear_backlog(topic: TopicArgument, subscription: Subscription, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+def clear_backlog(topic: TopicArgument, subscription: SubscriptionOption, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
     """Acknowledge all of a subscription's backlog.
 
     \b
@@ -132,7 +132,7 @@ def clear_backlog(topic: TopicArgument, subscription: Subscription, http_url: Ht
 
 def expire_messages(
     topic: TopicArgument,
-    subscription: Subscription,
+    subscription: SubscriptionOption,
     expire_time: Annotated[str, ExpireTime] = "",
     position: Annotated[
         str, typer.Option("--position", "-p", metavar="LEDGER:ENTRY", help="Last message to expire.")
@@ -182,7 +182,7 @@ def _age(text: str) -> int:
 
 def reset_cursor(
     topic: TopicArgument,
-    subscription: Subscription,
+    subscription: SubscriptionOption,
     time: Annotated[str, typer.Option("--time", "-t", metavar="TIME", help="Time to go back: 3600 (s), 1h, 7d.")] = "",
     position: Annotated[
         str, typer.Option("--messageId", "-m", metavar="ID", help="latest, earliest or LEDGER:ENTRY.")

@@ -8,7 +8,14 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from heliograph_broker.cli.base.shared_options import DEFAULT_HTTP_URL, HttpUrl, Target, call_broker, print_json
+from heliograph_broker.cli.base.shared_options import (
+    DEFAULT_HTTP_URL,
+    HttpUrl,
+    SubscriptionOption,
+    Target,
+    call_broker,
+    print_json,
+)
 
 from .policy_flags import Flag, Policy
 
@@ -21,9 +28,11 @@ class Level(NamedTuple):
     argument: str
     argument_help: str
     example: str
-    target: Callable[[str], Target]
+    target: Callable[..., Target]
     #: Whether reads may ask for what holds in the end.
     applied: bool
+    #: Whether the argument is a topic of which a subscription is meant, named by an option.
+    subscription: bool = False
 
 
 def add_policy_commands(app: typer.Typer, level: Level, policies: Iterable[Policy]) -> None:
@@ -63,10 +72,12 @@ def _register(app: typer.Typer, name: str, command: _Command, *, hidden: bool = 
         annotation=Annotated[str, typer.Argument(metavar=level.argument, help=level.argument_help)],
     )
     url = inspect.Parameter("http_url", inspect.Parameter.KEYWORD_ONLY, default=DEFAULT_HTTP_URL, annotation=HttpUrl)
-    parameters = [argument, *command.options, url]
+    named = [_parameter("subscription", SubscriptionOption, inspect.Parameter.empty)] if level.subscription else []
+    parameters = [argument, *named, *command.options, url]
 
     def function(**given: Any) -> None:
-        command.run(level.target(given.pop("where")), given.pop("http_url"), given)
+        where = [given.pop("where"), *(given.pop(option.name) for option in named)]
+        command.run(level.target(*where), given.pop("http_url"), given)
 
     example = f"heliograph {level.group} {name} {level.example} {command.example}".rstrip()
     function.__name__ = name.replace("-", "_")
@@ -85,7 +96,7 @@ def _get(level: Level, policy: Policy) -> _Command:
     options = []
     if level.applied:
         applied = typer.Option(
-            "--applied", "-ap", help="Print the effective policy: what namespace and broker set counts, too."
+            "--applied", "-ap", help="Print the effective policy: what the levels above it set counts, too."
         )
         options.append(_parameter("applied", Annotated[bool, applied], False))
     about = f"Print {policy.about}, as JSON; null where nothing is set."
@@ -117,7 +128,7 @@ def _remove(level: Level, policy: Policy) -> _Command:
         call_broker(http_url, lambda client: client.request("DELETE", path, params=params), target=target)
         print(f"{target.kind}/{target.name} {policy.name} removed")
 
-    about = f"Remove {policy.about}, so that the value of the namespace or broker applies."
+    about = f"Remove {policy.about}, so that the inherited value applies."
     return _Command(run, [_option(flag) for flag in flags], level, about, "")
 
 

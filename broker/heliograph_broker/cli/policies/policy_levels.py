@@ -155,8 +155,21 @@ def _of_topic(field: str, row: PolicyField, command: Command) -> Policy:
     )
 
 
+def _of_subscription(field: str, row: PolicyField, command: Command) -> Policy:
+    end = row.rest.subscription if row.rest is not None else ""
+    if row.kind is kinds.UNUSED_FOR_OR_ZERO:
+        # Minutes, and 0 for never, are Pulsar's.
+        made = _one(("--time", "-t"), "The time: 3600 (s), 7d; -1 never.", time_seconds, "TIME", "30d")
+    else:
+        made = _options(field, row, command.topic_options or command.options, "")
+    return Policy(command.subscription, row.title, end, made.flags, made.body, made.example)
+
+
 _COMMANDS: Final = [(field, row, row.command) for field, row in POLICY_FIELDS.items() if row.command is not None]
 NAMESPACE_POLICIES: Final = tuple(
     _of_namespace(field, row, command) for field, row, command in _COMMANDS if command.namespace
+)
+SUBSCRIPTION_POLICIES: Final = tuple(
+    _of_subscription(field, row, command) for field, row, command in _COMMANDS if command.subscription
 )
 TOPIC_POLICIES: Final = tuple(_of_topic(field, row, command) for field, row, command in _COMMANDS if command.topic)

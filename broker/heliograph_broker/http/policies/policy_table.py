@@ -12,7 +12,7 @@ from typing import Final
 
 from heliograph_api.resources import policy_kinds as kinds
 from heliograph_api.resources.policies import SUBSCRIPTION_TYPES, Policies
-from heliograph_api.resources.policy_table import POLICY_FIELDS
+from heliograph_api.resources.policy_table import POLICY_FIELDS, SUBSCRIPTION_FIELDS
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.messaging.base.errors import PreconditionFailed
@@ -38,10 +38,10 @@ def _write_ttl(policies: Policies, seconds: int, level: Level) -> None:
     policies.message_ttl_ms = documents.scaled(seconds, SECOND_MS) or -1
 
 
-def _seconds(field: str, least: int) -> PolicyPath:
-    """Describe a time in seconds, -1 for never."""
+def _seconds(field: str, least: int, end: str = "") -> PolicyPath:
+    """Describe a time in seconds, -1 for never; ``end`` is that of its path if it is not a namespace's."""
     row = POLICY_FIELDS[field]
-    name = row.rest.namespace if row.rest is not None else field
+    name = end or (row.rest.namespace if row.rest is not None else field)
 
     def to_core(seconds: int) -> int:
         if seconds != -1 and seconds < least:
@@ -56,6 +56,7 @@ def _seconds(field: str, least: int) -> PolicyPath:
         "86400 (seconds)",
         to_core,
         lambda time_ms: documents.up(time_ms, SECOND_MS),
+        lambda config: -1,
         note=", in seconds (-1: never)",
     )
 
@@ -208,3 +209,16 @@ PATHS: Final = {
 }
 """By the core's names: all policies but backlog quotas and the rates of single subscriptions."""
 POLICIES: Final = tuple(PATHS.values())
+
+
+def _of_subscription(field: str, end: str) -> PolicyPath:
+    # Pulsar counts it in minutes, and there 0 is never.
+    return _seconds(field, 1, end) if POLICY_FIELDS[field].kind is kinds.UNUSED_FOR_OR_ZERO else PATHS[field]
+
+
+SUBSCRIPTION_PATHS: Final = {
+    row.rest.subscription: _of_subscription(field, row.rest.subscription)
+    for field, row in SUBSCRIPTION_FIELDS.items()
+    if row.rest is not None and row.rest.subscription
+}
+"""By the ends of their paths: the policies that a subscription may set for itself."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from heliograph_api.resources.policies import of_subscription
 from pyroaring import BitMap64
 
 from heliograph_broker.messaging.base.errors import BrokerError, Done, NotAllowed, PersistenceError, PreconditionFailed
@@ -100,6 +101,20 @@ class Acknowledgments(LogSubscription):
         self.last_expire_ms = 0
         self.last_mark_delete_ms = 0
         self._marked = cursor.mark_delete
+
+    @property
+    def ttl_ms(self) -> int:
+        """The message TTL that holds for the subscription: its own, else its topic's; -1 without."""
+        topic = self.topic
+        if topic.effective.subscription_policies is None:
+            return topic.ttl_ms
+        ttl_ms = of_subscription(topic.effective, self.name).message_ttl_ms
+        return -1 if ttl_ms is None else ttl_ms
+
+    @property
+    def dead_letter_topic(self) -> str | None:
+        """Full name of the topic that its expired messages go to."""
+        return of_subscription(self.topic.effective, self.name).dead_letter_topic
 
     def skip_damaged(self, first: int, last: int, reason: str) -> None:
         """Pass over entries that cannot be read, see :func:`.skipping.skip_range`."""

@@ -73,8 +73,9 @@ class StoredTopic(CompactedLog):
     def __init__(self, name: TopicName, record: records.TopicRecord, record_key: bytes, record_set: RecordSet) -> None:
         self.terminated = record.terminated
         self.delayed_delivery = True
-        #: The topic's TTL, -1 without; ``may_expire`` says whether any entry has to be looked at before delivery.
+        #: The TTL of subscriptions that set none, -1 without.
         self.ttl_ms = -1
+        #: Whether entries have to be looked at before delivery, as they may have expired.
         self.may_expire = False
         self.timed = TimedEntries()
         self.time_index_ready = True
@@ -86,11 +87,6 @@ class StoredTopic(CompactedLog):
         super().__init__(name, record, record_key, record_set)
         #: No entry from this offset on is a chunk of a message.
         self.chunks_below = self.end_offset if record.chunked else 0
-
-    @property
-    def dead_letter_topic(self) -> str | None:
-        """Full name of the topic expired messages go to."""
-        return self.effective.dead_letter_topic
 
     def used(self) -> None:
         """Note that somebody uses the topic now."""

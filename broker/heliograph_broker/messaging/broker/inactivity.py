@@ -6,7 +6,8 @@ Each has a period (ms) in which nothing may have happened:
   (created again, applied again) or read by HTTP. The topic goes with its data and subscriptions.
 - ``inactive_topic`` (Pulsar's): no producer or consumer, and no subscription, or none that has a backlog. Not before
   retention's time is over for what the topic may hold; what stays only as long as its ledger keeps no topic.
-- ``subscription_expiration_ms`` (Pulsar's): a durable subscription that has no consumers and is not sought.
+- ``subscription_expiration_ms`` (Pulsar's): a durable subscription that has no consumers and is not sought. It
+  may have a period of its own.
 
 A reader that was moved by hand and does not return within :data:`RETURN_WITHIN_MS` goes without any policy.
 
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from heliograph_api.due_queue import DueQueue
+from heliograph_api.resources.policies import of_subscription
 
 from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.messaging.delivery.subscription import Subscription
@@ -86,7 +88,7 @@ def subscription_expiry_ms(subscription: Subscription, now_ms: int) -> int | Non
     """Return when a subscription may go if nothing happens from now on, None if it never does."""
     if not subscription.durable:
         return None if subscription.consumers else subscription.last_used_ms + RETURN_WITHIN_MS
-    period = subscription.topic.effective.subscription_expiration_ms
+    period = of_subscription(subscription.topic.effective, subscription.name).subscription_expiration_ms
     if period is None or not subscription.takes_part:
         return None
     if subscription.consumers:
@@ -97,11 +99,14 @@ def subscription_expiry_ms(subscription: Subscription, now_ms: int) -> int | Non
 def next_due_ms(broker: Directory, topic: AnyTopic, now_ms: int) -> int | None:
     """Return when :func:`apply` may have something to do with the topic next; None if no policy says so."""
     dues = [_whole_due(broker, topic, due_of, now_ms) for due_of in (expiry_ms, inactivity_ms)]
-    period = topic.effective.subscription_expiration_ms
     if isinstance(topic, Topic):
-        if period is not None:
-            # One that is created later is due later than this.
-            dues.append(now_ms + period)
+        levels = (topic.effective, *(topic.effective.subscription_policies or {}).values())
+        # One that is created later is due later than this.
+        dues += [
+            now_ms + level.subscription_expiration_ms
+            for level in levels
+            if level.subscription_expiration_ms is not None
+        ]
         dues += [subscription_expiry_ms(subscription, now_ms) for subscription in topic.subscriptions.values()]
     return min((due for due in dues if due is not None), default=None)
 

@@ -338,7 +338,7 @@ class Subscription(DispatchedSubscription):
         self._expire_below(self.topic.offset_at_or_after(ledger_id, entry_id + 1), done)
 
     def _expire_below(self, offset: int, done: Done) -> None:
-        if self.topic.dead_letter_topic is None:
+        if self.dead_letter_topic is None:
             self.acknowledge_up_to(offset - 1, done, counted=self.count_expired)
             return
         offsets = BitMap64()

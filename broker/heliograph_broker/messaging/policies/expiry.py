@@ -133,13 +133,14 @@ class Expiry(RunOwner):
         If only some messages of a batch expired, these are masked: see :meth:`visible`.
         """
         topic = self.subscription.topic
-        if not is_expired(topic, entry, now_ms):
+        ttl_ms = self.subscription.ttl_ms
+        if not is_expired(topic, entry, now_ms, ttl_ms):
             return False
-        if has_zero_ttl(topic, entry) and self._is_first_chance(entry, now_ms):
+        if has_zero_ttl(entry, ttl_ms) and self._is_first_chance(entry, now_ms):
             self.exempt_in_flight.add(entry.offset)
             return False
         try:
-            expired, _ = expired_messages(topic, entry, now_ms)
+            expired, _ = expired_messages(topic, entry, now_ms, ttl_ms)
         except EntryError as error:
             skip_entry(self.subscription, entry.offset, str(error))
             return True
@@ -178,6 +179,7 @@ class Expiry(RunOwner):
         """Return when the next message may expire (wall-clock ms), or None if none has a TTL."""
         subscription = self.subscription
         topic = subscription.topic
+        ttl_ms = subscription.ttl_ms
         first = max(subscription.cursor.first_unacked(), topic.first_offset)
         if first >= topic.end_offset or self.running:
             return None
@@ -185,15 +187,15 @@ class Expiry(RunOwner):
         if wait_ms > 0:
             return now_ms + wait_ms
         due: list[int] = []
-        if topic.ttl_ms >= 0:
+        if ttl_ms >= 0:
             regular = max(first, self._regular_from)
             received = received_from(topic, regular)
             if received is not None:
-                due.append(received + topic.ttl_ms)
+                due.append(received + ttl_ms)
             if topic.timed.delayed:
                 delayed = topic.timed.by_delivery.next_after(max(self._delayed_until, 0))
                 if delayed is not None:
-                    due.append(delayed + topic.ttl_ms)
+                    due.append(delayed + ttl_ms)
         if topic.timed.own:
             own = topic.timed.by_own_expiry.next_after(self._own_until)
             if own is not None:
@@ -209,9 +211,10 @@ class Expiry(RunOwner):
         """
         subscription = self.subscription
         topic = subscription.topic
+        ttl_ms = subscription.ttl_ms
         if self.running or not subscription.durable:
             return
-        if topic.ttl_ms < 0 and not topic.timed.own and not self.recheck and not self._may_retry():
+        if ttl_ms < 0 and not topic.timed.own and not self.recheck and not self._may_retry():
             return
         if self._retry_ms > monotonic_ms(topic.host.clock):
             return
@@ -236,6 +239,7 @@ class Expiry(RunOwner):
     def _run(self, now_ms: int) -> None:
         subscription = self.subscription
         topic = subscription.topic
+        ttl_ms = subscription.ttl_ms
         first = max(subscription.cursor.first_unacked(), topic.first_offset)
         due = self.recheck
         self.recheck = BitMap64()
@@ -245,8 +249,8 @@ class Expiry(RunOwner):
             self._own_until = now_ms - 1
         point = first
         waiting = BitMap64()
-        if topic.ttl_ms >= 0 and first < topic.end_offset:
-            cutoff = now_ms - topic.ttl_ms
+        if ttl_ms >= 0 and first < topic.end_offset:
+            cutoff = now_ms - ttl_ms
             point = first_received_after(topic, max(first, self._regular_from), cutoff)
             self._regular_from = point
             if topic.timed.delayed and topic.delayed_delivery:
@@ -258,9 +262,9 @@ class Expiry(RunOwner):
                 waiting -= now_due
         pending = subscription.pending
         spared = bool(self.exempt_in_flight) or (
-            bool(pending) and (topic.ttl_ms == 0 or any(offset in topic.timed.own for offset in pending))
+            bool(pending) and (ttl_ms == 0 or any(offset in topic.timed.own for offset in pending))
         )
-        if point > first and not waiting and not spared and topic.dead_letter_topic is None:
+        if point > first and not waiting and not spared and subscription.dead_letter_topic is None:
             subscription.acknowledge_up_to(point - 1, None, counted=subscription.count_expired, failed=self._not_read)
             if due and due.max() < point:
                 return
@@ -294,15 +298,16 @@ class Expiry(RunOwner):
         """Return the messages of ``entry`` that expire now, a bit for each. Raises :class:`EntryError`."""
         subscription = self.subscription
         topic = subscription.topic
+        ttl_ms = subscription.ttl_ms
         bits = subscription.unacked_bits(entry.offset, entry.messages)
         if not forced and bits:
-            expired, later_ms = expired_messages(topic, entry, now_ms)
+            expired, later_ms = expired_messages(topic, entry, now_ms, ttl_ms)
             if later_ms is not None and bits & ~expired:
                 topic.timed.add_own(entry.offset, later_ms)
             bits &= expired
-            if bits and has_zero_ttl(topic, entry) and entry.offset in subscription.pending:
+            if bits and has_zero_ttl(entry, ttl_ms) and entry.offset in subscription.pending:
                 # In flight: it was delivered in time, or a TTL of 0 came later. Given back, it will expire.
-                bits &= ~zero_ttl_messages(topic, entry) | self._never_sent_bits.get(entry.offset, 0)
+                bits &= ~zero_ttl_messages(entry, ttl_ms) | self._never_sent_bits.get(entry.offset, 0)
                 self.exempt_in_flight.add(entry.offset)
         return bits
 

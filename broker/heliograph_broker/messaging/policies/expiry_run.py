@@ -159,7 +159,7 @@ class ExpiryRun:
             elif self._expiry.forget_withheld(entry.offset):
                 self._subscription.offer_again(BitMap64((entry.offset,)))
         self._due.remove_range(0, entries[-1].offset + 1)
-        target = self._topic.dead_letter_topic
+        target = self._subscription.dead_letter_topic
         if target is None or not expiring:
             self._expiry.acknowledge(expiring)
             self._next_chunk()

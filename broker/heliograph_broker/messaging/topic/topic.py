@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
-from heliograph_api.resources.policies import Policies
+from heliograph_api.resources.policies import Policies, expires_messages
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.clock import monotonic_ms
@@ -151,7 +151,7 @@ class Topic(StoredTopic, PublishTarget):
         for subscription in self.subscriptions.values():
             subscription.expiry.restart()
             subscription.expiry.policies_changed()
-        self.may_expire = self.ttl_ms >= 0 or bool(self.timed.own) or not self.time_index_ready
+        self.may_expire = expires_messages(effective) or bool(self.timed.own) or not self.time_index_ready
         self.quota.configure(effective)
         self.host.look_at(self)
 

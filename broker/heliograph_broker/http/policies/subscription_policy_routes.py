@@ -1,0 +1,116 @@
+"""The handlers of policies that a single subscription sets, before those of its topic: read, set, remove.
+
+Pulsar has no such paths. A subscription need not exist: what is set applies whenever one of the name does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from heliograph_api.resources.policies import Policies, of_subscription
+from heliograph_api.values.names import TopicName, check_subscription
+
+from heliograph_broker.http.base.context import BROKER, CONFIG, accepted, as_json, flag, required_body
+from heliograph_broker.http.base.operations import Handler, Parameter, operation
+from heliograph_broker.http.topics.admin_topics import DOMAIN
+from heliograph_broker.messaging.broker.broker import Broker
+
+from .policy_description import TOPIC, Level, PolicyPath
+from .policy_routes import policy_topic, refuse_unstored, topic_policies
+from .policy_table import SUBSCRIPTION_PATHS
+
+_PATH = f"/heliograph/v1/{DOMAIN}/{{tenant}}/{{namespace}}/{{topic}}/subscription/{{subscription}}"
+_APPLIED = Parameter("applied", bool, "Get the effective policy: the subscription's, else the topic's, and so on.")
+
+
+def _subscription(request: web.Request) -> str:
+    name = request.match_info["subscription"]
+    check_subscription(name)
+    return name
+
+
+def _own(policies: Policies | None, subscription: str) -> Policies:
+    """Return a copy of what the subscription itself sets, to change."""
+    own = (policies.subscription_policies if policies is not None else None) or {}
+    return msgspec.structs.replace(own.get(subscription, Policies()))
+
+
+def _put(broker: Broker, name: TopicName, subscription: str, own: Policies) -> None:
+    policies = topic_policies(broker, name)
+    others = {key: value for key, value in (policies.subscription_policies or {}).items() if key != subscription}
+    policies.subscription_policies = (others if own == Policies() else others | {subscription: own}) or None
+    broker.set_topic_policies(name, policies)
+
+
+def _applied(broker: Broker, name: TopicName, subscription: str, policy: PolicyPath) -> Any:
+    """Return what holds for the subscription; what a level switched off is shown as that level said it."""
+    own = broker.topic_policies(name)
+    namespace = broker.namespaces[name.namespace_name].policies
+    effective = of_subscription(broker.effective_policies(name), subscription)
+    for level in (effective, _own(own, subscription), own, namespace, broker.broker_policies):
+        if level is not None and (document := policy.read(level)) is not None:
+            return document
+    return policy.otherwise(broker.config)
+
+
+def _get(policy: PolicyPath) -> Handler:
+    @operation(
+        f"Get the subscription's own setting: {policy.title}.",
+        query=(_APPLIED,),
+        answers={200: policy.answer, 204: None},
+    )
+    async def get(request: web.Request) -> web.Response:
+        broker = request.app[BROKER]
+        name, subscription = policy_topic(request), _subscription(request)
+        if flag(request, "applied"):
+            return as_json(_applied(broker, name, subscription, policy))
+        document = policy.read(_own(broker.topic_policies(name), subscription))
+        return web.Response(status=204) if document is None else as_json(document)
+
+    return get
+
+
+def _set(policy: PolicyPath, end: str) -> Handler:
+    @operation(
+        f"Set it for the subscription: {policy.title}.",
+        body=policy.document,
+        body_required=True,
+        example=policy.sample,
+    )
+    async def set_policy(request: web.Request) -> web.Response:
+        broker = request.app[BROKER]
+        subscription = _subscription(request)
+        refuse_unstored(policy_topic(request), policy, end)
+        document = await required_body(request, policy.document, policy.example)
+        # The topic may be gone by now.
+        name = policy_topic(request)
+        own = _own(broker.topic_policies(name), subscription)
+        policy.write(own, document, Level(TOPIC, request.app[CONFIG]))
+        _put(broker, name, subscription, own)
+        return await accepted(broker)
+
+    return set_policy
+
+
+def _remove(policy: PolicyPath) -> Handler:
+    @operation(f"Remove the subscription's setting, so that the topic's applies: {policy.title}.")
+    async def remove(request: web.Request) -> web.Response:
+        broker = request.app[BROKER]
+        name, subscription = policy_topic(request), _subscription(request)
+        own = _own(broker.topic_policies(name), subscription)
+        for field in policy.fields:
+            setattr(own, field, None)
+        _put(broker, name, subscription, own)
+        return await accepted(broker)
+
+    return remove
+
+
+def routes() -> list[web.RouteDef]:
+    listed: list[web.RouteDef] = []
+    for end, policy in SUBSCRIPTION_PATHS.items():
+        path = f"{_PATH}/{end}"
+        listed += [web.get(path, _get(policy)), web.post(path, _set(policy, end)), web.delete(path, _remove(policy))]
+    return listed

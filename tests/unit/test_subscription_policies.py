@@ -1,0 +1,261 @@
+"""Policies of single subscriptions: message TTL, dead-letter topic and expiry, on virtual time."""
+
+from __future__ import annotations
+
+import pytest
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.frames import parse_entry
+from heliograph_api.resources.policies import DEFAULTS, Policies, Retention, of_subscription, resolve
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.base import records
+from heliograph_broker.messaging.messages.batches import build_frame
+from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.storage.base.entry import Entry
+
+from tests.support.core import Client, Core
+from tests.support.subscription_types import EXCLUSIVE, SHARED
+
+SECOND = 1000
+HOUR = 3_600_000
+DEAD = "persistent://public/default/dead"
+
+
+def _own(**of_each: Policies) -> Policies:
+    return Policies(subscription_policies=of_each)
+
+
+def _backlog(topic: Topic) -> dict[str, int]:
+    return {name: subscription.backlog_messages for name, subscription in topic.subscriptions.items()}
+
+
+def _letters(topic: Topic) -> list[dict[str, str]]:
+    found: list[Entry] = []
+
+    def keep(result: list[Entry] | Exception) -> None:
+        assert not isinstance(result, Exception)
+        found.extend(result)
+
+    if topic.end_offset > topic.first_offset:
+        topic.read(topic.first_offset, 1000, 1 << 20, keep)
+    return [{pair.key: pair.value for pair in parse_entry(entry.frame).metadata.properties} for entry in found]
+
+
+def _publish(core: Core, topic: Topic, **properties: str) -> None:
+    metadata = wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0)
+    for key, value in properties.items():
+        metadata.properties.add(key=key.replace("_", "-"), value=value)
+    producer = core.producer(topic, name=f"p{len(topic.producers)}")
+    topic.publish(producer, 0, 0, metadata, build_frame(metadata, b"x"))
+    core.commit()
+
+
+# -- how the levels combine ----------------------------------------------------------------------------------------
+
+
+def test_a_subscription_counts_then_its_topic_then_the_namespace_then_the_broker() -> None:
+    topic = Policies(
+        dead_letter_topic="t", subscription_policies={"own": Policies(message_ttl_ms=1), "other": Policies()}
+    )
+    namespace = Policies(message_ttl_ms=2, dead_letter_topic="n")
+    effective = resolve(topic, namespace, Policies(subscription_expiration_ms=3))
+    own = of_subscription(effective, "own")
+    assert (own.message_ttl_ms, own.dead_letter_topic, own.subscription_expiration_ms) == (1, "t", 3)
+    assert of_subscription(effective, "other").message_ttl_ms == 2
+    # One without an entry shares the topic's object: it costs nothing.
+    assert of_subscription(effective, "third") is effective
+    assert resolve(Policies(), namespace, DEFAULTS).subscription_policies is None
+
+
+@pytest.mark.parametrize(
+    ("own", "limit", "outcome"),
+    [(5, 10, 5), (10, 5, 5), (-1, 5, 5), (None, 5, 5), (5, -1, 5), (-1, None, None), (0, 5, 0)],
+)
+def test_limits_cap_the_ttl_of_a_subscription(own: int | None, limit: int | None, outcome: int | None) -> None:
+    effective = resolve(_own(s=Policies(message_ttl_ms=own)), None, DEFAULTS, [Policies(message_ttl_ms=limit)])
+    assert of_subscription(effective, "s").message_ttl_ms == outcome
+
+
+def test_a_subscription_takes_back_what_its_topic_sets() -> None:
+    nothing = Policies(message_ttl_ms=-1, dead_letter_topic="", subscription_expiration_ms=-1)
+    topic = Policies(
+        message_ttl_ms=1, dead_letter_topic="d", subscription_expiration_ms=1, subscription_policies={"s": nothing}
+    )
+    assert of_subscription(resolve(topic, None, DEFAULTS), "s") == Policies()
+
+
+# -- message TTL ---------------------------------------------------------------------------------------------------
+
+
+def test_subscriptions_of_one_topic_expire_at_times_of_their_own(core: Core) -> None:
+    topic = core.topic()
+    for name in ("fast", "slow", "never", "topics"):
+        topic.create_subscription(name)
+    policies = _own(
+        fast=Policies(message_ttl_ms=SECOND),
+        slow=Policies(message_ttl_ms=9 * SECOND),
+        never=Policies(message_ttl_ms=-1),
+    )
+    policies.message_ttl_ms = 5 * SECOND
+    core.broker.set_topic_policies(topic.name, policies)
+    _publish(core, topic)
+    core.advance(SECOND - 1)
+    assert _backlog(topic) == {"fast": 1, "slow": 1, "never": 1, "topics": 1}
+    core.advance(SECOND)
+    assert _backlog(topic) == {"fast": 0, "slow": 1, "never": 1, "topics": 1}
+    core.advance(4 * SECOND)
+    assert _backlog(topic) == {"fast": 0, "slow": 1, "never": 1, "topics": 0}
+    core.advance(4 * SECOND)
+    assert _backlog(topic) == {"fast": 0, "slow": 0, "never": 1, "topics": 0}
+    core.advance(24 * HOUR)
+    assert _backlog(topic)["never"] == 1
+
+
+def test_the_lower_of_the_subscription_s_ttl_and_the_message_s_own_counts(core: Core) -> None:
+    topic = core.topic()
+    for name in ("short", "long"):
+        topic.create_subscription(name)
+    core.broker.set_topic_policies(
+        topic.name, _own(short=Policies(message_ttl_ms=SECOND), long=Policies(message_ttl_ms=9 * SECOND))
+    )
+    _publish(core, topic, x_message_ttl=str(5 * SECOND))
+    core.advance(SECOND)
+    assert _backlog(topic) == {"short": 0, "long": 1}
+    core.advance(4 * SECOND)
+    assert _backlog(topic) == {"short": 0, "long": 0}
+
+
+def test_a_ttl_holds_at_once_for_what_is_stored_and_for_a_consumer(core: Core) -> None:
+    topic = core.topic()
+    for name in ("s", "t"):
+        topic.create_subscription(name)
+    _publish(core, topic)
+    core.advance(HOUR)
+    core.broker.set_topic_policies(topic.name, _own(s=Policies(message_ttl_ms=HOUR)))
+    got: dict[str, int] = {}
+    for name in ("s", "t"):
+        client = Client()
+        core.consumer(topic.subscription(name), SHARED, client, permits=5)
+        got[name] = len(client.take())
+    assert got == {"s": 0, "t": 1}
+
+
+def test_a_ttl_taken_away_spares_what_is_stored(core: Core) -> None:
+    topic = core.topic()
+    topic.create_subscription("s")
+    core.broker.set_topic_policies(topic.name, _own(s=Policies(message_ttl_ms=SECOND)))
+    _publish(core, topic)
+    core.broker.set_topic_policies(topic.name, Policies())
+    core.advance(HOUR)
+    assert _backlog(topic) == {"s": 1}
+
+
+# -- dead letters --------------------------------------------------------------------------------------------------
+
+
+def test_each_subscription_has_a_dead_letter_topic_of_its_own(core: Core) -> None:
+    kept = Policies(retention=Retention(-1, -1))
+    for name in ("dead", "bin"):
+        core.broker.set_topic_policies(core.topic(name).name, kept)
+    topic = core.topic()
+    for name in ("own", "none", "topics"):
+        topic.create_subscription(name)
+    policies = _own(
+        own=Policies(dead_letter_topic="persistent://public/default/bin"), none=Policies(dead_letter_topic="")
+    )
+    policies.message_ttl_ms = SECOND
+    policies.dead_letter_topic = DEAD
+    core.broker.set_topic_policies(topic.name, policies)
+    _publish(core, topic)
+    core.advance(SECOND)
+    assert _backlog(topic) == {"own": 0, "none": 0, "topics": 0}
+    assert [letter["x-death-subscription"] for letter in _letters(core.topic("bin"))] == ["own"]
+    assert [letter["x-death-subscription"] for letter in _letters(core.topic("dead"))] == ["topics"]
+
+
+def test_what_is_expired_by_hand_goes_to_the_subscription_s_dead_letter_topic(core: Core) -> None:
+    core.broker.set_topic_policies(core.topic("dead").name, Policies(retention=Retention(-1, -1)))
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    core.broker.set_topic_policies(topic.name, _own(s=Policies(dead_letter_topic=DEAD)))
+    _publish(core, topic)
+    core.advance(SECOND)
+    subscription.expire_older_than(1, lambda error: None)
+    core.commit()
+    assert _backlog(topic) == {"s": 0}
+    assert [letter["x-death-subscription"] for letter in _letters(core.topic("dead"))] == ["s"]
+
+
+# -- expiry of subscriptions ---------------------------------------------------------------------------------------
+
+
+def test_a_subscription_that_nobody_uses_is_deleted_after_its_own_time(core: Core) -> None:
+    topic = core.topic()
+    for name in ("short", "topics", "never"):
+        topic.create_subscription(name)
+    policies = _own(short=Policies(subscription_expiration_ms=HOUR), never=Policies(subscription_expiration_ms=-1))
+    policies.subscription_expiration_ms = 2 * HOUR
+    core.broker.set_topic_policies(topic.name, policies)
+    core.advance(HOUR - 1)
+    assert set(topic.subscriptions) == {"short", "topics", "never"}
+    core.advance(1)
+    assert set(topic.subscriptions) == {"topics", "never"}
+    core.advance(HOUR)
+    assert set(topic.subscriptions) == {"never"}
+    core.advance(1000 * HOUR)
+    assert set(topic.subscriptions) == {"never"}
+
+
+def test_a_subscription_in_use_is_never_deleted(core: Core) -> None:
+    topic = core.topic()
+    topic.create_subscription("s")
+    core.broker.set_topic_policies(topic.name, _own(s=Policies(subscription_expiration_ms=HOUR)))
+    core.advance(HOUR - 1)
+    # It connects in the last moment.
+    consumer = core.consumer(topic.subscription("s"), EXCLUSIVE, Client())
+    core.advance(100 * HOUR)
+    assert set(topic.subscriptions) == {"s"}
+    topic.subscription("s").remove_consumer(consumer)
+    core.advance(HOUR - 1)
+    assert set(topic.subscriptions) == {"s"}
+    core.advance(1)
+    assert not topic.subscriptions
+
+
+def test_a_setting_waits_for_its_subscription_and_outlives_it(core: Core) -> None:
+    topic = core.topic()
+    core.broker.set_topic_policies(topic.name, _own(s=Policies(message_ttl_ms=SECOND, subscription_expiration_ms=HOUR)))
+    for _ in range(2):
+        core.advance(24 * HOUR)
+        topic.create_subscription("s")
+        _publish(core, topic)
+        core.advance(SECOND)
+        assert _backlog(topic) == {"s": 0}
+        core.advance(HOUR - SECOND)
+        assert not topic.subscriptions
+
+
+# -- what is kept --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_settings_survive_a_restart(core: Core, partitions: int) -> None:
+    name = TopicName.parse("t")
+    if partitions:
+        core.broker.create_partitioned_topic(name, partitions)
+    else:
+        core.topic()
+    own = _own(s=Policies(message_ttl_ms=SECOND, dead_letter_topic=DEAD, subscription_expiration_ms=HOUR))
+    core.broker.set_topic_policies(name, own)
+    core.commit()
+    core.restart()
+    assert core.broker.topic_policies(name) == own
+    topic = core.broker.get_topic(name.with_partition(0) if partitions else name)
+    assert isinstance(topic, Topic)
+    topic.create_subscription("s")
+    _publish(core, topic)
+    core.advance(SECOND)
+    assert _backlog(topic) == {"s": 0}
+
+
+def test_a_topic_without_settings_of_subscriptions_keeps_nothing_of_them() -> None:
+    assert b"subscription_policies" not in records.encode(Policies(message_ttl_ms=1))
