@@ -6,11 +6,30 @@ from typing import Any
 
 import msgspec
 import pytest
+from heliograph_api.resources import policy_kinds as kinds
 from heliograph_api.resources.model import TopicSpec
 from heliograph_api.resources.policies import AutoTopicCreation, InactiveTopic, Policies, Rate, SubscribeRate, resolve
+from heliograph_api.resources.policy_field import manifest_name
+from heliograph_api.resources.policy_table import POLICY_FIELDS
 from heliograph_api.resources.specs import LimitsSpec, NamespacePolicySpec, PolicySpec
 
+#: A value of each kind, for policies that no test here asks for by name.
+_OF_KIND: dict[kinds.Kind, Any] = {
+    kinds.SWITCH: True,
+    kinds.COUNT: 1,
+    kinds.SIZE_LIMIT: "1M",
+    kinds.THRESHOLD: "1M",
+    kinds.DURATION: "1h",
+    kinds.DURATION_LIMIT: "1h",
+    kinds.UNUSED_FOR: "1h",
+    kinds.RATE: {"messages": 1},
+    kinds.TOPIC_NAME: "dead",
+}
 EVERYTHING: dict[str, Any] = {
+    manifest_name(field, row): _OF_KIND[row.kind]
+    for field, row in POLICY_FIELDS.items()
+    if row.levels and row.kind in _OF_KIND
+} | {
     "retention": {"time": "3d", "size": "10Gi"},
     "backlogQuota": {"destinationStorage": {"limit": "8Gi"}, "messageAge": {"limit": "12h"}},
     "messageTTL": "2h",
