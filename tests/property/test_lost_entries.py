@@ -170,7 +170,7 @@ class LostEntriesMachine(RuleBasedStateMachine):
     @invariant()
     def consumers_hold_what_they_were_given(self) -> None:
         subscription = self.subscription
-        held = sum(subscription._unacked_in(offset, each[1]) for offset, each in subscription.pending.items())
+        held = sum(subscription._unacked_in(offset, each.messages) for offset, each in subscription.pending.items())
         assert sum(consumer.unacked for consumer in subscription.consumers) == subscription.unacked_messages == held
 
     def teardown(self) -> None:

@@ -13,6 +13,7 @@ from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.message_ids import PositionDocument, number_in_path, required_position
 from heliograph_broker.http.base.operations import operation
 from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic
+from heliograph_broker.messaging.base.entry_counts import EntryCounts
 from heliograph_broker.messaging.base.errors import Conflict
 from heliograph_broker.messaging.delivery.subscription import Done, Subscription
 from heliograph_broker.messaging.topic.topic import Topic
@@ -133,8 +134,8 @@ async def _target(topic: StoredTopic, position: PositionDocument) -> tuple[int, 
         return topic.offset_at_or_after(position.ledger_id, position.entry_id), None
     if position.batch_index < 0:
         return offset + position.entries_behind, None
-    headers = await found(partial(topic.read_headers, offset, offset))
-    messages = headers[0][1] if headers else 1
+    headers: list[EntryCounts] = await found(partial(topic.read_headers, offset, offset))
+    messages = headers[0].messages if headers else 1
     first = position.batch_index + position.entries_behind
     if first >= messages:
         return offset + 1, None

@@ -13,6 +13,7 @@ from heliograph_broker.http.base.context import BROKER, accepted, as_json, body_
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.message_ids import PositionDocument
 from heliograph_broker.http.base.operations import Parameter, operation
+from heliograph_broker.messaging.base.entry_counts import EntryCounts
 from heliograph_broker.messaging.base.errors import (
     NotAllowed,
     SubscriptionNotFound,
@@ -191,16 +192,16 @@ async def _analysis(subscription: Subscription, position: PositionDocument | Non
     entries = messages = 0
     seen: list[int] = []
     while at < end:
-        headers = await found(partial(topic.read_headers, at, end - 1))
+        headers: list[EntryCounts] = await found(partial(topic.read_headers, at, end - 1))
         if not headers:
             break
-        for offset, count, *_ in headers:
-            unacked = subscription.unacked_bits(offset, count).bit_count()
+        for entry in headers:
+            unacked = subscription.unacked_bits(entry.offset, entry.messages).bit_count()
             if unacked:
                 entries += 1
                 messages += unacked
-                seen = [seen[0] if seen else offset, offset]
-        at = headers[-1][0] + 1
+                seen = [seen[0] if seen else entry.offset, entry.offset]
+        at = headers[-1].offset + 1
     first, last = ("{}:{}".format(*topic.position(offset)) for offset in seen) if seen else (None, None)
     return BacklogAnalysis(entries, messages, entries, messages, aborted, first, last)
 

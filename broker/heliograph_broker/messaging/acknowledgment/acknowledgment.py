@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from heliograph_api.resources.policies import of_subscription
 from pyroaring import BitMap64
 
+from heliograph_broker.messaging.base.entry_counts import EntryCounts
 from heliograph_broker.messaging.base.errors import BrokerError, Done, NotAllowed, PersistenceError, PreconditionFailed
 from heliograph_broker.messaging.clients.consumer import AckId, Consumer
 from heliograph_broker.messaging.clients.deliveries import Deliveries, RedeliveryCounts
@@ -19,7 +20,6 @@ from heliograph_broker.messaging.log.subscribed_log import LogSubscription
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.log.cursor import Cursor
-    from heliograph_broker.messaging.log.entry_log import HeaderFacts
 
     from .stored_topic import StoredTopic
 
@@ -156,7 +156,7 @@ class Acknowledgments(LogSubscription):
                 continue
             delivery = self.pending.get(offset)
             if delivery is not None:
-                self.acknowledge_entry(offset, delivery[1], delivery[2], remaining)
+                self.acknowledge_entry(offset, delivery.messages, delivery.size, remaining)
                 continue
             entry = topic.tail.get(offset)
             if entry is not None:
@@ -189,7 +189,7 @@ class Acknowledgments(LogSubscription):
         generation = self.generation
         offset, remaining = unknown.pop()
 
-        def found(headers: list[tuple[int, int, int, int, int]] | Exception) -> None:
+        def found(headers: list[EntryCounts] | Exception) -> None:
             lost = lost_range(self.topic, offset, headers)
             if lost is not None:
                 # A consumer that got it before it was lost is done with it; it cannot be delivered again.
@@ -198,8 +198,8 @@ class Acknowledgments(LogSubscription):
                 self._ack_unknown(unknown, done, PersistenceError(f"cannot read entry header: {headers}"))
                 return
             if generation == self.generation and not self.closed:
-                for at, messages, size, _, _ in headers:
-                    self.acknowledge_entry(at, messages, size, remaining)
+                for entry in headers:
+                    self.acknowledge_entry(entry.offset, entry.messages, entry.size, remaining)
             self._ack_unknown(unknown, done, refusal)
 
         self.topic.read_headers(offset, offset, found)
@@ -225,7 +225,7 @@ class Acknowledgments(LogSubscription):
         self.messages_acked += newly
         delivery = self.pending.get(offset)
         if delivery is not None:
-            consumer = delivery[0]
+            consumer = delivery.consumer
             consumer.unacked -= newly
             self.unacked_messages -= newly
             consumer.messages_acked += newly
@@ -234,7 +234,7 @@ class Acknowledgments(LogSubscription):
                 del self.pending[offset]
                 consumer.held.discard(offset)
                 if self.dispatcher is not None:
-                    self.dispatcher.acked(offset, delivery[5])
+                    self.dispatcher.acked(offset, delivery.key_hash)
         elif whole and self.dispatcher is not None:
             self.dispatcher.gone(offset)
         if whole and self.redelivery_counts:
@@ -313,7 +313,7 @@ class Acknowledgments(LogSubscription):
         contiguous = cursor.is_contiguous()
         begin = offset if contiguous else max(first, cursor.mark_delete + 1, self.topic.first_offset)
 
-        def found(headers: list[tuple[int, int, int, int, int]] | Exception) -> None:
+        def found(headers: list[EntryCounts] | Exception) -> None:
             lost = lost_range(self.topic, begin, headers)
             if lost is not None and generation == self.generation and not self.closed:
                 before = cursor.acked_messages
@@ -334,22 +334,22 @@ class Acknowledgments(LogSubscription):
                 return
             before = cursor.acked_messages
             if contiguous and cursor.is_contiguous():
-                at, _, _, total_messages, total_bytes = headers[-1]
-                self._drop_pending(at)
-                self.messages_acked += cursor.advance(at, total_messages, total_bytes)
+                reached = headers[-1]
+                self._drop_pending(reached.offset)
+                self.messages_acked += cursor.advance(reached.offset, reached.total_messages, reached.total_bytes)
                 if self.view is not None:
-                    self.view.acknowledged_up_to(at)
+                    self.view.acknowledged_up_to(reached.offset)
             else:
                 if contiguous:
                     # An ack came in between: now entry by entry.
                     self._acknowledge_from(first, offset, done, counted, failed, then)
                     return
-                for at, messages, size, _, _ in headers:
-                    self.acknowledge_entry(at, messages, size, None)
+                for entry in headers:
+                    self.acknowledge_entry(entry.offset, entry.messages, entry.size, None)
             if counted is not None:
                 counted(cursor.acked_messages - before)
-            if headers[-1][0] < offset:
-                self._acknowledge_from(headers[-1][0] + 1, offset, done, counted, failed, then)
+            if headers[-1].offset < offset:
+                self._acknowledge_from(headers[-1].offset + 1, offset, done, counted, failed, then)
             else:
                 arrived()
 
@@ -365,25 +365,26 @@ class Acknowledgments(LogSubscription):
         if failed is not None:
             failed(PersistenceError(reason))
 
-    def _known_header(self, offset: int) -> tuple[int, int, int, int, int] | None:
-        delivery = self.pending.get(offset)
-        if delivery is not None:
-            return offset, delivery[1], delivery[2], delivery[3], delivery[4]
+    def _known_header(self, offset: int) -> EntryCounts | None:
+        held = self.pending.get(offset)
+        if held is not None:
+            return EntryCounts(offset, held.messages, held.size, held.total_messages, held.total_bytes)
         entry = self.topic.tail.get(offset)
         if entry is not None:
-            return offset, entry.messages, len(entry.frame), entry.total_messages, entry.total_bytes
+            return EntryCounts(offset, entry.messages, len(entry.frame), entry.total_messages, entry.total_bytes)
         return None
 
     def _drop_pending(self, up_to: int) -> None:
         """Settle the deliveries that a cumulative move acknowledges."""
         self.redelivery_counts.forget_up_to(up_to)
         for offset, delivery in self.pending.take_up_to(up_to, self.consumers):
-            messages = self._unacked_in(offset, delivery[1])
-            delivery[0].unacked -= messages
+            messages = self._unacked_in(offset, delivery.messages)
+            consumer = delivery.consumer
+            consumer.unacked -= messages
             self.unacked_messages -= messages
-            delivery[0].messages_acked += messages
+            consumer.messages_acked += messages
             if self.dispatcher is not None:
-                self.dispatcher.acked(offset, delivery[5])
+                self.dispatcher.acked(offset, delivery.key_hash)
         if self.dispatcher is not None:
             self.dispatcher.gone_up_to(up_to)
 
@@ -424,7 +425,7 @@ class Acknowledgments(LogSubscription):
             self.acked(done)
             return
 
-        def found(headers: list[HeaderFacts] | Exception) -> None:
+        def found(headers: list[EntryCounts] | Exception) -> None:
             left = messages
             lost = lost_range(topic, first, headers)
             if lost is not None:
@@ -441,17 +442,17 @@ class Acknowledgments(LogSubscription):
                 done(PersistenceError(f"cannot read entry headers: {headers}"))
                 return
             if generation == self.generation and not self.closed:
-                for offset, count, size, _, _ in headers:
-                    bits = self.unacked_bits(offset, count)
+                for entry in headers:
+                    bits = self.unacked_bits(entry.offset, entry.messages)
                     unacked = bits.bit_count()
                     if 0 < unacked <= left:
                         left -= unacked
-                        self.acknowledge_entry(offset, count, size, None)
+                        self.acknowledge_entry(entry.offset, entry.messages, entry.size, None)
                     elif unacked:
                         for _ in range(left):
                             bits &= bits - 1
                         left = 0
-                        self.acknowledge_entry(offset, count, size, bits)
+                        self.acknowledge_entry(entry.offset, entry.messages, entry.size, bits)
                     if not left:
                         break
             if 0 < left < messages:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 from pyroaring import BitMap64
 
 if TYPE_CHECKING:
     from .consumer import Consumer
 
-#: consumer, messages, bytes, cumulative messages, cumulative bytes, key hash of a delivered, unacknowledged entry
-Pending = tuple["Consumer", int, int, int, int, int]
+
+class Delivery(msgspec.Struct):
+    """An unacknowledged entry that a consumer holds: its messages and bytes, and the topic's up to and with it."""
+
+    consumer: Consumer
+    messages: int
+    size: int
+    total_messages: int
+    total_bytes: int
+    key_hash: int
 
 
-class Deliveries(dict[int, Pending]):
+class Deliveries(dict[int, Delivery]):
     """Deliveries by offset. Each consumer has the offsets of its own in ``held``, in order, whatever others hold.
 
     Code that adds or removes one changes both; the value of an offset may be replaced.
@@ -23,11 +32,11 @@ class Deliveries(dict[int, Pending]):
 
     def settle(self, offset: int) -> None:
         """Remove the delivery at ``offset``, which was acknowledged or taken back."""
-        self.pop(offset)[0].held.discard(offset)
+        self.pop(offset).consumer.held.discard(offset)
 
-    def take_up_to(self, offset: int, consumers: list[Consumer]) -> list[tuple[int, Pending]]:
+    def take_up_to(self, offset: int, consumers: list[Consumer]) -> list[tuple[int, Delivery]]:
         """Remove and return the deliveries up to and including ``offset``; the cost depends on these alone."""
-        taken: list[tuple[int, Pending]] = []
+        taken: list[tuple[int, Delivery]] = []
         for consumer in consumers:
             held = consumer.held
             while held:
@@ -41,7 +50,7 @@ class Deliveries(dict[int, Pending]):
     def forget_all(self) -> None:
         """Forget all deliveries."""
         for delivery in self.values():
-            delivery[0].held.clear()
+            delivery.consumer.held.clear()
         self.clear()
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from heliograph_broker.messaging.base.entry_counts import EntryCounts
 from heliograph_broker.messaging.base.errors import PersistenceError
 from heliograph_broker.messaging.log.damaged import lost_range
 from heliograph_broker.storage.base.damage import DamagedEntries
@@ -198,7 +199,7 @@ class CompactedView(ReadView):
         if item.size != len(entry.frame) or messages != entry.messages:
             # Acknowledgments count what was published, in bytes; of trimmed entries nothing but what is in flight.
             delivery = subscription.pending[offset]
-            subscription.pending[offset] = (delivery[0], messages, item.size, *delivery[3:])
+            delivery.messages, delivery.size = messages, item.size
 
     # -- what is left out ----------------------------------------------------------------------------------------
 
@@ -247,21 +248,21 @@ class CompactedView(ReadView):
         if first > last:
             return
 
-        def found(headers: list[tuple[int, int, int, int, int]] | Exception) -> None:
-            lost = lost_range(topic, first, headers)
+        def found(entries: list[EntryCounts] | Exception) -> None:
+            lost = lost_range(topic, first, entries)
             if lost is not None and generation == subscription.generation and not subscription.closed:
                 subscription.skip_damaged(first, min(lost[0], last), lost[1])
                 self._acknowledge_slowly(lost[0] + 1, last)
                 return
-            if isinstance(headers, Exception):
-                log.error("read failed", topic=str(topic.name), error=str(headers))
+            if isinstance(entries, Exception):
+                log.error("read failed", topic=str(topic.name), error=str(entries))
                 return
-            if generation != subscription.generation or subscription.closed or not headers:
+            if generation != subscription.generation or subscription.closed or not entries:
                 return
-            for offset, messages, size, _, _ in headers:
-                subscription.acknowledge_entry(offset, messages, size, None)
+            for entry in entries:
+                subscription.acknowledge_entry(entry.offset, entry.messages, entry.size, None)
             topic.cursor_moved(subscription, None)
-            self._acknowledge_slowly(headers[-1][0] + 1, last)
+            self._acknowledge_slowly(entries[-1].offset + 1, last)
 
         topic.read_headers(first, min(last, first + _HEADERS_AT_ONCE), found)
 
@@ -288,14 +289,14 @@ class CompactedView(ReadView):
         subscription = self._subscription
         delivery = subscription.pending.get(offset)
         if delivery is not None:
-            consumer = delivery[0]
+            consumer = delivery.consumer
             newly = (bits & ~left).bit_count()
             consumer.unacked -= newly
             subscription.unacked_messages -= newly
             consumer.messages_acked += newly
             subscription.messages_acked += newly
             if left:
-                subscription.pending[offset] = (consumer, left.bit_count(), *delivery[2:])
+                delivery.messages = left.bit_count()
             else:
                 subscription.pending.settle(offset)
         if left:

@@ -11,6 +11,7 @@ from heliograph_broker.messaging.acknowledgment.acknowledgment import AckedView,
 from heliograph_broker.messaging.base.errors import PersistenceError
 from heliograph_broker.messaging.base.offsets import run_end
 from heliograph_broker.messaging.base.replay import Replay
+from heliograph_broker.messaging.clients.deliveries import Delivery
 from heliograph_broker.messaging.log.damaged import lost_range
 from heliograph_broker.messaging.policies.delayed_topics import release_due
 from heliograph_broker.messaging.policies.expiry import Expiry
@@ -308,7 +309,7 @@ class Dispatcher(AckObserver):
             remaining = subscription.expiry.visible(offset, entry.messages, remaining)
             messages = entry.messages if remaining is None else remaining.bit_count()
         size = len(entry.frame)
-        subscription.pending[offset] = (
+        subscription.pending[offset] = Delivery(
             consumer,
             entry.messages,
             size,

@@ -291,12 +291,12 @@ class Subscription(DispatchedSubscription):
         taken: list[tuple[int, int]] = []
         for offset in list(consumer.held) if offsets is None else sorted(offsets):
             delivery = pending.get(offset)
-            if delivery is not None and delivery[0] is consumer:
+            if delivery is not None and delivery.consumer is consumer:
                 pending.settle(offset)
-                messages = self._unacked_in(offset, delivery[1])
+                messages = self._unacked_in(offset, delivery.messages)
                 consumer.unacked -= messages
                 self.unacked_messages -= messages
-                taken.append((offset, delivery[5]))
+                taken.append((offset, delivery.key_hash))
                 self.expiry.give_back(offset)
         return taken
 

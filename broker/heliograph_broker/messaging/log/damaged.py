@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from heliograph_broker.messaging.base import records
+from heliograph_broker.messaging.base.entry_counts import EntryCounts
 from heliograph_broker.messaging.base.records import DAMAGED, DamagedRange, DamagedRecord
 from heliograph_broker.storage.base.damage import DamagedEntries
 
@@ -203,10 +204,12 @@ def whole_runs(topic: RecordedLog, offset: int) -> int:
     return offset
 
 
-def header_facts(topic: RecordedLog, offset: int) -> tuple[int, int, int, int] | None:
-    """Return messages, bytes and the cumulative counts of an entry; None if its header cannot be read."""
+def counts_of(topic: RecordedLog, offset: int) -> EntryCounts | None:
+    """Return what an entry counts for; None if its header cannot be read."""
     header = topic.header(offset)
-    return None if header is None else (header.messages, header.size, header.total_messages, header.total_bytes)
+    if header is None:
+        return None
+    return EntryCounts(offset, header.messages, header.size, header.total_messages, header.total_bytes)
 
 
 def received_from(topic: RecordedLog, offset: int) -> int | None:

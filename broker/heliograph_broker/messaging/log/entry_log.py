@@ -15,6 +15,7 @@ from heliograph_api.values.names import TopicName
 
 from heliograph_broker.clock import STEP_MS, monotonic_ms
 from heliograph_broker.messaging.base import records
+from heliograph_broker.messaging.base.entry_counts import EntryCounts
 from heliograph_broker.messaging.base.histograms import TopicFigures
 from heliograph_broker.messaging.base.tail_cache import TopicTail
 from heliograph_broker.storage.base.damage import DamagedEntries
@@ -28,7 +29,6 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 #: offset, messages, bytes, cumulative messages, cumulative bytes
-HeaderFacts = tuple[int, int, int, int, int]
 _HEADERS_AT_ONCE = 10_000
 _NO_LATEST_MS = 1 << 63
 
@@ -342,7 +342,7 @@ class EntryLog:
         except DamagedEntries:
             return None
 
-    def read_headers(self, first: int, last: int, callback: Callable[[list[HeaderFacts] | Exception], None]) -> None:
+    def read_headers(self, first: int, last: int, callback: Callable[[list[EntryCounts] | Exception], None]) -> None:
         """Read the sizes of entries ``first..last``: of one ledger and a bounded number at a time, at least one."""
         ledger = self._by_id[self.position(first)[0]]
         base = ledger.base_offset
@@ -352,7 +352,9 @@ class EntryLog:
             if isinstance(result, Exception):
                 callback(result)
                 return
-            callback([(base + h.entry_id, h.messages, h.size, h.total_messages, h.total_bytes) for h in result])
+            callback(
+                [EntryCounts(base + h.entry_id, h.messages, h.size, h.total_messages, h.total_bytes) for h in result]
+            )
 
         self.host.store.read_headers(ledger.ledger_id, first - base, end, facts)
 
@@ -377,7 +379,7 @@ class EntryLog:
             callback((self.total_messages, self.total_bytes))
             return
 
-        def found(result: list[HeaderFacts] | Exception) -> None:
+        def found(result: list[EntryCounts] | Exception) -> None:
             if isinstance(result, DamagedEntries) or not result:
                 try:
                     totals = self.lost_totals(offset - 1)
@@ -386,7 +388,9 @@ class EntryLog:
                     return
                 callback(totals)
             else:
-                callback(result if isinstance(result, Exception) else (result[-1][3], result[-1][4]))
+                callback(
+                    result if isinstance(result, Exception) else (result[-1].total_messages, result[-1].total_bytes)
+                )
 
         self.read_headers(offset - 1, offset - 1, found)
 

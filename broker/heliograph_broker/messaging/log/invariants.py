@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from .damaged import header_facts, totals_up_to
+from .damaged import counts_of, totals_up_to
 from .recount import MOST_LOOKUPS, recount
 
 if TYPE_CHECKING:
@@ -89,10 +89,10 @@ def heal_totals(topic: RecordedLog) -> None:
         # The common case costs a start no read.
         trimmed = 0, 0
     else:
-        first = header_facts(topic, topic.first_offset)
+        first = counts_of(topic, topic.first_offset)
         if first is None:
             return
-        trimmed = first[2] - first[0], first[3] - first[1]
+        trimmed = first.total_messages - first.messages, first.total_bytes - first.size
     if trimmed != (topic.trimmed_messages, topic.trimmed_bytes):
         _healed(topic, TOTALS, was=(topic.trimmed_messages, topic.trimmed_bytes), now=trimmed)
         topic.trimmed_messages, topic.trimmed_bytes = trimmed

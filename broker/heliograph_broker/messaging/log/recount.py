@@ -11,25 +11,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from .damaged import header_facts, totals_up_to
+from .damaged import counts_of, totals_up_to
 
 if TYPE_CHECKING:
+    from heliograph_broker.messaging.clients.deliveries import Delivery
+
     from .cursor import Cursor
     from .damaged import LostRun, RecordedLog
 
-#: What a consumer holds of an entry, see :mod:`.deliveries`.
-Held = tuple[object, int, int, int, int, int]
 
 #: So many entries beyond the mark-delete position are looked up at a time while the broker serves others.
 MOST_LOOKUPS = 1000
-_NOTHING: Mapping[int, Held] = {}
+_NOTHING: Mapping[int, Delivery] = {}
 
 
-def known_size(topic: RecordedLog, offset: int, pending: Mapping[int, Held]) -> tuple[int, int] | None:
+def known_size(topic: RecordedLog, offset: int, pending: Mapping[int, Delivery]) -> tuple[int, int] | None:
     """Return the messages and bytes of an entry as they are remembered in memory, None if they are not."""
     delivery = pending.get(offset)
     if delivery is not None:
-        return delivery[1], delivery[2]
+        return delivery.messages, delivery.size
     entry = topic.tail.get(offset)
     return None if entry is None else (entry.messages, len(entry.frame))
 
@@ -44,7 +44,7 @@ def is_touched(cursor: Cursor, run: LostRun) -> bool:
 
 
 def acknowledged_of(
-    topic: RecordedLog, cursor: Cursor, run: LostRun, pending: Mapping[int, Held] = _NOTHING
+    topic: RecordedLog, cursor: Cursor, run: LostRun, pending: Mapping[int, Delivery] = _NOTHING
 ) -> tuple[int, int]:
     """Return the messages and bytes of a lost run that count as acknowledged, see the module."""
     if not is_touched(cursor, run):
@@ -76,7 +76,7 @@ def acknowledged_of(
 
 
 def recount(
-    topic: RecordedLog, cursor: Cursor, pending: Mapping[int, Held] = _NOTHING, most: int | None = None
+    topic: RecordedLog, cursor: Cursor, pending: Mapping[int, Delivery] = _NOTHING, most: int | None = None
 ) -> tuple[int, int] | None:
     """Return the messages and bytes that a cursor has acknowledged; None if that takes more than ``most`` look-ups."""
     if most is not None and len(cursor.acked) + len(cursor.partial) > most:
@@ -107,16 +107,16 @@ def recount(
 
     for offset in cursor.acked:
         if offset > counted:
-            facts = header_facts(topic, offset)
-            if facts is None:
+            counts = counts_of(topic, offset)
+            if counts is None:
                 counted = add_run(offset)
             else:
-                messages += facts[0]
-                size += facts[1]
+                messages += counts.messages
+                size += counts.size
     for offset, remaining in cursor.partial.items():
-        facts = header_facts(topic, offset)
-        if facts is None:
+        counts = counts_of(topic, offset)
+        if counts is None:
             add_run(offset)
         else:
-            messages += facts[0] - remaining.bit_count()
+            messages += counts.messages - remaining.bit_count()
     return messages, size

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from .recount import MOST_LOOKUPS, Held, acknowledged_of, is_touched, known_size, recount
+from .recount import MOST_LOOKUPS, acknowledged_of, is_touched, known_size, recount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from heliograph_broker.messaging.clients.deliveries import Delivery
 
     from .cursor import Cursor
     from .damaged import LostRun, RecordedLog
@@ -103,7 +105,7 @@ def _acknowledge(subscription: LogSubscription, first: int, last: int) -> int:
     return entries
 
 
-def correct_figures(topic: RecordedLog, cursor: Cursor, pending: Mapping[int, Held]) -> None:
+def correct_figures(topic: RecordedLog, cursor: Cursor, pending: Mapping[int, Delivery]) -> None:
     """Recount what a cursor with estimated counts has acknowledged, unless too much lies beyond its mark-delete."""
     figures = recount(topic, cursor, pending, MOST_LOOKUPS)
     if figures is not None:

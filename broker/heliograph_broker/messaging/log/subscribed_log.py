@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
 
     from heliograph_broker.messaging.base.errors import BrokerError
+    from heliograph_broker.messaging.clients.deliveries import Delivery
 
     from .cursor import Cursor
     from .record_set import RecordSet
-    from .recount import Held
 
 
 class LogSubscription(SubscriptionBase):
@@ -44,7 +44,7 @@ class LogSubscription(SubscriptionBase):
 
     topic: SubscribedLog
     #: What its consumers hold, by offset.
-    pending: Mapping[int, Held]
+    pending: Mapping[int, Delivery]
     #: Its position in the compacted view, once a consumer asked for that.
     view: object | None
     #: Whether its backlog counts for quotas and expires; that of the broker's own compaction does not.

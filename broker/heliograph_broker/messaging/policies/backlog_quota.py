@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from heliograph_api.resources.policies import BACKLOG_QUOTA_POLICIES, Policies
 from heliograph_api.values.durations import format_duration
 
+from heliograph_broker.messaging.base.entry_counts import EntryCounts
 from heliograph_broker.messaging.base.errors import BacklogQuotaExceeded, BacklogQuotaHeld
 from heliograph_broker.messaging.log.damaged import lost_range
 from heliograph_broker.messaging.log.retention import first_received_after
@@ -23,7 +24,6 @@ from heliograph_broker.messaging.log.skipping import skip_range
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.clients.producer import Producer
-    from heliograph_broker.messaging.log.entry_log import HeaderFacts
     from heliograph_broker.messaging.log.subscribed_log import LogSubscription, SubscribedLog
 
 HOLD, EXCEPTION, EVICT = BACKLOG_QUOTA_POLICIES
@@ -283,10 +283,10 @@ class QuotaState:
         generation = subscription.generation
         self._evicting.add(subscription)
 
-        def found(first: int, headers: list[HeaderFacts] | Exception) -> None:
+        def found(first: int, headers: list[EntryCounts] | Exception) -> None:
             self._attempt(subscription, partial(walk, first, headers))
 
-        def walk(first: int, headers: list[HeaderFacts] | Exception) -> None:
+        def walk(first: int, headers: list[EntryCounts] | Exception) -> None:
             before = subscription.cursor.acked_messages
             lost = lost_range(topic, first, headers)
             if lost is not None and not subscription.closed and generation == subscription.generation:
@@ -295,10 +295,10 @@ class QuotaState:
                     step()
                     return
             if not isinstance(headers, Exception) and not subscription.closed and generation == subscription.generation:
-                for offset, messages, size, _, _ in headers:
+                for entry in headers:
                     if subscription.backlog_bytes <= self.size_limit:
                         break
-                    subscription.acknowledge_entry(offset, messages, size, None)
+                    subscription.acknowledge_entry(entry.offset, entry.messages, entry.size, None)
                 evicted = subscription.cursor.acked_messages - before
                 self.evicted_size += evicted
                 if evicted and subscription.backlog_bytes > self.size_limit:
