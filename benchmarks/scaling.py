@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
-from heliograph_api.resources.policies import Policies
+from heliograph_api.policies.policies import Policies
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.broker.topic_list import TopicPattern
 from heliograph_broker.messaging.clients.consumer import Consumer

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from heliograph_api.resources import policy_kinds as kinds
-from heliograph_api.resources.policies import SUBSCRIPTION_TYPES
-from heliograph_api.resources.policy_field import Level, PolicyField, manifest_name
+from heliograph_api.policies import policy_kinds as kinds
+from heliograph_api.policies.policies import SUBSCRIPTION_TYPES
+from heliograph_api.policies.policy_field import Level, PolicyField, manifest_name
+from heliograph_api.policies.policy_table import POLICY_FIELDS
 from heliograph_api.resources.policy_parts import BacklogQuotaSpec
-from heliograph_api.resources.policy_table import POLICY_FIELDS
 from heliograph_broker.cli.policies.policy_levels import NAMESPACE_POLICIES
 from heliograph_broker.http.policies.policy_description import POST, PolicyPath
 from heliograph_broker.http.policies.policy_table import POLICIES

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from heliograph_api.resources.policies import BacklogQuota, Policies, Rate, Retention, subscription_rate
+from heliograph_api.policies.policies import BacklogQuota, Policies, Rate, Retention, subscription_rate
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.topic.topic import Topic
 

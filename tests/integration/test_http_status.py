@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from heliograph_api.policies.policies import BacklogQuota, Policies, Retention
 from heliograph_api.resources.broker_state import BrokerState
-from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
 
 from .http_api import HttpApi, running_api
 

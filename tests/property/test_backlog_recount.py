@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from heliograph_api.resources.policies import Policies, Retention
+from heliograph_api.policies.policies import Policies, Retention
 from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st

@@ -8,8 +8,8 @@ from collections import deque
 from pathlib import Path
 
 import pytest
+from heliograph_api.policies.policies import Policies
 from heliograph_api.protocol.frames import parse_entry
-from heliograph_api.resources.policies import Policies
 from heliograph_broker.messaging.base.errors import PersistenceError
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.delivery.subscription import AckId

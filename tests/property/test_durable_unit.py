@@ -11,7 +11,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from heliograph_api.resources.policies import Policies, Retention
+from heliograph_api.policies.policies import Policies, Retention
 from heliograph_broker.messaging.base.records import TenantRecord
 from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.topic.housekeeping import LOOK_INTERVAL_MS

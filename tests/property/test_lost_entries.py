@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from heliograph_api.resources.policies import Policies, Retention
+from heliograph_api.policies.policies import Policies, Retention
 from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.log.recount import recount
 from hypothesis import HealthCheck, settings

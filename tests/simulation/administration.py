@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_api.policies.policies import BacklogQuota, Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import BrokerError
 from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_api.policies.policies import BacklogQuota, Policies, Retention
 from heliograph_broker.messaging.topic.topic import Topic
 
 from . import acknowledging, administration, consuming, damage, expectations, hostile, producing

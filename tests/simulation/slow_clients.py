@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from heliograph_api.policies.policies import Policies, Retention
 from heliograph_api.protocol import wire_pb2 as wire
-from heliograph_api.resources.policies import Policies, Retention
 
 from . import administration, connections, consuming, producing
 from .action import Action

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from heliograph_api.broker_config import BrokerConfig
-from heliograph_api.resources.policies import Policies, Retention
+from heliograph_api.policies.policies import Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.clock import VirtualClock
 from heliograph_broker.messaging.base.errors import BrokerError

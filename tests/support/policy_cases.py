@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from heliograph_api.policies.policies import Policies
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
-from heliograph_api.resources.policies import Policies
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.messages.batches import build_batch, build_frame, is_batch, open_batch

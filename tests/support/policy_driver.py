@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_api.policies.policies import BacklogQuota, Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.records import TenantRecord
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from heliograph_api.manifests.manifest_reader import parse
+from heliograph_api.policies.policies import AutoTopicCreation, Policies
 from heliograph_api.protocol import wire_pb2 as wire
-from heliograph_api.resources.policies import AutoTopicCreation, Policies
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import (
     BrokerError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_api.policies.policies import BacklogQuota, Policies, Retention
 from heliograph_broker.clock import CONFIRM_S
 from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.topic.topic import Topic

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from heliograph_api.policies.policies import Policies, Retention
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
-from heliograph_api.resources.policies import Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import Conflict
 from heliograph_broker.messaging.base.names import COMPACTION

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import msgspec
+from heliograph_api.policies.policies import BacklogQuota, Policies, Retention
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
-from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.delivery.subscription import AckId

@@ -6,9 +6,9 @@ import errno
 from pathlib import Path
 
 import pytest
+from heliograph_api.policies.policies import Policies, Retention
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import peek_metadata
-from heliograph_api.resources.policies import Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import NotAllowed, PersistenceError
 from heliograph_broker.messaging.base.records import DEDUPLICATION

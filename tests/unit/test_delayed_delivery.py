@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from heliograph_api.resources.policies import Policies, Retention
+from heliograph_api.policies.policies import Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.clock import CONFIRM_S
 from heliograph_broker.messaging.base.timed_entries import NEVER_MS, TimedEntries, TimeIndex

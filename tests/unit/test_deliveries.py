@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from heliograph_api.resources.policies import Policies
+from heliograph_api.policies.policies import Policies
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.offsets import run_end
 from heliograph_broker.messaging.clients.consumer import Consumer

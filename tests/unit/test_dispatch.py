@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from heliograph_api.resources.policies import Policies
+from heliograph_api.policies.policies import Policies
 from heliograph_api.values.names import TopicName
 from heliograph_broker.http.stats.stats import blocked
 from heliograph_broker.messaging.base.errors import ConsumerAssignError, ConsumerBusy, PreconditionFailed

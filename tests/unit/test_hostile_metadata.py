@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from heliograph_api.policies.policies import Policies
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import EntryError, parse_entry
-from heliograph_api.resources.policies import Policies
 from heliograph_broker.messaging.messages.batches import BatchError, build_batch, build_frame, check_count
 from heliograph_broker.messaging.messages.message_ttl import InvalidMessageTtl
 

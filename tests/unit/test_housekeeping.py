@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph_api.resources.policies import Policies, Retention
+from heliograph_api.policies.policies import Policies, Retention
 from heliograph_broker.messaging.log.record_set import FLUSH_MS
 from heliograph_broker.messaging.topic.housekeeping import LOOK_INTERVAL_MS, TOPICS_A_SLICE
 from heliograph_broker.messaging.topic.topic import Topic

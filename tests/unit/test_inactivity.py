@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from heliograph_api.manifests.manifest_reader import parse
-from heliograph_api.resources.policies import InactiveTopic, Policies, Retention
+from heliograph_api.policies.policies import InactiveTopic, Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import Conflict
 from heliograph_broker.messaging.broker import inactivity

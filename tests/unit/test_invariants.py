@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from heliograph_api.resources.policies import Policies, Retention
+from heliograph_api.policies.policies import Policies, Retention
 from heliograph_broker.clock import VirtualClock
 from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic
 from heliograph_broker.messaging.base import records

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
+from heliograph_api.policies.policies import BacklogQuota, Policies, Retention
 from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.log import invariants
 from heliograph_broker.messaging.log.recount import recount

@@ -6,8 +6,8 @@ import errno
 import os
 
 import pytest
+from heliograph_api.policies.policies import BacklogQuota, Policies
 from heliograph_api.protocol import wire_pb2 as wire
-from heliograph_api.resources.policies import BacklogQuota, Policies
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import (
     BrokerError,

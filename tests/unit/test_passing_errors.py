@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from heliograph_api.resources.policies import Policies
+from heliograph_api.policies.policies import Policies
 from heliograph_broker.messaging.base.containment import FIRST_PAUSE_MS
 from heliograph_broker.messaging.base.errors import BrokerError, PersistenceError
 from heliograph_broker.messaging.clients.subscription_type import SubscriptionType

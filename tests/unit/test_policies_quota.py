@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from heliograph_api.resources.policies import BacklogQuota, Policies
+from heliograph_api.policies.policies import BacklogQuota, Policies
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.delivery.subscription import AckId

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from heliograph_api.policies.policies import Policies
 from heliograph_api.protocol.frames import parse_entry
-from heliograph_api.resources.policies import Policies
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import BrokerError, NotAllowed
 from heliograph_broker.messaging.clients.producer import Producer, Receipt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph_api.resources.policies import BacklogQuota, Policies, Retention, contradictions
+from heliograph_api.policies.policies import BacklogQuota, Policies, Retention, contradictions
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.delivery.subscription import AckId
 

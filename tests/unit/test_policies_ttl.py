@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph_api.resources.policies import Policies, Retention
+from heliograph_api.policies.policies import Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.delivery.subscription import AckId
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from heliograph_api.manifests.manifest_reader import parse
-from heliograph_api.resources.policies import BacklogQuota, Policies, Rate, resolve
+from heliograph_api.policies.policies import BacklogQuota, Policies, Rate, resolve
 from heliograph_broker.messaging.base.errors import PreconditionFailed
 from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord
 from heliograph_broker.messaging.broker.broker import CONFIGURED_AT_ONCE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from heliograph_api.resources.policies import Policies, Rate, SubscribeRate
+from heliograph_api.policies.policies import Policies, Rate, SubscribeRate
 from heliograph_api.values.names import TopicName
 from heliograph_broker.clock import VirtualClock
 from heliograph_broker.messaging.base.errors import NotAllowed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from heliograph_api.resources.policies import BacklogQuota, InactiveTopic, Policies, Retention
+from heliograph_api.policies.policies import BacklogQuota, InactiveTopic, Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import BrokerError
 from heliograph_broker.messaging.log.retention import kept_by_ledgers

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from heliograph_api.policies.policies import DEFAULTS, Policies, Retention, of_subscription, resolve
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
-from heliograph_api.resources.policies import DEFAULTS, Policies, Retention, of_subscription, resolve
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.messages.batches import build_frame

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from heliograph_api.resources.policies import AutoTopicCreation, Policies
+from heliograph_api.policies.policies import AutoTopicCreation, Policies
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import (
     Conflict,

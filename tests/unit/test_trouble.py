@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from heliograph_api.policies.policies import BacklogQuota, Policies, Retention
 from heliograph_api.protocol import wire_pb2 as wire
-from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
 from heliograph_broker.messaging.base.containment import FIRST_PAUSE_MS
 from heliograph_broker.messaging.broker import inactivity
 from heliograph_broker.messaging.delivery.subscription import Subscription

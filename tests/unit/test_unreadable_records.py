@@ -9,7 +9,7 @@ from pathlib import Path
 import lmdb
 import msgspec
 import pytest
-from heliograph_api.resources.policies import Policies, Retention
+from heliograph_api.policies.policies import Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.records import TenantRecord

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from heliograph_api.policies.policies import SUBSCRIPTION_TYPES
 from heliograph_api.protocol import wire_pb2 as wire
-from heliograph_api.resources.policies import SUBSCRIPTION_TYPES
 from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
 

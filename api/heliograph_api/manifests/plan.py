@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from heliograph_api.policies.policies import Policies, contradictions, resolve
 from heliograph_api.resources.model import AnyResource, BrokerCluster, Namespace, Tenant, Topic
-from heliograph_api.resources.policies import Policies, contradictions, resolve
 from heliograph_api.values.names import InvalidName
 
 from .manifest_reader import ManifestError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .policies import Policies
+from heliograph_api.policies.policies import Policies
 
 
 class TenantState(msgspec.Struct, rename="camel"):

@@ -11,6 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
+from heliograph_api.policies.policy_field import manifest_name
+from heliograph_api.policies.policy_table import POLICY_FIELDS, Policies
+from heliograph_api.policies.policy_values import MAX_PARTITIONS
 from heliograph_api.values.names import MAX_TOPIC_NAME_BYTES, InvalidName, TopicName, check_local
 from heliograph_api.values.quoting import quoted
 
@@ -32,9 +35,6 @@ from .fields import (
     unique,
 )
 from .metadata import Metadata
-from .policy_field import manifest_name
-from .policy_table import POLICY_FIELDS, Policies
-from .policy_values import MAX_PARTITIONS
 from .specs import LimitsSpec, NamespacePolicySpec, PolicySpec, SubscriptionPolicySpec
 
 API_VERSION = "heliograph.dev/v1alpha1"

@@ -6,9 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from .cel import DURATION, SIZE, Rule
-from .fields import Count, Duration, DurationLimit, Model, Period, Size, SizeLimit
-from .policy_values import (
+from heliograph_api.policies.policy_values import (
     MAX_PARTITIONS,
     AutoTopicCreation,
     BacklogQuota,
@@ -19,6 +17,9 @@ from .policy_values import (
     Retention,
     SubscribeRate,
 )
+
+from .cel import DURATION, SIZE, Rule
+from .fields import Count, Duration, DurationLimit, Model, Period, Size, SizeLimit
 
 
 class PolicyDocument(Model):

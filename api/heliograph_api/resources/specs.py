@@ -11,7 +11,11 @@ from typing import Any, ClassVar, Final, Self
 from pydantic import Field, model_validator
 from pydantic.alias_generators import to_snake
 
-from . import policy_kinds as kinds
+from heliograph_api.policies import policy_kinds as kinds
+from heliograph_api.policies.policies import SchemaCompatibility, SubscriptionType, contradictions
+from heliograph_api.policies.policy_field import Level, PolicyField, manifest_name
+from heliograph_api.policies.policy_table import POLICY_FIELDS, Policies
+
 from .cel import DURATION, SIZE, Rule, in_order
 from .fields import (
     Contradiction,
@@ -26,8 +30,6 @@ from .fields import (
     Unique,
     UnusedFor,
 )
-from .policies import SchemaCompatibility, SubscriptionType, contradictions
-from .policy_field import Level, PolicyField, manifest_name
 from .policy_parts import (
     AutoTopicCreationSpec,
     BacklogQuotaSpec,
@@ -37,7 +39,6 @@ from .policy_parts import (
     RetentionSpec,
     SubscribeRateSpec,
 )
-from .policy_table import POLICY_FIELDS, Policies
 
 #: How manifests write the kinds. Documents of their own have a ``core()``.
 _TYPES: Final[dict[kinds.Kind, Any]] = {

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from heliograph_api.manifests.manifest_reader import ManifestError
 from heliograph_api.manifests.plan import Existing, plan
+from heliograph_api.policies.policies import MAX_PARTITIONS, Policies, resolve
 from heliograph_api.resources.model import AnyResource, BrokerCluster, Namespace, Tenant, Topic
-from heliograph_api.resources.policies import MAX_PARTITIONS, Policies, resolve
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.messaging.base.errors import PreconditionFailed

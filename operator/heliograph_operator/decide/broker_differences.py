@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
-from heliograph_api.resources import policy_kinds as kinds
+from heliograph_api.policies import policy_kinds as kinds
+from heliograph_api.policies.policy_field import camel, manifest_name
+from heliograph_api.policies.policy_table import POLICY_FIELDS, Policies
 from heliograph_api.resources.broker_state import BrokerState
 from heliograph_api.resources.model import Namespace, Tenant, Topic
-from heliograph_api.resources.policy_field import camel, manifest_name
-from heliograph_api.resources.policy_table import POLICY_FIELDS, Policies
 from heliograph_api.values.durations import format_duration
 from heliograph_api.values.sizes import format_size
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from heliograph_api.resources.policies import BacklogQuota, Policies, Rate, Retention
+from heliograph_api.policies.policies import BacklogQuota, Policies, Rate, Retention
 from heliograph_broker.http.base.rates import RateSampler
 from heliograph_broker.http.metrics.exposition import Value
 from heliograph_broker.http.metrics.scrape import Scrape

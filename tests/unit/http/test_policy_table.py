@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from heliograph_api.broker_config import BrokerConfig
-from heliograph_api.resources.policies import Policies
+from heliograph_api.policies.policies import Policies
 from heliograph_broker.http.namespaces.namespace_document import NamespaceDocument
 from heliograph_broker.http.policies.policy_description import NAMESPACE, TOPIC, Level, PolicyPath
 from heliograph_broker.http.policies.policy_table import PATHS, POLICIES

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from heliograph_api.policies.policies import BacklogQuota, InactiveTopic, Policies, Rate, Retention, SubscribeRate
 from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TenantState, TopicState
 from heliograph_api.resources.model import KINDS
-from heliograph_api.resources.policies import BacklogQuota, InactiveTopic, Policies, Rate, Retention, SubscribeRate
 from heliograph_operator.decide.broker_differences import Difference, described, differences, field_name, surplus
 
 from .bodies import namespace, tenant, topic

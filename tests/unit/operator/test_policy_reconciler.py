@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from heliograph_api.admin.admin_client import AdminUnreachable
+from heliograph_api.policies.policies import Policies
 from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TenantState, TopicState
 from heliograph_api.resources.model import KINDS, Topic
-from heliograph_api.resources.policies import Policies
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
 from heliograph_operator.act.controller import Outcome
 from heliograph_operator.act.finalizers import FINALIZER, is_held

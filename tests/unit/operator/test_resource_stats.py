@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from heliograph_api.policies.policies import Policies
 from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TenantState, TopicState
-from heliograph_api.resources.policies import Policies
 from heliograph_operator.decide.resource_stats import (
     SMALL_CHANGE_S,
     ResourceStats,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from heliograph_api.manifests.manifest_reader import ManifestError, load, manifest_files, parse, read_documents
 from heliograph_api.manifests.plan import plan
+from heliograph_api.policies.policies import BacklogQuota, Policies, Retention
 from heliograph_api.resources.model import BrokerCluster, Namespace, Tenant, Topic
-from heliograph_api.resources.policies import BacklogQuota, Policies, Retention
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 GIB = 1024**3

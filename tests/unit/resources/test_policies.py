@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from heliograph_api.resources.policies import (
+from heliograph_api.policies.policies import (
     DEFAULTS,
     NO_RETENTION_SET,
     BacklogQuota,

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from heliograph_api.resources import policy_kinds as kinds
+from heliograph_api.policies import policy_kinds as kinds
+from heliograph_api.policies.policies import AutoTopicCreation, InactiveTopic, Policies, Rate, SubscribeRate, resolve
+from heliograph_api.policies.policy_field import manifest_name
+from heliograph_api.policies.policy_table import POLICY_FIELDS
 from heliograph_api.resources.model import TopicSpec
-from heliograph_api.resources.policies import AutoTopicCreation, InactiveTopic, Policies, Rate, SubscribeRate, resolve
-from heliograph_api.resources.policy_field import manifest_name
-from heliograph_api.resources.policy_table import POLICY_FIELDS
 from heliograph_api.resources.specs import LimitsSpec, NamespacePolicySpec, PolicySpec
 
 #: A value of each kind, for policies that no test here asks for by name.

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from heliograph_api.policies.policies import AutoTopicCreation, Policies
 from heliograph_api.protocol import wire_pb2 as wire
-from heliograph_api.resources.policies import AutoTopicCreation, Policies
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import PersistenceError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from heliograph_api.resources.policies import (
+from heliograph_api.policies.policies import (
     BACKLOG_QUOTA_POLICIES,
     INACTIVE_TOPIC_MODES,
     SCHEMA_COMPATIBILITIES,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from heliograph_api.resources import policy_kinds as kinds
-from heliograph_api.resources.policy_field import Command, PolicyField
-from heliograph_api.resources.policy_table import POLICY_FIELDS
+from heliograph_api.policies import policy_kinds as kinds
+from heliograph_api.policies.policy_field import Command, PolicyField
+from heliograph_api.policies.policy_table import POLICY_FIELDS
 
 from heliograph_broker.cli.base.values import bare_minutes, size_bytes, time_seconds, topic_name
 

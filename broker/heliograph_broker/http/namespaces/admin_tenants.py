@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from aiohttp import web
-from heliograph_api.resources.policies import Policies
+from heliograph_api.policies.policies import Policies
 
 from heliograph_broker.http.base.context import BROKER, accepted, as_json, body_as, flag, tenant_of
 from heliograph_broker.http.base.operations import Parameter, operation

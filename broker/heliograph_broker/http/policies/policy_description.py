@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 from heliograph_api.broker_config import BrokerConfig
-from heliograph_api.resources.policy_field import PolicyField
-from heliograph_api.resources.policy_table import POLICY_FIELDS, Policies
+from heliograph_api.policies.policy_field import PolicyField
+from heliograph_api.policies.policy_table import POLICY_FIELDS, Policies
 
 from heliograph_broker.http.base.operations import JSON, Media
 from heliograph_broker.messaging.base.errors import PreconditionFailed

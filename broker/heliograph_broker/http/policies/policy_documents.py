@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 import msgspec
-from heliograph_api.resources.policies import (
+from heliograph_api.policies.policies import (
     BACKLOG_QUOTA_POLICIES,
     INACTIVE_TOPIC_MODES,
     MAX_PARTITIONS,

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
-from heliograph_api.resources.policies import Policies
+from heliograph_api.policies.policies import Policies
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.http.base.context import (

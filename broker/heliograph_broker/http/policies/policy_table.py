@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from heliograph_api.resources import policy_kinds as kinds
-from heliograph_api.resources.policies import SUBSCRIPTION_TYPES, Policies
-from heliograph_api.resources.policy_table import POLICY_FIELDS, SUBSCRIPTION_FIELDS
+from heliograph_api.policies import policy_kinds as kinds
+from heliograph_api.policies.policies import SUBSCRIPTION_TYPES, Policies
+from heliograph_api.policies.policy_table import POLICY_FIELDS, SUBSCRIPTION_FIELDS
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.messaging.base.errors import PreconditionFailed

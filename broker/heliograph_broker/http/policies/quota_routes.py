@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aiohttp import web
-from heliograph_api.resources.policies import BACKLOG_QUOTA_POLICIES, Policies
+from heliograph_api.policies.policies import BACKLOG_QUOTA_POLICIES, Policies
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.http.base.context import BROKER, accepted, as_json, flag, namespace_of, required_body

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from heliograph_api.resources.policies import Policies, resolve
+from heliograph_api.policies.policies import Policies, resolve
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.http.base.errors import ApiError

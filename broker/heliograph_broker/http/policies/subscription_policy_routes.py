@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
-from heliograph_api.resources.policies import Policies, of_subscription
+from heliograph_api.policies.policies import Policies, of_subscription
 from heliograph_api.values.names import TopicName, check_subscription
 
 from heliograph_broker.http.base.context import BROKER, CONFIG, accepted, as_json, flag, required_body

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aiohttp import web
-from heliograph_api.resources.policies import subscription_rate
+from heliograph_api.policies.policies import subscription_rate
 from heliograph_api.values.names import check_subscription
 
 from heliograph_broker.http.base.context import BROKER, accepted, as_json, flag, required_body

@@ -9,8 +9,8 @@ from typing import Final
 
 from aiohttp import web
 from heliograph_api import __version__
+from heliograph_api.policies.policies import Policies
 from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TenantState, TopicState
-from heliograph_api.resources.policies import Policies
 from heliograph_api.values.names import NamespaceName, TopicName
 
 from heliograph_broker.http.base.context import BROKER, as_json

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from heliograph_api.resources.policies import of_subscription
+from heliograph_api.policies.policies import of_subscription
 from pyroaring import BitMap64
 
 from heliograph_broker.messaging.base.entry_counts import EntryCounts

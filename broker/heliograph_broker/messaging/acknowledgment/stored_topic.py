@@ -12,7 +12,7 @@ from heliograph_broker.messaging.compaction.compaction import CompactedLog, Comp
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from heliograph_api.resources.policies import Policies
+    from heliograph_api.policies.policies import Policies
     from heliograph_api.values.names import TopicName
 
     from heliograph_broker.messaging.base import records

@@ -7,7 +7,7 @@ Field names are part of the data directory's format: a change of meaning needs a
 from __future__ import annotations
 
 import msgspec
-from heliograph_api.resources.policies import Policies
+from heliograph_api.policies.policies import Policies
 
 TENANT = b"tenant/"
 NAMESPACE = b"namespace/"

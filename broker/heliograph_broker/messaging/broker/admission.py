@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heliograph_api.resources.policies import AutoTopicCreation
+from heliograph_api.policies.policies import AutoTopicCreation
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.messaging.base.errors import (

@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 import structlog
 from heliograph_api.broker_config import BrokerConfig
-from heliograph_api.resources.policies import DEFAULTS, MAX_PARTITIONS, Policies, resolve
+from heliograph_api.policies.policies import DEFAULTS, MAX_PARTITIONS, Policies, resolve
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.clock import Clock, SteadyClock, monotonic_ms

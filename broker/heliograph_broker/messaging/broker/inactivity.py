@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from heliograph_api.due_queue import DueQueue
-from heliograph_api.resources.policies import of_subscription
+from heliograph_api.policies.policies import of_subscription
 
 from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.messaging.delivery.subscription import Subscription

@@ -16,7 +16,7 @@ from heliograph_broker.messaging.topic.topic import Topic
 from .admission import configure_unacked
 
 if TYPE_CHECKING:
-    from heliograph_api.resources.policies import Policies
+    from heliograph_api.policies.policies import Policies
 
     from heliograph_broker.messaging.delivery.subscription import Subscription
     from heliograph_broker.messaging.policies.rate_limits import ThrottledSubscriptions

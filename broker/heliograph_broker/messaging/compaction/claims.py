@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
-from heliograph_api.resources.policies import InactiveTopic, Policies, Retention
+from heliograph_api.policies.policies import InactiveTopic, Policies, Retention
 
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.log import unreadable_records

@@ -25,7 +25,7 @@ from .compacted_ledger import CompactedLedger
 from .compaction_run import Cancelled, CompactionRun
 
 if TYPE_CHECKING:
-    from heliograph_api.resources.policies import Policies
+    from heliograph_api.policies.policies import Policies
     from heliograph_api.values.names import TopicName
 
     from heliograph_broker.messaging.base.records import TopicRecord

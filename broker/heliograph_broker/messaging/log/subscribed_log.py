@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from heliograph_api.resources.policies import DEFAULTS
+from heliograph_api.policies.policies import DEFAULTS
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.messaging.base import records

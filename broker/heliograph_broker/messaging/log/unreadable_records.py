@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
-from heliograph_api.resources.policies import InactiveTopic, Policies, Retention
+from heliograph_api.policies.policies import InactiveTopic, Policies, Retention
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.messaging.base import records

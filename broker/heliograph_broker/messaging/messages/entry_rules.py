@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from heliograph_broker.messaging.base.errors import BrokerError, InvalidRequestMetadata, NotAllowed
 
 if TYPE_CHECKING:
+    from heliograph_api.policies.policies import Policies
     from heliograph_api.protocol import wire_pb2 as wire
-    from heliograph_api.resources.policies import Policies
 
 
 class EntryRules:

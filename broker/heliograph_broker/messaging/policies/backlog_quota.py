@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from heliograph_api.resources.policies import BACKLOG_QUOTA_POLICIES, Policies
+from heliograph_api.policies.policies import BACKLOG_QUOTA_POLICIES, Policies
 from heliograph_api.values.durations import format_duration
 
 from heliograph_broker.messaging.base.entry_counts import EntryCounts

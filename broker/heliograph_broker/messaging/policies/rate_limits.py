@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from heliograph_api.due_queue import DueQueue
-from heliograph_api.resources.policies import Policies, Rate, SubscribeRate, subscription_rate
+from heliograph_api.policies.policies import Policies, Rate, SubscribeRate, subscription_rate
 
 from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.messaging.acknowledgment.acknowledgment import Acknowledgments

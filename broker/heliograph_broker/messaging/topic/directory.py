@@ -11,7 +11,7 @@ from .non_persistent import NonPersistentTopic
 from .topic import Topic
 
 if TYPE_CHECKING:
-    from heliograph_api.resources.policies import Policies
+    from heliograph_api.policies.policies import Policies
     from heliograph_api.values.names import TopicName
 
     from heliograph_broker.clock import Clock

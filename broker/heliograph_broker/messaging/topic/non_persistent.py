@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from heliograph_api.resources.policies import DEFAULTS, Policies
+from heliograph_api.policies.policies import DEFAULTS, Policies
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.clock import monotonic_ms

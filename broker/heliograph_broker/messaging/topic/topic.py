@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
-from heliograph_api.resources.policies import Policies, expires_messages
+from heliograph_api.policies.policies import Policies, expires_messages
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.clock import monotonic_ms
