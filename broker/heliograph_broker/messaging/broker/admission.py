@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heliograph_api.policies.policies import AutoTopicCreation
+from heliograph_api.policies.policies import AutoTopicCreation, Policies
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.messaging.base.errors import (
@@ -25,8 +25,6 @@ from heliograph_broker.messaging.clients.subscription_type import SubscriptionTy
 if TYPE_CHECKING:
     from heliograph_broker.messaging.delivery.subscription import Subscription
     from heliograph_broker.messaging.topic.directory import AnyTopic, Directory
-
-#: Pulsar's names of the subscription types, as policies write them, by their number on the wire.
 
 
 def check_producer(topic: AnyTopic, name: str, *, encrypted: bool) -> None:
@@ -126,19 +124,19 @@ def check_new_topics(broker: Directory, name: TopicName, count: int, *, partitio
 
 def configure_unacked(broker: Directory, subscription: Subscription) -> None:
     """Set how much consumers may hold unacknowledged; consumers that may have more now get it at once."""
-    name = subscription.topic.name
-    per_consumer = _unacked(broker, name, "max_unacked_per_consumer")
-    per_subscription = _unacked(broker, name, "max_unacked_per_subscription")
+    topic = subscription.topic
+    per_consumer = _unacked(broker, topic.name, topic.effective, "max_unacked_per_consumer")
+    per_subscription = _unacked(broker, topic.name, topic.effective, "max_unacked_per_subscription")
     if (subscription.max_unacked_per_consumer, subscription.max_unacked_messages) != (per_consumer, per_subscription):
         subscription.limit_unacked(per_consumer, per_subscription)
         subscription.notify()
 
 
-def _unacked(broker: Directory, name: TopicName, field: str) -> int:
+def _unacked(broker: Directory, name: TopicName, effective: Policies, field: str) -> int:
     """Return an effective maximum, 0 for none: that is what a policy of 0 says, else the broker's setting counts."""
-    effective: int | None = getattr(broker.effective_policies(name), field)
-    if effective is not None:
-        return effective
+    maximum: int | None = getattr(effective, field)
+    if maximum is not None:
+        return maximum
     namespace = broker.namespaces.get(name.namespace_name)
     below = namespace.policies if namespace is not None else None
     levels = (broker.topic_policies(name), below, broker.broker_policies)
