@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from heliograph_api.manifests.manifest_reader import parse
 from heliograph_api.policies.policies import InactiveTopic, Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import Conflict
 from heliograph_broker.messaging.broker import inactivity
-from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.messaging.broker.broker import CONFIGURED_AT_ONCE, Broker
 from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.topic.directory import AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
@@ -17,6 +19,8 @@ from heliograph_broker.usecases.apply import apply_resources
 from tests.support.core import Client, Core
 from tests.support.subscription_types import EXCLUSIVE, SHARED
 
+SECOND = 1000
+HOUR = 3_600_000
 PERIOD_MS = 60_000
 NAME = TopicName.parse("t")
 CAUGHT_UP = "delete_when_subscriptions_caught_up"
@@ -298,6 +302,7 @@ def test_a_subscription_that_is_moved_by_hand_is_used(core: Core) -> None:
     subscription = topic.create_subscription("s")
     core.advance(PERIOD_MS - 1)
     subscription.seek(0, None, lambda error: None)
+    core.commit()
     core.advance(PERIOD_MS - 1)
     assert topic.subscriptions
     core.advance(1)
@@ -382,3 +387,55 @@ def test_a_reader_that_returns_after_a_seek_stays_until_it_leaves(core: Core) ->
     assert set(topic.subscriptions) == {"r"}
     reader.remove_consumer(again)
     assert not topic.subscriptions
+
+
+# -- policies that were just taken away, and seeks ------------------------------------------------------------
+
+
+def test_what_an_expiry_taken_away_spares_is_spared_on_every_partition(core: Core) -> None:
+    count = 2 * CONFIGURED_AT_ONCE + 20
+    name = TopicName.parse("many")
+    core.broker.create_partitioned_topic(name, count)
+    core.broker.set_topic_policies(name, Policies(subscription_expiration_ms=HOUR))
+    while core.broker.tick():
+        core.commit()
+    for number in range(count):
+        core.broker.get_topic(name.with_partition(number)).create_subscription("s")
+    core.commit()
+    core.advance(HOUR - 1)
+    core.broker.set_topic_policies(name, Policies())
+    core.commit()
+    core.advance(1)
+    assert all("s" in core.broker.get_topic(name.with_partition(number)).subscriptions for number in range(count))
+
+
+def test_topics_whose_namespace_lets_them_stay_stay(core: Core) -> None:
+    count = 2 * CONFIGURED_AT_ONCE + 20
+    core.broker.set_namespace_policies("public/default", Policies(expires_ms=HOUR))
+    for number in range(count):
+        core.topic(f"t{number}")
+    core.advance(HOUR - 1)
+    core.broker.set_namespace_policies("public/default", Policies())
+    core.commit()
+    core.advance(1)
+    assert len(core.broker.topics) == count
+
+
+def test_a_subscription_stays_while_a_seek_is_under_way(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    policy(core, subscription_expiration_ms=SECOND)
+    core.publish(core.producer(topic))
+    core.commit()
+    reads: list[tuple[int, Callable[..., None]]] = []
+    with monkeypatch.context() as slow_disk:
+        slow_disk.setattr(type(topic), "totals_before", lambda self, *asked: reads.append(asked))
+        subscription.seek(0, None, lambda error: None)
+        core.advance(2 * SECOND)
+        assert "s" in topic.subscriptions
+    topic.totals_before(*reads[0])
+    core.commit()
+    core.advance(SECOND - 1)
+    assert "s" in topic.subscriptions
+    core.advance(1)
+    assert "s" not in topic.subscriptions

@@ -349,13 +349,18 @@ class Broker(Directory, TopicHost):
         """Tell some of the topics that wait for it what their policies are now; return whether more wait."""
         waiting = self._to_configure
         for _ in range(min(CONFIGURED_AT_ONCE, len(waiting))):
-            topic = next(iter(waiting))
-            del waiting[topic]
-            if not topic.closed:
-                self.containment.attempt(
-                    topic, "configure", partial(self._configure, topic), partial(waiting.setdefault, topic)
-                )
+            self.configure_waiting(next(iter(waiting)))
         return bool(waiting)
+
+    def configure_waiting(self, topic: AnyTopic) -> None:
+        waiting = self._to_configure
+        if topic not in waiting:
+            return
+        del waiting[topic]
+        if not topic.closed:
+            self.containment.attempt(
+                topic, "configure", partial(self._configure, topic), partial(waiting.setdefault, topic)
+            )
 
     # -- topics ----------------------------------------------------------------------------------------------
 

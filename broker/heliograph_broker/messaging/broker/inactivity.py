@@ -91,7 +91,7 @@ def subscription_expiry_ms(subscription: Subscription, now_ms: int) -> int | Non
     period = of_subscription(subscription.topic.effective, subscription.name).subscription_expiration_ms
     if period is None or not subscription.takes_part:
         return None
-    if subscription.consumers:
+    if subscription.consumers or subscription.seeking:
         return now_ms + period
     return subscription.last_used_ms + period
 
@@ -130,6 +130,7 @@ def _whole_due(broker: Directory, topic: AnyTopic, due_of: Due, now_ms: int) -> 
     if due is None or due > now_ms or topic.name.partition < 0:
         return due
     for part in _parts(broker, topic):
+        broker.configure_waiting(part)
         other = due_of(part, now_ms)
         if other is None:
             return None
@@ -192,6 +193,8 @@ class InactivityWatch:
                 )
 
     def _look(self, topic: AnyTopic, now_ms: int) -> None:
+        # A policy that was taken away, and whose change is durable, must not delete anything any more.
+        self._broker.configure_waiting(topic)
         apply(self._broker, topic, now_ms)
         if not topic.closed:
             self._schedule(topic, now_ms)

@@ -367,6 +367,7 @@ class Subscription(DispatchedSubscription):
 
         def finished(error: BrokerError | None) -> None:
             self._seeks_under_way -= 1
+            self.last_used_ms = monotonic_ms(topic.host.clock)
             done(error)
             if not self._seeks_under_way:
                 waiting, self._waiting_for_seek = self._waiting_for_seek, []
@@ -397,6 +398,11 @@ class Subscription(DispatchedSubscription):
             self.notify()
 
         topic.totals_before(offset, apply)
+
+    @property
+    def seeking(self) -> bool:
+        """Whether a seek is under way."""
+        return self._seeks_under_way > 0
 
     def waits_for_seek(self, callback: Callable[[], None]) -> bool:
         """Whether a seek is under way, and if so call ``callback`` when it is done.

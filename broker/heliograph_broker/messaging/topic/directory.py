@@ -79,6 +79,10 @@ class Directory(LetterTopics):
         """Return what holds for a topic: topic, else namespace, else broker, capped by tenant and broker."""
         raise NotImplementedError
 
+    def configure_waiting(self, topic: AnyTopic) -> None:
+        """Apply the policies of a topic that were changed and wait for their turn; nothing is left to do then."""
+        raise NotImplementedError
+
     def create_topic(self, name: TopicName, properties: dict[str, str] | None = None) -> AnyTopic:
         """Create a topic that is not partitioned. Raises :class:`Conflict` or :class:`NamespaceNotFound`."""
         raise NotImplementedError
