@@ -61,8 +61,9 @@ class ClusterReconciler:
         if problem or not isinstance(model, BrokerCluster):
             await report(context, resource, [ready(Reason.INVALID, problem or resource.memory.problem)])
             return Outcome("waiting", context.settings.resync_s)
-        if not is_held(resource.body) and not await hold(context, resource):
-            return Outcome("gone")
+        if not is_held(resource.body):
+            # What somebody changed meanwhile counts: it is in the body that is held.
+            return await self.reconcile(context, resource) if await hold(context, resource) else Outcome("gone")
         return await self._reconcile(context, resource, model)
 
     async def _reconcile(self, context: Context, resource: Resource, cluster: BrokerCluster) -> Outcome:

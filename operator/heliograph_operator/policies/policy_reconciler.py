@@ -78,8 +78,9 @@ class PolicyReconciler:
         if (winner := _rival(context, key, target)) is not None:
             message = f"the older {winner.kind} {winner.name} already describes {target.name}"
             return await self._not_ready(context, resource, Reason.CONFLICT, message)
-        if not is_held(resource.body) and not resource.paused and not await hold(context, resource, target):
-            return Outcome("gone")
+        if not is_held(resource.body) and not resource.paused:
+            # What somebody changed meanwhile counts: it is in the body that is held.
+            return await self.reconcile(context, resource) if await hold(context, resource, target) else Outcome("gone")
         return await self._with_broker(context, resource, target)
 
     async def _with_broker(self, context: Context, resource: Resource, target: Target) -> Outcome:

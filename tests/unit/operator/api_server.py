@@ -56,7 +56,11 @@ class ApiServer(Kube):
 
     def _write(self, key: Key, patch: Body) -> dict[str, Any]:
         now = self.objects[key]
-        metadata = {**now["metadata"], **patch.get("metadata", {})}
+        changed = patch.get("metadata", {})
+        metadata = {**now["metadata"], **changed}
+        if "annotations" in changed:
+            notes = {**now["metadata"].get("annotations", {}), **changed["annotations"]}
+            metadata["annotations"] = {name: value for name, value in notes.items() if value is not None}
         metadata["resourceVersion"] = str(int(now["metadata"]["resourceVersion"]) + 1)
         merged = {**now, "metadata": metadata}
         if "status" in patch:

@@ -187,3 +187,11 @@ async def test_a_parent_waits_until_its_children_are_deleted() -> None:
     payments = Key("Namespace", "team", "payments")
     assert (await world.reconcile(payments)).result == "waiting"
     assert world.ready(payments) == ("ChildrenExist", "waiting for Topic orders to be deleted")
+
+
+async def test_what_changes_while_the_finalizer_is_added_counts() -> None:
+    world = World(cluster(), tenant(), namespace(), topic())
+    world.server.change(TOPIC, annotations={"heliograph.dev/managed": "false"})
+    await world.reconcile()
+    assert world.session.topics == {}
+    assert world.ready()[0] == "Unmanaged"
