@@ -75,7 +75,7 @@ class Children:
         self._process = subprocess.Popen(command, preexec_fn=self._detach if self._own_group else None)
         if self.signalled:
             # It came while the process started.
-            self._process.send_signal(signal.SIGINT)
+            self._interrupt(self._process)
         code = self._process.wait()
         self._process = None
         return code if code >= 0 else 128 - code
@@ -87,7 +87,15 @@ class Children:
     def _end(self, number: int, frame: FrameType | None) -> None:
         first, self.signalled = self.signalled is None, signal.Signals(number)
         if first and self._process is not None and (self._own_group or number != signal.SIGINT):
-            self._process.send_signal(signal.SIGINT)
+            self._interrupt(self._process)
+
+    def _interrupt(self, process: subprocess.Popen[bytes]) -> None:
+        """Send SIGINT to all processes of the command, as a terminal does: each of pytest's workers ends its tests."""
+        if self._own_group:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGINT)
+        else:
+            process.send_signal(signal.SIGINT)
 
 
 class KubernetesBuild:

@@ -266,6 +266,25 @@ def test_a_signal_interrupts_pytest_and_ends_the_run(
     assert gone(int((project.root / "pid").read_text())), "the build goes on"
 
 
+def test_a_signal_reaches_what_a_command_has_started(
+    project: Project, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    # As pip below scripts/setup, and as the workers that share the tests.
+    waits = "import pathlib, signal, sys, time; signal.signal(signal.SIGINT, signal.SIG_DFL)"
+    waits += "; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
+    project.does(
+        "setup",
+        "import subprocess; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        f"subprocess.run([sys.executable, '-c', {waits!r}, str(root / 'started')])\n",
+    )
+    process = start("unit")
+    until(lambda: (project.root / "started").exists(), "the set-up started")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=WITHIN_S)
+    assert process.returncode == 128 + signal.SIGINT
+    assert project.tests() == []
+
+
 def test_a_run_whose_parent_ignores_interrupts_is_ended_by_one(
     project: Project, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
