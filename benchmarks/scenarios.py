@@ -79,7 +79,8 @@ def run(scenario: Scenario, directory: Path, checkout: Path | None = None) -> Fi
 
     Raises if anything was lost or refused.
     """
-    environment = {} if checkout is None else {"PYTHONPATH": str(checkout.resolve() / "broker")}
+    packages = [] if checkout is None else [str(checkout.resolve() / package) for package in ("api", "broker")]
+    environment = {"PYTHONPATH": os.pathsep.join(packages)} if packages else {}
     with BrokerProcess(directory / "data", environment=environment) as broker:
         if scenario.kind == "official":
             return _run_official(scenario, broker)
