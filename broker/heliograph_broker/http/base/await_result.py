@@ -23,7 +23,7 @@ async def all_durable(changes: Iterable[Change]) -> None:
         for change in changes:
             future: asyncio.Future[None] = loop.create_future()
             waiting.append(future)
-            change(_resolver(future))
+            change(resolver(future))
     except BaseException:
         # Nobody will ask what became of the changes already started.
         for future in waiting:
@@ -34,7 +34,9 @@ async def all_durable(changes: Iterable[Change]) -> None:
             raise outcome
 
 
-def _resolver(future: asyncio.Future[None]) -> Done:
+def resolver(future: asyncio.Future[None]) -> Done:
+    """Return a callback that ends ``future`` as the operation ended, unless nobody waits for it any more."""
+
     def done(error: BrokerError | None) -> None:
         if future.done():
             return

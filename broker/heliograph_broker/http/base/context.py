@@ -12,10 +12,11 @@ from aiohttp import web
 from heliograph_api.broker_config import BrokerConfig
 from heliograph_api.values.names import TopicName, check_part
 
-from heliograph_broker.messaging.base.errors import PersistenceError
+from heliograph_broker.messaging.base.errors import or_persistence_error
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.log.record_set import RecordSet
 
+from .await_result import resolver
 from .errors import ApiError
 from .rates import RateSampler
 
@@ -44,15 +45,7 @@ async def committed(broker: Broker, rests_on: Collection[RecordSet] | None = Non
     """
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def done(error: Exception | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(PersistenceError(f"not stored: {error}"))
-
-    broker.store.after_commit(done, rests_on)
+    broker.store.after_commit(or_persistence_error(resolver(future)), rests_on)
     await future
 
 
