@@ -25,8 +25,7 @@ from heliograph_broker.usecases import consumers
 from heliograph_broker.usecases.consumers import ConsumerRequest
 from heliograph_broker.usecases.positions import EARLIEST, MessagePosition, Start
 
-from .lookup_commands import parse_topic
-from .properties import properties_of
+from .request_fields import parse_topic, properties_of
 from .schema_commands import schema_record
 
 _UINT64 = 0xFFFFFFFFFFFFFFFF

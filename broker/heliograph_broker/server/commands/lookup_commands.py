@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from heliograph_api.protocol import wire_pb2 as wire
-from heliograph_api.values.names import InvalidName, TopicName
 
-from heliograph_broker.messaging.base.errors import BrokerError, InvalidTopicName
+from heliograph_broker.messaging.base.errors import BrokerError
 from heliograph_broker.messaging.broker.topic_list import TopicPattern, topics_hash
 from heliograph_broker.server.error_codes import error_code
 from heliograph_broker.server.session import Session
 from heliograph_broker.usecases.topics import partitions_for_client
 from heliograph_broker.usecases.unconfirmed import Creation
 
+from .request_fields import parse_topic
+
 _Mode = wire.CommandGetTopicsOfNamespace
-
-
-def parse_topic(text: str) -> TopicName:
-    """Return the name a client sent. Raises :class:`InvalidTopicName`."""
-    try:
-        return TopicName.parse(text)
-    except InvalidName as error:
-        raise InvalidTopicName(str(error)) from error
 
 
 def lookup(session: Session, command: wire.BaseCommand) -> None:

@@ -21,8 +21,7 @@ from heliograph_broker.messaging.schemas.schema_registry import encode_version
 from heliograph_broker.server.session import Session
 from heliograph_broker.usecases.producers import ProducerRequest, open_producer
 
-from .lookup_commands import parse_topic
-from .properties import properties_of
+from .request_fields import parse_topic, properties_of
 from .schema_commands import schema_record
 
 

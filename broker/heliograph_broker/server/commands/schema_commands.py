@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from heliograph_api.protocol import wire_pb2 as wire
-from heliograph_api.values.names import InvalidName, TopicName
 
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import BrokerError
@@ -13,7 +12,7 @@ from heliograph_broker.server.session import Session
 from heliograph_broker.usecases.schemas import store_schema
 from heliograph_broker.usecases.unconfirmed import Creation
 
-from .properties import properties_of
+from .request_fields import parse_topic, properties_of
 
 _NONE = wire.Schema.Type.Value("None")
 
@@ -39,12 +38,9 @@ def get_schema(session: Session, command: wire.BaseCommand) -> None:
     response.request_id = request.request_id
     broker = session.broker
     try:
-        name = TopicName.parse(request.topic)
+        name = parse_topic(request.topic)
         version = decode_version(request.schema_version) if request.schema_version else None
         found = broker.schemas.get(broker.schema_key(name), version)
-    except InvalidName as error:
-        response.error_code = wire.InvalidTopicName
-        response.error_message = str(error)
     except BrokerError as error:
         response.error_code = error_code(error)
         response.error_message = str(error)
@@ -81,13 +77,10 @@ def get_or_create_schema(session: Session, command: wire.BaseCommand) -> None:
 
     creation = Creation(broker)
     try:
-        name = TopicName.parse(request.topic)
+        name = parse_topic(request.topic)
         creation.topic(name)
         record = schema_record(session, request.schema)
         version = None if record is None else store_schema(broker, name, record, creation)
-    except InvalidName as error:
-        answer(None, wire.InvalidTopicName, str(error))
-        return
     except BrokerError as error:
         creation.refused()
         answer(None, error_code(error), str(error))
