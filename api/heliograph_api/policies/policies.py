@@ -97,10 +97,18 @@ def of_subscription(effective: Policies, subscription: str) -> Policies:
     return effective if own is None else own.get(subscription, effective)
 
 
+def subscription_levels(effective: Policies) -> Iterator[Policies]:
+    """Yield every level that holds for subscriptions of a topic with these effective policies.
+
+    The first is that of subscriptions without settings of their own; the others need not exist.
+    """
+    yield effective
+    yield from (effective.subscription_policies or {}).values()
+
+
 def expires_messages(effective: Policies) -> bool:
     """Whether some subscription of a topic with these effective policies has a message TTL."""
-    levels = (effective, *(effective.subscription_policies or {}).values())
-    return any(level.message_ttl_ms is not None for level in levels)
+    return any(level.message_ttl_ms is not None for level in subscription_levels(effective))
 
 
 def subscription_rate(effective: Policies, subscription: str) -> Rate | None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from heliograph_api.due_queue import DueQueue
-from heliograph_api.policies.policies import of_subscription
+from heliograph_api.policies.policies import of_subscription, subscription_levels
 
 from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.messaging.delivery.subscription import Subscription
@@ -100,11 +100,10 @@ def next_due_ms(broker: Directory, topic: AnyTopic, now_ms: int) -> int | None:
     """Return when :func:`apply` may have something to do with the topic next; None if no policy says so."""
     dues = [_whole_due(broker, topic, due_of, now_ms) for due_of in (expiry_ms, inactivity_ms)]
     if isinstance(topic, Topic):
-        levels = (topic.effective, *(topic.effective.subscription_policies or {}).values())
         # One that is created later is due later than this.
         dues += [
             now_ms + level.subscription_expiration_ms
-            for level in levels
+            for level in subscription_levels(topic.effective)
             if level.subscription_expiration_ms is not None
         ]
         dues += [subscription_expiry_ms(subscription, now_ms) for subscription in topic.subscriptions.values()]
