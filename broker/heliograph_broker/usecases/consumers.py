@@ -10,7 +10,7 @@ from heliograph_broker.messaging.base.errors import NotAllowed, SubscriptionNotF
 from heliograph_broker.messaging.base.names import COMPACTION
 from heliograph_broker.messaging.broker.admission import check_consumer, check_new_subscription, may_auto_subscribe
 from heliograph_broker.messaging.clients.consumer import Consumer
-from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
+from heliograph_broker.messaging.clients.subscription_type import SINGLE_ACTIVE, SubscriptionType
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.topic.topic import Topic
 
@@ -148,7 +148,7 @@ def _check_compaction(topic: AnyTopic, request: ConsumerRequest) -> None:
         return
     if not isinstance(topic, Topic):
         raise NotAllowed("readCompacted only valid on persistent topics")
-    if request.subscription_type not in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
+    if request.subscription_type not in SINGLE_ACTIVE:
         raise NotAllowed("readCompacted only allowed on failover or exclusive subscriptions")
 
 
