@@ -159,7 +159,7 @@ class Session(Connection):
         if isinstance(topic, Topic):
             topic.records.commit(topic)
 
-        def committed(error: Exception | None) -> None:
+        def committed(error: BrokerError | None) -> None:
             if error is None and self.producers.get(producer.producer_id) is producer:
                 self.answer_producer(producer, producer.request_id, None, ready=True)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heliograph_broker.messaging.base.errors import PersistenceError
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.topic.non_persistent import NonPersistentSubscription
 from heliograph_broker.messaging.topic.topic import Topic
@@ -17,7 +16,7 @@ from heliograph_broker.messaging.topic.topic import Topic
 if TYPE_CHECKING:
     from heliograph_api.values.names import TopicName
 
-    from heliograph_broker.messaging.base.errors import Done
+    from heliograph_broker.messaging.base.errors import BrokerError, Done
     from heliograph_broker.messaging.broker.broker import Broker
     from heliograph_broker.messaging.topic.directory import AnyTopic
 
@@ -71,17 +70,17 @@ class Creation:
         After an error ``done`` detaches the request's own client; then what the request created is taken back.
         """
 
-        def committed(error: Exception | None) -> None:
+        def settle(error: BrokerError | None) -> None:
             if error is None:
                 self.confirmed()
                 done(None)
                 return
             try:
-                done(PersistenceError(f"not stored: {error}"))
+                done(error)
             finally:
                 self.refused()
 
-        self._broker.when_durable(self._topic, committed)
+        self._broker.when_durable(self._topic, settle)
 
     def confirmed(self) -> None:
         """All of it is durable, and the client gets its answer."""

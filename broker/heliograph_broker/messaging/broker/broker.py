@@ -22,12 +22,14 @@ from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.containment import Containment
 from heliograph_broker.messaging.base.errors import (
     Conflict,
+    Done,
     FewerPartitions,
     NamespaceNotFound,
     NotAllowed,
     PreconditionFailed,
     TenantNotFound,
     TopicNotFound,
+    or_persistence_error,
 )
 from heliograph_broker.messaging.base.histograms import BrokerFigures
 from heliograph_broker.messaging.base.names import check_new_name, check_properties
@@ -54,7 +56,6 @@ from heliograph_broker.messaging.topic.directory import AnyTopic, Directory
 from heliograph_broker.messaging.topic.housekeeping import Housekeeping
 from heliograph_broker.messaging.topic.non_persistent import NonPersistentTopic
 from heliograph_broker.messaging.topic.topic import Topic, TopicHost
-from heliograph_broker.storage.commit.group import Committed
 from heliograph_broker.storage.store import LedgerStore
 
 from . import policy_wiring as gates
@@ -238,10 +239,10 @@ class Broker(Directory, TopicHost):
             self._next_maintain_ms = now_ms + MAINTAIN_MS
             self.store.maintain()
 
-    def when_durable(self, topic: PublishTarget | ConsumedTopic | None, done: Committed) -> None:
-        """Call ``done`` with None once the broker's own records and the topic's are durable, or with the error."""
+    def when_durable(self, topic: PublishTarget | ConsumedTopic | None, done: Done) -> None:
+        """Call ``done`` once the broker's and the topic's records are durable, or with a :class:`PersistenceError`."""
         rests_on = (self.records, topic.records) if isinstance(topic, Topic) else (self.records,)
-        self.store.after_commit(done, rests_on)
+        self.store.after_commit(or_persistence_error(done), rests_on)
 
     def flush_records(self) -> None:
         """Write every record that changed with the next group."""

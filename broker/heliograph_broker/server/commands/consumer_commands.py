@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.ack_sets import remaining_of
 from heliograph_api.protocol.frames import parse_entry
@@ -39,7 +37,7 @@ def subscribe(session: Session, command: wire.BaseCommand) -> None:
     if request.consumer_id in session.consumers:
         # Said again, perhaps before the first answer: the same holds for both.
         attached = session.consumers[request.consumer_id].subscription.topic
-        broker.when_durable(attached, partial(_confirm, session, request.request_id))
+        broker.when_durable(attached, session.answer_to(request.request_id))
         return
     try:
         if request.consumer_id not in session.sought_readers:
@@ -70,13 +68,6 @@ def subscribe(session: Session, command: wire.BaseCommand) -> None:
         session.refuse(request.request_id, error)
 
     creation.when_durable(durable)
-
-
-def _confirm(session: Session, request_id: int, error: Exception | None) -> None:
-    if error is not None:
-        session.send_error(request_id, wire.PersistenceError, f"not stored: {error}")
-    else:
-        session.succeed(request_id)
 
 
 def _consumer_request(session: Session, request: wire.CommandSubscribe) -> ConsumerRequest:

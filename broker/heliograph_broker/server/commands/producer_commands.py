@@ -83,9 +83,9 @@ def _producer_request(session: Session, request: wire.CommandProducer) -> Produc
 def _answer_again(session: Session, producer: Producer, request_id: int) -> None:
     """Answer a repeated request for a producer that is there, perhaps before the first answer; both say the same."""
 
-    def durable(error: Exception | None) -> None:
+    def durable(error: BrokerError | None) -> None:
         if error is not None:
-            session.send_error(request_id, wire.PersistenceError, f"not stored: {error}")
+            session.refuse(request_id, error)
         else:
             ready = producer in producer.topic.producers.values()
             session.answer_producer(producer, request_id, None, ready=ready)
