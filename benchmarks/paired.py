@@ -48,9 +48,9 @@ def main(
         for number in range(pairs):
             console.print(f"{name}, {kind}: pair {number + 1} of {pairs}", style="dim")
             both = ((_HERE, here), (other, there))
-            for checkout, figures in both if number % 2 else reversed(both):
+            for checkout, measurements in both if number % 2 else reversed(both):
                 with tempfile.TemporaryDirectory(prefix="heliograph-paired-", dir=directory) as scratch:
-                    figures.append(run(scenario, Path(scratch), checkout).broker_cpu_us)
+                    measurements.append(run(scenario, Path(scratch), checkout).broker_cpu_us)
         ratios = [mine / theirs for mine, theirs in zip(here, there, strict=True)]
         table.add_row(
             name,

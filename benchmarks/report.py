@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from rich.table import Table
 
-from .scenarios import Figures, Scenario
+from .scenarios import Measurement, Scenario
 
 HEADINGS = (
     "scenario",
@@ -22,7 +22,7 @@ HEADINGS = (
 )
 
 
-def cells(scenario: Scenario, figures: Figures) -> list[str]:
+def cells(scenario: Scenario, measurement: Measurement) -> list[str]:
     """Return one row, a text for each heading."""
 
     def rate(value: float) -> str:
@@ -34,27 +34,27 @@ def cells(scenario: Scenario, figures: Figures) -> list[str]:
     return [
         scenario.name,
         scenario.kind,
-        rate(figures.publish_rate),
-        rate(figures.end_to_end_rate),
-        f"{figures.megabytes:,.0f}",
-        times(figures.publish_ms),
-        times(figures.end_to_end_ms),
-        f"{figures.broker_cpu_us:.1f}",
-        f"{figures.load_cpu_us:.1f}",
+        rate(measurement.publish_rate),
+        rate(measurement.end_to_end_rate),
+        f"{measurement.megabytes:,.0f}",
+        times(measurement.publish_ms),
+        times(measurement.end_to_end_ms),
+        f"{measurement.broker_cpu_us:.1f}",
+        f"{measurement.load_cpu_us:.1f}",
         scenario.target,
     ]
 
 
-def table(rows: Iterable[tuple[Scenario, Figures]], title: str) -> Table:
+def table(rows: Iterable[tuple[Scenario, Measurement]], title: str) -> Table:
     """Return the table for a terminal."""
     made = Table(*HEADINGS, title=title)
-    for scenario, figures in rows:
-        made.add_row(*cells(scenario, figures))
+    for scenario, measurement in rows:
+        made.add_row(*cells(scenario, measurement))
     return made
 
 
-def markdown(rows: Iterable[tuple[Scenario, Figures]]) -> str:
+def markdown(rows: Iterable[tuple[Scenario, Measurement]]) -> str:
     """Return the same as a Markdown table."""
     lines = ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
-    lines += ["| " + " | ".join(cells(scenario, figures)) + " |" for scenario, figures in rows]
+    lines += ["| " + " | ".join(cells(scenario, measurement)) + " |" for scenario, measurement in rows]
     return "\n".join(lines) + "\n"

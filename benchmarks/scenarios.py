@@ -38,7 +38,7 @@ class Scenario:
 
 
 @dataclass(frozen=True)
-class Figures:
+class Measurement:
     """One run's results; after :func:`median`, those of several. Rates a second, CPU in µs a message, latency in ms."""
 
     publish_rate: float
@@ -74,7 +74,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
-def run(scenario: Scenario, directory: Path, checkout: Path | None = None) -> Figures:
+def run(scenario: Scenario, directory: Path, checkout: Path | None = None) -> Measurement:
     """Measure one run on a broker of its own, of another ``checkout`` if one is given.
 
     Raises if anything was lost or refused.
@@ -104,7 +104,7 @@ def run(scenario: Scenario, directory: Path, checkout: Path | None = None) -> Fi
         cpu = cpu_seconds(broker.pid) - before
     result = msgspec.json.decode(answer, type=WireResult)
     seconds = result.end_to_end_s or result.publish_s
-    return Figures(
+    return Measurement(
         publish_rate=result.messages / result.publish_s,
         end_to_end_rate=result.messages / result.end_to_end_s if result.end_to_end_s else 0.0,
         megabytes=result.messages * scenario.payload_bytes / 1e6 / seconds,
@@ -115,7 +115,7 @@ def run(scenario: Scenario, directory: Path, checkout: Path | None = None) -> Fi
     )
 
 
-def _run_official(scenario: Scenario, broker: BrokerProcess) -> Figures:
+def _run_official(scenario: Scenario, broker: BrokerProcess) -> Measurement:
     def start(role: str) -> subprocess.Popen[str]:
         job = OfficialJob(role, broker.service_url, "load", scenario.payload_bytes, scenario.messages)
         return subprocess.Popen(
@@ -138,7 +138,7 @@ def _run_official(scenario: Scenario, broker: BrokerProcess) -> Figures:
         results.append(msgspec.json.decode(output, type=OfficialResult))
     cpu = cpu_seconds(broker.pid) - before
     published, consumed = results
-    return Figures(
+    return Measurement(
         publish_rate=scenario.messages / (published.finished - published.began),
         end_to_end_rate=scenario.messages / (consumed.finished - published.began),
         megabytes=scenario.messages * scenario.payload_bytes / 1e6 / (consumed.finished - published.began),
@@ -147,7 +147,7 @@ def _run_official(scenario: Scenario, broker: BrokerProcess) -> Figures:
     )
 
 
-def median(runs: list[Figures]) -> Figures:
+def median(runs: list[Measurement]) -> Measurement:
     """Return the median of each result by itself."""
 
     def triple(values: list[tuple[float, float, float] | None]) -> tuple[float, float, float] | None:
@@ -157,7 +157,7 @@ def median(runs: list[Figures]) -> Figures:
         p50, p99, most = (statistics.median(column) for column in zip(*known, strict=True))
         return p50, p99, most
 
-    return Figures(
+    return Measurement(
         publish_rate=statistics.median(run.publish_rate for run in runs),
         end_to_end_rate=statistics.median(run.end_to_end_rate for run in runs),
         megabytes=statistics.median(run.megabytes for run in runs),

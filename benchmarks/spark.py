@@ -110,9 +110,9 @@ def archive(broker: BrokerProcess, topic: str, directory: Path, messages: int) -
         text=True,
     )
     with Peak(process.pid) as peak:
-        said, _ = process.communicate()
+        output, _ = process.communicate()
     seconds = time.monotonic() - began
-    result = json.loads(said)
+    result = json.loads(output)
     if process.returncode or result["rows"] != messages:
         raise RuntimeError(f"the archive of {messages} messages ended with {result}")
     return seconds, result["files"], peak

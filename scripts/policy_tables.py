@@ -54,9 +54,9 @@ def of_manifests() -> Iterator[str]:
         if row.levels & Level.TOPIC:
             kind, default = _MANIFEST_TYPES[row.kind]
             doc = " ".join(_doc(field, row).split())
-            said = re.search(r" Default: ([^.]*)\.", doc)
-            meaning = doc.replace(said[0], "") if said else doc
-            yield f"| `{manifest_name(field, row)}` | {kind} | {said[1] if said else default} | {meaning} |"
+            stated = re.search(r" Default: ([^.]*)\.", doc)
+            meaning = doc.replace(stated[0], "") if stated else doc
+            yield f"| `{manifest_name(field, row)}` | {kind} | {stated[1] if stated else default} | {meaning} |"
 
 
 def _doc(field: str, row: PolicyField) -> str:

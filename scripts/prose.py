@@ -79,6 +79,18 @@ RULES: tuple[Rule, ...] = (
     _rule("dispatch, deliver", "give out, gives out", r"(?i)\bgiv(?:e|es|ing) out\b"),
 )
 
+#: The same for names in programs. Names of tests are sentences of their own and are not checked.
+NAME_RULES: tuple[Rule, ...] = (
+    _rule("metrics, totals, counts, stats", "figures", r"(?i)figures"),
+    _rule("check, read, snapshot", "look, TopicLook", r"(?:^|_)looks?(?:_at)?$|[a-z]Looks?$|^_?LOOKS?_(?!AHEAD)"),
+    _rule("recreated, rewritten", "anew, made_anew", r"(?i)(?:^|_)anew(?:_|$)"),
+    _rule("foreign, unknown", "stranger, strangers", r"(?i)stranger"),
+    _rule("teardown, deletion", "farewell", r"(?i)farewell"),
+    _rule("release, delete, discard", "let_go, let_ledger_go", r"(?:^|_)let_(?:\w+_)?go(?:_|$)"),
+    _rule("output, result, the kind of text", "said, told, told_to_end", r"(?:^|_)(?:un)?(?:said|told)(?:_|$)"),
+    _rule("counts_for_backlog", "takes_part", r"takes_part"),
+)
+
 _CODE = re.compile(r"``[^`]*``|`[^`]*`|https?://\S+")
 _ALLOW = re.compile(r"prose-allow\(([^)]+)\): *\w")
 _HASH_FILES = {".yaml", ".yml", ".tpl", ".toml", ".sh"}
@@ -106,7 +118,7 @@ class Finding:
 
 
 def check(name: str, text: str) -> list[Finding]:
-    """Every use of a private word in the file ``name`` with the content ``text``, in the order of its lines."""
+    """Return every use of a private word in the file ``name`` with the content ``text``, in the order of its lines."""
     return sorted(_findings(name, text), key=lambda each: each.line)
 
 
@@ -114,15 +126,34 @@ def _findings(name: str, text: str) -> Iterator[Finding]:
     source = text.splitlines()
     for block in blocks(name, text):
         for line, words, rule in _matches(block):
-            allowed = _ALLOW.search(source[line - 1])
-            if allowed is None or not rule.pattern.search(allowed[1]):
+            if not _is_allowed(source[line - 1], rule):
                 yield Finding(line, words, rule)
+    if _is_python(name, text):
+        yield from _names(text)
+
+
+def _names(text: str) -> Iterator[Finding]:
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type != tokenize.NAME or token.string.startswith("test_"):
+            continue
+        for rule in NAME_RULES:
+            if rule.pattern.search(token.string) and not _is_allowed(token.line, rule):
+                yield Finding(token.start[0], token.string, rule)
+
+
+def _is_allowed(line: str, rule: Rule) -> bool:
+    allowed = _ALLOW.search(line)
+    return allowed is not None and rule.pattern.search(allowed[1]) is not None
+
+
+def _is_python(name: str, text: str) -> bool:
+    return name.endswith(".py") or (text.startswith("#!") and "python" in text.split("\n", 1)[0])
 
 
 def blocks(name: str, text: str) -> Iterator[Block]:
-    """The texts for readers in the file ``name``: all of a document, comments and strings of a program."""
+    """Yield the texts for readers in the file ``name``: all of a document, comments and strings of a program."""
     path = Path(name)
-    if path.suffix == ".py" or (text.startswith("#!") and "python" in text.split("\n", 1)[0]):
+    if _is_python(name, text):
         yield from _comments(text)
         yield from _strings(text)
     elif path.suffix in (".md", ".txt"):

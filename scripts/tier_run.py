@@ -111,13 +111,13 @@ class KubernetesBuild:
                 ["bash", "-c", BUILD], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
 
-    def wait(self, told_to_end: Callable[[], bool]) -> tuple[int, str]:
+    def wait(self, interrupted: Callable[[], bool]) -> tuple[int, str]:
         """Wait for its end, at most until the run has to end.
 
         Returns the exit code that it gives the run, and why there is no Kubernetes, if there is none.
         """
         while self._process.poll() is None:
-            if told_to_end() or self._time.elapsed_s() >= self._within_s:
+            if interrupted() or self._time.elapsed_s() >= self._within_s:
                 self.end()
                 return 0, f"what it needs was not built in {self._time.elapsed_s()} s"
             with suppress(subprocess.TimeoutExpired):
@@ -126,9 +126,9 @@ class KubernetesBuild:
         if code == 0:
             return 0, ""
         lines = BUILD_LOG.read_text(errors="replace").splitlines()
-        said = [line for line in lines if line.startswith("scripts/")]
-        if code in NOT_TO_BE_HAD and said:
-            return 0, said[-1]
+        output = [line for line in lines if line.startswith("scripts/")]
+        if code in NOT_TO_BE_HAD and output:
+            return 0, output[-1]
         print("\n".join(lines), file=sys.stderr)
         return code, f"what it needs could not be built, see {BUILD_LOG}"
 

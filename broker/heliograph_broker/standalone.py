@@ -125,12 +125,12 @@ class Standalone:
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
-        figures = self.broker.figures.http_connections
+        metrics = self.broker.metrics.http_connections
         # Administrators can connect even if clients have used up their descriptors.
         self._http = Acceptor(
             self._loop,
-            limits_of(self.config, figures, of_reserve=0.75),
-            lambda ended: HttpConnection(server(), figures, self.config.handshake_timeout_s, ended),
+            limits_of(self.config, metrics, of_reserve=0.75),
+            lambda ended: HttpConnection(server(), metrics, self.config.handshake_timeout_s, ended),
             refusal,
         )
         await self._http.listen(self.config.bind, self.config.http_port)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .dataset import Figures
+from .dataset import Totals
 from .workers import Consumed, Published
 
 KEY_SHARED = "by-carrier"
@@ -26,7 +26,7 @@ class Checks:
 
 
 def check_all(
-    expected: Figures, published: Published, consumed: Sequence[Consumed], stats: dict[str, Any], *, partitions: int
+    expected: Totals, published: Published, consumed: Sequence[Consumed], stats: dict[str, Any], *, partitions: int
 ) -> Checks:
     """Compare receipts, what each subscription received, and the broker's own numbers with the data set."""
     checks = Checks()
@@ -35,20 +35,20 @@ def check_all(
     for worker in consumed:
         checks.equal(f"errors of {worker.consumer}", None, worker.error)
     for subscription in sorted({worker.subscription for worker in consumed}):
-        figures = [worker.figures for worker in consumed if worker.subscription == subscription]
-        checks.equal(f"{subscription}: messages", expected.messages, sum(part.messages for part in figures))
-        checks.equal(f"{subscription}: miles flown", expected.distance, sum(part.distance for part in figures))
+        totals = [worker.totals for worker in consumed if worker.subscription == subscription]
+        checks.equal(f"{subscription}: messages", expected.messages, sum(part.messages for part in totals))
+        checks.equal(f"{subscription}: miles flown", expected.distance, sum(part.distance for part in totals))
         for carrier, flights in sorted(expected.carriers.items()):
-            got = sum(part.carriers[carrier] for part in figures)
+            got = sum(part.carriers[carrier] for part in totals)
             checks.equal(f"{subscription}: flights of {carrier}", flights, got)
     for carrier in sorted(expected.carriers):
-        holders = [w.consumer for w in consumed if w.subscription == KEY_SHARED and carrier in w.figures.carriers]
+        holders = [w.consumer for w in consumed if w.subscription == KEY_SHARED and carrier in w.totals.carriers]
         checks.equal(f"{KEY_SHARED}: consumers that saw {carrier}", 1, len(holders))
     checks.equal("broker: partitions", partitions, len(stats["partitions"]))
     checks.equal("broker: messages received", expected.messages, stats["msgInCounter"])
-    for subscription, figures_of in stats["subscriptions"].items():
+    for subscription, statistics_of in stats["subscriptions"].items():
         unread = expected.messages if subscription == UNREAD else 0
-        checks.equal(f"broker: backlog of {subscription}", unread, figures_of["msgBacklog"])
+        checks.equal(f"broker: backlog of {subscription}", unread, statistics_of["msgBacklog"])
         if not unread:
-            checks.equal(f"broker: backlog bytes of {subscription}", 0, figures_of["backlogSize"])
+            checks.equal(f"broker: backlog bytes of {subscription}", 0, statistics_of["backlogSize"])
     return checks

@@ -30,7 +30,7 @@ class Flight(NamedTuple):
     value: bytes
 
 
-class Figures:
+class Totals:
     """Counts of flights on both sides, to be compared: messages, miles, and messages of each carrier."""
 
     __slots__ = ("carriers", "distance", "messages")
@@ -60,14 +60,14 @@ def read_flights(limit: int | None = None) -> Iterator[Flight]:
         yield Flight(row["carrier"], hours[hour] + minutes * _MINUTE_MS, msgspec.json.encode(_typed(row)))
 
 
-def expected_figures(limit: int | None = None) -> Figures:
+def expected_totals(limit: int | None = None) -> Totals:
     """Count the data set itself, straight from its file and not from what is published."""
-    figures = Figures()
+    totals = Totals()
     for number, row in enumerate(_rows()):
         if number == limit:
             break
-        figures.add(row["carrier"], int(row["distance"]))
-    return figures
+        totals.add(row["carrier"], int(row["distance"]))
+    return totals
 
 
 def _typed(row: dict[str, str]) -> dict[str, str | int | None]:

@@ -82,16 +82,16 @@ def print_result(
         f"{_left(backlog, quota)} left, then producers wait\n"
     )
     table = new_table("SUBSCRIPTION", "TYPE", ">DELIVERED", ">BACKLOG", ">BYTES", ">OLDEST", ">QUOTA LEFT")
-    for name, figures in sorted(stats["subscriptions"].items()):
+    for name, totals in sorted(stats["subscriptions"].items()):
         kind, count = delivered.get(name, ("-", 0))
         largest = max(partition["subscriptions"][name]["backlogSize"] for partition in partitions)
         table.add_row(
             name,
             kind,
             f"{count:,}",
-            f"{figures['msgBacklog']:,}",
-            readable_size(figures["backlogSize"]),
-            readable_age(oldest_age_ms(figures, now_ms)),
+            f"{totals['msgBacklog']:,}",
+            readable_size(totals["backlogSize"]),
+            readable_age(oldest_age_ms(totals, now_ms)),
             _left(largest, quota),
         )
     (Console() if sys.stdout.isatty() else Console(width=160)).print(table)

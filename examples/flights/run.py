@@ -23,7 +23,7 @@ from heliograph_broker.clock import SystemClock
 
 from .checks import KEY_SHARED, check_all
 from .child_broker import BrokerFailed, ChildBroker
-from .dataset import DataSetMissing, Figures, expected_figures
+from .dataset import DataSetMissing, Totals, expected_totals
 from .display import ProgressDisplay, Retention, print_result
 from .workers import Consumed, Published, Work, consume, publish
 
@@ -101,11 +101,11 @@ def _end(broker: ChildBroker, keep_running: bool) -> None:
 
 def _run(broker: ChildBroker, limit: int | None) -> bool:
     asyncio.run(_apply(broker.http_url))
-    expected = expected_figures(limit)
+    expected = expected_totals(limit)
     published, consumed = _pass_through(broker, expected, limit)
     stats, retention = asyncio.run(_settled_stats(broker.http_url))
     delivered = {
-        subscription: (kind, sum(each.figures.messages for each in consumed if each.subscription == subscription))
+        subscription: (kind, sum(each.totals.messages for each in consumed if each.subscription == subscription))
         for subscription, kind in SUBSCRIPTIONS.items()
     }
     print_result(str(TOPIC), stats, retention, delivered, SystemClock().now_ms())
@@ -134,7 +134,7 @@ async def _apply(http_url: str) -> None:
             print(f"{line['kind'].lower()}/{line['name']} {line['action']}", flush=True)
 
 
-def _pass_through(broker: ChildBroker, expected: Figures, limit: int | None) -> tuple[Published, list[Consumed]]:
+def _pass_through(broker: ChildBroker, expected: Totals, limit: int | None) -> tuple[Published, list[Consumed]]:
     """Start the consumers, then the publisher; show progress until everything has arrived or nothing moves."""
     context = multiprocessing.get_context("spawn")
     results: Any = context.Queue()

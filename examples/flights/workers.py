@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pulsar
 
-from .dataset import Figures, read_flights
+from .dataset import Totals, read_flights
 
 #: How often the shared counters are brought up to date, in messages: every message would cost more than the rest.
 _REPORT_EVERY = 500
@@ -37,7 +37,7 @@ class Consumed(NamedTuple):
 
     subscription: str
     consumer: str
-    figures: Figures
+    totals: Totals
     error: str | None
 
 
@@ -102,7 +102,7 @@ def publish(work: Work, limit: int | None) -> None:
 
 def consume(work: Work, subscription: str, consumer_type: str, name: str) -> None:
     """Receive and acknowledge until told to stop, adding up what came."""
-    figures = Figures()
+    totals = Totals()
     failure: str | None = None
     distance_of = msgspec.json.Decoder(_Distance).decode
     client = _client(work.service_url)
@@ -123,13 +123,13 @@ def consume(work: Work, subscription: str, consumer_type: str, name: str) -> Non
             if not batch and stopping:
                 break
             for message in batch:
-                figures.add(message.partition_key(), distance_of(message.data()).distance)
+                totals.add(message.partition_key(), distance_of(message.data()).distance)
                 consumer.acknowledge(message)
-            work.progress.value = figures.messages
+            work.progress.value = totals.messages
         consumer.close()
     except (pulsar.PulsarException, msgspec.MsgspecError) as error:
         failure = f"{type(error).__name__}: {error}"
         work.ready.set()
     finally:
         client.close()
-    work.results.put(Consumed(subscription, name, figures, failure))
+    work.results.put(Consumed(subscription, name, totals, failure))

@@ -189,16 +189,16 @@ class Parts:
     def succeed_within(self, seconds: float, *command: str) -> None:
         """Repeat a command until it succeeds. Exits when it does not in time, or once a part has ended."""
         end = time.monotonic() + seconds
-        said = self._log("await")
+        output = self._log("await")
         while True:
-            with said.open("wb") as log:
+            with output.open("wb") as log:
                 if subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode == 0:
                     return
             ended = self._reap(os.WNOHANG)
             if ended is not None:
                 sys.exit(f"{ended[0]} ended:\n{tail(self._log(ended[0]))}")
             if time.monotonic() >= end:
-                sys.exit(f"not within {seconds:g} s: {' '.join(command)}\n{tail(said)}")
+                sys.exit(f"not within {seconds:g} s: {' '.join(command)}\n{tail(output)}")
             time.sleep(0.3)
 
     def wait_for_an_end(self) -> tuple[str, int]:
@@ -251,9 +251,9 @@ def make_certificates(log: Path) -> None:
             f"x509 -req -days 3650 -in pki/{name}.csr -CA pki/ca.crt -CAkey pki/ca.key -CAcreateserial"
             f" -extfile pki/{name}.cnf -out pki/{name}.crt",
         ]
-    with log.open("wb") as said:
+    with log.open("wb") as output:
         for command in (*commands, "genrsa -out pki/accounts.key 2048"):
-            subprocess.run(["openssl", *command.split()], stdout=said, stderr=subprocess.STDOUT, check=True)
+            subprocess.run(["openssl", *command.split()], stdout=output, stderr=subprocess.STDOUT, check=True)
 
 
 def write_client_settings(plan: Plan) -> None:

@@ -147,8 +147,8 @@ class Load:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         assert line, "the clients' program has ended; what it complained of is in the captured output"
-        said: dict[str, Any] = json.loads(line)
-        return said
+        output: dict[str, Any] = json.loads(line)
+        return output
 
     def goes_on(self) -> None:
         """Wait until messages sent from now on are receipted and received."""

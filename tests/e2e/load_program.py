@@ -95,8 +95,8 @@ def main() -> None:
     url, topic, subscription, rate = sys.argv[1:]
     load = Load(url, topic, subscription, float(rate))
     for line in sys.stdin:
-        said = load.stop() if line.strip() == "stop" else load.status()
-        print(json.dumps(said), flush=True)
+        output = load.stop() if line.strip() == "stop" else load.status()
+        print(json.dumps(output), flush=True)
         if line.strip() == "stop":
             return
 

@@ -77,8 +77,8 @@ def test_a_release_is_installed_publishes_and_consumes_and_goes_away(
         within_s=60,
         namespace=kube_namespace,
     )
-    said = cluster.kubectl("logs", *here, "-l", "app.kubernetes.io/component=operator", "--tail=-1")
-    assert "forbidden" not in said.lower()
+    output = cluster.kubectl("logs", *here, "-l", "app.kubernetes.io/component=operator", "--tail=-1")
+    assert "forbidden" not in output.lower()
 
     for kind in KINDS:
         cluster.kubectl("delete", f"{kind}.heliograph.dev", *here, "--all", "--timeout=100s")

@@ -57,7 +57,7 @@ def test_the_guides_lead_from_nothing_to_a_broker_and_back_to_nothing(cluster: C
         shell.run(command)
     wait_ready(cluster, NAMESPACE, "brokercluster/default")
 
-    *uninstall, let_go = commands(GUIDE, "Uninstall")
+    *uninstall, remove_finalizers = commands(GUIDE, "Uninstall")
     delete_volumes = uninstall.pop()
     for command in uninstall:
         shell.run(command)
@@ -66,7 +66,7 @@ def test_the_guides_lead_from_nothing_to_a_broker_and_back_to_nothing(cluster: C
     shell.run(delete_volumes)
     assert cluster.kubectl("get", "pvc", *here, "-o", "name").split() == []
     _without_operator(cluster)
-    shell.run(let_go)
+    shell.run(remove_finalizers)
     assert cluster.kubectl("get", "brokercluster", *here, "-o", "name").split() == []
 
 
@@ -95,5 +95,5 @@ def test_the_kubernetes_namespace_of_the_operator_can_be_deleted_with_all_that_i
     follow = ["kubectl", "logs", "-f", "--tail=0", "-n", NAMESPACE, "deployment/heliograph-operator"]
     with subprocess.Popen(follow, stdout=subprocess.PIPE, text=True, env=cluster.environment) as logs:
         cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=120s", timeout_s=130)
-        said, _ = logs.communicate(timeout=30)
-    assert "released all resources" in said
+        output, _ = logs.communicate(timeout=30)
+    assert "released all resources" in output

@@ -17,9 +17,9 @@ def wait_ready(cluster: Cluster, namespace: str, name: str, *, within_s: float =
 
     def ready() -> dict[str, Any]:
         found: dict[str, Any] = cluster.kubectl_json("get", "-n", namespace, name)
-        told = conditions(found).get("Ready", {})
+        status = conditions(found).get("Ready", {})
         generation = found["metadata"]["generation"]
-        assert (told.get("status"), told.get("observedGeneration")) == ("True", generation), (told, generation)
+        assert (status.get("status"), status.get("observedGeneration")) == ("True", generation), (status, generation)
         return found
 
     return cluster.wait_for(f"{name} is Ready", ready, within_s=within_s, namespace=namespace)
@@ -31,8 +31,8 @@ def wait_replaced(cluster: Cluster, namespace: str, pod: str, before: str, *, wi
     def replaced() -> str:
         found = cluster.kubectl_json("get", "pod", pod, "-n", namespace)
         assert found["metadata"]["uid"] != before
-        told = conditions(found).get("Ready", {})
-        assert told.get("status") == "True", told
+        status = conditions(found).get("Ready", {})
+        assert status.get("status") == "True", status
         return str(found["metadata"]["uid"])
 
     return cluster.wait_for(f"pod {pod} is a new one", replaced, within_s=within_s, namespace=namespace)

@@ -283,11 +283,11 @@ class DefaultAckRounds:
             left: list[str] = []
             for name in names:
                 stats = await asyncio.to_thread(topic_stats, self.broker.http_url, f"{NAMESPACE}/{name}")
-                figures = {
+                backlogs = {
                     sub: (each["msgBacklog"], each["backlogSize"]) for sub, each in stats["subscriptions"].items()
                 }
-                if stats["storageSize"] or any(figure != (0, 0) for figure in figures.values()):
-                    left.append(f"{name}: {stats['storageSize']} bytes stored, backlogs {figures}")
+                if stats["storageSize"] or any(backlog != (0, 0) for backlog in backlogs.values()):
+                    left.append(f"{name}: {stats['storageSize']} bytes stored, backlogs {backlogs}")
             segments = sum(file.stat().st_blocks * 512 for file in (self.broker.data_dir / "segments").glob("*.lmdb"))
             if segments > EMPTY_SEGMENTS_BYTES:
                 left.append(f"the segments take {segments} bytes")

@@ -150,7 +150,7 @@ def filled(client: pulsar.Client, run: Run, topic: str, *subscriptions: str, mes
 def waiting(run: Run, topic: str) -> dict[str, int]:
     """Return the backlog by subscription."""
     stats = run(f"topics stats {topic} --json").json
-    return {name: figures["msgBacklog"] for name, figures in stats["subscriptions"].items()}
+    return {name: stats["msgBacklog"] for name, stats in stats["subscriptions"].items()}
 
 
 def test_cookbook_clear_backlog_asks_first(run: Run, namespace: str, client: pulsar.Client) -> None:

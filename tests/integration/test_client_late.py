@@ -30,7 +30,7 @@ def numbers(first: int, last: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, last + 1)]
 
 
-def let_go_what_is_due(broker: RunningBroker, client: pulsar.Client, namespace: PolicyNamespace) -> None:
+def wait_until_trimmed(broker: RunningBroker, client: pulsar.Client, namespace: PolicyNamespace) -> None:
     """Wait until a topic that keeps nothing has deleted what came after everything else, and once more after that.
 
     A topic is looked at again only after some time: by then every other was, and what was due of it has gone.
@@ -54,7 +54,7 @@ def test_a_reader_opened_after_publishing_finds_everything(
     broker: RunningBroker, client: pulsar.Client, namespace: PolicyNamespace
 ) -> None:
     publish(client, namespace.topic())
-    let_go_what_is_due(broker, client, namespace)
+    wait_until_trimmed(broker, client, namespace)
     assert read_all(client.create_reader(namespace.topic(), pulsar.MessageId.earliest)) == numbers(0, 9)
     assert read_all(client.create_reader(namespace.topic(), pulsar.MessageId.earliest)) == numbers(0, 9)
 
@@ -63,7 +63,7 @@ def test_a_table_view_opened_after_publishing_has_every_key(
     broker: RunningBroker, client: pulsar.Client, namespace: PolicyNamespace
 ) -> None:
     publish(client, namespace.topic(), 30)
-    let_go_what_is_due(broker, client, namespace)
+    wait_until_trimmed(broker, client, namespace)
     view = client.create_table_view(namespace.topic())
     assert {key: view.get(key) for key in ("k0", "k1", "k2")} == {"k0": b"27", "k1": b"28", "k2": b"29"}
     view.close()
@@ -81,7 +81,7 @@ def test_a_reader_finds_what_every_subscription_has_acknowledged(
         return int(rest(broker, "GET", f"{path}/stats")["keptByLedgerMessages"]) == 10
 
     eventually(acknowledged, what="everything acknowledged")
-    let_go_what_is_due(broker, client, namespace)
+    wait_until_trimmed(broker, client, namespace)
     assert read_all(client.create_reader(namespace.topic(), pulsar.MessageId.earliest)) == numbers(0, 9)
 
 
@@ -96,7 +96,7 @@ def test_seeking_back_after_acknowledging_finds_the_messages(
     eventually(
         lambda: rest(broker, "GET", stats)["subscriptions"]["s"]["msgBacklog"] == 0, what="everything acknowledged"
     )
-    let_go_what_is_due(broker, client, namespace)
+    wait_until_trimmed(broker, client, namespace)
     consumer.seek(pulsar.MessageId.earliest)
     assert payloads(receive_many(consumer, 10)) == numbers(0, 9)
 
@@ -106,7 +106,7 @@ def test_a_subscription_from_the_earliest_message_on_may_come_late(
 ) -> None:
     rest(broker, "PUT", f"persistent/{namespace.name}/t/partitions", 2)
     publish(client, namespace.topic())
-    let_go_what_is_due(broker, client, namespace)
+    wait_until_trimmed(broker, client, namespace)
     consumer = client.subscribe(namespace.topic(), "late", initial_position=pulsar.InitialPosition.Earliest)
     assert sorted(payloads(receive_many(consumer, 10))) == numbers(0, 9)
 
@@ -133,7 +133,7 @@ def test_a_dead_letter_nobody_subscribed_to_in_time_is_found(
         return int(stats["subscriptions"]["s"]["msgBacklog"]) == 0
 
     eventually(dead_and_gone, what="the poison message to leave its subscription")
-    let_go_what_is_due(broker, client, namespace)
+    wait_until_trimmed(broker, client, namespace)
     late = client.subscribe(dead, "late", initial_position=pulsar.InitialPosition.Earliest)
     assert late.receive(DEADLINE_MS).data() == b"poison"
 
@@ -152,7 +152,7 @@ def test_an_expired_message_of_a_topic_with_a_dead_letter_topic_is_found_there_l
         return int(rest(broker, "GET", f"persistent/{namespace.name}/dead/stats")["msgInCounter"])
 
     eventually(lambda: letters() == 1, what="the letter")
-    let_go_what_is_due(broker, client, namespace)
+    wait_until_trimmed(broker, client, namespace)
     reader = client.create_reader(dead, pulsar.MessageId.earliest)
     assert json.loads(reader.read_next(DEADLINE_MS).properties()["x-death-topics"]) == [namespace.topic()]
 

@@ -84,9 +84,9 @@ def test_announcing_large_frames_costs_nothing(broker_factory: Callable[..., Bro
     """Before CONNECT it ends the connection; after it, it costs what has arrived."""
     broker = broker_factory()
     broker.start()
-    said = (encode(Type.CONNECT, client_version="flood", protocol_version=21) if connects else b"") + ANNOUNCED
+    output = (encode(Type.CONNECT, client_version="flood", protocol_version=21) if connects else b"") + ANNOUNCED
     before = anonymous_bytes(broker.pid)
-    with sockets(broker.service_url, 400, said) as flood:
+    with sockets(broker.service_url, 400, output) as flood:
         if connects:
             for each in flood:
                 assert each.recv(65536)

@@ -62,7 +62,7 @@ async def test_resources_are_created_then_unchanged_then_configured(api: HttpApi
 async def test_a_retention_that_is_left_out_is_not_one_of_nothing(api: HttpApi) -> None:
     manifests = MANIFESTS.replace("PARTITIONS", "2")
     path = "/admin/v2/namespaces/shop/payments/retention"
-    for written, said in (
+    for written, output in (
         ("", None),
         ("retention: {time: 0, size: 0}", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}),
         ("", None),
@@ -72,7 +72,7 @@ async def test_a_retention_that_is_left_out_is_not_one_of_nothing(api: HttpApi) 
             ["created"] * 3,
             ["unchanged", "configured", "unchanged"],
         )
-        assert (await api.request("GET", path)).body == said
+        assert (await api.request("GET", path)).body == output
         assert [action for *_, action in await _actions(api, text)] == ["unchanged"] * 3
 
 

@@ -55,7 +55,7 @@ def resources(cluster: Cluster, definitions: None, kube_namespace: str) -> Itera
     """The test's resources; whatever is left of them at the end loses its finalizers, so that nothing hangs."""
     found = Resources(cluster, kube_namespace)
     yield found
-    found.let_all_go()
+    found.remove_finalizers()
 
 
 @pytest.fixture

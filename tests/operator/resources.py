@@ -77,12 +77,12 @@ class Resources:
     def wait_reason(self, kind: str, name: str, reason: str, condition: str = "Ready") -> str:
         """Wait until a condition has a reason; return its message."""
 
-        def said() -> dict[str, Any]:
+        def output() -> dict[str, Any]:
             found = self.condition(kind, name, condition)
             assert found.get("reason") == reason, found
             return found
 
-        return str(self.wait(f"{kind} {name} is {reason}", said)["message"])
+        return str(self.wait(f"{kind} {name} is {reason}", output)["message"])
 
     def wait(self, what: str, check: Any, within_s: float = WITHIN_S) -> Any:
         return self.cluster.wait_for(what, check, within_s=within_s, namespace=self.namespace)
@@ -105,7 +105,7 @@ class Resources:
         items = self.cluster.kubectl_json("get", "events", "-n", self.namespace, "--field-selector", selector)["items"]
         return [item["message"] for item in items]
 
-    def let_all_go(self) -> None:
+    def remove_finalizers(self) -> None:
         while names := self._kubectl("get", "heliograph", "-o", "name").split():
             try:
                 self._kubectl("patch", *names, "--type=merge", "-p", '{"metadata": {"finalizers": null}}')

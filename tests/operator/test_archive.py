@@ -151,8 +151,8 @@ def test_the_status_tells_of_a_run_of_one_that_failed_and_of_the_next(served: Re
     job = runs.begin("first")
     served.wait("the run is seen", lambda: archived(served).get("running") is True)
     runs.end(job, message=json.dumps({"job": "archive", "rows": 12, "lag": 0, "error": None}))
-    said = served.wait_reason("Topic", "orders", "ArchiveSucceeded", "Archived")
-    assert said == "first archived 12 messages"
+    output = served.wait_reason("Topic", "orders", "ArchiveSucceeded", "Archived")
+    assert output == "first archived 12 messages"
     found = archived(served)
     assert (found["rows"], found["running"]) == (12, False)
     assert found["lastRunTime"] == "2026-01-01T03:00:00Z"

@@ -30,7 +30,7 @@ def _running(cluster: Cluster, images: Images, namespace: str, directory: Path) 
         yield found
     finally:
         process.close()
-        resources.let_all_go()
+        resources.remove_finalizers()
     assert "Traceback" not in process.log_tail(100_000), process.log_tail(120)
 
 
@@ -81,9 +81,9 @@ def test_what_somebody_changed_is_set_right_again_and_said(lasting: Brokers) -> 
         return bool(lasting.get("service"))
 
     lasting.wait("everything is as it was", right)
-    said = [each for each in lasting.events() if each.startswith("DriftRepaired")]
+    output = [each for each in lasting.events() if each.startswith("DriftRepaired")]
     for expected in ("data.HELIOGRAPH_X", "recreated Service main", "spec.replicas"):
-        assert any(expected in each for each in said), said
+        assert any(expected in each for each in output), output
     lasting.wait("the broker that was scaled away is there again", lambda: lasting.pod_is_ready(not_uid=before))
     lasting.wait_observed()
 

@@ -250,15 +250,15 @@ def test_kubectl_says_in_words_what_is_wrong(api: ApiServer, cluster: Cluster, k
     spec = {"retention": {"time": "3d", "size": "5Gi"}, "backlogQuota": {"destinationStorage": {"limit": "8Gi"}}}
     with pytest.raises(ClusterCommandError) as caught:
         cluster.apply(_resource("Topic", "orders", {**spec, "messageTTL": "3H"}), namespace=kube_namespace)
-    said = str(caught.value)
-    assert "spec.retention.size: " in said
-    assert "the retention is below backlogQuota.destinationStorage.limit" in said
-    assert "spec.messageTTL: " in said
-    assert "not a duration; valid: 500ms, 90s" in said
+    output = str(caught.value)
+    assert "spec.retention.size: " in output
+    assert "the retention is below backlogQuota.destinationStorage.limit" in output
+    assert "spec.messageTTL: " in output
+    assert "not a duration; valid: 500ms, 90s" in output
 
 
 @pytest.mark.parametrize(
-    ("field", "said"),
+    ("field", "output"),
     [
         ("topics.spec.retention", "whichever comes first"),
         ("namespaces.spec.bundles", "ranges of topic-name hashes"),
@@ -267,10 +267,10 @@ def test_kubectl_says_in_words_what_is_wrong(api: ApiServer, cluster: Cluster, k
         ("brokerclusters.status.endpoints", "URL for clients"),
     ],
 )
-def test_kubectl_explains_fields(field: str, said: str, api: ApiServer, cluster: Cluster) -> None:
-    told = cluster.kubectl("explain", field, f"--api-version={GROUP}/v1alpha1")
-    assert said in " ".join(told.split())
-    assert "<no description>" not in told
+def test_kubectl_explains_fields(field: str, output: str, api: ApiServer, cluster: Cluster) -> None:
+    explained = cluster.kubectl("explain", field, f"--api-version={GROUP}/v1alpha1")
+    assert output in " ".join(explained.split())
+    assert "<no description>" not in explained
 
 
 def test_what_kubectl_gets_can_be_given_to_standalone(api: ApiServer, cluster: Cluster, kube_namespace: str) -> None:

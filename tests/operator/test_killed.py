@@ -42,8 +42,8 @@ def test_an_operator_killed_again_and_again_makes_changes_and_deletes_all_the_sa
     def ready(generation: int) -> bool:
         found = served.cluster.kubectl_json("get", "htopic", "-n", served.namespace)["items"]
         states = [each.get("status", {}) for each in found]
-        told = [(each["type"], each["status"]) for state in states for each in state.get("conditions", ())]
-        assert told.count(("Ready", "True")) == TOPICS, f"{told.count(('Ready', 'True'))} are ready"
+        conditions = [(each["type"], each["status"]) for state in states for each in state.get("conditions", ())]
+        assert conditions.count(("Ready", "True")) == TOPICS, f"{conditions.count(('Ready', 'True'))} are ready"
         return all(state["observedGeneration"] == generation for state in states)
 
     for generation, (ttl, ttl_ms) in enumerate((("1h", 3_600_000), ("2h", 7_200_000)), start=1):

@@ -73,8 +73,8 @@ def test_drift_is_repaired_and_named(operator: OperatorProcess, served: Resource
     name = "persistent://shop/payments/orders"
     admin(broker, "POST", "/admin/v2/persistent/shop/payments/orders/messageTTL?messageTTL=60")
     served.wait("it is repaired", lambda: topic_state(broker, name).policies.message_ttl_ms == 7_200_000, 15)
-    told = served.wait("an event names it", lambda: served.events("orders", "DriftRepaired"))
-    assert told == ["messageTTL was 1m, is 2h"]
+    drift = served.wait("an event names it", lambda: served.events("orders", "DriftRepaired"))
+    assert drift == ["messageTTL was 1m, is 2h"]
     admin(broker, "DELETE", "/admin/v2/persistent/shop/payments/orders?force=true")
     served.wait("it is there again", lambda: topic_state(broker, name).subscriptions == ["billing"], 15)
     served.wait(
@@ -171,8 +171,8 @@ def test_a_partition_that_somebody_deleted_is_made_again_with_its_subscriptions(
     name = "persistent://shop/payments/orders"
     admin(broker, "DELETE", "/admin/v2/persistent/shop/payments/orders-partition-1?force=true")
 
-    told = served.wait("an event names it", lambda: served.events("orders", "DriftRepaired"), 15)
-    assert told == ["partitions: 1 was missing, is there"]
+    drift = served.wait("an event names it", lambda: served.events("orders", "DriftRepaired"), 15)
+    assert drift == ["partitions: 1 was missing, is there"]
     topic = topic_state(broker, name)
     assert (topic.partitions, topic.missing_partitions, topic.subscriptions) == (3, [], ["billing"])
 
@@ -187,8 +187,8 @@ def test_properties_and_bundles_follow_the_spec_and_what_somebody_added_is_taken
     served.wait("they are as the new spec says", lambda: topic_state(broker, name).properties == {"owner": "bob"})
     served.wait("its generation is reported", lambda: served.status("Topic", "orders")["observedGeneration"] == 2)
     admin(broker, "PUT", "/admin/v2/persistent/shop/payments/orders/properties", {"owner": "eve", "desk": "3"})
-    told = served.wait("an event names it", lambda: served.events("orders", "DriftRepaired"), 15)
-    assert told == ["properties.desk was 3, is not set; properties.owner was eve, is bob"]
+    drift = served.wait("an event names it", lambda: served.events("orders", "DriftRepaired"), 15)
+    assert drift == ["properties.desk was 3, is not set; properties.owner was eve, is bob"]
     assert topic_state(broker, name).properties == {"owner": "bob"}
     served.hns(bundles=16)
     served.wait("the namespace is split again", lambda: broker_state(broker).namespaces["shop/payments"].bundles == 16)

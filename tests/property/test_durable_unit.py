@@ -14,7 +14,7 @@ from pathlib import Path
 from heliograph_api.policies.policies import Policies, Retention
 from heliograph_broker.messaging.base.records import TenantRecord
 from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
-from heliograph_broker.messaging.topic.housekeeping import LOOK_INTERVAL_MS
+from heliograph_broker.messaging.topic.housekeeping import CHECK_INTERVAL_MS
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.commit.group import Group
 from heliograph_broker.storage.store import LedgerStore
@@ -146,7 +146,7 @@ class DurableUnitMachine(RuleBasedStateMachine):
     def check(self) -> None:
         """After a start: compare all of it with what was confirmed."""
         core = self.core
-        assert core.broker.figures.healed_invariants == {}
+        assert core.broker.metrics.healed_invariants == {}
         for name in TOPICS:
             topic = core.topic(name)
             assert topic.policies is not None
@@ -182,9 +182,9 @@ class DurableUnitMachine(RuleBasedStateMachine):
                 for position in self.acked[key]:
                     offset = topic.offset_of(*position)
                     assert offset is None or subscription.cursor.is_acked(offset), f"{position} of {key} is back"
-                self.check_figures(topic, subscription)
+                self.check_counts(topic, subscription)
 
-    def check_figures(self, topic: Topic, subscription: Subscription) -> None:
+    def check_counts(self, topic: Topic, subscription: Subscription) -> None:
         messages = size = 0
         for offset in range(topic.first_offset, topic.end_offset):
             header = topic.header(offset)
@@ -290,9 +290,9 @@ class DurableUnitMachine(RuleBasedStateMachine):
         self.core.commit()
 
     @rule(flushed=st.booleans(), commit=st.booleans())
-    def look(self, flushed: bool, commit: bool) -> None:
+    def check_topics(self, flushed: bool, commit: bool) -> None:
         """Housekeeping trims; it finds records that wait for their flush, or are just flushed."""
-        self.core.clock.advance_ms(LOOK_INTERVAL_MS)
+        self.core.clock.advance_ms(CHECK_INTERVAL_MS)
         if flushed:
             self.core.broker.flush_records()
         self.core.broker.housekeeping.run(self.core.clock.now_ms())

@@ -189,8 +189,8 @@ def test_a_wrong_broker_is_found_and_its_history_cut_short(monkeypatch: pytest.M
     for seed in range(1, 300):
         steps = HistoryMaker(seed).make()
         if failure(steps) is not None:
-            said = explain(seed, steps)
-            assert said.startswith(f"seed {seed}, {len(steps)} steps, ")
-            assert len(said.splitlines()) < 12
+            output = explain(seed, steps)
+            assert output.startswith(f"seed {seed}, {len(steps)} steps, ")
+            assert len(output.splitlines()) < 12
             return
     raise AssertionError("300 histories show no difference")

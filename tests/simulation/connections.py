@@ -45,15 +45,15 @@ def do_go_silent(world: World, client: SimulatedClient, number: int, rng: random
         raise Violation("a silent peer stays", f"client {client.number} said nothing for 120 s")
 
 
-def do_stranger(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
-    stranger(world, rng)
+def do_foreign_client(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
+    connect_foreign_client(world, rng)
 
 
 #: What a socket may cost the broker before it has said who it is (bytes).
-STRANGERS_BYTES = 16 * 1024
+FOREIGN_CLIENT_BYTES = 16 * 1024
 
 
-def stranger(world: World, rng: random.Random) -> None:
+def connect_foreign_client(world: World, rng: random.Random) -> None:
     """Two connections that never say who they are, or announce more than they may. Raises :class:`Violation`.
 
     A buffer that all connections share costs nothing; one of its own is counted.
@@ -71,7 +71,7 @@ def stranger(world: World, rng: random.Random) -> None:
     buffers = [
         cast(memoryview, connection.protocol.get_buffer(-1)) for connection in connections if not connection.lost
     ]
-    if len(buffers) == 2 and buffers[0].obj is not buffers[1].obj and len(buffers[0]) > STRANGERS_BYTES:
+    if len(buffers) == 2 and buffers[0].obj is not buffers[1].obj and len(buffers[0]) > FOREIGN_CLIENT_BYTES:
         raise Violation("an unknown client costs too much", f"{len(buffers[0])} bytes of buffer before CONNECT")
     for connection in connections:
         connection.cut()
@@ -83,5 +83,5 @@ ACTIONS: dict[str, Action] = {
     "stop_reading": do_stop_reading,
     "read_on": do_read_on,
     "go_silent": do_go_silent,
-    "stranger": do_stranger,
+    "stranger": do_foreign_client,
 }

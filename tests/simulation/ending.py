@@ -147,14 +147,14 @@ def recount(world: World) -> None:
                 left = cursor.partial.get(offset)
                 messages += header.messages if left is None else left.bit_count()
                 size += header.size
-            counted, figures = (messages, size), (subscription.backlog_messages, subscription.backlog_bytes)
-            if whole and not world.damages and counted != figures:
+            counted, backlog = (messages, size), (subscription.backlog_messages, subscription.backlog_bytes)
+            if whole and not world.damages and counted != backlog:
                 raise Violation(
                     "backlog count",
-                    f"{name}/{subscription.name}: {figures[0]} messages, {figures[1]} bytes; counted {counted}",
+                    f"{name}/{subscription.name}: {backlog[0]} messages, {backlog[1]} bytes; counted {counted}",
                 )
-            if min(figures) < 0:
-                raise Violation("backlog count", f"{name}/{subscription.name}: {figures}")
+            if min(backlog) < 0:
+                raise Violation("backlog count", f"{name}/{subscription.name}: {backlog}")
 
 
 def _drain(world: World, *, keep: bool) -> dict[SubscriptionModel, dict[str, int]]:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 KEYS = ("a", "b", "c", "d")
 TTL = "x-message-ttl"
-#: What a socket may cost the broker before it has said who it is (bytes).
-STRANGERS_BYTES = 16 * 1024
 
 
 def metadata_of(number: int, producer: str, sequence_id: int, now_ms: int) -> wire.MessageMetadata:

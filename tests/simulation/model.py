@@ -99,12 +99,12 @@ class Message:
 
     def __repr__(self) -> str:
         where = ",".join(f"{ledger & 0xFFFFFF}:{entry}" for ledger, entry in sorted(self.positions)) or "?"
-        said = [f"x{self.count}"] if self.count > 1 else []
-        said += ["delayed"] if self.deliver_at_ms else []
+        output = [f"x{self.count}"] if self.count > 1 else []
+        output += ["delayed"] if self.deliver_at_ms else []
         if self.chunked is not None:
-            said.append(f"chunk {self.chunked.chunks.index(self)} of {self.chunked.count}")
-        said += [f"ttl {self.ttl_ms}"] if self.ttl_ms >= 0 else []
-        return " ".join([f"#{self.number}@{where}", *said])
+            output.append(f"chunk {self.chunked.chunks.index(self)} of {self.chunked.count}")
+        output += [f"ttl {self.ttl_ms}"] if self.ttl_ms >= 0 else []
+        return " ".join([f"#{self.number}@{where}", *output])
 
 
 class TopicModel:

@@ -193,7 +193,7 @@ def raising(world: World, client: SimulatedClient, number: int, rng: random.Rand
         return None
 
     housekeeping = world.machine.broker.housekeeping
-    housekeeping._duties.insert(rng.randrange(len(housekeeping._duties) + 1), raises)
+    housekeeping._tasks.insert(rng.randrange(len(housekeeping._tasks) + 1), raises)
     housekeeping.changed(stored)
     world.advance(1200)
 

@@ -171,7 +171,7 @@ def _values(disk: SimulatedDisk, path: Path) -> dict[bytes, bytes]:
     return found
 
 
-def _outcomes(steps: Callable[[SimulatedDisk], None], look: Callable[[SimulatedDisk], Any]) -> set[Any]:
+def _outcomes(steps: Callable[[SimulatedDisk], None], inspect_now: Callable[[SimulatedDisk], Any]) -> set[Any]:
     """Return everything that is found after a power cut at any of the steps, or right after the last."""
     found = set()
     for crash_at in range(1, 12):
@@ -187,7 +187,7 @@ def _outcomes(steps: Callable[[SimulatedDisk], None], look: Callable[[SimulatedD
                 pass
             with pytest.raises(Crashed):
                 disk.sync_directory(Path("/data"))
-            found.add(look(disk.reboot(power_lost=True)))
+            found.add(inspect_now(disk.reboot(power_lost=True)))
     return found
 
 
@@ -205,7 +205,7 @@ def test_a_commit_is_there_whole_or_not_at_all_and_stays_once_it_returned() -> N
                 txn.put(b"b", b"%d" % number)
             returned.append(number)
 
-    def look(disk: SimulatedDisk) -> tuple[int, ...]:
+    def inspect_now(disk: SimulatedDisk) -> tuple[int, ...]:
         values = _values(disk, path)
         number = int(values.get(b"a", b"0"))
         assert values.get(b"a") == values.get(b"b")
@@ -213,7 +213,7 @@ def test_a_commit_is_there_whole_or_not_at_all_and_stays_once_it_returned() -> N
         return len(returned), number
 
     # No commit, or the first, or the second came to its end; the one under way is there or not.
-    assert _outcomes(steps, look) == {(0, 0), (0, 1), (1, 1), (1, 2), (2, 2)}
+    assert _outcomes(steps, inspect_now) == {(0, 0), (0, 1), (1, 1), (1, 2), (2, 2)}
 
 
 def test_names_are_durable_with_their_directory_only() -> None:
@@ -223,13 +223,13 @@ def test_names_are_durable_with_their_directory_only() -> None:
         disk.sync_directory(Path("/data"))
         disk.remove(Path("/data/final"))
 
-    def look(disk: SimulatedDisk) -> tuple[str, ...]:
+    def inspect_now(disk: SimulatedDisk) -> tuple[str, ...]:
         names = sorted(path.name for path in disk.files(Path("/data")))
         for name in names:
             assert disk.read(Path("/data") / name) in (b"", b"x")
         return tuple(names)
 
-    assert _outcomes(steps, look) >= {(), ("new",), ("final",)}
+    assert _outcomes(steps, inspect_now) >= {(), ("new",), ("final",)}
 
 
 def test_an_environment_written_without_syncs_is_broken_by_a_power_cut_or_goes_back() -> None:
@@ -245,13 +245,13 @@ def test_an_environment_written_without_syncs_is_broken_by_a_power_cut_or_goes_b
         with environment.begin(write=True) as txn:
             txn.put(b"a", b"3")
 
-    def look(disk: SimulatedDisk) -> bytes:
+    def inspect_now(disk: SimulatedDisk) -> bytes:
         try:
             return _values(disk, path).get(b"a", b"")
         except lmdb.InvalidError:
             return b"broken"
 
-    assert _outcomes(steps, look) == {b"", b"1", b"2", b"3", b"broken"}
+    assert _outcomes(steps, inspect_now) == {b"", b"1", b"2", b"3", b"broken"}
 
 
 def test_a_process_that_is_killed_loses_no_name_and_no_commit() -> None:

@@ -23,7 +23,7 @@ class Run(threading.Thread):
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
         self._work = work
-        self._may_go = threading.Semaphore(0)
+        self._permit = threading.Semaphore(0)
         self._has_stopped = threading.Semaphore(0)
         self.killed = False
         self.over = False
@@ -32,7 +32,7 @@ class Run(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        self._may_go.acquire()
+        self._permit.acquire()
         try:
             if not self.killed:
                 self.made = self._work()
@@ -48,14 +48,14 @@ class Run(threading.Thread):
         """Called by the run itself, at a point where another may go first."""
         if not self.killed:
             self._has_stopped.release()
-            self._may_go.acquire()
+            self._permit.acquire()
         if self.killed:
             raise Killed
 
     def step(self) -> bool:
         """Let it go on to where it next stops; False if it is over."""
         if not self.over:
-            self._may_go.release()
+            self._permit.release()
             assert self._has_stopped.acquire(timeout=STEP_WITHIN_S), "the run does not stop"
         return not self.over
 

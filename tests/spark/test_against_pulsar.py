@@ -264,9 +264,9 @@ def test_a_command_with_the_wrong_token_ends_with_1_and_says_why(
     urls = ["--service-url", guarded.service_url, "--admin-url", guarded.http_url, "--master", "local[2]"]
     done = subprocess.run([*COMMAND, job, *arguments[job], *given, *urls], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1, done.stderr
-    said = json.loads(done.stdout)["error"]
-    assert REFUSED.search(said), said
-    assert said in done.stderr
+    output = json.loads(done.stdout)["error"]
+    assert REFUSED.search(output), output
+    assert output in done.stderr
     assert guarded.options("wrong")["pulsar.client.authParams"] not in done.stdout + done.stderr
     assert not (tmp_path / "new").exists()
     assert contents(admin, again) == []

@@ -273,16 +273,16 @@ def test_the_command_ends_with_one_line_of_json_on_stdout_and_in_the_file(
         broker, tmp_path / "a", "--topic", topic, "--result", str(tmp_path / "result"), "--file-size", "1.5Mi"
     )
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert json.loads((tmp_path / "result").read_text()) == said
-    figures = [said[name] for name in ("job", "rows", "files", "topics", "lag", "error")]
-    assert figures == ["archive", 2, 1, 1, 0, None]
+    output = json.loads(done.stdout)
+    assert json.loads((tmp_path / "result").read_text()) == output
+    values = [output[name] for name in ("job", "rows", "files", "topics", "lag", "error")]
+    assert values == ["archive", 2, 1, 1, 0, None]
     assert f"{named(topic)}: batch 0: 2 rows in 1 files" in done.stderr
     assert numbers(spark, tmp_path / "a", named(topic)) == [0, 1]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         (("--format", "orc"), "'orc' is not known; there is parquet"),
         (("--file-size", "128MB"), "'128MB' is not a size of files; valid:"),
@@ -291,15 +291,15 @@ def test_the_command_ends_with_one_line_of_json_on_stdout_and_in_the_file(
     ],
 )
 def test_an_argument_that_cannot_be_understood_is_wrong_usage(
-    broker: BrokerProcess, tmp_path: Path, arguments: tuple[str, ...], said: str
+    broker: BrokerProcess, tmp_path: Path, arguments: tuple[str, ...], output: str
 ) -> None:
     refused = command(broker, tmp_path / "a", "--topic", "t", *arguments)
     assert refused.returncode == 2, refused.stderr
-    assert said in " ".join(refused.stderr.split())
+    assert output in " ".join(refused.stderr.split())
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "output"),
     [
         ({"topics": ("not-there",)}, "there is no topic persistent://public/default/not-there"),
         ({"pattern": "no/where/.*"}, "there is no namespace 'no/where'"),
@@ -311,14 +311,14 @@ def test_an_argument_that_cannot_be_understood_is_wrong_usage(
     ],
 )
 def test_what_is_wrong_is_named_and_nothing_is_written(
-    spark: SparkSession, broker: BrokerProcess, tmp_path: Path, options: dict[str, Any], said: str
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path, options: dict[str, Any], output: str
 ) -> None:
     try:
         refused = run(spark, broker, tmp_path / "a", **options).error
     except PulsarSourceError as error:
         refused = str(error)
     assert refused is not None
-    assert said in refused
+    assert output in refused
     assert data_files(tmp_path / "a") == []
 
 

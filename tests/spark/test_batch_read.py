@@ -208,7 +208,7 @@ def test_expired_offsets_are_named_and_skipped_only_when_asked(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "output"),
     [
         ({"topic": "t", "startingOffset": "earliest"}, "'startingoffset' is not known here; is it 'startingoffsets'"),
         ({"topic": "not-there"}, "there is no topic persistent://public/default/not-there"),
@@ -216,11 +216,11 @@ def test_expired_offsets_are_named_and_skipped_only_when_asked(
     ],
 )
 def test_what_is_wrong_with_a_query_is_named(
-    spark: SparkSession, broker: BrokerProcess, options: dict[str, str], said: str
+    spark: SparkSession, broker: BrokerProcess, options: dict[str, str], output: str
 ) -> None:
     with pytest.raises(Exception, match=r"PulsarSourceError|OptionError") as refused:
         read(spark, broker, **options, admin_url=broker.http_url).collect()
-    assert said.lower() in str(refused.value).lower()
+    assert output.lower() in str(refused.value).lower()
 
 
 def test_a_broker_that_is_not_there_is_named(spark: SparkSession) -> None:

@@ -78,7 +78,7 @@ def _java(text: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("columns", "topic_option", "said"),
+    ("columns", "topic_option", "output"),
     [
         ("'x' AS __key", "t", "there is no column to write"),
         ("'x' AS value", "", "of the option topic and the column '__topic' is given"),
@@ -88,10 +88,10 @@ def _java(text: str) -> int:
     ],
 )
 def test_rows_that_are_no_messages_are_refused_by_column(
-    spark: SparkSession, broker: BrokerProcess, columns: str, topic_option: str, said: str
+    spark: SparkSession, broker: BrokerProcess, columns: str, topic_option: str, output: str
 ) -> None:
     writer = spark.range(1).selectExpr(*columns.split(", ")).write.format("pulsar").mode("append")
     writer = writer.option("service.url", broker.service_url)
     with pytest.raises(Exception, match="SchemaError") as refused:
         (writer.option("topic", topic_option) if topic_option else writer).save()
-    assert said in str(refused.value)
+    assert output in str(refused.value)

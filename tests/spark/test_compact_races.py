@@ -81,8 +81,8 @@ class Tables:
         if not markers:
             return None
         number = max(markers).stem.removeprefix("_version-")
-        said = json.loads(max(markers).read_text())
-        table = self.directory / said.get("table", f"version={number}")
+        output = json.loads(max(markers).read_text())
+        table = self.directory / output.get("table", f"version={number}")
         assert self.whole(table), f"{max(markers).name} names {table.name}, which is not whole"
         return int(number), table
 
@@ -91,9 +91,9 @@ class Tables:
         found = self.newest()
         assert found is not None
         assert found[0] == version
-        told = f"another run has made version {version} meanwhile"
+        refusal = f"another run has made version {version} meanwhile"
         for run in runs:
-            assert run.error is None or told in str(run.error), run.error
+            assert run.error is None or refusal in str(run.error), run.error
             assert run.made is None or Path(run.made.path) == found[1]
         assert any(run.made is not None for run in runs)
 
@@ -203,8 +203,8 @@ def test_a_run_that_was_overtaken_by_two_versions_is_told_so(spark: SparkSession
         slow.finish()
         found = tables.newest()
         assert found is not None
-        told = r"another run has made version \d meanwhile"
-        assert slow.error is None or re.search(told, str(slow.error)), (steps, slow.error)
+        refusal = r"another run has made version \d meanwhile"
+        assert slow.error is None or re.search(refusal, str(slow.error)), (steps, slow.error)
         assert slow.error is None or isinstance(slow.error, JobError)
         tables.run().finish()
         tables.newest()

@@ -42,7 +42,7 @@ class Killed:
     def _commits(self) -> int:
         return len(list(self._checkpoint.glob("commits/[0-9]*")) or list(self._checkpoint.glob("*/commits/[0-9]*")))
 
-    def _said(self) -> str:
+    def _output(self) -> str:
         return self._log.read_text()[-3000:]
 
     def _start(self, *more: str) -> subprocess.Popen[bytes]:
@@ -57,8 +57,8 @@ class Killed:
         deadline = time.monotonic() + STARTED_WITHIN_S
         try:
             while self._commits() == before:
-                assert process.poll() is None, self._said()
-                assert time.monotonic() < deadline, f"nothing was committed:\n{self._said()}"
+                assert process.poll() is None, self._output()
+                assert time.monotonic() < deadline, f"nothing was committed:\n{self._output()}"
                 time.sleep(0.05)
             time.sleep(after_s)
             return process.poll() is None
@@ -67,7 +67,7 @@ class Killed:
             process.wait()
 
     def finish(self, *more: str) -> None:
-        assert self._start(*more).wait(900) == 0, self._said()
+        assert self._start(*more).wait(900) == 0, self._output()
 
 
 def publish_and_kill(producer: pulsar.Producer, message: Callable[[int], None], job: Killed, seed: int) -> None:

@@ -110,8 +110,8 @@ def test_columns_are_written_with_the_schema_of_the_topic_they_come_from_or_go_t
     asis, avro = fresh_name("as-is"), fresh_name("avro")
     client.create_producer(avro, schema=pulsar.schema.AvroSchema(Reading)).close()
     rest(broker, "PUT", f"persistent/public/default/{asis}")
-    said = {replay(spark, options(broker, tmp_path, topic, to)).schema for to in (asis, avro)}
-    assert said == {"AVRO"} | ({"JSON"} if kind is pulsar.schema.JsonSchema else set())
+    output = {replay(spark, options(broker, tmp_path, topic, to)).schema for to in (asis, avro)}
+    assert output == {"AVRO"} | ({"JSON"} if kind is pulsar.schema.JsonSchema else set())
     for to, schema in ((asis, kind(Reading)), (avro, pulsar.schema.AvroSchema(Reading))):
         consumer = client.subscribe(to, "s", initial_position=pulsar.InitialPosition.Earliest, schema=schema)
         found = [consumer.receive(15_000).value() for _ in range(2)]

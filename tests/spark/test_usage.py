@@ -128,8 +128,8 @@ def test_messages_bytes_keys_lag_and_quota_are_as_counted_by_hand(
     lags = {row["subscription"]: row for row in table(spark, report, "subscriptions")}
     assert set(lags) == {"behind", "current"}
     assert (lags["behind"]["messages"], lags["current"]["messages"], lags["current"]["bytes"]) == (400, 0, 0)
-    said = rest(broker, "GET", f"persistent/{tenant}/n/plain/stats?subscriptionBacklogSize=true")
-    assert lags["behind"]["bytes"] == said["subscriptions"]["behind"]["backlogSize"] > 0
+    output = rest(broker, "GET", f"persistent/{tenant}/n/plain/stats?subscriptionBacklogSize=true")
+    assert lags["behind"]["bytes"] == output["subscriptions"]["behind"]["backlogSize"] > 0
     assert partitions_found[plain]["backlog_bytes"] == lags["behind"]["bytes"]
     assert topics[plain]["quota_use"] == lags["behind"]["bytes"] / QUOTA
 
@@ -190,8 +190,8 @@ def test_the_command_reports_a_tenant_without_topics_and_names_one_that_is_not_t
     command = program(broker, "usage", *documented("usage", to=str(tmp_path / "report"), tenant=tenant))
     out, err = command.communicate(timeout=300)
     assert command.returncode == 0, err
-    said = json.loads(out.splitlines()[-1])
-    assert (said["job"], said["topics"], said["messages"], said["error"]) == ("usage", 0, 0, None)
+    output = json.loads(out.splitlines()[-1])
+    assert (output["job"], output["topics"], output["messages"], output["error"]) == ("usage", 0, 0, None)
     assert (tmp_path / "report" / "usage.html").exists()
     nowhere = UsageOptions(Broker(broker.service_url, broker.http_url), str(tmp_path / "none"), ("nobody",))
     with pytest.raises(Exception, match="there is no tenant 'nobody'") as refused:

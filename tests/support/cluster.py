@@ -121,8 +121,8 @@ class Cluster:
             except (AssertionError, ClusterCommandError) as error:
                 last = f"last answer: {error}"
             if time.monotonic() >= deadline:
-                told = "" if namespace is None else f"\n{self.diagnosis(namespace)}"
-                raise AssertionError(f"not within {within_s:g} s: {what}; {last}{told}")
+                diagnosis = "" if namespace is None else f"\n{self.diagnosis(namespace)}"
+                raise AssertionError(f"not within {within_s:g} s: {what}; {last}{diagnosis}")
             time.sleep(_POLL_S)
 
     def wait_until_ready(self, namespace: str, pod: str, *, within_s: float = 120.0) -> dict[str, Any]:
@@ -146,13 +146,13 @@ class Cluster:
             # What keeps it, where it is being deleted.
             ("get", "namespace", namespace, "-o", "jsonpath={.status}{'\\n'}"),
         ):
-            parts.append(self._said(*command, "-n", namespace))
-        for pod in self._said("get", "pods", "-n", namespace, "-o", "name").split():
+            parts.append(self._output(*command, "-n", namespace))
+        for pod in self._output("get", "pods", "-n", namespace, "-o", "name").split():
             logs = ("logs", pod, "-n", namespace, "--all-containers", "--tail=60")
-            parts.append(f"{pod}:\n{self._said(*logs)}")
+            parts.append(f"{pod}:\n{self._output(*logs)}")
         return "\n".join(parts)
 
-    def _said(self, *arguments: str) -> str:
+    def _output(self, *arguments: str) -> str:
         try:
             return self.kubectl(*arguments, timeout_s=30)
         except ClusterCommandError as error:

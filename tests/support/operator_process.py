@@ -61,9 +61,9 @@ class OperatorProcess:
         deadline = time.monotonic() + UP_WITHIN_S
         while True:
             lines = [each for each in self._log(self._begins) if each.startswith("{")]
-            said = {entry.get("event"): entry for entry in map(json.loads, lines)}
-            if "acquired leadership" in said:
-                self._port = int(said["operator started"]["port"])
+            output = {entry.get("event"): entry for entry in map(json.loads, lines)}
+            if "acquired leadership" in output:
+                self._port = int(output["operator started"]["port"])
                 return
             ended = self._process.poll()
             if ended is not None or time.monotonic() > deadline:

@@ -24,8 +24,8 @@ from .policy_oracle_state import (
 class Failed(AssertionError):
     """A history in which both sides do not agree; ``at`` is the number of the step."""
 
-    def __init__(self, at: int, said: str) -> None:
-        super().__init__(f"after step {at + 1}: {said}")
+    def __init__(self, at: int, output: str) -> None:
+        super().__init__(f"after step {at + 1}: {output}")
         self.at = at
 
 

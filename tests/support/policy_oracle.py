@@ -94,10 +94,10 @@ class Oracle(PolicyLevels):
         for subscription in topic.durable():
             for entry in topic.kept():
                 over = self.expired(topic, subscription, entry)
-                letters += self._bury(topic, subscription, entry, sorted(over))
+                letters += self._dead_letter(topic, subscription, entry, sorted(over))
         return letters
 
-    def _bury(
+    def _dead_letter(
         self, topic: OracleTopic, subscription: OracleSubscription, entry: StoredEntry, over: list[int]
     ) -> list[Letter]:
         letters: list[Letter] = []
@@ -128,7 +128,7 @@ class Oracle(PolicyLevels):
         letters: list[Letter] = []
         for entry in topic.kept():
             if entry.number < below and entry.number in subscription.unacked:
-                letters += self._bury(topic, subscription, entry, sorted(subscription.unacked[entry.number]))
+                letters += self._dead_letter(topic, subscription, entry, sorted(subscription.unacked[entry.number]))
         return letters
 
     # -- backlog ---------------------------------------------------------------------------------------------

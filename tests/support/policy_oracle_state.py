@@ -16,9 +16,9 @@ class Disagreement(AssertionError):
     """The broker did what the texts do not allow; the text says what."""
 
 
-def require(condition: bool, said: str) -> None:
+def require(condition: bool, output: str) -> None:
     if not condition:
-        raise Disagreement(said)
+        raise Disagreement(output)
 
 
 def valid_ttl(text: str) -> bool:

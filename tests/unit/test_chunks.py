@@ -96,17 +96,17 @@ def test_metadata_is_looked_at_only_where_chunks_may_be(core: Core) -> None:
     subscription = topic.create_subscription("s")
     consumer = core.consumer(subscription, SHARED, client, permits=100)
     producer = core.producer(topic)
-    with patch.object(chunks, "chunk_of", side_effect=chunks.chunk_of) as looks:
+    with patch.object(chunks, "chunk_of", side_effect=chunks.chunk_of) as checks:
         core.publish(producer)
         core.commit()
-        assert looks.call_count == 0
+        assert checks.call_count == 0
         publish_chunks(core, topic, 1, count=2)
-        assert looks.call_count == 2
+        assert checks.call_count == 2
         core.publish(producer)
         core.commit()
-        assert looks.call_count == 2
+        assert checks.call_count == 2
         subscription.redeliver(consumer, None, None)
-        assert looks.call_count == 5
+        assert checks.call_count == 5
 
 
 def test_a_topic_forgets_that_it_had_chunks(core: Core) -> None:

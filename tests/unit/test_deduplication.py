@@ -333,7 +333,7 @@ def test_a_crash_right_after_it_was_switched_on_leaves_nothing_to_heal(
     core.store._seal()
     crash(core)
     topic = core.topic()
-    assert core.broker.figures.healed_invariants == {}
+    assert core.broker.metrics.healed_invariants == {}
     send(core, core.producer(topic), 1, 2)
     core.commit()
     crash(core)

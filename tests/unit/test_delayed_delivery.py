@@ -68,10 +68,10 @@ def test_times_beyond_the_end_of_time_are_kept() -> None:
 class CountingList(list[int]):
     """Counts the items looked at one by one."""
 
-    looks = 0
+    checks = 0
 
     def __getitem__(self, at: Any) -> Any:
-        self.looks += 1
+        self.checks += 1
         return super().__getitem__(at)
 
     def __iter__(self) -> Iterator[int]:
@@ -86,7 +86,7 @@ def test_the_next_time_is_found_in_few_steps(entries: int) -> None:
         index.add(1_000 + offset % 1_000, offset)
     index._lasts = CountingList(index._lasts)
     assert index.next_after(1_500) == 1_501
-    assert index._lasts.looks <= 20
+    assert index._lasts.checks <= 20
 
 
 @pytest.mark.parametrize("spread_ms", [1, 60_000, 30 * 86_400_000])
@@ -161,13 +161,13 @@ def test_a_tick_looks_only_at_topics_in_which_something_is_due(core: Core) -> No
         topic = core.topic(f"t{number}")
         core.consumer(topic.create_subscription("s"), SHARED, Client(), permits=9)
         publish(core, topic, 1_000 * (1 + number))
-    with patch.object(delayed_topics, "release_due", side_effect=delayed_topics.release_due) as looks:
+    with patch.object(delayed_topics, "release_due", side_effect=delayed_topics.release_due) as checks:
         core.advance(999)
-        assert looks.call_count == 0
+        assert checks.call_count == 0
         core.advance(1)
-        assert looks.call_count == 1
+        assert checks.call_count == 1
         core.advance(10_000)
-        assert looks.call_count == 11
+        assert checks.call_count == 11
 
 
 def test_delays_that_do_not_count_any_more_are_over_at_once(core: Core) -> None:

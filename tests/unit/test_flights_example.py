@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from examples.flights.checks import check_all
-from examples.flights.dataset import Figures, expected_figures, read_flights
+from examples.flights.dataset import Totals, expected_totals, read_flights
 from examples.flights.workers import Consumed, Published
 
 UNITED, DELTA = "UA", "DL"
 
 
 def test_the_data_set_is_the_one_that_the_guide_names() -> None:
-    figures = expected_figures()
-    assert figures.messages == 336_776
-    assert figures.distance == 350_217_607
-    assert len(figures.carriers) == 16
-    assert figures.carriers[UNITED] == 58_665
+    totals = expected_totals()
+    assert totals.messages == 336_776
+    assert totals.distance == 350_217_607
+    assert len(totals.carriers) == 16
+    assert totals.carriers[UNITED] == 58_665
 
 
 def test_a_flight_becomes_key_event_time_and_value() -> None:
@@ -39,11 +39,11 @@ def test_a_cancelled_flight_has_its_scheduled_departure_and_no_made_up_values() 
 
 
 def test_the_limit_holds_on_both_sides() -> None:
-    assert sum(1 for _ in read_flights(7)) == expected_figures(7).messages == 7
+    assert sum(1 for _ in read_flights(7)) == expected_totals(7).messages == 7
 
 
-def figures(**carriers: int) -> Figures:
-    made = Figures()
+def totals(**carriers: int) -> Totals:
+    made = Totals()
     for carrier, flights in carriers.items():
         for _ in range(flights):
             made.add(carrier, 100)
@@ -53,10 +53,10 @@ def figures(**carriers: int) -> Figures:
 def right_run() -> tuple[Published, list[Consumed], dict[str, Any]]:
     """Return a run of five flights in which everything is right."""
     consumed = [
-        Consumed("ops", "ops-1", figures(UA=2), None),
-        Consumed("ops", "ops-2", figures(UA=1, DL=2), None),
-        Consumed("by-carrier", "by-carrier-1", figures(UA=3), None),
-        Consumed("by-carrier", "by-carrier-2", figures(DL=2), None),
+        Consumed("ops", "ops-1", totals(UA=2), None),
+        Consumed("ops", "ops-2", totals(UA=1, DL=2), None),
+        Consumed("by-carrier", "by-carrier-1", totals(UA=3), None),
+        Consumed("by-carrier", "by-carrier-2", totals(DL=2), None),
     ]
     backlog = {"ops": 0, "by-carrier": 0, "audit": 5}
     stats = {
@@ -68,20 +68,20 @@ def right_run() -> tuple[Published, list[Consumed], dict[str, Any]]:
 
 
 def test_a_right_run_passes() -> None:
-    checks = check_all(figures(UA=3, DL=2), *right_run(), partitions=2)
+    checks = check_all(totals(UA=3, DL=2), *right_run(), partitions=2)
     assert checks.failures == []
     assert checks.count > 15
 
 
 def one_lost(published: Published, consumed: list[Consumed], stats: dict[str, Any]) -> Published:
-    consumed[1] = consumed[1]._replace(figures=figures(UA=1, DL=1))
+    consumed[1] = consumed[1]._replace(totals=totals(UA=1, DL=1))
     return published
 
 
 def one_key_at_two_consumers(published: Published, consumed: list[Consumed], stats: dict[str, Any]) -> Published:
     consumed[2:] = [
-        consumed[2]._replace(figures=figures(UA=2)),
-        consumed[3]._replace(figures=figures(UA=1, DL=2)),
+        consumed[2]._replace(totals=totals(UA=2)),
+        consumed[3]._replace(totals=totals(UA=1, DL=2)),
     ]
     return published
 
@@ -110,5 +110,5 @@ def test_a_wrong_figure_is_named_with_what_was_expected(
 ) -> None:
     published, consumed, stats = right_run()
     published = spoil(published, consumed, stats)
-    checks = check_all(figures(UA=3, DL=2), published, consumed, stats, partitions=2)
+    checks = check_all(totals(UA=3, DL=2), published, consumed, stats, partitions=2)
     assert failure in checks.failures

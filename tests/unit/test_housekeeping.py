@@ -4,43 +4,43 @@ from __future__ import annotations
 
 from heliograph_api.policies.policies import Policies, Retention
 from heliograph_broker.messaging.log.record_set import FLUSH_MS
-from heliograph_broker.messaging.topic.housekeeping import LOOK_INTERVAL_MS, TOPICS_A_SLICE
+from heliograph_broker.messaging.topic.housekeeping import CHECK_INTERVAL_MS, TOPICS_A_SLICE
 from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Core
 
 
 def _watched(core: Core) -> list[tuple[Topic, int]]:
-    looks: list[tuple[Topic, int]] = []
+    checks: list[tuple[Topic, int]] = []
 
     def note(topic: Topic, now_ms: int) -> None:
-        looks.append((topic, now_ms))
+        checks.append((topic, now_ms))
 
-    core.broker.housekeeping._duties.append(note)
-    return looks
+    core.broker.housekeeping._tasks.append(note)
+    return checks
 
 
 def test_many_topics_that_are_due_together_are_taken_a_few_at_a_time(core: Core) -> None:
     topics = [core.topic(f"t{index}") for index in range(3 * TOPICS_A_SLICE)]
     core.commit()
-    looks = _watched(core)
+    checks = _watched(core)
     assert core.broker.tick() is True
-    assert len(looks) == TOPICS_A_SLICE
+    assert len(checks) == TOPICS_A_SLICE
     while core.broker.tick():
         pass
-    assert {topic for topic, _ in looks} == set(topics)
+    assert {topic for topic, _ in checks} == set(topics)
 
 
 def test_a_busy_topic_is_not_looked_at_more_often_than_the_interval(core: Core) -> None:
     topic = core.topic()
     producer = core.producer(topic)
     core.advance(1000)
-    looks = _watched(core)
+    checks = _watched(core)
     for _ in range(100):
         core.publish(producer)
         core.commit()
         core.advance(10)
-    assert 3 <= len(looks) <= 1000 // LOOK_INTERVAL_MS + 1
+    assert 3 <= len(checks) <= 1000 // CHECK_INTERVAL_MS + 1
 
 
 def test_an_idle_topic_is_left_alone_until_something_is_due(core: Core) -> None:
@@ -49,11 +49,11 @@ def test_an_idle_topic_is_left_alone_until_something_is_due(core: Core) -> None:
     core.publish(core.producer(topic))
     core.commit()
     core.advance(1000)
-    looks = _watched(core)
+    checks = _watched(core)
     core.advance(3_598_000)
-    assert looks == []
+    assert checks == []
     core.advance(1000)
-    assert len(looks) == 1
+    assert len(checks) == 1
     assert topic.stored_messages == 0
 
 
@@ -64,7 +64,7 @@ def test_what_an_earlier_time_overtakes_does_not_pile_up(core: Core) -> None:
     for _ in range(1200):
         core.publish(producer)
         core.commit()
-        core.advance(LOOK_INTERVAL_MS)
+        core.advance(CHECK_INTERVAL_MS)
     assert len(core.broker.housekeeping._queue._heap) < 100
 
 
@@ -74,7 +74,7 @@ def test_what_is_trimmed_of_many_topics_is_recorded_together(core: Core) -> None
         core.broker.set_topic_policies(topic.name, Policies(retention=Retention(3_600_000, -1)))
         core.publish(core.producer(topic))
     core.commit()
-    core.advance(LOOK_INTERVAL_MS)
+    core.advance(CHECK_INTERVAL_MS)
     groups = core.store.stats.groups
     for topic in topics:
         topic.trim(topic.end_offset)

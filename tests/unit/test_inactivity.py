@@ -340,18 +340,18 @@ def test_looking_after_unused_topics_costs_nothing_between_the_times_they_may_be
     policy(core, expires_ms=PERIOD_MS, subscription_expiration_ms=PERIOD_MS)
     for at in range(50):
         core.producer(core.topic(f"t{at}"))
-    looks = 0
+    checks = 0
     real = inactivity.next_due_ms
 
     def counting(broker: Broker, topic: AnyTopic, now_ms: int) -> int | None:
-        nonlocal looks
-        looks += 1
+        nonlocal checks
+        checks += 1
         return real(broker, topic, now_ms)
 
     monkeypatch.setattr(inactivity, "next_due_ms", counting)
     for _ in range(10 * PERIOD_MS // 1000):
         core.advance(1000)
-    assert looks <= 11 * 50
+    assert checks <= 11 * 50
 
 
 def test_changes_of_policies_leave_nothing_behind(core: Core) -> None:

@@ -83,10 +83,10 @@ def recount(topic: StoredTopic, subscription: Subscription) -> tuple[int, int]:
 
 def check(core: Core, subscription: Subscription, *broken: str) -> None:
     """Everything agrees, what was healed is counted, and the next start finds nothing to heal."""
-    assert {each for each, count in core.broker.figures.healed_invariants.items() if count} == set(broken)
+    assert {each for each, count in core.broker.metrics.healed_invariants.items() if count} == set(broken)
     assert recount(subscription.topic, subscription) == (subscription.backlog_messages, subscription.backlog_bytes)
     core.restart()
-    assert not core.broker.figures.healed_invariants
+    assert not core.broker.metrics.healed_invariants
     again = core.topic(str(subscription.topic.name)).subscription("s")
     assert again.cursor.to_record({}, 0) == subscription.cursor.to_record({}, 0)
 
@@ -172,7 +172,7 @@ def test_figures_that_no_recount_gives_are_counted_again(core: Core, holes: bool
     core.crash()
     subscription = core.topic().subscription("s")
     assert subscription.cursor.to_record({}, 0) == kept
-    check(core, subscription, invariants.FIGURES)
+    check(core, subscription, invariants.COUNTS)
 
 
 def test_trimmed_totals_that_do_not_lead_to_the_first_entry_are_corrected(core: Core) -> None:
@@ -213,14 +213,14 @@ def test_a_snapshot_of_sequence_ids_covers_what_is_stored(core: Core, offset: in
     core.publish(producer, b"", sequence_id=25)
     core.commit()
     assert [entry for _, _, entry in client.receipts] == [-1, 0]
-    assert core.broker.figures.healed_invariants == {broken: 1}
+    assert core.broker.metrics.healed_invariants == {broken: 1}
     core.crash()
     topic = core.topic()
     assert topic.deduplication is not None
     core.producer(topic)
     assert topic.deduplication.last_sequence_id("p") == 25
     assert topic.deduplication.last_sequence_id("gone") == 7
-    assert not core.broker.figures.healed_invariants
+    assert not core.broker.metrics.healed_invariants
 
 
 def test_the_cursor_of_no_topic_is_removed(core: Core) -> None:
@@ -228,11 +228,11 @@ def test_the_cursor_of_no_topic_is_removed(core: Core) -> None:
     core.store.put(key, records.encode(records.CursorRecord(5, 6, 7)))
     core.store.commit()
     core.crash()
-    assert core.broker.figures.healed_invariants == {invariants.OWNER: 1}
+    assert core.broker.metrics.healed_invariants == {invariants.OWNER: 1}
     assert core.topic("gone").subscriptions == {}
     core.commit()
     core.crash()
-    assert core.broker.figures.healed_invariants == {}
+    assert core.broker.metrics.healed_invariants == {}
     assert core.topic("gone").subscriptions == {}
 
 
@@ -247,7 +247,7 @@ def opened(tmp_path: Path, name: str) -> Core:
 
 def test_a_healthy_directory_of_format_2_opens_as_it_was(tmp_path: Path) -> None:
     core = opened(tmp_path, "format-2-healthy")
-    assert core.broker.figures.healed_invariants == {}
+    assert core.broker.metrics.healed_invariants == {}
     assert core.broker.tenants["acme"].admin_roles == ["admin"]
     assert core.broker.partitions_of(type(core.topic(ORDERS).name).parse("acme/shop/parts")) == 2
     assert core.broker.schemas.latest(ORDERS) is not None

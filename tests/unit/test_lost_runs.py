@@ -202,9 +202,9 @@ def test_figures_that_counted_a_lost_run_twice_are_healed_at_a_start(core: Core,
     core.restart()
     subscription = core.topic().subscription("s")
     assert subscription.backlog_messages == messages([0, 1, 2, 6, 7, 9])
-    assert core.broker.figures.healed_invariants == {invariants.FIGURES: 1}
+    assert core.broker.metrics.healed_invariants == {invariants.COUNTS: 1}
     core.restart()
-    assert core.broker.figures.healed_invariants == {}
+    assert core.broker.metrics.healed_invariants == {}
 
 
 def test_a_lost_end_of_a_topic_is_owed_by_nobody(core: Core, lost: LostEntries) -> None:

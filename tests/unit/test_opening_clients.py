@@ -54,10 +54,10 @@ def consume(core: Core, client: Client | None = None, **options: object) -> Open
 
 
 def durable(core: Core, opened: OpenedProducer | OpenedConsumer) -> list[BrokerError | None]:
-    told: list[BrokerError | None] = []
-    opened.creation.when_durable(told.append)
+    notified: list[BrokerError | None] = []
+    opened.creation.when_durable(notified.append)
     core.commit()
-    return told
+    return notified
 
 
 def nothing_is_there(core: Core) -> bool:
@@ -105,16 +105,16 @@ def test_a_producer_that_is_refused_leaves_nothing(
 
 def test_a_producer_that_the_disk_refuses_leaves_nothing_once_its_client_is_detached(core: Core) -> None:
     opened = produce(core, schema=STRING, initial_subscription="s")
-    told: list[BrokerError | None] = []
+    notified: list[BrokerError | None] = []
 
     def done(error: BrokerError | None) -> None:
-        told.append(error)
+        notified.append(error)
         opened.producer.topic.producer_registry.remove(opened.producer)
 
     with failing_metadata(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))):
         opened.creation.when_durable(done)
         core.commit()
-    assert [type(error) for error in told] == [PersistenceError]
+    assert [type(error) for error in notified] == [PersistenceError]
     assert nothing_is_there(core)
 
 

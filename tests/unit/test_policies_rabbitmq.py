@@ -177,23 +177,23 @@ def test_a_ttl_that_is_not_a_whole_number_of_milliseconds_is_refused_by_name(cor
 
 
 def test_a_refusal_comes_between_the_receipts_of_what_was_sent_before_and_after(core: Core) -> None:
-    told: list[int] = []
+    notified: list[int] = []
 
     class Ordered(Client):
         def send_receipts(self, producer: Producer, receipts: list[Receipt]) -> None:
-            told.extend(receipt[0] for receipt in receipts)
+            notified.extend(receipt[0] for receipt in receipts)
 
         def send_publish_error(self, producer_id: int, sequence_id: int, error: BrokerError) -> None:
-            told.append(-sequence_id)
+            notified.append(-sequence_id)
 
     topic = core.topic()
     producer = core.producer(topic, Ordered())
     for sequence_id, ttl in enumerate(["soon", "1", "1", "soon", "never", "1", "soon"], 1):
         one = frame("a", ttl=ttl)
         topic.publish(producer, sequence_id, 0, parse_entry(one).metadata, one)
-    assert told == [-1]
+    assert notified == [-1]
     core.commit()
-    assert told == [-1, 2, 3, -4, -5, 6, -7]
+    assert notified == [-1, 2, 3, -4, -5, 6, -7]
     assert topic.end_offset == 3
 
 
@@ -403,9 +403,9 @@ def test_a_letter_may_die_again_elsewhere_and_counts_its_deaths(core: Core) -> N
     core.advance(SECOND)
     core.advance(SECOND)
     (letter,) = letters(core, last)
-    said = properties_of(letter)
-    assert (said["x-death-count"], said["x-death-topic"], said["x-death-subscription"]) == ("2", DEAD, "watch")
-    assert json.loads(said["x-death-topics"]) == ["persistent://public/default/t", DEAD]
+    output = properties_of(letter)
+    assert (output["x-death-count"], output["x-death-topic"], output["x-death-subscription"]) == ("2", DEAD, "watch")
+    assert json.loads(output["x-death-topics"]) == ["persistent://public/default/t", DEAD]
 
 
 def test_a_message_does_not_go_round_in_circles(core: Core) -> None:

@@ -39,7 +39,23 @@ def test_a_message_is_read_also_in_parts() -> None:
 
 
 def test_names_and_single_words_are_no_prose() -> None:
-    assert found("a.py", 'stranger = table["stranger"]\n') == []
+    assert found("a.py", 'forever = table["anew"]\n') == []
+
+
+def test_a_private_word_in_a_name_is_found_where_it_is_defined_and_used() -> None:
+    source = "class TopicLook:\n    figures = 1\n\n    def let_ledger_go(self) -> None:\n        self.figures += 1\n"
+    assert found("a.py", source) == [(1, "TopicLook"), (2, "figures"), (4, "let_ledger_go"), (5, "figures")]
+
+
+def test_names_of_other_words_and_of_tests_are_left_alone() -> None:
+    names = ("lookup", "looked_up", "LOOK_AHEAD", "figure", "let", "_go_on", "aforesaid", "test_what_is_told")
+    assert found("a.py", "".join(f"{name} = 1\n" for name in names)) == []
+
+
+@pytest.mark.parametrize("rule", prose.NAME_RULES, ids=lambda rule: rule.write)
+def test_every_rule_for_names_finds_the_names_it_gives(rule: prose.Rule) -> None:
+    for name in rule.instead_of.split(", "):
+        assert found("a.py", f"{name} = 1\n") == [(1, name)]
 
 
 def test_a_document_is_read_but_not_its_examples() -> None:
@@ -61,7 +77,7 @@ def test_values_and_comments_of_a_chart_are_read() -> None:
 
 def test_a_script_is_read_by_its_first_line() -> None:
     assert found("run", "#!/usr/bin/env bash\n# begins anew\n") == [(2, "anew")]
-    assert found("run", "#!/usr/bin/env python3\n# begins anew\nanew = 1\n") == [(2, "anew")]
+    assert found("run", "#!/usr/bin/env python3\n# begins anew\nforever = 1\n") == [(2, "anew")]
 
 
 def test_a_word_is_allowed_on_its_line_for_a_reason() -> None:

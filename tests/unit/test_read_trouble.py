@@ -124,7 +124,7 @@ def test_a_read_is_tried_again_by_the_tick_after_growing_pauses(
         subscription.notify()
     assert store.reads == 1
     (suspension,) = core.broker.containment.of(subscription)
-    assert suspension.duty == "read"
+    assert suspension.task == "read"
     seen = []
     for _ in range(15):
         core.advance(FIRST_PAUSE_MS)

@@ -9,7 +9,7 @@ import pytest
 from heliograph_api.policies.policies import Policies, Retention
 from heliograph_broker.messaging.base.errors import BrokerError
 from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
-from heliograph_broker.messaging.topic.housekeeping import LOOK_INTERVAL_MS
+from heliograph_broker.messaging.topic.housekeeping import CHECK_INTERVAL_MS
 from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
@@ -23,7 +23,7 @@ class HeldReads:
         self._scheduler = core.store._scheduler
         monkeypatch.setattr(self._scheduler, "read", lambda job, done: self.held.append((job, done)))
 
-    def let_go(self) -> None:
+    def finish_reads(self) -> None:
         while self.held:
             job, done = self.held.pop(0)
             done(job())
@@ -62,12 +62,12 @@ def test_a_seek_back_goes_no_further_than_what_is_kept_when_it_ends(
     subscription.seek(2, None, errors.append)
     core.advance(60_000)
     assert topic.first_offset == 6
-    reads.let_go()
+    reads.finish_reads()
     core.commit()
     assert errors == [None]
     assert (subscription.cursor.mark_delete, subscription.backlog_messages, subscription.backlog_bytes) == (5, 0, 0)
     core.restart()
-    assert core.broker.figures.healed_invariants == {}
+    assert core.broker.metrics.healed_invariants == {}
 
 
 def test_what_is_acknowledged_before_a_look_up_is_durable_with_the_trim_it_allows(
@@ -83,9 +83,9 @@ def test_what_is_acknowledged_before_a_look_up_is_durable_with_the_trim_it_allow
     subscription.acknowledge(None, [AckId(*topic.position(offset)) for offset in (0, 1, 2, 5)], None)
     assert len(reads.held) == 1
     # As any publish does.
-    topic.host.look_at(topic)
-    core.advance(LOOK_INTERVAL_MS)
-    core.advance(LOOK_INTERVAL_MS)
+    topic.host.check_soon(topic)
+    core.advance(CHECK_INTERVAL_MS)
+    core.advance(CHECK_INTERVAL_MS)
     assert topic.first_offset == 3
     core.crash()
-    assert core.broker.figures.healed_invariants == {}
+    assert core.broker.metrics.healed_invariants == {}

@@ -15,7 +15,7 @@ from heliograph_broker.messaging.base.errors import PreconditionFailed
 from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord
 from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.log.record_set import FLUSH_MS, RecordSet
-from heliograph_broker.messaging.topic.housekeeping import LOOK_INTERVAL_MS
+from heliograph_broker.messaging.topic.housekeeping import CHECK_INTERVAL_MS
 from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
@@ -53,9 +53,9 @@ def filled(core: Core, entries: int, name: str = "t") -> tuple[Topic, Subscripti
     return topic, subscription
 
 
-def look(core: Core) -> None:
+def check(core: Core) -> None:
     """Let housekeeping trim, and commit nothing."""
-    core.clock.advance_ms(LOOK_INTERVAL_MS)
+    core.clock.advance_ms(CHECK_INTERVAL_MS)
     core.broker.housekeeping.run(core.clock.now_ms())
 
 
@@ -86,7 +86,7 @@ def test_a_trim_point_is_never_durable_ahead_of_the_cursors_it_rests_on(core: Co
     topic.create_subscription("other")
     hold_flush(core)
     ack(subscription, *range(20))
-    look(core)
+    check(core)
     assert topic.first_offset == 20
     assert core.broker.record_writer._waiting
     CAUSES[cause](core, topic)
@@ -218,7 +218,7 @@ def test_space_is_given_back_once_the_trim_point_is_durable_however_late(core: C
     live = core.store.live_bytes()
     with failing_metadata(NO_SPACE):
         ack(subscription, *range(20))
-        look(core)
+        check(core)
         hold_flush(core)
         assert topic.first_offset == 20
         assert core.store.live_bytes() == live

@@ -109,7 +109,7 @@ def test_it_is_tried_again_after_growing_pauses_and_the_reason_is_shown(core: Co
     failures: list[int] = []
     for _ in range(2000):
         core.advance(100)
-        found = [each for each in containment.of(subscription) if each.duty == LETTERS]
+        found = [each for each in containment.of(subscription) if each.task == LETTERS]
         assert len(found) == 1
         assert "does not fit the backlog quota of 4000 bytes" in found[0].reason
         assert str(dead.name) in found[0].reason
@@ -196,13 +196,13 @@ def test_expiry_by_hand_takes_the_others_and_says_what_stays(core: Core) -> None
     core.broker.set_topic_policies(topic.name, Policies(dead_letter_topic=str(DEAD)))
     _publish(core, topic, b"a", LARGE, b"b")
     core.advance(5000)
-    said: list[str | None] = []
-    subscription.expire_older_than(1000, lambda error: said.append(None if error is None else str(error)))
+    output: list[str | None] = []
+    subscription.expire_older_than(1000, lambda error: output.append(None if error is None else str(error)))
     core.commit()
     assert _stored(dead) == [b"a", b"b"]
-    assert len(said) == 1
-    assert said[0] is not None
-    assert "does not fit the backlog quota" in said[0]
+    assert len(output) == 1
+    assert output[0] is not None
+    assert "does not fit the backlog quota" in output[0]
     core.advance(5000)
     # It has no TTL: by itself it does not expire.
     assert core.broker.containment.idle
@@ -220,7 +220,7 @@ def test_after_a_restart_it_is_tried_again(core: Core) -> None:
     subscription = core.topic().subscription("s")
     assert subscription.backlog_messages == 1
     core.advance(100)
-    assert [each.duty for each in core.broker.containment.of(subscription)] == [LETTERS]
+    assert [each.task for each in core.broker.containment.of(subscription)] == [LETTERS]
     core.broker.set_topic_policies(DEAD, Policies(retention=Retention(-1, -1)))
     core.advance(2000)
     assert subscription.backlog_messages == 0
@@ -258,7 +258,7 @@ def test_a_topic_that_takes_nothing_keeps_the_letters_and_is_asked_rarely(
     # The first one's refusal is enough: the topic refuses all of them.
     assert subscription.dead_letter_failures <= 8
     (suspension,) = core.broker.containment.of(subscription)
-    assert suspension.duty == LETTERS
+    assert suspension.task == LETTERS
     assert str(DEAD) in suspension.reason
     # Nobody gets them meanwhile, and what is new is delivered.
     client = Client()
@@ -332,7 +332,7 @@ def test_a_letter_that_cannot_be_published_at_all_holds_up_no_other(
     assert _stored(dead) == [b"a", b"b"]
     assert subscription.backlog_messages == 1
     (suspension,) = core.broker.containment.of(subscription)
-    assert (suspension.duty, "out of its stored range" in suspension.reason) == (LETTERS, True)
+    assert (suspension.task, "out of its stored range" in suspension.reason) == (LETTERS, True)
     monkeypatch.undo()
     core.advance(5000)
     assert _stored(dead) == [b"a", b"b", LARGE]

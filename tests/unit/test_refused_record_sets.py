@@ -106,7 +106,7 @@ def test_the_topic_is_suspended_with_a_reason_and_resumes(core: Core) -> None:
             broken.records.commit(broken)
             core.commit()
         (suspension,) = core.broker.containment.of(broken)
-    assert suspension.duty == "records"
+    assert suspension.task == "records"
     assert suspension.reason == "RuntimeError: a mistake in encoding"
     # A request in the pause costs neither an attempt nor a line of log.
     assert suspension.failures == 1

@@ -28,7 +28,7 @@ def open_store(path: Path, clock: VirtualClock, rate: int = RATE) -> LedgerStore
     )
 
 
-def look(store: LedgerStore, clock: VirtualClock, seconds: float) -> None:
+def run(store: LedgerStore, clock: VirtualClock, seconds: float) -> None:
     for _ in range(int(seconds * 2)):
         clock.advance_ms(500)
         store.maintain()
@@ -48,17 +48,17 @@ def path(tmp_path: Path) -> Path:
 def test_everything_is_verified_at_the_rate_and_again_after_the_interval(path: Path) -> None:
     clock = VirtualClock()
     store = open_store(path, clock)
-    look(store, clock, TOTAL / RATE / 2)
+    run(store, clock, TOTAL / RATE / 2)
     assert store.scrub.passes == 0
     assert 0.2 < store.scrub.progress < 0.8
     # A step may end within a chunk's length of what is allowed.
     assert TOTAL / 2 - (1 << 17) < store.scrub.bytes_read < TOTAL / 2 + (1 << 17)
-    look(store, clock, TOTAL / RATE / 2 + 5)
+    run(store, clock, TOTAL / RATE / 2 + 5)
     assert (store.scrub.passes, store.scrub.progress, len(store.scrub.damaged)) == (1, 1.0, 0)
     assert store.scrub.bytes_read > TOTAL
-    look(store, clock, 3500)
+    run(store, clock, 3500)
     assert store.scrub.passes == 1
-    look(store, clock, 200)
+    run(store, clock, 200)
     assert store.scrub.passes == 2
     store.close()
 
@@ -73,13 +73,13 @@ def test_damage_is_found_and_counted_until_nobody_wants_it(path: Path) -> None:
     damage_an_entry(path)
     clock = VirtualClock()
     store = open_store(path, clock)
-    look(store, clock, 30)
+    run(store, clock, 30)
     ((ledger_id, first, last, reason),) = store.scrub.damaged.values()
     assert ledger_id == 1
     assert first <= 1234 <= last < first + 70
     assert "checksum" in reason
     store.trim(1, 1400)
-    look(store, clock, 3700)
+    run(store, clock, 3700)
     assert store.scrub.passes == 2
     assert store.scrub.damaged == {}
     store.close()
@@ -92,7 +92,7 @@ def test_beside_traffic_it_takes_a_quarter(path: Path) -> None:
         total = (number + 1) * SIZE
         store.append(Sink(), Entry(1, number, 0, 0, 0, -1, 1, 1, number + 1, total, frame(number)))
         store.commit()
-        look(store, clock, 0.5)
+        run(store, clock, 0.5)
     assert RATE * 8 / 4 - (1 << 17) < store.scrub.bytes_read < RATE * 8 / 4 + (1 << 17)
     store.close()
 
@@ -100,7 +100,7 @@ def test_beside_traffic_it_takes_a_quarter(path: Path) -> None:
 def test_it_can_be_switched_off(path: Path) -> None:
     clock = VirtualClock()
     store = open_store(path, clock, rate=0)
-    look(store, clock, 100)
+    run(store, clock, 100)
     assert store.scrub.bytes_read == 0
     store.close()
 
@@ -111,7 +111,7 @@ def test_restarts_in_the_midst_of_a_pass_do_not_begin_it_again(path: Path) -> No
     while lives < 50:
         store = open_store(path, clock)
         # Less than a pass takes, so that each life ends in the midst of one.
-        look(store, clock, TOTAL / RATE / 2)
+        run(store, clock, TOTAL / RATE / 2)
         lives += 1
         read += store.scrub.bytes_read
         passes = store.scrub.passes
@@ -122,9 +122,9 @@ def test_restarts_in_the_midst_of_a_pass_do_not_begin_it_again(path: Path) -> No
     assert lives <= 4
     assert read < 2 * TOTAL
     store = open_store(path, clock)
-    look(store, clock, 3500 - TOTAL / RATE)
+    run(store, clock, 3500 - TOTAL / RATE)
     assert (store.scrub.passes, store.scrub.bytes_read) == (0, 0)
-    look(store, clock, TOTAL / RATE * 2 + 200)
+    run(store, clock, TOTAL / RATE * 2 + 200)
     assert store.scrub.passes == 1
     store.close()
 
@@ -133,7 +133,7 @@ def test_what_was_found_damaged_is_known_after_a_restart(path: Path) -> None:
     damage_an_entry(path)
     clock = VirtualClock()
     store = open_store(path, clock)
-    look(store, clock, 30)
+    run(store, clock, 30)
     damaged = store.scrub.damaged
     assert len(damaged) == 1
     store.close()
@@ -144,7 +144,7 @@ def test_what_was_found_damaged_is_known_after_a_restart(path: Path) -> None:
     store.close()
     # A place that is not known is the beginning.
     store = open_store(path, clock)
-    look(store, clock, 30)
+    run(store, clock, 30)
     assert store.scrub.passes == 1
     assert store.scrub.damaged == damaged
     store.close()

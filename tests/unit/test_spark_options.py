@@ -133,7 +133,7 @@ def test_names_are_understood_in_any_case_and_settings_reach_the_client_by_its_n
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "output"),
     [
         ({"topic": "t"}, "service.url: is missing"),
         (URL, "exactly one of topic, topics and topicsPattern"),
@@ -154,10 +154,10 @@ def test_names_are_understood_in_any_case_and_settings_reach_the_client_by_its_n
         ({**TOPIC, "predefinedSubscription": " "}, "predefinedSubscription: is empty"),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_name(options: dict[str, str], said: str) -> None:
+def test_what_cannot_be_read_is_refused_by_name(options: dict[str, str], output: str) -> None:
     with pytest.raises(OptionError) as refused:
         read_options(options, streaming=False)
-    assert said in str(refused.value)
+    assert output in str(refused.value)
 
 
 def test_a_stream_has_no_end() -> None:

@@ -313,13 +313,13 @@ def test_the_writer_ends_quietly_when_its_loop_has(tmp_path: Path) -> None:
     loop = asyncio.new_event_loop()
     scheduler = LoopScheduler(loop)
     begin = threading.Event()
-    told: list[object] = []
-    scheduler.write(lambda: begin.wait(10), told.append)
+    notified: list[object] = []
+    scheduler.write(lambda: begin.wait(10), notified.append)
     loop.close()
     # An exception in the thread would fail the test.
     begin.set()
     scheduler.close()
-    assert told == [True]
+    assert notified == [True]
 
 
 def test_the_first_entry_of_a_kind_is_found_across_segments(tmp_path: Path) -> None:
@@ -436,13 +436,13 @@ def test_who_waits_for_a_group_is_told_after_the_receivers_of_its_entries(tmp_pa
     sink = Sink()
     store.append(sink, entry(0))
     scheduler.run()
-    told: list[str] = []
-    sink.entries_durable = lambda entries: told.append("durable")  # type: ignore[method-assign]
+    notified: list[str] = []
+    sink.entries_durable = lambda entries: notified.append("durable")  # type: ignore[method-assign]
     store.append(sink, entry(1))
     seal = scheduler._jobs.popleft()
     seal()
     # The group is being written: the next one has nothing to write, as when a producer is closed right after a send.
-    store.after_commit(lambda error: told.append("closed"))
+    store.after_commit(lambda error: notified.append("closed"))
     scheduler.run()
-    assert told == ["durable", "closed"]
+    assert notified == ["durable", "closed"]
     store.close()

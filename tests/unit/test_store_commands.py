@@ -31,25 +31,25 @@ TOPICS = ("orders", "parcels")
 PAGE = 4096
 
 
-class Said(NamedTuple):
+class Output(NamedTuple):
     code: int
     out: str
     err: str
 
 
-Run = Callable[..., Said]
+Run = Callable[..., Output]
 
 
 @pytest.fixture
 def heliograph(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str | Path) -> Said:
+    def run(*arguments: str | Path) -> Output:
         monkeypatch.setattr("sys.argv", ["heliograph", *map(str, arguments)])
         code = 0
         try:
             main()
         except SystemExit as ended:
             code = int(ended.code or 0)
-        return Said(code, *capsys.readouterr())
+        return Output(code, *capsys.readouterr())
 
     return run
 
@@ -250,8 +250,8 @@ def test_a_salvaged_broker_gives_no_lost_place_to_another_message(data: Path, tm
     for path in segments(data):
         if payload("parcels", ENTRIES - 5)[:20] in path.read_bytes():
             damage_frame(path, ENTRIES - 5, "parcels")
-    said = heliograph("store", "salvage", data, "--to", tmp_path / "new")
-    assert "entries 180 to 199 of ledger" in said.out
+    output = heliograph("store", "salvage", data, "--to", tmp_path / "new")
+    assert "entries 180 to 199 of ledger" in output.out
     core = open_core(tmp_path / "new")
     assert core.topic("parcels").end_offset == ENTRIES
     assert core.store.lost_entries() == GROUP
@@ -327,7 +327,7 @@ def test_a_record_that_cannot_be_decoded_is_named_and_not_taken_over(
     assert fingerprint(data) == before
     core = open_core(tmp_path / "new")
     assert "persistent://public/default/orders" not in core.broker.topics
-    assert core.broker.figures.unreadable_records == 2
+    assert core.broker.metrics.unreadable_records == 2
     core.close()
     # Records kept aside are shown, and the subscription with its topic.
     shown = heliograph("store", "check", tmp_path / "new").out
@@ -387,9 +387,9 @@ def test_a_running_broker_is_named(data: Path, tmp_path: Path, heliograph: Run) 
         ("adopt", data, "1"),
         ("drop", data, "1"),
     ):
-        said = heliograph("store", *command)
-        assert said.code == 2
-        assert f"in use by another process (pid {os.getpid()}); stop that broker first" in said.err
+        output = heliograph("store", *command)
+        assert output.code == 2
+        assert f"in use by another process (pid {os.getpid()}); stop that broker first" in output.err
     core.close()
 
 
@@ -401,22 +401,22 @@ def test_no_broker_starts_while_it_is_looked_into(data: Path) -> None:
 
 def test_what_is_no_data_directory(tmp_path: Path, heliograph: Run) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
-        said = heliograph("store", "check", path)
-        assert said.code == 2
-        assert "name the one that a broker has as its --data-dir" in said.err
+        output = heliograph("store", "check", path)
+        assert output.code == 2
+        assert "name the one that a broker has as its --data-dir" in output.err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_target_that_is_not_empty_or_inside(data: Path, tmp_path: Path, heliograph: Run) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("mine")
-    said = heliograph("store", "salvage", data, "--to", tmp_path / "full")
-    assert said.code == 1
-    assert "is not empty; name a directory that is empty or not there" in said.err
+    output = heliograph("store", "salvage", data, "--to", tmp_path / "full")
+    assert output.code == 1
+    assert "is not empty; name a directory that is empty or not there" in output.err
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["file"]
-    said = heliograph("store", "salvage", data, "--to", data / "new")
-    assert said.code == 2
-    assert "which is never changed" in said.err
+    output = heliograph("store", "salvage", data, "--to", data / "new")
+    assert output.code == 2
+    assert "which is never changed" in output.err
 
 
 class Sink:
@@ -471,21 +471,21 @@ def test_a_ledger_in_quarantine_is_dropped(with_unknown: Path, heliograph: Run) 
 def test_only_what_is_in_quarantine_is_adopted_or_dropped(with_unknown: Path, heliograph: Run) -> None:
     before = fingerprint(with_unknown)
     for command in ("adopt", "drop"):
-        said = heliograph("store", command, with_unknown, "4711", "1")
-        assert (said.code, said.out) == (1, "")
-        assert "ledger 1 belongs to persistent://public/default/orders" in said.err
-        said = heliograph("store", command, with_unknown, "4712")
-        assert said.code == 1
-        assert "ledger 4712 is not in quarantine; ledgers in quarantine: 4711" in said.err
+        output = heliograph("store", command, with_unknown, "4711", "1")
+        assert (output.code, output.out) == (1, "")
+        assert "ledger 1 belongs to persistent://public/default/orders" in output.err
+        output = heliograph("store", command, with_unknown, "4712")
+        assert output.code == 1
+        assert "ledger 4712 is not in quarantine; ledgers in quarantine: 4711" in output.err
     assert fingerprint(with_unknown) == before
 
 
 def test_unknown_ledgers_are_salvaged_into_quarantine_or_topics(
     with_unknown: Path, tmp_path: Path, heliograph: Run
 ) -> None:
-    said = heliograph("store", "salvage", with_unknown, "--to", tmp_path / "kept")
-    assert said.code == 0
-    assert "stay in quarantine (4711)" in said.out
+    output = heliograph("store", "salvage", with_unknown, "--to", tmp_path / "kept")
+    assert output.code == 0
+    assert "stay in quarantine (4711)" in output.out
     core = open_core(tmp_path / "kept")
     assert list(core.store.quarantined) == [4711]
     core.close()
@@ -519,9 +519,9 @@ def test_any_damage_to_a_segment_loses_only_what_it_hits(
 
 def test_help_shows_examples(heliograph: Run) -> None:
     for command in ("check", "scrub", "salvage", "adopt", "drop"):
-        said = heliograph("store", command, "--help")
-        assert said.code == 0
-        assert f"heliograph store {command} heliograph-data" in said.out
+        output = heliograph("store", command, "--help")
+        assert output.code == 0
+        assert f"heliograph store {command} heliograph-data" in output.out
 
 
 def test_the_lock_is_given_back(data: Path, heliograph: Run) -> None:

@@ -73,23 +73,23 @@ def test_a_key_the_store_cannot_take_is_refused_and_the_group_goes_on(store: Led
 
 
 def test_what_a_group_could_not_write_is_durable_with_the_next_success(store: LedgerStore) -> None:
-    told: list[tuple[str, Exception | None]] = []
+    notified: list[tuple[str, Exception | None]] = []
     with failing_metadata(NO_SPACE):
         store.put(b"kept", b"1")
         store.put(b"newer", b"1")
         store.put(b"gone", b"1")
-        store.after_commit(lambda error: told.append(("failed", error)))
-        store.when_durable(lambda: told.append(("durable", None)))
+        store.after_commit(lambda error: notified.append(("failed", error)))
+        store.when_durable(lambda: notified.append(("durable", None)))
         store.commit()
-    ((name, error),) = told
+    ((name, error),) = notified
     assert name == "failed"
     assert isinstance(error, StorageFull)
     assert store.disk_full
     store.put(b"newer", b"2")
     store.delete(b"gone")
-    store.after_commit(lambda error: told.append(("later", error)))
+    store.after_commit(lambda error: notified.append(("later", error)))
     store.commit()
-    assert told[1:] == [("durable", None), ("later", None)]
+    assert notified[1:] == [("durable", None), ("later", None)]
     assert {key: value for key, value in store.scan(b"") if not key.startswith(b"store/")} == {
         b"kept": b"1",
         b"newer": b"2",
@@ -97,18 +97,18 @@ def test_what_a_group_could_not_write_is_durable_with_the_next_success(store: Le
 
 
 def test_nothing_is_confirmed_while_something_before_it_is_not_durable(store: LedgerStore) -> None:
-    told: list[Exception | None] = []
+    notified: list[Exception | None] = []
     sink = Sink()
     with failing_metadata(NO_SPACE) as asked:
         store.put(b"first", b"1")
         store.commit()
         # Nothing of its own to write: yet it may not report success.
-        store.after_commit(told.append)
+        store.after_commit(notified.append)
         store.append(sink, entry(0))
         store.commit()
-        store.after_commit(told.append)
+        store.after_commit(notified.append)
         store.commit()
-    assert [type(error) for error in told] == [StorageFull, StorageFull]
+    assert [type(error) for error in notified] == [StorageFull, StorageFull]
     assert sink.failed == [0]
     assert asked == [{b"first": b"1"}] * 3
 

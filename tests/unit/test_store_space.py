@@ -375,7 +375,7 @@ def test_a_copy_that_fails_leaves_everything_and_is_tried_again(path: Path, monk
 
     load.trim(0.9)
     with monkeypatch.context() as patched:
-        patched.setattr(Rewriting, "_breathe", fail)
+        patched.setattr(Rewriting, "_yield_to_traffic", fail)
         maintain(store)
         assert attempts == 1
         clock.advance_ms(10_000)

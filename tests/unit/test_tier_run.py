@@ -224,19 +224,21 @@ def test_kubernetes_is_built_before_what_runs_on_it(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "run", "reason"),
+    ("code", "printed", "run", "reason"),
     [
         (3, "scripts/cluster: no Go", 0, "scripts/cluster: no Go"),
         (1, "broken", 1, "what it needs could not be built, see .cache/kubernetes-build.log"),
     ],
 )
-def test_a_build_that_ends_without_a_kubernetes(project: Project, code: int, said: str, run: int, reason: str) -> None:
-    project.does("cluster.build", f"print({said!r}); sys.exit({code})")
+def test_a_build_that_ends_without_a_kubernetes(
+    project: Project, code: int, printed: str, run: int, reason: str
+) -> None:
+    project.does("cluster.build", f"print({printed!r}); sys.exit({code})")
     done = project.run("unit", "operator")
     assert done.returncode == run
     assert [line.split(" -n ")[0] for line in project.tests()] == ["tests/unit"]
     assert f"tier not run: operator ({reason})" in done.stdout
-    assert (said in done.stderr) == (run != 0)
+    assert (printed in done.stderr) == (run != 0)
 
 
 def test_a_build_that_takes_too_long_is_ended(project: Project) -> None:

@@ -117,7 +117,7 @@ def test_topics_that_trim_and_go_leave_nothing_unknown_whenever_the_process_dies
     def acknowledge(offset: int) -> None:
         subscription.acknowledge_up_to(offset, lambda error: None)
 
-    for duty in (
+    for task in (
         lambda: acknowledge(11),
         lambda: core.clock.advance_ms(200),
         lambda: core.broker.tick(),
@@ -126,7 +126,7 @@ def test_topics_that_trim_and_go_leave_nothing_unknown_whenever_the_process_dies
         lambda: core.broker.tick(),
         lambda: core.broker.delete_topic(topic.name, force=True),
     )[:commits]:
-        duty()
+        task()
         core.commit()
     core.broker.tick()
     core.crash()

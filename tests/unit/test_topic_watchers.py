@@ -58,15 +58,15 @@ def test_a_topic_that_came_and_went_is_not_told_and_one_that_came_back_is_told_a
     core.broker.delete_topic(topic("short"))
     core.advance(50)
     assert watching.updates == 0
-    told: list[tuple[list[str], list[str]]] = []
+    notified: list[tuple[list[str], list[str]]] = []
     core.broker.watches.watch(
-        NAMESPACE, watching.watcher.list.pattern, watching.known, lambda new, gone, _: told.append((new, gone))
+        NAMESPACE, watching.watcher.list.pattern, watching.known, lambda new, gone, _: notified.append((new, gone))
     )
     core.broker.delete_topic(topic("kept"))
     core.topic("kept")
     core.advance(50)
     name = f"persistent://{NAMESPACE}/kept"
-    assert told == [([name], [name])]
+    assert notified == [([name], [name])]
 
 
 def test_who_comes_later_hears_only_of_what_it_does_not_know(core: Core) -> None:

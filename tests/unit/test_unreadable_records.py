@@ -114,7 +114,7 @@ def test_a_start_goes_on_and_keeps_the_record(directory: Path, kind: str, opened
     opened.append(core)
     named = [entry["record"] for entry in logs if entry["event"].startswith("a record cannot be read")]
     assert KINDS[kind].replace(b"\0", b" ").decode() in named
-    assert core.broker.figures.unreadable_records == len(named)
+    assert core.broker.metrics.unreadable_records == len(named)
     assert backlog(core, BESIDE) == list(range(5, 10))
     assert core.topic(BESIDE).first_offset == 0
     aside = [msgspec.msgpack.decode(kept, type=records.UnreadableRecord) for _, kept in core.store.scan(b"unreadable/")]
@@ -126,7 +126,7 @@ def test_a_start_goes_on_and_keeps_the_record(directory: Path, kind: str, opened
     with capture_logs() as logs:
         core.restart()
     assert not [entry for entry in logs if entry["event"].startswith("a record cannot be read")]
-    assert core.broker.figures.unreadable_records == len(named)
+    assert core.broker.metrics.unreadable_records == len(named)
     assert len(core.broker.tenants) == 2
 
 
@@ -200,7 +200,7 @@ def test_a_damaged_tombstone_stops_no_start(directory: Path, opened: list[Core])
     put(directory, b"store/tombstone/short", b"1")
     core = Core(directory)
     opened.append(core)
-    assert core.broker.figures.unreadable_records == 1
+    assert core.broker.metrics.unreadable_records == 1
     assert backlog(core, ORDERS) == list(range(5, 10))
 
 

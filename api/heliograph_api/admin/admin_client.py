@@ -215,10 +215,10 @@ class AdminClient:
 _OLDEST = {"getEarliestTimeInBacklog": "true"}
 
 
-def oldest_age_ms(figures: dict[str, Any], now_ms: int) -> int:
+def oldest_age_ms(stats: dict[str, Any], now_ms: int) -> int:
     """Return the age of a subscription's oldest unacknowledged message from its stats; -1 if it has none."""
-    earliest = figures.get("earliestMsgPublishTimeInBacklog", 0)
-    if not figures["msgBacklog"] or earliest <= 0:
+    earliest = stats.get("earliestMsgPublishTimeInBacklog", 0)
+    if not stats["msgBacklog"] or earliest <= 0:
         return -1
     return max(0, now_ms - int(earliest))
 

@@ -103,8 +103,8 @@ def _type(field: dict[str, Any]) -> str:
     if "enum" in field:
         return ", ".join(f"`{value}`" for value in field["enum"])
     if field.get("x-kubernetes-int-or-string"):
-        said = " ".join(rule["message"] for rule in field.get(RULES, []))
-        return "duration" if "not a duration" in said else "size"
+        messages = " ".join(rule["message"] for rule in field.get(RULES, []))
+        return "duration" if "not a duration" in messages else "size"
     kind = field["type"]
     if kind == "array":
         return f"list of {_type(field['items'])}"

@@ -142,9 +142,9 @@ def definitions() -> Iterator[_Schema]:
         yield _definition(kind, model, DEFINITIONS[kind])
 
 
-def _definition(kind: str, model: Kind, said: Definition) -> _Schema:
+def _definition(kind: str, model: Kind, definition: Definition) -> _Schema:
     subresources: _Schema = {"status": {}}
-    if said.scaled:
+    if definition.scaled:
         subresources["scale"] = {
             "specReplicasPath": ".spec.replicas",
             "statusReplicasPath": ".status.replicas",
@@ -153,16 +153,16 @@ def _definition(kind: str, model: Kind, said: Definition) -> _Schema:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{said.plural}.{GROUP}"},
+        "metadata": {"name": f"{definition.plural}.{GROUP}"},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
             "names": {
                 "kind": kind,
                 "listKind": f"{kind}List",
-                "plural": said.plural,
+                "plural": definition.plural,
                 "singular": kind.lower(),
-                "shortNames": [said.short_name],
+                "shortNames": [definition.short_name],
                 "categories": [CATEGORY],
             },
             "versions": [
@@ -170,9 +170,9 @@ def _definition(kind: str, model: Kind, said: Definition) -> _Schema:
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "additionalPrinterColumns": [column.schema() for column in said.columns],
+                    "additionalPrinterColumns": [column.schema() for column in definition.columns],
                     "subresources": subresources,
-                    "schema": {"openAPIV3Schema": schema(model, said.status)},
+                    "schema": {"openAPIV3Schema": schema(model, definition.status)},
                 }
             ],
         },

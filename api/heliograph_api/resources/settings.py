@@ -62,10 +62,10 @@ class SettingsSchema:
     """Describes the settings one by one, in the words of :class:`BrokerConfig`."""
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        said = _docstrings()
+        docs = _docstrings()
         return {
             "type": "object",
-            "properties": {name: _setting(field, said[name]) for name, field in _FIELDS.items()},
+            "properties": {name: _setting(field, docs[name]) for name, field in _FIELDS.items()},
         }
 
 
@@ -91,10 +91,10 @@ def _docstrings() -> dict[str, str]:
     """Return what stands below each setting: Python keeps no docstrings of attributes."""
     body = ast.parse(textwrap.dedent(inspect.getsource(BrokerConfig))).body[0]
     assert isinstance(body, ast.ClassDef)
-    said = {}
+    docs = {}
     for statement, below in zip(body.body, body.body[1:], strict=False):
         if isinstance(statement, ast.AnnAssign) and isinstance(below, ast.Expr):
             assert isinstance(statement.target, ast.Name)
             assert isinstance(below.value, ast.Constant)
-            said[statement.target.id] = " ".join(inspect.cleandoc(str(below.value.value)).replace("``", "`").split())
-    return said
+            docs[statement.target.id] = " ".join(inspect.cleandoc(str(below.value.value)).replace("``", "`").split())
+    return docs

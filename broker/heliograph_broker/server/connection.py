@@ -37,7 +37,7 @@ _SEND = wire.BaseCommand.SEND
 #: Longest time (s) for which frames of one connection are handled before others get their turn.
 _TURN_S = 0.01
 #: The clock is read after every n-th frequent command only (a power of two), because these are cheap.
-_LOOKS_EVERY = 256
+_CLOCK_EVERY = 256
 #: Reasons for not reading from a connection: its client does not read, or others have their turn.
 _UNREAD = "answers wait unread"
 _TURN = "others have their turn"
@@ -213,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._transport is None:
             return
-        self.broker.figures.binary_connections.cut[kind] += 1
+        self.broker.metrics.binary_connections.cut[kind] += 1
         log.info("aborting connection", client=self.address, reason=reason)
         self._out, self._out_bytes = [], 0
         self._transport.abort()
@@ -312,7 +312,7 @@ class Connection(asyncio.BufferedProtocol):
                     if handler is None:
                         raise FrameError(f"a client may not send {wire.BaseCommand.Type.Name(command.type)}")
                     handler(self, command)
-                if (kind not in _FREQUENT or not handled % _LOOKS_EVERY) and self.broker.clock.monotonic() >= turn_ends:
+                if (kind not in _FREQUENT or not handled % _CLOCK_EVERY) and self.broker.clock.monotonic() >= turn_ends:
                     self.hold(_TURN, 0)
             if not reader.paused:
                 self.listener.check_pressure(self)

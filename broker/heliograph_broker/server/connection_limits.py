@@ -6,7 +6,7 @@ from collections import Counter
 
 from heliograph_api.broker_config import BrokerConfig
 
-from heliograph_broker.messaging.base.histograms import ConnectionFigures
+from heliograph_broker.messaging.base.histograms import ConnectionMetrics
 
 from .descriptors import descriptor_limit, reserve_of
 
@@ -18,9 +18,9 @@ class ConnectionLimits:
     """
 
     def __init__(
-        self, figures: ConnectionFigures, *, total: int, per_address: int, descriptors: int, reserve: int
+        self, metrics: ConnectionMetrics, *, total: int, per_address: int, descriptors: int, reserve: int
     ) -> None:
-        self._figures = figures
+        self._metrics = metrics
         self._total = total
         self._per_address = per_address
         self._descriptors = descriptors
@@ -30,16 +30,16 @@ class ConnectionLimits:
     def refusal(self, address: str, descriptor: int) -> str:
         """Return the reason for refusing a connection, with the limit's name; empty if it is accepted."""
         if descriptor >= self._descriptors - self._reserve:
-            self._figures.refused["descriptors"] += 1
+            self._metrics.refused["descriptors"] += 1
             return (
                 f"Reached the maximum number of connections: of {self._descriptors} file descriptors "
                 f"{self._reserve} are kept for the store (reserved_descriptors)"
             )
-        if 0 < self._total <= self._figures.open:
-            self._figures.refused["total"] += 1
+        if 0 < self._total <= self._metrics.open:
+            self._metrics.refused["total"] += 1
             return f"Reached the maximum number of connections: {self._total} (max_connections)"
         if 0 < self._per_address <= self._by_address[address]:
-            self._figures.refused["address"] += 1
+            self._metrics.refused["address"] += 1
             return (
                 f"Reached the maximum number of connections on address {address}: {self._per_address} "
                 "(max_connections_per_address)"
@@ -47,21 +47,21 @@ class ConnectionLimits:
         return ""
 
     def opened(self, address: str) -> None:
-        self._figures.open += 1
+        self._metrics.open += 1
         self._by_address[address] += 1
 
     def closed(self, address: str) -> None:
-        self._figures.open -= 1
+        self._metrics.open -= 1
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
 
 
-def limits_of(config: BrokerConfig, figures: ConnectionFigures, *, of_reserve: float = 1.0) -> ConnectionLimits:
+def limits_of(config: BrokerConfig, metrics: ConnectionMetrics, *, of_reserve: float = 1.0) -> ConnectionLimits:
     """Return the limits of a port that leaves the fraction ``of_reserve`` of the reserved descriptors free."""
     descriptors = descriptor_limit()
     return ConnectionLimits(
-        figures,
+        metrics,
         total=config.max_connections,
         per_address=config.max_connections_per_address,
         descriptors=descriptors,

@@ -49,14 +49,14 @@ class Listener(SessionHost):
         self._all_lost = asyncio.Event()
         self._keep_alive: asyncio.TimerHandle | None = None
         self.port = 0
-        broker.figures.throttled_connections = lambda: sum(session.held for session in self.sessions)
-        broker.figures.connection_bytes = self.memory.total
-        broker.figures.undelivered_bytes = lambda: sum(session.unwritten_bytes for session in self.sessions)
+        broker.metrics.throttled_connections = lambda: sum(session.held for session in self.sessions)
+        broker.metrics.connection_bytes = self.memory.total
+        broker.metrics.undelivered_bytes = lambda: sum(session.unwritten_bytes for session in self.sessions)
 
     async def start(self) -> None:
         """Bind the port. Raises :class:`OSError` if it is taken."""
         config = self.broker.config
-        limits = limits_of(config, self.broker.figures.binary_connections)
+        limits = limits_of(config, self.broker.metrics.binary_connections)
         self._acceptor = Acceptor(self.loop, limits, lambda ended: Session(self, ended), self._refusal)
         await self._acceptor.listen(config.bind, config.broker_port)
         self.port = self._acceptor.port

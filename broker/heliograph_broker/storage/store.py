@@ -489,17 +489,17 @@ class LedgerStore(GroupCommit):
         """Delete a whole ledger once its tombstone, which joins the next group, is durable.
 
         Where a record stops naming the ledger, commit a :class:`Tombstone` with that record instead, and call
-        :meth:`let_ledger_go` when both are durable.
+        :meth:`delete_ledger` when both are durable.
         """
         self.put(Tombstone(ledger_id).record_key, b"1")
-        self.when_durable(lambda: self.let_ledger_go(ledger_id))
+        self.when_durable(lambda: self.delete_ledger(ledger_id))
 
-    def let_ledger_go(self, ledger_id: int) -> None:
+    def delete_ledger(self, ledger_id: int) -> None:
         """Delete a ledger whose tombstone is durable."""
         self._dying.add(ledger_id)
         self._segments.drop(ledger_id)
 
-    def _bury(self) -> None:
+    def _delete_tombstones(self) -> None:
         """Delete the tombstones of ledgers of which nothing is left."""
         gone = []
         for ledger_id in self._dying.some():
@@ -521,9 +521,9 @@ class LedgerStore(GroupCommit):
         self._watch_space()
         self._retry()
         if self._dying and self.failure is None:
-            self._bury()
+            self._delete_tombstones()
         self._segments.maintain(self._metadata_bytes, pressed=self.disk_full)
-        self.scrub.look(self._segments.closed(), traffic=not self._segments.quiet)
+        self.scrub.run(self._segments.closed(), traffic=not self._segments.quiet)
 
     def _watch_space(self) -> None:
         """Find out whether the disk is full: without traffic no append would, neither that it is nor that it was."""
@@ -561,10 +561,12 @@ def _identify(data_dir: DataDir, metadata: lmdb.Environment, new: Identity) -> I
     Raises :class:`DataDirError` if the metadata is not that of the directory.
     """
     found = of_metadata(metadata)
-    said = "" if data_dir.format is None else data_dir.format.store_id
-    if said and (found is None or found.store_id != said):
+    expected_id = "" if data_dir.format is None else data_dir.format.store_id
+    if expected_id and (found is None or found.store_id != expected_id):
         whose = "no store" if found is None else f"the store {found.store_id}"
-        raise DataDirError(f"{data_dir.metadata} belongs to {whose}, the directory to the store {said}; {WAY_ON}")
+        raise DataDirError(
+            f"{data_dir.metadata} belongs to {whose}, the directory to the store {expected_id}; {WAY_ON}"
+        )
     if found is not None:
         return found
     try:

@@ -60,7 +60,7 @@ class _Changes:
             return
         self._clusters.append(name)
         self._defaults, self._limits[""] = defaults, limits
-        if (broker.said_defaults, broker.broker_limits) == (defaults, limits):
+        if (broker.default_policies, broker.broker_limits) == (defaults, limits):
             self._do("BrokerCluster", name, UNCHANGED, [])
         else:
             self._do("BrokerCluster", name, CONFIGURED, [lambda: broker.set_broker_policies(defaults, limits)])

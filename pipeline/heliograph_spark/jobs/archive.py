@@ -90,15 +90,15 @@ def archive(spark: SparkSession, options: ArchiveOptions) -> ArchiveResult:
     failed: list[str] = []
     for topic in topics:
         run = _TopicRun(spark, options, topic)
-        said = []
+        failures = []
         # The remaining backlog is measured after a failure, too, and cannot hide it.
         for step in (run.go, run.measure):
             try:
                 step()
             except (PulsarSourceError, PySparkException, Py4JError) as error:
-                said.append(f"{topic}: {reason(error)}" if topic not in reason(error) else reason(error))
-                progress(said[-1])
-        failed += said[:1]
+                failures.append(f"{topic}: {reason(error)}" if topic not in reason(error) else reason(error))
+                progress(failures[-1])
+        failed += failures[:1]
         total = replace(
             total,
             rows=total.rows + run.rows,

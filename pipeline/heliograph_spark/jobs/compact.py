@@ -139,10 +139,10 @@ def _newest(directory: Directory) -> Table:
 def _table(directory: Directory, version: int) -> Table:
     name = _file_of(version)
     try:
-        said = json.loads(directory.read_text(name))
+        document = json.loads(directory.read_text(name))
         # Before tables had names of their own a version was the name.
-        table = said.get("table", f"version={version:08}")
-        return Table(version, f"{directory.path}/{table}", said["rows"], said["made_of"])
+        table = document.get("table", f"version={version:08}")
+        return Table(version, f"{directory.path}/{table}", document["rows"], document["made_of"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise JobError(f"{directory.path}/{name}: the description of a table cannot be read: {error}") from error
 
@@ -178,9 +178,9 @@ def _make(spark: SparkSession, options: CompactOptions, topic: str) -> tuple[Tab
         raise
     finally:
         root.delete(f"{STAGING}/{encoded}/{own}")
-    said = json.dumps({"table": table, "rows": rows, "made_of": made_of})
+    document = json.dumps({"table": table, "rows": rows, "made_of": made_of})
     # If this raises nobody knows whether the version counts, and the table has to stay.
-    if not directory.write_new(_file_of(version), said, aside=f"{table}/{_file_of(version)}"):
+    if not directory.write_new(_file_of(version), document, aside=f"{table}/{_file_of(version)}"):
         directory.delete(table)
         raise JobError(overtaken)
     if _clean_up(root, directory, encoded) >= version + _KEPT_VERSIONS:

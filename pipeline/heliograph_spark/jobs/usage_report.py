@@ -165,11 +165,11 @@ def _key_shares(report: Report) -> Figure:
 
 def _method(report: Report) -> str:
     errors = sorted(each.error for each in report.forecasts.values() if each.error is not None)
-    said = f" Half of these forecasts are off by at most {errors[(len(errors) - 1) // 2]:.1%}." if errors else ""
+    accuracy = f" Half of these forecasts are off by at most {errors[(len(errors) - 1) // 2]:.1%}." if errors else ""
     return (
         "<p>Time to the quota: what came in is forecast (a level, a line, or the shape of a day or a week, whichever"
         " was best on a part it had not seen), and the slowest subscription is given what it is given now. The error is"
-        f" that of the forecast's sum over the last fifth, held back from it.{said}</p>"
+        f" that of the forecast's sum over the last fifth, held back from it.{accuracy}</p>"
     )
 
 

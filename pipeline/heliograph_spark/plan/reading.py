@@ -16,7 +16,7 @@ from .ranges import Range
 _WAIT_MS = 500
 #: Entries before the start that are looked at again: a message sent in chunks is read with its last one, and the client
 #: gives it only to whom it has given the first.
-_LOOK_BACK = 32
+_LOOKBACK = 32
 
 
 def read_range(client: pulsar.Client, wanted: Range, options: ReadOptions) -> Iterator[pulsar.Message]:
@@ -29,7 +29,7 @@ def read_range(client: pulsar.Client, wanted: Range, options: ReadOptions) -> It
     topic, start, end = wanted.topic, wanted.start, wanted.end
     if end <= start:
         return
-    at = pulsar.MessageId(-1, start.ledger, max(0, start.entry - _LOOK_BACK), -1)._msg_id
+    at = pulsar.MessageId(-1, start.ledger, max(0, start.entry - _LOOKBACK), -1)._msg_id
     with named(f"reading {topic} from {start}"):
         reader = client.create_reader(topic, at, start_message_id_inclusive=True, **options.reader)
     try:

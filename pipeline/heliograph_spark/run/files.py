@@ -35,9 +35,9 @@ class Directory:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.path}/{name}" if name else self.path)
 
     def _refused(self, name: str, error: Py4JJavaError) -> JobError:
-        said = str(error.java_exception.toString()).splitlines()[0]
-        kind = MissingFileError if said.startswith("java.io.FileNotFoundException") else JobError
-        return kind(f"{self.path}{'/' + name if name else ''}: {said}")
+        message = str(error.java_exception.toString()).splitlines()[0]
+        kind = MissingFileError if message.startswith("java.io.FileNotFoundException") else JobError
+        return kind(f"{self.path}{'/' + name if name else ''}: {message}")
 
     def exists(self, name: str = "") -> bool:
         try:

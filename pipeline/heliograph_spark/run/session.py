@@ -124,30 +124,30 @@ def run_job(
     try:
         spark = build_session(job, session)
         done = work(spark)
-        said: dict[str, Any] = asdict(done)
+        result: dict[str, Any] = asdict(done)
         code = 0 if done.error is None else 1
     except OptionError as error:
-        said, code = {"job": job, "error": reason(error)}, 2
+        result, code = {"job": job, "error": reason(error)}, 2
     except (PulsarSourceError, PySparkException, Py4JError, OSError) as error:
-        said = {"job": job, "error": reason(error)}
-    said.setdefault("seconds", round(time.monotonic() - began, 3))
+        result = {"job": job, "error": reason(error)}
+    result.setdefault("seconds", round(time.monotonic() - began, 3))
     try:
-        write_result(said, result_file)
+        write_result(result, result_file)
     finally:
         if spark is not None:
             spark.stop()
     if code:
-        print(f"heliograph-spark {job}: {said['error']}", file=sys.stderr)
+        print(f"heliograph-spark {job}: {result['error']}", file=sys.stderr)
         raise typer.Exit(code)
 
 
-def write_result(said: dict[str, Any], result_file: Path | None) -> None:
+def write_result(result: dict[str, Any], result_file: Path | None) -> None:
     """Print the result as one line of JSON and write it to the file, cut to what Kubernetes reads of one."""
-    if said.get("error") is not None:
-        said["error"] = said["error"][:1500]
-    line = json.dumps(said, ensure_ascii=True)
+    if result.get("error") is not None:
+        result["error"] = result["error"][:1500]
+    line = json.dumps(result, ensure_ascii=True)
     print(line, flush=True)
     if result_file is not None:
         if len(line) > RESULT_BYTES:
-            line = json.dumps({name: value for name, value in said.items() if not isinstance(value, list | dict)})
+            line = json.dumps({name: value for name, value in result.items() if not isinstance(value, list | dict)})
         result_file.write_text(line)

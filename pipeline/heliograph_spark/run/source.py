@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 #: How late a stream may see a topic or a partition that was added, in seconds.
-LOOKED_UP_EVERY_S = 5.0
+LOOKUP_INTERVAL_S = 5.0
 
 
 class Split(InputPartition):
@@ -173,7 +173,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _partitions(self) -> list[str]:
         """What there is to read, looked up every few seconds: Spark asks many times a second for what is new."""
-        if self._found is None or time.monotonic() - self._found[0] > LOOKED_UP_EVERY_S:
+        if self._found is None or time.monotonic() - self._found[0] > LOOKUP_INTERVAL_S:
             self._found = time.monotonic(), find_partitions(self._broker(), self._options)
         return self._found[1]
 

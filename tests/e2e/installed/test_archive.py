@@ -71,18 +71,18 @@ class Archive:
     def run(self, name: str) -> dict[str, Any]:
         """Have the CronJob's job run now; return the archive's status when the operator has told of it."""
         self._installation.kubectl("create", "job", name, "--from=cronjob/receipts-archive")
-        return self.told(name)
+        return self.status_of(name)
 
-    def told(self, name: str) -> dict[str, Any]:
+    def status_of(self, name: str) -> dict[str, Any]:
         """Return the archive's status when the operator has told of a run; it was a good one."""
 
-        def said() -> dict[str, Any]:
+        def output() -> dict[str, Any]:
             found = self.status()
             archived = found["conditions"]["Archived"]
             assert name in archived.get("message", ""), found
             return found
 
-        found: dict[str, Any] = self._wait(f"run {name} is reported", said, RUN_WITHIN_S)
+        found: dict[str, Any] = self._wait(f"run {name} is reported", output, RUN_WITHIN_S)
         assert found["conditions"]["Archived"]["status"] == "True", found
         return found
 
@@ -151,7 +151,7 @@ def test_a_topic_is_archived_by_its_cron_job_and_then_by_executors(
     installation.shell.run(begin)
     installation.shell.run(wait, timeout_s=RUN_WITHIN_S + 60)
     assert '"rows":100' in installation.shell.run(show)
-    first = archive.told("archive-now")
+    first = archive.status_of("archive-now")
     assert first["rows"] == 100
     assert first["lastSuccessTime"] >= first["lastRunTime"]
     archive.wait_lag(0)

@@ -20,9 +20,9 @@ def test_a_client_in_a_pod_publishes_and_consumes_by_the_services_name(installat
 def test_what_the_operators_guide_shows_works(installation: Installation) -> None:
     *shown, until_exceeded = commands("docs/operator.md", "The operator")
     assert until_exceeded.startswith("kubectl wait --for=condition=QuotaExceeded")
-    said = "".join(installation.shell.run(command) for command in shown)
+    output = "".join(installation.shell.run(command) for command in shown)
     for expected in ("htopic/orders", "topic.heliograph.dev/departures", "QuotaWithinLimits"):
-        assert expected in said or expected.replace("htopic", "topic.heliograph.dev") in said
+        assert expected in output or expected.replace("htopic", "topic.heliograph.dev") in output
 
 
 def test_every_example_is_as_it_is_to_be_and_says_what_it_uses(installation: Installation) -> None:

@@ -30,8 +30,8 @@ def test_an_exceeded_quota_is_a_condition_an_event_and_a_metric_and_so_is_its_en
     assert 10 <= client.fill(ORDERS) <= 40
     until_exceeded = commands("docs/operator.md", "The operator")[-1]
     installation.shell.run(until_exceeded, timeout_s=60)
-    told = conditions(cluster.kubectl_json("get", "htopic", "orders", "-n", namespace))["QuotaExceeded"]
-    assert told["reason"] == "SizeQuotaExceeded"
+    status = conditions(cluster.kubectl_json("get", "htopic", "orders", "-n", namespace))["QuotaExceeded"]
+    assert status["reason"] == "SizeQuotaExceeded"
     assert "the backlog has reached its limit of 100Ki" in events(cluster, namespace, "orders", "SizeQuotaExceeded")
     assert 1.0 in exceeded(client.metrics())
 

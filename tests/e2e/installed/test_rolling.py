@@ -44,8 +44,8 @@ def test_clients_lose_nothing_receipted_while_pods_are_rolled_for_resources_sett
         ) as logs:
             patch(installation, {"resources": {"requests": {"memory": "96Mi"}}})
             rolled(installation, pod)
-            said, _ = logs.communicate(timeout=30)
-        assert '"event": "stopped"' in said, "the broker was not drained, or did not end by itself"
+            output, _ = logs.communicate(timeout=30)
+        assert '"event": "stopped"' in output, "the broker was not drained, or did not end by itself"
         load.goes_on()
 
         pod = uid(cluster, namespace, "pod/default-0")

@@ -25,7 +25,7 @@ def _tick_unguarded(self: Any) -> None:
     self._tick = self._loop.call_later(_TICK_S, self._on_tick)
 
 
-def _contain_nothing(self: Any, owner: Any, duty: str, error: Exception, again: Any = None) -> None:
+def _contain_nothing(self: Any, owner: Any, task: str, error: Exception, again: Any = None) -> None:
     raise error
 
 

@@ -87,8 +87,8 @@ def _take_any_identity(data_dir: Any, metadata: Any, new: Identity) -> Identity:
     found = of_metadata(metadata)
     if found is not None:
         return found
-    said = "" if data_dir.format is None else data_dir.format.store_id
-    identity = Identity(said or new.store_id, new.created_ms)
+    output = "" if data_dir.format is None else data_dir.format.store_id
+    identity = Identity(output or new.store_id, new.created_ms)
     stamp(metadata, identity)
     return identity
 

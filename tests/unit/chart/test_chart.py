@@ -149,7 +149,7 @@ def test_the_operator_understands_the_arguments_it_is_given(helm: Helm) -> None:
 
 
 def test_what_is_said_of_the_pod_is_in_the_pod(helm: Helm) -> None:
-    said: dict[str, Any] = {
+    output: dict[str, Any] = {
         "nodeSelector": {"disk": "ssd"},
         "tolerations": [{"key": "dedicated", "operator": "Exists"}],
         "affinity": {"podAntiAffinity": {}},
@@ -157,9 +157,9 @@ def test_what_is_said_of_the_pod_is_in_the_pod(helm: Helm) -> None:
         "priorityClassName": "high",
     }
     more = {"extraEnv": [{"name": "TZ", "value": "UTC"}], "podLabels": {"team": "x"}, "podAnnotations": {"a": "b"}}
-    manifests = helm.template(operator={**said, **more, "replicas": 2}, imagePullSecrets=["pull"])
+    manifests = helm.template(operator={**output, **more, "replicas": 2}, imagePullSecrets=["pull"])
     pod = operator_pod(manifests)
-    assert {field: pod["spec"][field] for field in said} == said
+    assert {field: pod["spec"][field] for field in output} == output
     assert pod["spec"]["imagePullSecrets"] == [{"name": "pull"}]
     assert {"name": "TZ", "value": "UTC"} in pod["spec"]["containers"][0]["env"]
     assert pod["metadata"]["labels"]["team"] == "x"

@@ -20,7 +20,7 @@ class Seen:
 
     def __init__(self, core: Core) -> None:
         scrape = Scrape(core.broker, RateSampler(core.broker, core.clock))
-        scrape.look([core.topic()])
+        scrape.read_topics([core.topic()])
         self._values: dict[tuple[str, str], Value | None] = {}
         for table in (scrape.topics, scrape.subscriptions):
             for row in table.rows:

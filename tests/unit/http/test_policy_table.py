@@ -68,12 +68,12 @@ def test_what_holds_without_any_is_a_document_of_the_policy(policy: PolicyPath) 
     assert msgspec.json.decode(encoded, type=policy.document) == otherwise
 
 
-FIGURES = [
+NUMBERS = [
     policy for policy in POLICIES if isinstance(_example(policy), int) and not isinstance(_example(policy), bool)
 ]
 
 
-@pytest.mark.parametrize("policy", FIGURES, ids=lambda policy: policy.key)
+@pytest.mark.parametrize("policy", NUMBERS, ids=lambda policy: policy.key)
 def test_a_figure_below_none_is_refused_and_changes_nothing(policy: PolicyPath) -> None:
     for level in (NAMESPACE, TOPIC):
         policies = Policies()
@@ -82,7 +82,7 @@ def test_a_figure_below_none_is_refused_and_changes_nothing(policy: PolicyPath) 
         assert policies == Policies()
 
 
-@pytest.mark.parametrize("policy", FIGURES, ids=lambda policy: policy.key)
+@pytest.mark.parametrize("policy", NUMBERS, ids=lambda policy: policy.key)
 def test_the_largest_figure_a_client_may_send_fits_into_the_core(policy: PolicyPath) -> None:
     if policy.key == "max_message_size":
         return

@@ -119,9 +119,9 @@ def test_a_run_that_failed_says_why_in_the_best_words_there_are(pods: list[dict[
 
 
 @pytest.mark.parametrize(
-    ("said", "rows"), [('{"rows": 5}', 5), ('{"rows": "5"}', None), ('{"rows": -1}', None), ("", None)]
+    ("output", "rows"), [('{"rows": 5}', 5), ('{"rows": "5"}', None), ('{"rows": -1}', None), ("", None)]
 )
-def test_rows_are_those_of_the_jobs_own_word(said: str, rows: int | None) -> None:
+def test_rows_are_those_of_the_jobs_own_word(output: str, rows: int | None) -> None:
     (run,) = runs_of([job("a", "2026-01-01", "2026-01-01")])
-    done = with_result(run, [pod(said)])
+    done = with_result(run, [pod(output)])
     assert (done.rows, done.message) == (rows, "")

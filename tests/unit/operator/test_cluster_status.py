@@ -51,7 +51,7 @@ CRASHED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "output"),
     [
         (pod(conditions=[UNSCHEDULABLE], phase="Pending"), "Unschedulable: 0/1 nodes are available"),
         (pod(containerStatuses=waiting("ImagePullBackOff", "Back-off pulling image x")), "ImagePullBackOff: Back-off"),
@@ -65,10 +65,10 @@ CRASHED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
         (pod(phase="Failed", reason="Evicted", message="disk pressure"), "Evicted: disk pressure"),
     ],
 )
-def test_a_pod_that_is_not_ready_says_why(found: dict[str, Any], said: str) -> None:
+def test_a_pod_that_is_not_ready_says_why(found: dict[str, Any], output: str) -> None:
     problem = pod_problem(found)
     assert problem is not None
-    assert problem.startswith(said)
+    assert problem.startswith(output)
 
 
 def test_a_pod_that_is_ready_has_no_problem_until_it_is_deleted() -> None:

@@ -66,9 +66,9 @@ EVERYTHING: dict[str, Any] = {
 
 def test_every_policy_of_the_core_can_be_said_in_a_manifest() -> None:
     policies = NamespacePolicySpec.model_validate(EVERYTHING).policies()
-    unsaid = {field for field in Policies.__struct_fields__ if getattr(policies, field) is None}
+    unset = {field for field in Policies.__struct_fields__ if getattr(policies, field) is None}
     # What Pulsar's clients are shown and nothing else looks at, and what is set for subscriptions, not for topics.
-    assert unsaid == {"delayed_delivery_tick_ms", "subscription_dispatch_rates", "subscription_policies"}
+    assert unset == {"delayed_delivery_tick_ms", "subscription_dispatch_rates", "subscription_policies"}
 
 
 def test_every_field_of_a_spec_is_said_here() -> None:

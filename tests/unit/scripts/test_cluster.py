@@ -103,9 +103,9 @@ def test_a_shell_gets_its_settings_only_from_a_cluster_that_is_up(cluster: Clust
     bring_up(cluster, os.getpid())
     script = cluster.environment() + 'echo "$KUBECONFIG|$PATH|$NO_PROXY|$no_proxy"'
     variables = {"PATH": "/bin", "no_proxy": "localhost"}
-    said = subprocess.run(["/bin/sh", "-c", script], env=variables, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(["/bin/sh", "-c", script], env=variables, capture_output=True, text=True, check=True).stdout
     network = "198.18.64.0/20"
-    assert said == f"{cluster.state}/kubeconfig|{cluster.programs}:/bin|{network}|localhost,{network}\n"
+    assert output == f"{cluster.state}/kubeconfig|{cluster.programs}:/bin|{network}|localhost,{network}\n"
 
 
 def test_images_are_loaded_into_the_node_or_into_kind(cluster: Cluster, programs: Programs) -> None:
@@ -225,19 +225,19 @@ def test_the_commands_exit_codes(
     monkeypatch.setenv("HELIOGRAPH_CLUSTER_DIR", str(cluster.state))
     monkeypatch.chdir(cluster.programs)
 
-    def said(*arguments: str) -> tuple[int, str, str]:
+    def output(*arguments: str) -> tuple[int, str, str]:
         code = main(arguments)
         return code, *capsys.readouterr()
 
-    assert said("status") == (1, "not up\n", "")
-    assert said("env") == (1, "", "scripts/cluster: it is not up: scripts/cluster up\n")
-    assert said("down") == (0, "it is not up\n", "")
+    assert output("status") == (1, "not up\n", "")
+    assert output("env") == (1, "", "scripts/cluster: it is not up: scripts/cluster up\n")
+    assert output("down") == (0, "it is not up\n", "")
     bring_up(cluster, os.getpid())
-    assert said("status") == (0, f"up, state in {cluster.state}\n", "")
+    assert output("status") == (0, f"up, state in {cluster.state}\n", "")
     monkeypatch.setattr(Cluster, "impossible", lambda self: "no Go, and no Docker with kind")
-    assert said("check") == (1, "no Go, and no Docker with kind\n", "")
+    assert output("check") == (1, "no Go, and no Docker with kind\n", "")
     monkeypatch.setattr(Cluster, "impossible", lambda self: None)
-    assert said("check") == (0, "", "")
+    assert output("check") == (0, "", "")
 
 
 @pytest.mark.parametrize("wrong", [[], ["restart"], ["up", "a.tar"]])

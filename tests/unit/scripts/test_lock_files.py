@@ -79,9 +79,9 @@ def test_a_changed_requirement_makes_every_lock_stale_that_has_it(
         "locks/spark.lock: no pin satisfies pytest>=9.1",
     ]
     assert main(["--check"], project) == 1
-    said = capsys.readouterr().err
-    assert "scripts/lock: locks/spark.lock: no pin satisfies pytest>=9.1\n" in said
-    assert said.endswith("scripts/lock: run scripts/lock and commit what it writes\n")
+    output = capsys.readouterr().err
+    assert "scripts/lock: locks/spark.lock: no pin satisfies pytest>=9.1\n" in output
+    assert output.endswith("scripts/lock: run scripts/lock and commit what it writes\n")
 
 
 def test_a_pin_edited_by_hand_is_found_though_the_checksum_is_right(project: Path) -> None:

@@ -98,9 +98,9 @@ def test_a_pulsar_that_ends_before_it_answers_did_not_start(
     programs.add("java", "/bin/echo no memory; exit 1")
     port, http = free_ports(2)
     assert main([str(port), str(http), str(project / "d")], project) == 1
-    said = capsys.readouterr()
-    assert said.err == f"scripts/pulsar-standalone: it did not start, see {project}/d/log\n"
-    assert said.out == ""
+    output = capsys.readouterr()
+    assert output.err == f"scripts/pulsar-standalone: it did not start, see {project}/d/log\n"
+    assert output.out == ""
     assert (project / "d" / "log").read_text() == "no memory\n"
 
 

@@ -87,7 +87,7 @@ def test_the_largest_unfinished_frames_end_their_connections(make_server: Callab
     assert [client.lost for client in small] == [False] * 4
     assert sum(client.lost for client in large) == 1
     assert held(server) <= LIMIT
-    assert server.core.broker.figures.binary_connections.cut["memory"] == 1
+    assert server.core.broker.metrics.binary_connections.cut["memory"] == 1
 
 
 def test_those_who_are_left_finish_their_frames(make_server: Callable[[int], VirtualServer]) -> None:
@@ -160,7 +160,7 @@ def test_who_never_reads_is_aborted_by_the_keep_alive(make_server: Callable[[int
     check(server)
     server.advance(30_000)
     assert all(client.lost for client in clients)
-    assert server.core.broker.figures.binary_connections.cut["silent"] == 6
+    assert server.core.broker.metrics.binary_connections.cut["silent"] == 6
     assert held(server) == 0
 
 
@@ -177,4 +177,4 @@ def test_without_a_limit_nothing_is_aborted(make_server: Callable[[int], Virtual
     clients = [unfinished(server, 250 * KIB) for _ in range(5)]
     check(server)
     assert not any(client.lost for client in clients)
-    assert server.core.broker.figures.connection_bytes() == held(server) > LIMIT
+    assert server.core.broker.metrics.connection_bytes() == held(server) > LIMIT

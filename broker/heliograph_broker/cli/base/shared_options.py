@@ -55,7 +55,7 @@ class Target(NamedTuple):
     name: str
     path: str
     #: The command that lists what there is, for whom it was not found.
-    look: str
+    list_command: str
 
 
 def tenant_target(text: str) -> Target:
@@ -124,7 +124,7 @@ def call_broker(http_url: str, work: Callable[[AdminClient], Awaitable[T]], *, t
     except AdminRefused as error:
         if target is None:
             raise CliError(error.reason) from error
-        hint = f"; '{target.look}' shows what there is" if error.status == 404 else ""
+        hint = f"; '{target.list_command}' shows what there is" if error.status == 404 else ""
         raise CliError(f"{target.name}: {error.reason}{hint}") from error
 
 

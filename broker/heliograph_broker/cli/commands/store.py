@@ -295,11 +295,16 @@ def _salvage(salvaging: Salvage, contents: Contents, claims: Claims, to: Path, *
 
 def _records(contents: Contents) -> tuple[dict[bytes, bytes], str]:
     """Return the records to copy, and the reason why some are missing (empty if none is)."""
-    said = "" if contents.format is None else contents.format.store_id
+    expected_id = "" if contents.format is None else contents.format.store_id
     found = "" if contents.identity is None else contents.identity.store_id
-    if said and found and said != found and any(file.store_id == said for file in contents.segments):
-        return {}, f"it belongs to store {found}, the segments to store {said}; its records were not copied"
-    if said and not found and not contents.metadata_problem:
+    if (
+        expected_id
+        and found
+        and expected_id != found
+        and any(file.store_id == expected_id for file in contents.segments)
+    ):
+        return {}, f"it belongs to store {found}, the segments to store {expected_id}; its records were not copied"
+    if expected_id and not found and not contents.metadata_problem:
         return dict(contents.records), "it has no store id, so its records may be outdated"
     return dict(contents.records), contents.metadata_problem
 
@@ -347,8 +352,8 @@ def _print_summary(contents: Contents, claims: Claims) -> None:
     from heliograph_broker.messaging.log.unreadable_records import readable_key
 
     identity = contents.identity
-    said = "missing" if contents.format_text is None else f"'{contents.format_text.splitlines()[0][:40]}'"
-    print(f"FORMAT      {said}, store {contents.store_id or 'without an id'}")
+    expected_id = "missing" if contents.format_text is None else f"'{contents.format_text.splitlines()[0][:40]}'"
+    print(f"FORMAT      {expected_id}, store {contents.store_id or 'without an id'}")
     whose = "" if identity is None or identity.store_id == contents.store_id else f", store {identity.store_id}"
     records = f"{format_count(len(claims.topics))} topics, {format_count(len(claims.cursors))} subscriptions"
     print(f"metadata    {readable_size(contents.metadata_bytes)}, {records}{whose}")

@@ -129,15 +129,15 @@ def stats(topic: TopicArgument, as_json: AsJson = False, http_url: HttpUrl = DEF
         return
     table = new_table("SUBSCRIPTION", "TYPE", ">CONSUMERS", ">DELIVERED", ">BACKLOG", ">BYTES", ">OLDEST")
     now_ms = SystemClock().now_ms()
-    for subscription, figures in sorted(answer["subscriptions"].items()):
+    for subscription, stats in sorted(answer["subscriptions"].items()):
         table.add_row(
             subscription,
-            figures.get("type") or "-",
-            format_count(len(figures["consumers"])),
-            format_count(figures["msgOutCounter"]),
-            format_count(figures["msgBacklog"]),
-            readable_size(figures["backlogSize"]),
-            readable_age(oldest_age_ms(figures, now_ms)),
+            stats.get("type") or "-",
+            format_count(len(stats["consumers"])),
+            format_count(stats["msgOutCounter"]),
+            format_count(stats["msgBacklog"]),
+            readable_size(stats["backlogSize"]),
+            readable_age(oldest_age_ms(stats, now_ms)),
         )
     console().print(table)
 

@@ -8,7 +8,7 @@ from typing import cast
 
 import structlog
 
-from heliograph_broker.messaging.base.histograms import ConnectionFigures
+from heliograph_broker.messaging.base.histograms import ConnectionMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -25,13 +25,13 @@ def refusal(reason: str) -> bytes:
 class HttpConnection(asyncio.Protocol):
     """Stands between a transport and aiohttp's ``handler``; ``ended`` is called once the connection is lost."""
 
-    __slots__ = ("_deadline", "_ended", "_figures", "_handler", "_within_s")
+    __slots__ = ("_deadline", "_ended", "_handler", "_metrics", "_within_s")
 
     def __init__(
-        self, handler: asyncio.Protocol, figures: ConnectionFigures, within_s: float, ended: Callable[[], None]
+        self, handler: asyncio.Protocol, metrics: ConnectionMetrics, within_s: float, ended: Callable[[], None]
     ) -> None:
         self._handler = handler
-        self._figures = figures
+        self._metrics = metrics
         self._within_s = within_s
         self._ended = ended
         self._deadline: asyncio.TimerHandle | None = None
@@ -44,16 +44,16 @@ class HttpConnection(asyncio.Protocol):
 
     def _cut(self, transport: asyncio.Transport) -> None:
         self._deadline = None
-        self._figures.cut["handshake"] += 1
+        self._metrics.cut["handshake"] += 1
         transport.abort()
 
-    def _spoken(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
     def data_received(self, data: bytes) -> None:
-        self._spoken()
+        self._cancel_deadline()
         self._handler.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -66,7 +66,7 @@ class HttpConnection(asyncio.Protocol):
         self._handler.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._spoken()
+        self._cancel_deadline()
         try:
             self._handler.connection_lost(exc)
         finally:

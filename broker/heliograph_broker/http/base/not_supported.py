@@ -10,16 +10,16 @@ from .context import as_json
 from .errors import ApiError
 from .operations import Refusal, operation
 
-_FIGURES: Final = "the broker's metrics are at /metrics"
+_METRICS: Final = "the broker's metrics are at /metrics"
 _NO_BOOKIES: Final = "There are no bookies: the broker stores messages itself"
 _NO_QUOTAS: Final = "There is no load to balance, so namespaces have no resource quotas"
 _NO_FUNCTIONS: Final = "Functions, sources and sinks are not run here"
 _ABSENT: Final = {
-    "broker-stats/load-report": f"There is no load to share with other brokers; {_FIGURES}",
-    "broker-stats/metrics": f"Pulsar's collection is not kept; {_FIGURES}",
-    "broker-stats/mbeans": f"There are no Java beans; {_FIGURES}",
-    "broker-stats/allocator-stats/{allocator}": f"There are no Java allocators; {_FIGURES}",
-    "broker-stats/broker-resource-availability/{tenant}/{namespace}": f"There is no load manager; {_FIGURES}",
+    "broker-stats/load-report": f"There is no load to share with other brokers; {_METRICS}",
+    "broker-stats/metrics": f"Pulsar's collection is not kept; {_METRICS}",
+    "broker-stats/mbeans": f"There are no Java beans; {_METRICS}",
+    "broker-stats/allocator-stats/{allocator}": f"There are no Java allocators; {_METRICS}",
+    "broker-stats/broker-resource-availability/{tenant}/{namespace}": f"There is no load manager; {_METRICS}",
     "bookies/all": _NO_BOOKIES,
     "bookies/racks-info": _NO_BOOKIES,
     "bookies/racks-info/{bookie}": _NO_BOOKIES,

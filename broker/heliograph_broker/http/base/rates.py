@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from operator import sub
 
 from heliograph_broker.clock import Clock
-from heliograph_broker.messaging.base.histograms import FIGURES, TopicFigures
+from heliograph_broker.messaging.base.histograms import COUNTS, TopicMetrics
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.clients.producer import Producer
@@ -17,7 +17,7 @@ from heliograph_broker.messaging.topic.non_persistent import NonPersistentSubscr
 from heliograph_broker.messaging.topic.topic import Topic
 
 AnySubscription = Subscription | NonPersistentSubscription
-Counted = AnyTopic | AnySubscription | Producer | Consumer | TopicFigures
+Counted = AnyTopic | AnySubscription | Producer | Consumer | TopicMetrics
 Counters = tuple[int, ...]
 
 #: Pulsar's statsUpdateFrequencyInSecs.
@@ -26,8 +26,8 @@ INTERVAL_S = 10.0
 #: A rate over less than this would say more about the moment of the question than about the traffic.
 _SHORTEST_S = 1.0
 _TOPICS_AT_ONCE = 256
-_NO_COUNTS: Counters = (0,) * FIGURES
-NO_FIGURES: Counters = (*_NO_COUNTS, 0)
+_NO_COUNTS: Counters = (0,) * COUNTS
+NO_COUNTERS: Counters = (*_NO_COUNTS, 0)
 
 
 def counters(counted: Counted) -> Counters:
@@ -37,7 +37,7 @@ def counters(counted: Counted) -> Counters:
     out, bytes out, redelivered, acknowledged; a subscription also expired, dropped, and entries out. A topic's
     counters: its buckets, then the entries read from the store.
     """
-    if isinstance(counted, TopicFigures):
+    if isinstance(counted, TopicMetrics):
         return *(counted.counts or _NO_COUNTS), counted.cache_misses
     if isinstance(counted, Consumer):
         return counted.msg_out, counted.bytes_out, counted.msg_redelivered, counted.messages_acked
@@ -68,28 +68,28 @@ class RateSampler:
         self._broker = broker
         self._clock = clock
         self._last_sweep = clock.monotonic()
-        self._looks: dict[Counted, list[tuple[float, Counters]]] = {}
+        self._samples: dict[Counted, list[tuple[float, Counters]]] = {}
 
     def rates(self, counted: Counted) -> tuple[float, ...]:
         """Return the rates of ``counted`` per second, in the order of :func:`counters`."""
         current = counters(counted)
-        looks = self._looks.get(counted)
+        samples = self._samples.get(counted)
         # An object that was not seen at the last sweep, or had no traffic yet, stood at zero then.
-        since, before = looks[0] if looks else (self._last_sweep, (0,) * len(current))
+        since, before = samples[0] if samples else (self._last_sweep, (0,) * len(current))
         if before == current:
             return (0.0,) * len(current)
         seconds = max(self._clock.monotonic() - since, _SHORTEST_S)
         return tuple((now - then) / seconds for now, then in zip(current, before, strict=True))
 
-    def last_minute(self, figures: TopicFigures | None) -> tuple[Counters, float]:
+    def last_minute(self, metrics: TopicMetrics | None) -> tuple[Counters, float]:
         """Return what the last minute added to each of a topic's counters (see :func:`counters`), and its seconds."""
-        if figures is None or not (figures.counts or figures.cache_misses):
-            return NO_FIGURES, _SHORTEST_S
-        current = counters(figures)
-        looks = self._looks.get(figures)
-        since, before = looks[0] if looks else (self._last_sweep, NO_FIGURES)
+        if metrics is None or not (metrics.counts or metrics.cache_misses):
+            return NO_COUNTERS, _SHORTEST_S
+        current = counters(metrics)
+        samples = self._samples.get(metrics)
+        since, before = samples[0] if samples else (self._last_sweep, NO_COUNTERS)
         if before == current:
-            return NO_FIGURES, _SHORTEST_S
+            return NO_COUNTERS, _SHORTEST_S
         return tuple(map(sub, current, before)), max(self._clock.monotonic() - since, _SHORTEST_S)
 
     def sweep(self) -> Iterator[None]:
@@ -99,34 +99,34 @@ class RateSampler:
         for index, topic in enumerate(list(self._broker.topics.values())):
             if index % _TOPICS_AT_ONCE == _TOPICS_AT_ONCE - 1:
                 yield
-            self._look(topic, now, seen)
+            self._sample(topic, now, seen)
             if isinstance(topic, Topic):
-                self._look(topic.figures, now, seen)
+                self._sample(topic.metrics, now, seen)
             for producer in topic.producers.values():
-                self._look(producer, now, seen)
+                self._sample(producer, now, seen)
             for subscription in topic.subscriptions.values():
-                self._look(subscription, now, seen)
+                self._sample(subscription, now, seen)
                 for consumer in subscription.consumers:
-                    self._look(consumer, now, seen)
-        self._looks = seen
+                    self._sample(consumer, now, seen)
+        self._samples = seen
         self._last_sweep = now
 
-    def _look(self, counted: Counted, now: float, seen: dict[Counted, list[tuple[float, Counters]]]) -> None:
+    def _sample(self, counted: Counted, now: float, seen: dict[Counted, list[tuple[float, Counters]]]) -> None:
         current = counters(counted)
         if not any(current):
             return
-        looks = self._looks.get(counted)
-        if looks is None:
-            looks = [(self._last_sweep, (0,) * len(current))]
-        if looks[0][1] == current:
-            looks = [(now, current)]
+        samples = self._samples.get(counted)
+        if samples is None:
+            samples = [(self._last_sweep, (0,) * len(current))]
+        if samples[0][1] == current:
+            samples = [(now, current)]
         else:
-            looks.append((now, current))
-            while len(looks) > 2 and looks[1][0] <= now - WINDOW_S:
-                del looks[0]
-            if now - looks[0][0] >= WINDOW_S + INTERVAL_S:
-                del looks[0]
-        seen[counted] = looks
+            samples.append((now, current))
+            while len(samples) > 2 and samples[1][0] <= now - WINDOW_S:
+                del samples[0]
+            if now - samples[0][0] >= WINDOW_S + INTERVAL_S:
+                del samples[0]
+        seen[counted] = samples
 
     async def run(self) -> None:
         """Sweep forever; cancel to end."""

@@ -41,8 +41,8 @@ def broker_blocks(broker: Broker, whole: Whole) -> Iterator[Block]:
     """Yield the families that have the cluster as their only label, or nearly so."""
     cluster = broker.config.cluster_name
     own = labels(cluster=cluster)
-    figures = broker.figures
-    started = figures.started_ms / 1000
+    metrics = broker.metrics
+    started = metrics.started_ms / 1000
 
     def gauge(name: str, value: Value) -> Block:
         return Block(name, "gauge", [("", own, value)])
@@ -65,22 +65,22 @@ def broker_blocks(broker: Broker, whole: Whole) -> Iterator[Block]:
         for kind in ("size", "time")
     ]
     yield Block(evictions.replace("pulsar_", "pulsar_broker_"), "total", of_types)
-    yield gauge("pulsar_broker_pending_bytes_to_dispatch", float(figures.undelivered_bytes()))
-    yield gauge("pulsar_broker_throttled_connections", float(figures.throttled_connections()))
+    yield gauge("pulsar_broker_pending_bytes_to_dispatch", float(metrics.undelivered_bytes()))
+    yield gauge("pulsar_broker_throttled_connections", float(metrics.throttled_connections()))
     yield gauge("pulsar_broker_topic_load_pending_requests", 0.0)
     yield gauge("pulsar_broker_lookup_pending_requests", 0.0)
     healed: list[Sample] = [
-        ("", labels(cluster=cluster, invariant=invariant), figures.healed_invariants.get(invariant, 0))
+        ("", labels(cluster=cluster, invariant=invariant), metrics.healed_invariants.get(invariant, 0))
         for invariant in INVARIANTS
     ]
     yield Block("heliograph_healed_invariants_total", "total", healed)
-    yield _summary("pulsar_broker_lookup", cluster, figures.lookup_latency, _LOOKUP_QUANTILES)
-    yield counter("pulsar_broker_lookup_answers", figures.lookups_answered)
-    yield counter("pulsar_broker_lookup_failures", figures.lookups_failed)
+    yield _summary("pulsar_broker_lookup", cluster, metrics.lookup_latency, _LOOKUP_QUANTILES)
+    yield counter("pulsar_broker_lookup_answers", metrics.lookups_answered)
+    yield counter("pulsar_broker_lookup_failures", metrics.lookups_failed)
     yield counter("pulsar_broker_lookup_redirects", 0)
-    yield _summary("pulsar_broker_publish_latency", cluster, figures.publish_latency, _PUBLISH_QUANTILES)
+    yield _summary("pulsar_broker_publish_latency", cluster, metrics.publish_latency, _PUBLISH_QUANTILES)
     name = "pulsar_storage_backlog_quota_check_duration_seconds"
-    yield Block(name, "histogram", [*histogram_samples(figures.policy_checks, cluster), ("_created", own, started)])
+    yield Block(name, "histogram", [*histogram_samples(metrics.policy_checks, cluster), ("_created", own, started)])
     for where in ("heap", "direct"):
         prefix = f"pulsar_broker_topic_list_{where}"
         yield gauge(f"{prefix}_memory_limit_bytes", -1.0)

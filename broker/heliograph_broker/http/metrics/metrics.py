@@ -30,7 +30,7 @@ LAG: web.AppKey[LoopLag] = web.AppKey("loop_lag", LoopLag)
 _TURN_S = 0.002
 _LONGEST_REST_S = 0.005
 _SWITCH_INTERVAL_S = 0.0005
-_LOOKS_AT_ONCE = 10
+_TOPICS_AT_ONCE = 10
 _LINES_AT_ONCE = 1000
 #: Text is written when there is so much of it: compressing and sending cost something a time.
 _WRITE_BYTES = 256 * 1024
@@ -160,8 +160,8 @@ async def metrics(request: web.Request) -> web.StreamResponse:
         output = _Output(response, turns, compress)
         await output.write(process_metrics(broker, request.app[LAG], disk, openmetrics))
         topics = list(broker.topics.values())
-        for first in range(0, len(topics), _LOOKS_AT_ONCE):
-            scrape.look(topics[first : first + _LOOKS_AT_ONCE])
+        for first in range(0, len(topics), _TOPICS_AT_ONCE):
+            scrape.read_topics(topics[first : first + _TOPICS_AT_ONCE])
             await turns.give()
         blocks = (*broker_blocks(broker, scrape.broker()), *trouble_blocks(broker), *namespace_blocks(scrape))
         for block in blocks:

@@ -13,7 +13,7 @@ from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.policies.backlog_quota import QuotaState
 
 from .exposition import Value
-from .topic_columns import Column, SubscriptionColumn, TopicLook, of_cursor
+from .topic_columns import Column, SubscriptionColumn, TopicSnapshot, of_cursor
 
 _SIZE, _TIME = ',quota_type="size"', ',quota_type="time"'
 
@@ -22,46 +22,46 @@ _THROTTLED = "pulsar_subscription_dispatch_throttled"
 _SUBSCRIPTION, _TOPIC, _BROKER = ',reason="subscription"', ',reason="topic"', ',reason="broker"'
 
 
-def _of_quota(read: Callable[[QuotaState], int]) -> Callable[[TopicLook], int]:
+def _of_quota(read: Callable[[QuotaState], int]) -> Callable[[TopicSnapshot], int]:
     """A count that only a stored topic has; any other says 0."""
-    return lambda look: read(look.kept.quota) if look.kept is not None else 0
+    return lambda snapshot: read(snapshot.kept.quota) if snapshot.kept is not None else 0
 
 
-def _size_ratio(look: TopicLook) -> Value | None:
-    limit = look.limits[0]
-    if limit < 0 or look.kept is None:
+def _size_ratio(snapshot: TopicSnapshot) -> Value | None:
+    limit = snapshot.limits[0]
+    if limit < 0 or snapshot.kept is None:
         return None
-    return round(look.kept.backlog_size() / limit, 6) if limit else float(look.kept.backlog_size() > 0)
+    return round(snapshot.kept.backlog_size() / limit, 6) if limit else float(snapshot.kept.backlog_size() > 0)
 
 
-def _age_ratio(look: TopicLook) -> Value | None:
-    limit = look.age_limit_ms
-    if limit < 0 or look.kept is None:
+def _age_ratio(snapshot: TopicSnapshot) -> Value | None:
+    limit = snapshot.age_limit_ms
+    if limit < 0 or snapshot.kept is None:
         return None
-    age = max(0, look.oldest_ms)
+    age = max(0, snapshot.oldest_ms)
     return round(age / limit, 6) if limit else float(age > 0)
 
 
-def _size_exceeded(look: TopicLook) -> Value | None:
-    return int(look.kept.quota.size_exceeded) if look.kept is not None and look.limits[0] >= 0 else None
+def _size_exceeded(snapshot: TopicSnapshot) -> Value | None:
+    return int(snapshot.kept.quota.size_exceeded) if snapshot.kept is not None and snapshot.limits[0] >= 0 else None
 
 
-def _age_exceeded(look: TopicLook) -> Value | None:
-    return int(look.kept.quota.age_exceeded) if look.kept is not None and look.age_limit_ms >= 0 else None
+def _age_exceeded(snapshot: TopicSnapshot) -> Value | None:
+    return int(snapshot.kept.quota.age_exceeded) if snapshot.kept is not None and snapshot.age_limit_ms >= 0 else None
 
 
-def _of_compaction(read: Callable[[TopicCompaction, CompactionRecord], int]) -> Callable[[TopicLook], Value | None]:
+def _of_compaction(read: Callable[[TopicCompaction, CompactionRecord], int]) -> Callable[[TopicSnapshot], Value | None]:
     """A value of the last compaction, where there was one."""
 
-    def value(look: TopicLook) -> Value | None:
-        record = look.kept.compaction.record if look.kept is not None else None
-        return read(look.kept.compaction, record) if look.kept is not None and record is not None else None
+    def value(snapshot: TopicSnapshot) -> Value | None:
+        record = snapshot.kept.compaction.record if snapshot.kept is not None else None
+        return read(snapshot.kept.compaction, record) if snapshot.kept is not None and record is not None else None
 
     return value
 
 
 POLICY_COLUMNS: tuple[Column, ...] = (
-    Column("pulsar_publish_rate_limit_times", lambda look: look.topic.publish_throttled),
+    Column("pulsar_publish_rate_limit_times", lambda snapshot: snapshot.topic.publish_throttled),
     Column(
         "pulsar_storage_backlog_quota_exceeded_evictions_total", _of_quota(lambda q: q.evictions_size), _SIZE, "total"
     ),
@@ -100,12 +100,12 @@ POLICY_SUBSCRIPTION_COLUMNS: tuple[SubscriptionColumn, ...] = (
     SubscriptionColumn(
         f"{_THROTTLED}_msg_events", of_cursor(lambda sub: sub.dispatch_throttled_messages_by_topic), _TOPIC
     ),
-    SubscriptionColumn(f"{_THROTTLED}_msg_events", lambda look: 0, _BROKER),
+    SubscriptionColumn(f"{_THROTTLED}_msg_events", lambda snapshot: 0, _BROKER),
     SubscriptionColumn(
         f"{_THROTTLED}_bytes_events", of_cursor(lambda sub: sub.dispatch_throttled_bytes), _SUBSCRIPTION
     ),
     SubscriptionColumn(
         f"{_THROTTLED}_bytes_events", of_cursor(lambda sub: sub.dispatch_throttled_bytes_by_topic), _TOPIC
     ),
-    SubscriptionColumn(f"{_THROTTLED}_bytes_events", lambda look: 0, _BROKER),
+    SubscriptionColumn(f"{_THROTTLED}_bytes_events", lambda snapshot: 0, _BROKER),
 )

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import generate_latest as generate_text
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
-from heliograph_broker.messaging.base.histograms import ConnectionFigures
+from heliograph_broker.messaging.base.histograms import ConnectionMetrics
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.storage.commit.group import Histogram
 from heliograph_broker.storage.store import LedgerStore
@@ -55,19 +55,19 @@ def _gauge(name: str, text: str, value: Value) -> Block:
     return Block(name, "gauge", [("", "", value)], text)
 
 
-def _connection_blocks(binary: ConnectionFigures, http: ConnectionFigures) -> list[Block]:
+def _connection_blocks(binary: ConnectionMetrics, http: ConnectionMetrics) -> list[Block]:
     """Return the families of connections, by port."""
     ports = (("binary", binary), ("http", http))
-    open_now: list[Sample] = [("", labels(port=port), figures.open) for port, figures in ports]
+    open_now: list[Sample] = [("", labels(port=port), metrics.open) for port, metrics in ports]
     refused: list[Sample] = [
         ("", labels(port=port, limit=limit), number)
-        for port, figures in ports
-        for limit, number in figures.refused.items()
+        for port, metrics in ports
+        for limit, number in metrics.refused.items()
     ]
     cut: list[Sample] = [
         ("", labels(port=port, reason=reason), number)
-        for port, figures in ports
-        for reason, number in figures.cut.items()
+        for port, metrics in ports
+        for reason, number in metrics.cut.items()
     ]
     return [
         Block("heliograph_connections", "gauge", open_now, "Connections that are open."),
@@ -119,7 +119,7 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
         _gauge(
             "heliograph_unreadable_records",
             "Records of topics, subscriptions or policies that could not be read and are kept aside.",
-            broker.figures.unreadable_records,
+            broker.metrics.unreadable_records,
         ),
         _gauge(
             "heliograph_damaged_segments",
@@ -154,12 +154,12 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
             "heliograph_tail_cache_limit_bytes", "Limit of heliograph_tail_cache_bytes.", broker.config.tail_cache_bytes
         ),
     ]
-    blocks += _connection_blocks(broker.figures.binary_connections, broker.figures.http_connections)
+    blocks += _connection_blocks(broker.metrics.binary_connections, broker.metrics.http_connections)
     blocks += [
         _gauge(
             "heliograph_connection_memory_bytes",
             "Unread answers and unfinished frames of all connections of the binary port.",
-            broker.figures.connection_bytes(),
+            broker.metrics.connection_bytes(),
         ),
         _gauge(
             "heliograph_connection_memory_limit_bytes",

@@ -9,7 +9,7 @@ from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.topic.directory import AnyTopic
 
 from .exposition import Value, escape, labels
-from .topic_columns import Column, SubscriptionColumn, TopicLook
+from .topic_columns import Column, SubscriptionColumn, TopicSnapshot
 from .topic_metrics import (
     BUCKET_COLUMNS,
     SUBSCRIPTION_COLUMNS,
@@ -93,20 +93,20 @@ class Scrape:
         self.namespaces = {name: Whole(self.topics, self.subscriptions) for name in broker.namespaces}
         self._rates = rates
 
-    def look(self, topics: Sequence[AnyTopic]) -> None:
+    def read_topics(self, topics: Sequence[AnyTopic]) -> None:
         """Take the values of some topics as they are now."""
         by_namespace: dict[str, tuple[list[Row], list[Row]]] = {}
         for topic in topics:
             if topic.closed:
                 continue
-            look = TopicLook(topic, self._rates)
-            row = (*[read(look) for read in _READS], *buckets(look))
-            of_subscriptions = [tuple([read(each) for read in _SUBSCRIPTION_READS]) for each in look.looks]
+            snapshot = TopicSnapshot(topic, self._rates)
+            row = (*[read(snapshot) for read in _READS], *buckets(snapshot))
+            of_subscriptions = [tuple([read(each) for read in _SUBSCRIPTION_READS]) for each in snapshot.subscriptions]
             rows = by_namespace.setdefault(topic.name.namespace_name, ([], []))
             rows[0].append(row)
             rows[1].extend(of_subscriptions)
             if self.level == "topic":
-                self._keep(look, row, of_subscriptions)
+                self._keep(snapshot, row, of_subscriptions)
         for name, (rows_of_topics, rows_of_subscriptions) in by_namespace.items():
             namespace = self.namespaces.get(name)
             if namespace is None:
@@ -126,11 +126,11 @@ class Scrape:
             whole.subscriptions.add([part.subscriptions.values for part in parts])
         return whole
 
-    def _keep(self, look: TopicLook, row: Row, of_subscriptions: Sequence[Row]) -> None:
-        name = look.topic.name
+    def _keep(self, snapshot: TopicSnapshot, row: Row, of_subscriptions: Sequence[Row]) -> None:
+        name = snapshot.topic.name
         own = labels(cluster=self.cluster, namespace=name.namespace_name, topic=str(name))[:-1]
         self.topics.labels.append(own)
         self.topics.rows.append(row)
-        for each, values in zip(look.looks, of_subscriptions, strict=True):
+        for each, values in zip(snapshot.subscriptions, of_subscriptions, strict=True):
             self.subscriptions.labels.append(f'{own},subscription="{escape(each.subscription.name)}"')
             self.subscriptions.rows.append(values)

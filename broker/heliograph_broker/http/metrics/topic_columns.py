@@ -19,7 +19,7 @@ from heliograph_broker.messaging.topic.topic import Topic
 from .exposition import Value
 
 
-class SubscriptionLook:
+class SubscriptionSnapshot:
     """A subscription at the moment of the scrape."""
 
     __slots__ = ("age_ms", "cursor", "delayed", "rates", "subscription")
@@ -33,7 +33,7 @@ class SubscriptionLook:
         self.age_ms = subscription.oldest_unacked_age_ms()
 
 
-class TopicLook:
+class TopicSnapshot:
     """A topic at the moment of the scrape; ``oldest_ms`` is the age of its oldest unacknowledged message, or -1."""
 
     __slots__ = (
@@ -42,11 +42,11 @@ class TopicLook:
         "by_ledger",
         "kept",
         "limits",
-        "looks",
         "minute",
         "oldest_ms",
         "rates",
         "seconds",
+        "subscriptions",
         "topic",
     )
 
@@ -54,18 +54,20 @@ class TopicLook:
         self.topic = topic
         self.kept = topic if isinstance(topic, Topic) else None
         self.rates = rates.rates(topic)
-        self.looks = [SubscriptionLook(subscription, rates) for subscription in topic.subscriptions.values()]
-        self.minute, self.seconds = rates.last_minute(self.kept.figures if self.kept is not None else None)
+        self.subscriptions = [
+            SubscriptionSnapshot(subscription, rates) for subscription in topic.subscriptions.values()
+        ]
+        self.minute, self.seconds = rates.last_minute(self.kept.metrics if self.kept is not None else None)
         #: Messages and bytes that only their ledger keeps.
         self.by_ledger = kept_by_ledgers(topic) if isinstance(topic, Topic) else (0, 0)
         #: Quota limits in bytes and seconds, -1 without.
         self.limits, self.age_limit_ms = quota_limits(topic)
         #: The subscriptions whose backlog is that of the topic.
-        self.backlogged = [look for look in self.looks if in_backlog(look.subscription)]
-        self.oldest_ms = max((look.age_ms for look in self.backlogged), default=-1)
+        self.backlogged = [snapshot for snapshot in self.subscriptions if in_backlog(snapshot.subscription)]
+        self.oldest_ms = max((snapshot.age_ms for snapshot in self.backlogged), default=-1)
 
     def sum_rate(self, index: int) -> float:
-        return sum(look.rates[index] for look in self.looks)
+        return sum(snapshot.rates[index] for snapshot in self.subscriptions)
 
 
 class Column(NamedTuple):
@@ -76,7 +78,7 @@ class Column(NamedTuple):
     """
 
     name: str
-    read: Callable[[TopicLook], Value | None] | None = None
+    read: Callable[[TopicSnapshot], Value | None] | None = None
     more: str = ""
     kind: str = "gauge"
     whole: str = "sum"
@@ -86,7 +88,7 @@ class SubscriptionColumn(NamedTuple):
     """The same of a subscription; by default namespaces do not show it."""
 
     name: str
-    read: Callable[[SubscriptionLook], Value] | None = None
+    read: Callable[[SubscriptionSnapshot], Value] | None = None
     more: str = ""
     kind: str = "gauge"
     whole: str = ""
@@ -97,6 +99,6 @@ def rounded(value: float) -> float:
     return round(value, 3) if value else 0.0
 
 
-def of_cursor(read: Callable[[Subscription], int]) -> Callable[[SubscriptionLook], int]:
+def of_cursor(read: Callable[[Subscription], int]) -> Callable[[SubscriptionSnapshot], int]:
     """A value that only a subscription with a cursor has; any other says 0."""
-    return lambda look: read(look.cursor) if look.cursor is not None else 0
+    return lambda snapshot: read(snapshot.cursor) if snapshot.cursor is not None else 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from heliograph_broker.http.base.rates import NO_FIGURES
+from heliograph_broker.http.base.rates import NO_COUNTERS
 from heliograph_broker.http.stats.stats import DELAYED_ENTRY_BYTES, blocked, in_replay
-from heliograph_broker.messaging.base import histograms as figures
+from heliograph_broker.messaging.base import histograms as histograms
 
 from .policy_metrics import POLICY_COLUMNS, POLICY_SUBSCRIPTION_COLUMNS
-from .topic_columns import Column, SubscriptionColumn, SubscriptionLook, TopicLook, of_cursor, rounded
+from .topic_columns import Column, SubscriptionColumn, SubscriptionSnapshot, TopicSnapshot, of_cursor, rounded
 
-_WRITTEN = slice(figures.ENTRY_SIZE, figures.ENTRY_SIZE_SUM)
+_WRITTEN = slice(histograms.ENTRY_SIZE, histograms.ENTRY_SIZE_SUM)
 
 
 _LATENCY_SUFFIXES = ("le_0_5", "le_1", "le_5", "le_10", "le_20", "le_50", "le_100", "le_200", "le_1000", "overflow")
@@ -44,95 +44,109 @@ ZERO_SUBSCRIPTION_COLUMNS: tuple[SubscriptionColumn, ...] = tuple(
 )
 
 
-def buckets(look: TopicLook) -> tuple[int, ...]:
+def buckets(snapshot: TopicSnapshot) -> tuple[int, ...]:
     """Return what the last minute added to the buckets, and the number and sum of each kind."""
-    minute = look.minute
-    if minute is NO_FIGURES:
+    minute = snapshot.minute
+    if minute is NO_COUNTERS:
         return _NO_BUCKETS
     entries = sum(minute[_WRITTEN])
     return (
-        *minute[figures.WRITE_LATENCY : figures.WRITE_SUM_US],
+        *minute[histograms.WRITE_LATENCY : histograms.WRITE_SUM_US],
         entries,
-        minute[figures.WRITE_SUM_US],
-        *minute[figures.LEDGER_LATENCY : figures.LEDGER_SUM_US],
+        minute[histograms.WRITE_SUM_US],
+        *minute[histograms.LEDGER_LATENCY : histograms.LEDGER_SUM_US],
         entries,
-        minute[figures.LEDGER_SUM_US],
+        minute[histograms.LEDGER_SUM_US],
         *minute[_WRITTEN],
         entries,
-        minute[figures.ENTRY_SIZE_SUM],
+        minute[histograms.ENTRY_SIZE_SUM],
     )
 
 
-def _average(look: TopicLook) -> float:
-    return rounded(look.topic.bytes_in / look.topic.msg_in) if look.topic.msg_in else 0.0
+def _average(snapshot: TopicSnapshot) -> float:
+    return rounded(snapshot.topic.bytes_in / snapshot.topic.msg_in) if snapshot.topic.msg_in else 0.0
 
 
 TOPIC_COLUMNS: tuple[Column, ...] = (
-    Column("pulsar_subscriptions_count", lambda look: len(look.looks)),
-    Column("pulsar_producers_count", lambda look: len(look.topic.producers)),
-    Column("pulsar_consumers_count", lambda look: sum(len(each.subscription.consumers) for each in look.looks)),
-    Column("pulsar_rate_in", lambda look: rounded(look.rates[0])),
-    Column("pulsar_rate_out", lambda look: rounded(look.sum_rate(0))),
-    Column("pulsar_throughput_in", lambda look: rounded(look.rates[1])),
-    Column("pulsar_throughput_out", lambda look: rounded(look.sum_rate(1))),
+    Column("pulsar_subscriptions_count", lambda snapshot: len(snapshot.subscriptions)),
+    Column("pulsar_producers_count", lambda snapshot: len(snapshot.topic.producers)),
+    Column(
+        "pulsar_consumers_count",
+        lambda snapshot: sum(len(each.subscription.consumers) for each in snapshot.subscriptions),
+    ),
+    Column("pulsar_rate_in", lambda snapshot: rounded(snapshot.rates[0])),
+    Column("pulsar_rate_out", lambda snapshot: rounded(snapshot.sum_rate(0))),
+    Column("pulsar_throughput_in", lambda snapshot: rounded(snapshot.rates[1])),
+    Column("pulsar_throughput_out", lambda snapshot: rounded(snapshot.sum_rate(1))),
     Column("pulsar_average_msg_size", _average, whole=""),
-    Column("pulsar_in_messages_total", lambda look: look.topic.msg_in, kind="total"),
-    Column("pulsar_in_bytes_total", lambda look: look.topic.bytes_in, kind="total"),
-    Column("pulsar_msg_backlog", lambda look: sum(each.subscription.backlog_messages for each in look.backlogged)),
-    Column("pulsar_storage_size", lambda look: look.topic.stored_bytes),
-    Column("pulsar_storage_logical_size", lambda look: look.topic.stored_bytes),
-    Column("heliograph_damaged_entries", lambda look: look.kept.damaged.entries if look.kept is not None else 0),
-    Column("heliograph_kept_by_ledger_messages", lambda look: look.by_ledger[0]),
-    Column("heliograph_kept_by_ledger_bytes", lambda look: look.by_ledger[1]),
-    Column("pulsar_storage_backlog_size", lambda look: look.topic.backlog_size()),
+    Column("pulsar_in_messages_total", lambda snapshot: snapshot.topic.msg_in, kind="total"),
+    Column("pulsar_in_bytes_total", lambda snapshot: snapshot.topic.bytes_in, kind="total"),
+    Column(
+        "pulsar_msg_backlog", lambda snapshot: sum(each.subscription.backlog_messages for each in snapshot.backlogged)
+    ),
+    Column("pulsar_storage_size", lambda snapshot: snapshot.topic.stored_bytes),
+    Column("pulsar_storage_logical_size", lambda snapshot: snapshot.topic.stored_bytes),
+    Column(
+        "heliograph_damaged_entries", lambda snapshot: snapshot.kept.damaged.entries if snapshot.kept is not None else 0
+    ),
+    Column("heliograph_kept_by_ledger_messages", lambda snapshot: snapshot.by_ledger[0]),
+    Column("heliograph_kept_by_ledger_bytes", lambda snapshot: snapshot.by_ledger[1]),
+    Column("pulsar_storage_backlog_size", lambda snapshot: snapshot.topic.backlog_size()),
     Column(
         "pulsar_storage_backlog_age_seconds",
-        lambda look: look.oldest_ms // 1000 if look.oldest_ms >= 0 else -1,
+        lambda snapshot: snapshot.oldest_ms // 1000 if snapshot.oldest_ms >= 0 else -1,
         whole="max",
     ),
-    Column("pulsar_storage_backlog_quota_limit", lambda look: look.limits[0], whole=""),
-    Column("pulsar_storage_backlog_quota_limit_time", lambda look: look.limits[1], whole=""),
-    Column("pulsar_storage_write_rate", lambda look: rounded(sum(look.minute[_WRITTEN]) / look.seconds)),
-    Column("pulsar_storage_read_rate", lambda look: rounded(sum(each.rates[6] for each in look.looks))),
-    Column("pulsar_storage_read_cache_misses_rate", lambda look: rounded(look.minute[-1] / look.seconds)),
+    Column("pulsar_storage_backlog_quota_limit", lambda snapshot: snapshot.limits[0], whole=""),
+    Column("pulsar_storage_backlog_quota_limit_time", lambda snapshot: snapshot.limits[1], whole=""),
+    Column("pulsar_storage_write_rate", lambda snapshot: rounded(sum(snapshot.minute[_WRITTEN]) / snapshot.seconds)),
+    Column("pulsar_storage_read_rate", lambda snapshot: rounded(sum(each.rates[6] for each in snapshot.subscriptions))),
+    Column("pulsar_storage_read_cache_misses_rate", lambda snapshot: rounded(snapshot.minute[-1] / snapshot.seconds)),
     Column(
         "pulsar_delayed_message_index_size_bytes",
-        lambda look: DELAYED_ENTRY_BYTES * sum(each.delayed for each in look.looks),
+        lambda snapshot: DELAYED_ENTRY_BYTES * sum(each.delayed for each in snapshot.subscriptions),
     ),
     *POLICY_COLUMNS,
 )
 
 
-def _rate(index: int) -> Callable[[SubscriptionLook], float]:
-    return lambda look: rounded(look.rates[index])
+def _rate(index: int) -> Callable[[SubscriptionSnapshot], float]:
+    return lambda snapshot: rounded(snapshot.rates[index])
 
 
 SUBSCRIPTION_COLUMNS: tuple[SubscriptionColumn, ...] = (
-    SubscriptionColumn("pulsar_subscription_back_log", lambda look: look.subscription.backlog_messages),
+    SubscriptionColumn("pulsar_subscription_back_log", lambda snapshot: snapshot.subscription.backlog_messages),
     SubscriptionColumn(
         "pulsar_subscription_back_log_no_delayed",
-        lambda look: max(0, look.subscription.backlog_messages - look.delayed),
+        lambda snapshot: max(0, snapshot.subscription.backlog_messages - snapshot.delayed),
     ),
-    SubscriptionColumn("heliograph_subscription_backlog_bytes", lambda look: look.subscription.backlog_bytes),
+    SubscriptionColumn("heliograph_subscription_backlog_bytes", lambda snapshot: snapshot.subscription.backlog_bytes),
     SubscriptionColumn(
-        "heliograph_subscription_backlog_age_seconds", lambda look: look.age_ms / 1000 if look.age_ms >= 0 else -1
+        "heliograph_subscription_backlog_age_seconds",
+        lambda snapshot: snapshot.age_ms / 1000 if snapshot.age_ms >= 0 else -1,
     ),
-    SubscriptionColumn("pulsar_subscription_delayed", lambda look: look.delayed, whole="sum"),
+    SubscriptionColumn("pulsar_subscription_delayed", lambda snapshot: snapshot.delayed, whole="sum"),
     SubscriptionColumn(
-        "pulsar_subscription_delayed_message_index_size_bytes", lambda look: DELAYED_ENTRY_BYTES * look.delayed
+        "pulsar_subscription_delayed_message_index_size_bytes", lambda snapshot: DELAYED_ENTRY_BYTES * snapshot.delayed
     ),
-    SubscriptionColumn("pulsar_subscription_in_replay", lambda look: in_replay(look.subscription), whole="sum"),
-    SubscriptionColumn("pulsar_subscription_unacked_messages", lambda look: look.subscription.unacked_messages),
-    SubscriptionColumn("pulsar_subscription_blocked_on_unacked_messages", lambda look: int(blocked(look.subscription))),
-    SubscriptionColumn("pulsar_subscription_consumers_count", lambda look: len(look.subscription.consumers)),
+    SubscriptionColumn("pulsar_subscription_in_replay", lambda snapshot: in_replay(snapshot.subscription), whole="sum"),
+    SubscriptionColumn("pulsar_subscription_unacked_messages", lambda snapshot: snapshot.subscription.unacked_messages),
+    SubscriptionColumn(
+        "pulsar_subscription_blocked_on_unacked_messages", lambda snapshot: int(blocked(snapshot.subscription))
+    ),
+    SubscriptionColumn("pulsar_subscription_consumers_count", lambda snapshot: len(snapshot.subscription.consumers)),
     SubscriptionColumn("pulsar_subscription_msg_rate_out", _rate(0)),
     SubscriptionColumn("pulsar_subscription_msg_throughput_out", _rate(1)),
     SubscriptionColumn("pulsar_subscription_msg_rate_redeliver", _rate(2)),
     SubscriptionColumn("pulsar_subscription_msg_ack_rate", _rate(3)),
     SubscriptionColumn("pulsar_subscription_msg_rate_expired", _rate(4)),
     SubscriptionColumn("pulsar_subscription_msg_drop_rate", _rate(5)),
-    SubscriptionColumn("pulsar_out_messages_total", lambda look: look.subscription.msg_out, kind="total", whole="sum"),
-    SubscriptionColumn("pulsar_out_bytes_total", lambda look: look.subscription.bytes_out, kind="total", whole="sum"),
+    SubscriptionColumn(
+        "pulsar_out_messages_total", lambda snapshot: snapshot.subscription.msg_out, kind="total", whole="sum"
+    ),
+    SubscriptionColumn(
+        "pulsar_out_bytes_total", lambda snapshot: snapshot.subscription.bytes_out, kind="total", whole="sum"
+    ),
     SubscriptionColumn("pulsar_subscription_total_msg_expired", of_cursor(lambda sub: sub.msg_expired)),
     SubscriptionColumn("pulsar_subscription_last_expire_timestamp", of_cursor(lambda sub: sub.last_expire_ms)),
     SubscriptionColumn("pulsar_subscription_last_acked_timestamp", of_cursor(lambda sub: sub.last_acked_ms)),

@@ -61,7 +61,7 @@ def trouble_blocks(broker: Broker) -> list[Block]:
     now: list[Sample] = []
     for each in containment.all():
         topic, subscription = each.names
-        now.append(("", labels(cluster=cluster, topic=topic, subscription=subscription, duty=each.duty), each.failures))
+        now.append(("", labels(cluster=cluster, topic=topic, subscription=subscription, duty=each.task), each.failures))
     ever: list[Sample] = [
         ("", labels(cluster=cluster, duty=duty), count) for duty, count in sorted(containment.failures.items())
     ]
@@ -76,7 +76,7 @@ async def get_suspended(request: web.Request) -> web.Response:
         [
             Suspended(
                 each.names[1],
-                each.duty,
+                each.task,
                 each.reason,
                 each.since_ms,
                 each.last_ms,

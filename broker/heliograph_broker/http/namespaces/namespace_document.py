@@ -149,8 +149,8 @@ def namespace_record(broker: Broker, document: Any) -> NamespaceRecord:
 def _check_fixed(given: dict[str, Any]) -> None:
     for name, (_, value) in _FIXED.items():
         # Permissions: any map of empty maps says as little.
-        said = given.get(name)
-        if said is not None and said != value and (not isinstance(said, dict) or any(said.values())):
+        wanted = given.get(name)
+        if wanted is not None and wanted != value and (not isinstance(wanted, dict) or any(wanted.values())):
             raise PreconditionFailed(f"{name} cannot be set here; valid: {msgspec.json.encode(value).decode()}")
     for name in _UNKNOWN:
         if name in given:

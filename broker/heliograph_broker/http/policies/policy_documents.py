@@ -136,13 +136,13 @@ def up(value: int, unit: int) -> int:
     return -(-value // unit) if value > 0 else value
 
 
-def scaled(figure: int, unit: int) -> int:
-    """Return ``figure`` units in the core's unit. Raises :class:`ApiError` 400 for more than 64 bits hold."""
-    if figure <= 0:
-        return figure
-    if figure * unit >= 2**63:
-        raise ApiError(400, f"{figure} is too large")
-    return figure * unit
+def scaled(number: int, unit: int) -> int:
+    """Return ``number`` units in the core's unit. Raises :class:`ApiError` 400 for more than 64 bits hold."""
+    if number <= 0:
+        return number
+    if number * unit >= 2**63:
+        raise ApiError(400, f"{number} is too large")
+    return number * unit
 
 
 def check_choice(what: str, value: str, names: tuple[str, ...]) -> str:

@@ -195,7 +195,7 @@ def _set_of_topic(policy: PolicyPath, path: str) -> Handler:
         refuse_unstored(name, policy, path)
         text = request.query.get(policy.topic_query, "") if policy.topic_query else ""
         if text:
-            document: Any = _query_figure(text, policy.topic_query)
+            document: Any = _query_number(text, policy.topic_query)
         else:
             document = await required_body(request, policy.document, policy.example)
             # The topic may be gone by now.
@@ -225,13 +225,13 @@ def _remove_of_topic(policy: PolicyPath) -> Handler:
     return remove
 
 
-def _query_figure(text: str, name: str) -> int:
+def _query_number(text: str, name: str) -> int:
     if not _FIGURE.fullmatch(text):
         raise ApiError(400, f"query parameter {name} should be a whole number, not '{text}'")
-    figure = int(text)
-    if not -(2**31) <= figure < 2**31:
+    number = int(text)
+    if not -(2**31) <= number < 2**31:
         raise ApiError(400, f"query parameter {name} should fit in 32 bits, not {text}")
-    return figure
+    return number
 
 
 @operation("Remove all settings of the topic, so that the namespace's apply.")

@@ -39,7 +39,7 @@ async def status(request: web.Request) -> web.Response:
         only = str(NamespaceName.parse(only))
     state = BrokerState(
         version=__version__,
-        defaults=broker.said_defaults,
+        defaults=broker.default_policies,
         limits=broker.broker_limits,
         tenants={
             name: TenantState(record.admin_roles, record.allowed_clusters, record.limits)

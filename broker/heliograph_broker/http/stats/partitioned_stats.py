@@ -11,14 +11,14 @@ from msgspec import UNSET
 from .stats import iso
 from .stats_documents import (
     CompactionStats,
-    ConsumerFigures,
+    ConsumerTotals,
     PartitionedStats,
     PartitionsInfo,
-    PublisherFigures,
-    SubscriptionFigures,
+    PublisherTotals,
     SubscriptionStats,
-    TopicFigures,
+    SubscriptionTotals,
     TopicStats,
+    TopicTotals,
 )
 
 #: The largest of these counts: ages and times of the last something.
@@ -84,44 +84,44 @@ def _by_index(lists: Sequence[Sequence[msgspec.Struct]], kind: type[F]) -> tuple
     return tuple(kind(**_sums(column, kind)) for column in columns)
 
 
-def _publishers(parts: Sequence[TopicStats]) -> tuple[PublisherFigures, ...]:
-    publishers = _by_index([part.publishers for part in parts], PublisherFigures)
+def _publishers(parts: Sequence[TopicStats]) -> tuple[PublisherTotals, ...]:
+    publishers = _by_index([part.publishers for part in parts], PublisherTotals)
     for publisher in publishers:
         rate = publisher.msg_rate_in
         publisher.average_msg_size = publisher.msg_throughput_in / rate if rate else 0.0
     return publishers
 
 
-def _consumers(parts: Sequence[SubscriptionStats]) -> tuple[ConsumerFigures, ...]:
-    consumers = _by_index([part.consumers for part in parts], ConsumerFigures)
+def _consumers(parts: Sequence[SubscriptionStats]) -> tuple[ConsumerTotals, ...]:
+    consumers = _by_index([part.consumers for part in parts], ConsumerTotals)
     for consumer in consumers:
         consumer.last_acked_time = iso(consumer.last_acked_timestamp)
         consumer.last_consumed_time = iso(consumer.last_consumed_timestamp)
     return consumers
 
 
-def _subscription(same: Sequence[SubscriptionStats]) -> SubscriptionFigures:
-    figures = _sums(same, SubscriptionFigures)
-    figures["consumers"] = _consumers(same)
-    return SubscriptionFigures(**figures)
+def _subscription(same: Sequence[SubscriptionStats]) -> SubscriptionTotals:
+    totals = _sums(same, SubscriptionTotals)
+    totals["consumers"] = _consumers(same)
+    return SubscriptionTotals(**totals)
 
 
 def partitioned_stats(partitions: dict[str, TopicStats], per_partition: bool) -> PartitionedStats:
     """Return the sum of ``partitions`` (stats by topic name, at least one), with each one's own on demand."""
     parts = list(partitions.values())
-    figures = _sums(parts, TopicFigures)
-    messages = figures["msg_in_counter"]
-    figures["average_msg_size"] = figures["bytes_in_counter"] / messages if messages else 0.0
-    figures["publishers"] = _publishers(parts)
+    totals = _sums(parts, TopicTotals)
+    messages = totals["msg_in_counter"]
+    totals["average_msg_size"] = totals["bytes_in_counter"] / messages if messages else 0.0
+    totals["publishers"] = _publishers(parts)
     oldest = max(parts, key=lambda part: part.oldest_backlog_message_age_seconds)
-    figures["oldest_backlog_message_subscription_name"] = oldest.oldest_backlog_message_subscription_name
+    totals["oldest_backlog_message_subscription_name"] = oldest.oldest_backlog_message_subscription_name
     names = dict.fromkeys(name for part in parts for name in part.subscriptions)
-    figures["subscriptions"] = {
+    totals["subscriptions"] = {
         name: _subscription([part.subscriptions[name] for part in parts if name in part.subscriptions])
         for name in names
     }
-    figures["suspended"] = tuple(each for part in parts for each in part.suspended)
-    figures["compaction"] = CompactionStats(**_sums([part.compaction for part in parts], CompactionStats))
+    totals["suspended"] = tuple(each for part in parts for each in part.suspended)
+    totals["compaction"] = CompactionStats(**_sums([part.compaction for part in parts], CompactionStats))
     return PartitionedStats(
-        **figures, metadata=PartitionsInfo(len(parts)), partitions=partitions if per_partition else {}
+        **totals, metadata=PartitionsInfo(len(parts)), partitions=partitions if per_partition else {}
     )

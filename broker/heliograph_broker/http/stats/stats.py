@@ -122,7 +122,7 @@ def blocked(subscription: AnySubscription) -> bool:
 
 def in_backlog(subscription: AnySubscription) -> bool:
     """Whether what it has not acknowledged counts as its topic's backlog: readers' and compaction's does not."""
-    return isinstance(subscription, Subscription) and subscription.durable and subscription.takes_part
+    return isinstance(subscription, Subscription) and subscription.durable and subscription.counts_for_backlog
 
 
 def ranges_of(acked: BitMap64) -> tuple[int, int]:
@@ -227,7 +227,7 @@ def suspended_of(topic: AnyTopic) -> tuple[SuspendedDuty, ...]:
     if containment.idle:
         return ()
     return tuple(
-        SuspendedDuty(each.names[1], each.duty, each.reason, each.since_ms, each.last_ms, each.failures)
+        SuspendedDuty(each.names[1], each.task, each.reason, each.since_ms, each.last_ms, each.failures)
         for owner in (topic, *topic.subscriptions.values())
         for each in containment.of(owner)
     )

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 
-class PublisherFigures(msgspec.Struct, rename="camel", kw_only=True):
+class PublisherTotals(msgspec.Struct, rename="camel", kw_only=True):
     """The statistics of a producer; of a partitioned topic their sum over the partitions."""
 
     msg_rate_in: float
@@ -25,7 +25,7 @@ class PublisherFigures(msgspec.Struct, rename="camel", kw_only=True):
     supports_partial_producer: bool = False
 
 
-class PublisherStats(PublisherFigures, rename="camel", kw_only=True):
+class PublisherStats(PublisherTotals, rename="camel", kw_only=True):
     """One connected producer; ``msgDropRate`` on non-persistent topics only."""
 
     access_mode: str
@@ -37,7 +37,7 @@ class PublisherStats(PublisherFigures, rename="camel", kw_only=True):
     msg_drop_rate: float | UnsetType = UNSET
 
 
-class ConsumerFigures(msgspec.Struct, rename="camel", kw_only=True):
+class ConsumerTotals(msgspec.Struct, rename="camel", kw_only=True):
     """The statistics of a consumer; of a partitioned topic their sum over the partitions.
 
     Draining hashes are keys on their way from one consumer to another: here a key moves at once.
@@ -66,7 +66,7 @@ class ConsumerFigures(msgspec.Struct, rename="camel", kw_only=True):
     last_consumed_time: str
 
 
-class ConsumerStats(ConsumerFigures, rename="camel", kw_only=True):
+class ConsumerStats(ConsumerTotals, rename="camel", kw_only=True):
     """One connected consumer; on Key_Shared with the hash ranges it holds."""
 
     consumer_name: str
@@ -86,7 +86,7 @@ class Ranges(msgspec.Struct, rename="camel", kw_only=True):
     delayed_message_index_size_in_bytes: int
 
 
-class SubscriptionFigures(Ranges, rename="camel", kw_only=True):
+class SubscriptionTotals(Ranges, rename="camel", kw_only=True):
     """The backlog and the unacknowledged messages of a subscription. The backlog counts the messages in batches.
 
     ``backlogSize`` is -1 if it was not asked for, ``earliestMsgPublishTimeInBacklog`` 0. ``skippedEntries`` and
@@ -118,7 +118,7 @@ class SubscriptionFigures(Ranges, rename="camel", kw_only=True):
     last_consumed_timestamp: int
     last_acked_timestamp: int
     last_mark_delete_advanced_timestamp: int
-    consumers: tuple[ConsumerFigures, ...]
+    consumers: tuple[ConsumerTotals, ...]
     is_durable: bool
     is_replicated: bool = False
     allow_out_of_order_delivery: bool
@@ -145,7 +145,7 @@ class SubscriptionFigures(Ranges, rename="camel", kw_only=True):
     replicated: bool = False
 
 
-class SubscriptionStats(SubscriptionFigures, rename="camel", kw_only=True):
+class SubscriptionStats(SubscriptionTotals, rename="camel", kw_only=True):
     """One subscription of a topic, or of one partition; ``msgDropRate`` on non-persistent topics only."""
 
     consumers: tuple[ConsumerStats, ...]
@@ -178,7 +178,7 @@ class SuspendedDuty(msgspec.Struct, rename="camel"):
     failures: int
 
 
-class TopicFigures(Ranges, rename="camel", kw_only=True):
+class TopicTotals(Ranges, rename="camel", kw_only=True):
     """Messages and bytes received, dispatched and stored.
 
     ``keptByLedgerMessages`` and ``keptByLedgerSize``, which Pulsar's have not, are what of it stays only as long as its
@@ -217,9 +217,9 @@ class TopicFigures(Ranges, rename="camel", kw_only=True):
     ongoing_txn_count: int = 0
     aborted_txn_count: int = 0
     committed_txn_count: int = 0
-    publishers: tuple[PublisherFigures, ...]
+    publishers: tuple[PublisherTotals, ...]
     waiting_publishers: int
-    subscriptions: Mapping[str, SubscriptionFigures]
+    subscriptions: Mapping[str, SubscriptionTotals]
     replication: dict[str, ReplicatorStats] = {}
     compaction: CompactionStats
     topic_creation_time_stamp: int
@@ -227,7 +227,7 @@ class TopicFigures(Ranges, rename="camel", kw_only=True):
     msg_drop_rate: float | UnsetType = UNSET
 
 
-class TopicStats(TopicFigures, rename="camel", kw_only=True):
+class TopicStats(TopicTotals, rename="camel", kw_only=True):
     """A topic that is not partitioned, or one partition; ``msgDropRate`` on non-persistent topics only."""
 
     publishers: tuple[PublisherStats, ...]
@@ -243,7 +243,7 @@ class PartitionsInfo(msgspec.Struct):
     deleted: bool = False
 
 
-class PartitionedStats(TopicFigures, rename="camel", kw_only=True):
+class PartitionedStats(TopicTotals, rename="camel", kw_only=True):
     """A partitioned topic: sums, and each partition on demand."""
 
     metadata: PartitionsInfo

@@ -29,7 +29,7 @@ def backlogs(topics: Iterable[object]) -> list[Subscription]:
         for topic in topics
         if isinstance(topic, Topic)
         for subscription in topic.subscriptions.values()
-        if subscription.durable and subscription.takes_part
+        if subscription.durable and subscription.counts_for_backlog
     ]
 
 

@@ -30,10 +30,10 @@ async def lookup(request: web.Request) -> web.Response:
     try:
         broker.namespace(topic_of(request).namespace_name)
     except (BrokerError, InvalidName):
-        broker.figures.looked_up(began, found=False)
+        broker.metrics.lookup_answered(began, found=False)
         raise
     endpoints = request.app[ENDPOINTS]
-    broker.figures.looked_up(began, found=True)
+    broker.metrics.lookup_answered(began, found=True)
     return as_json(LookupAnswer(endpoints.broker_url, endpoints.http_url, endpoints.broker_url))
 
 

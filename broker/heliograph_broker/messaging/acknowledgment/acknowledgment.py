@@ -15,7 +15,7 @@ from heliograph_broker.messaging.clients.consumer import AckId, Consumer
 from heliograph_broker.messaging.clients.deliveries import Deliveries, RedeliveryCounts
 from heliograph_broker.messaging.clients.subscription_type import PARALLEL, SubscriptionType
 from heliograph_broker.messaging.log.damaged import lost_range
-from heliograph_broker.messaging.log.skipping import correct_figures
+from heliograph_broker.messaging.log.skipping import correct_counts
 from heliograph_broker.messaging.log.subscribed_log import LogSubscription
 
 if TYPE_CHECKING:
@@ -88,8 +88,10 @@ class Acknowledgments(LogSubscription):
     view: AckedView | None
     dispatcher: AckObserver | None
 
-    def __init__(self, name: str, record_key: bytes, cursor: Cursor, *, durable: bool, takes_part: bool) -> None:
-        super().__init__(name, record_key, cursor, durable=durable, takes_part=takes_part)
+    def __init__(
+        self, name: str, record_key: bytes, cursor: Cursor, *, durable: bool, counts_for_backlog: bool
+    ) -> None:
+        super().__init__(name, record_key, cursor, durable=durable, counts_for_backlog=counts_for_backlog)
         self.sub_type: SubscriptionType | None = None
         self.pending = Deliveries()
         self.redelivery_counts = RedeliveryCounts()
@@ -124,7 +126,7 @@ class Acknowledgments(LogSubscription):
         """Deliver entries after all that were withheld as expired."""
         raise NotImplementedError
 
-    def tell_end(self) -> None:
+    def notify_end(self) -> None:
         """Tell consumers that have acknowledged everything of a terminated topic that nothing more will come."""
         raise NotImplementedError
 
@@ -392,9 +394,9 @@ class Acknowledgments(LogSubscription):
         """After any change of the cursor: persist it, let trimming know, and dispatch what the ack freed."""
         if not self.closed:
             if self.cursor.estimated:
-                correct_figures(self.topic, self.cursor, self.pending)
+                correct_counts(self.topic, self.cursor, self.pending)
             if self.topic.terminated:
-                self.tell_end()
+                self.notify_end()
             if self.cursor.mark_delete != self._marked:
                 self._marked = self.cursor.mark_delete
                 if self.redelivery_counts:

@@ -61,11 +61,11 @@ def first_line(error: BaseException) -> str:
 class Suspension:
     """A duty that raised. ``since_ms`` and ``last_ms`` are wall-clock times, ``pause_ms`` is its current pause."""
 
-    __slots__ = ("_again", "due_ms", "duty", "failures", "last_ms", "owner", "pause_ms", "reason", "since_ms")
+    __slots__ = ("_again", "due_ms", "failures", "last_ms", "owner", "pause_ms", "reason", "since_ms", "task")
 
-    def __init__(self, owner: Owner, duty: str, since_ms: int) -> None:
+    def __init__(self, owner: Owner, task: str, since_ms: int) -> None:
         self.owner = owner
-        self.duty = duty
+        self.task = task
         self.reason = ""
         self.since_ms = self.last_ms = since_ms
         self.failures = 0
@@ -118,15 +118,15 @@ class Containment:
         """Whether nothing is suspended."""
         return not self.suspended
 
-    def holds(self, owner: Owner, duty: str) -> bool:
-        """Whether ``duty`` is pausing and must not be tried now. Cheap while nothing is suspended."""
+    def holds(self, owner: Owner, task: str) -> bool:
+        """Whether ``task`` is pausing and must not be tried now. Cheap while nothing is suspended."""
         if not self.suspended:
             return False
-        found = self.suspended.get(owner, {}).get(duty)
+        found = self.suspended.get(owner, {}).get(task)
         return found is not None and found.due_ms > monotonic_ms(self._clock)
 
     def attempt(
-        self, owner: Owner, duty: str, action: Callable[[], T], again: Callable[[], None] | None = None
+        self, owner: Owner, task: str, action: Callable[[], T], again: Callable[[], None] | None = None
     ) -> T | None:
         """Do ``action`` unless the duty is in a pause; return what it returns, None if it was not done or raised.
 
@@ -135,36 +135,36 @@ class Containment:
         """
         before = 0
         if self.suspended:
-            if self.holds(owner, duty):
+            if self.holds(owner, task):
                 return None
-            before = self._failures_of(owner, duty)
+            before = self._failures_of(owner, task)
         try:
             result = action()
         except Exception as error:
-            self.failed(owner, duty, error, again)
+            self.failed(owner, task, error, again)
             return None
         # A part of it, attempted by itself, may have failed in the meantime.
-        if self.suspended and self._failures_of(owner, duty) == before:
-            self.succeeded(owner, duty)
+        if self.suspended and self._failures_of(owner, task) == before:
+            self.succeeded(owner, task)
         return result
 
-    def _failures_of(self, owner: Owner, duty: str) -> int:
-        found = self.suspended.get(owner, {}).get(duty)
+    def _failures_of(self, owner: Owner, task: str) -> int:
+        found = self.suspended.get(owner, {}).get(task)
         return 0 if found is None else found.failures
 
-    def failed(self, owner: Owner, duty: str, error: Exception, again: Callable[[], None] | None = None) -> None:
+    def failed(self, owner: Owner, task: str, error: Exception, again: Callable[[], None] | None = None) -> None:
         """Suspend a duty that raised ``error``. See :meth:`attempt`."""
-        duties = self.suspended.setdefault(owner, {})
-        suspension = duties.get(duty)
+        tasks = self.suspended.setdefault(owner, {})
+        suspension = tasks.get(task)
         if suspension is None:
-            suspension = duties[duty] = Suspension(owner, duty, self._clock.now_ms())
+            suspension = tasks[task] = Suspension(owner, task, self._clock.now_ms())
         suspension.failed(error, monotonic_ms(self._clock), self._clock.now_ms(), again)
-        self.failures[duty] = self.failures.get(duty, 0) + 1
+        self.failures[task] = self.failures.get(task, 0) + 1
         self._queue.schedule(suspension, suspension.due_ms)
         topic, subscription = suspension.names
         log.error(
             "duty suspended",
-            duty=duty,
+            duty=task,
             topic=topic,
             subscription=subscription,
             reason=suspension.reason,
@@ -174,25 +174,25 @@ class Containment:
             exc_info=error if suspension.failures == 1 else None,
         )
 
-    def noted(self, owner: Owner, duty: str, error: Exception) -> None:
+    def noted(self, owner: Owner, task: str, error: Exception) -> None:
         """Log and count an error in something that cannot be retried, such as an answer; nothing is suspended."""
-        self.failures[duty] = self.failures.get(duty, 0) + 1
-        topic, subscription = Suspension(owner, duty, 0).names
+        self.failures[task] = self.failures.get(task, 0) + 1
+        topic, subscription = Suspension(owner, task, 0).names
         log.error(
-            "duty failed", duty=duty, topic=topic, subscription=subscription, reason=first_line(error), exc_info=error
+            "duty failed", duty=task, topic=topic, subscription=subscription, reason=first_line(error), exc_info=error
         )
 
-    def succeeded(self, owner: Owner, duty: str) -> None:
+    def succeeded(self, owner: Owner, task: str) -> None:
         """The duty succeeded: end its suspension."""
-        duties = self.suspended.get(owner)
-        suspension = duties.pop(duty, None) if duties is not None else None
+        tasks = self.suspended.get(owner)
+        suspension = tasks.pop(task, None) if tasks is not None else None
         if suspension is None:
             return
         self._queue.forget(suspension)
-        if not duties:
+        if not tasks:
             del self.suspended[owner]
         topic, subscription = suspension.names
-        log.info("duty resumed", duty=duty, topic=topic, subscription=subscription, failures=suspension.failures)
+        log.info("duty resumed", duty=task, topic=topic, subscription=subscription, failures=suspension.failures)
 
     def forget(self, owner: Owner) -> None:
         """A topic or subscription was deleted: nobody tries its duties again."""
@@ -211,7 +211,7 @@ class Containment:
             try:
                 suspension.try_again()
             except Exception as error:
-                self.failed(suspension.owner, suspension.duty, error, suspension.try_again)
+                self.failed(suspension.owner, suspension.task, error, suspension.try_again)
 
     def of(self, owner: Owner) -> list[Suspension]:
         """Return the suspended duties of a topic or subscription."""
@@ -220,5 +220,5 @@ class Containment:
     def all(self) -> list[Suspension]:
         """Return all suspended duties, the oldest first."""
         return sorted(
-            (each for duties in self.suspended.values() for each in duties.values()), key=lambda each: each.since_ms
+            (each for tasks in self.suspended.values() for each in tasks.values()), key=lambda each: each.since_ms
         )

@@ -21,12 +21,12 @@ LATENCY_BOUNDS_S = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0)
 #: Upper bounds (bytes) of the entry size buckets; one more counts what is larger.
 SIZE_BOUNDS = (128, 512, 1024, 2048, 4096, 16384, 102_400, 1_232_896)
 
-#: Where the parts of :attr:`TopicFigures.counts` begin.
+#: Where the parts of :attr:`TopicMetrics.counts` begin.
 WRITE_LATENCY, WRITE_SUM_US = 0, len(LATENCY_BOUNDS_S) + 1
 LEDGER_LATENCY, LEDGER_SUM_US = WRITE_SUM_US + 1, 2 * WRITE_SUM_US + 1
 ENTRY_SIZE = LEDGER_SUM_US + 1
 ENTRY_SIZE_SUM = ENTRY_SIZE + len(SIZE_BOUNDS) + 1
-FIGURES = ENTRY_SIZE_SUM + 1
+COUNTS = ENTRY_SIZE_SUM + 1
 
 #: Each bucket is wider than the one before by this factor: a quantile is off by less than that.
 _RATIO = 1.1
@@ -101,7 +101,7 @@ class LatencySummary:
         return found
 
 
-class TopicFigures:
+class TopicMetrics:
     """Buckets of one topic; ``counts`` holds all of them in one list, see the constants of this module."""
 
     __slots__ = ("cache_misses", "counts")
@@ -112,13 +112,13 @@ class TopicFigures:
         #: Entries that were read from the store for a consumer.
         self.cache_misses = 0
 
-    def entries_durable(self, entries: list[Entry], now: float, commit_s: float, broker: BrokerFigures) -> None:
+    def entries_durable(self, entries: list[Entry], now: float, commit_s: float, broker: BrokerMetrics) -> None:
         """A group's entries are durable at ``now`` (monotonic), ``commit_s`` of it was the writing and the sync.
 
         Sorted, entries of one bucket lie side by side: buckets are looked up once for all of them.
         """
         if not self.counts:
-            self.counts = [0] * FIGURES
+            self.counts = [0] * COUNTS
         counts = self.counts
         summary = broker.publish_latency
         taken = sorted(map(_taken_at, entries))
@@ -149,7 +149,7 @@ class TopicFigures:
         counts[ENTRY_SIZE_SUM] += sum(sizes)
 
 
-class ConnectionFigures:
+class ConnectionMetrics:
     """Connections of one port: how many are open, and how many were refused or aborted since the start."""
 
     __slots__ = ("cut", "open", "refused")
@@ -162,7 +162,7 @@ class ConnectionFigures:
         self.cut = {"handshake": 0, "silent": 0, "unread": 0, "memory": 0}
 
 
-class BrokerFigures:
+class BrokerMetrics:
     """Metrics of the whole broker; the server fills in what it alone knows."""
 
     def __init__(self, clock: Clock) -> None:
@@ -178,8 +178,8 @@ class BrokerFigures:
         self.healed_invariants: dict[str, int] = {}
         #: Records that could not be decoded and are kept aside.
         self.unreadable_records = 0
-        self.binary_connections = ConnectionFigures()
-        self.http_connections = ConnectionFigures()
+        self.binary_connections = ConnectionMetrics()
+        self.http_connections = ConnectionMetrics()
         #: Connections that are not read from because too much waits for the store.
         self.throttled_connections: Callable[[], int] = int
         #: Bytes sent to consumers that their connections have not taken yet.
@@ -187,7 +187,7 @@ class BrokerFigures:
         #: Bytes of unread answers and unfinished frames, all connections together.
         self.connection_bytes: Callable[[], int] = int
 
-    def looked_up(self, began: float, *, found: bool) -> None:
+    def lookup_answered(self, began: float, *, found: bool) -> None:
         """A look-up that ``began`` then (monotonic, s) is answered."""
         self.lookup_latency.observe(self._clock.monotonic() - began)
         if found:

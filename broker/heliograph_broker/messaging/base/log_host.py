@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from heliograph_broker.storage.store import LedgerStore
 
     from .containment import Containment
-    from .histograms import BrokerFigures
+    from .histograms import BrokerMetrics
     from .tail_cache import TailCache
 
 
@@ -22,5 +22,5 @@ class LogHost:
     clock: Clock
     config: BrokerConfig
     tail_cache: TailCache
-    figures: BrokerFigures
+    metrics: BrokerMetrics
     containment: Containment

@@ -31,7 +31,7 @@ from heliograph_broker.messaging.base.errors import (
     TopicNotFound,
     or_persistence_error,
 )
-from heliograph_broker.messaging.base.histograms import BrokerFigures
+from heliograph_broker.messaging.base.histograms import BrokerMetrics
 from heliograph_broker.messaging.base.names import check_new_name, check_properties
 from heliograph_broker.messaging.base.records import (
     BrokerPoliciesRecord,
@@ -82,7 +82,7 @@ class Broker(Directory, TopicHost):
         self.config = config
         self.rng = rng
         self.tail_cache = TailCache(config.tail_cache_bytes)
-        self.figures = BrokerFigures(clock)
+        self.metrics = BrokerMetrics(clock)
         self.containment = Containment(clock)
         self.tenants: dict[str, TenantRecord] = {}
         self.namespaces: dict[str, NamespaceRecord] = {}
@@ -97,7 +97,7 @@ class Broker(Directory, TopicHost):
         self.schemas = SchemaRegistry(self.records.put, self.records.delete)
         self.watches = TopicWatches()
         #: What holds where no level says anything, and what caps all levels.
-        self.said_defaults = Policies()
+        self.default_policies = Policies()
         self.broker_policies = DEFAULTS
         self.broker_limits = Policies()
         self.dead_letters = DeadLetters(self)
@@ -121,7 +121,7 @@ class Broker(Directory, TopicHost):
 
     def load(self) -> None:
         """Read everything from the metadata store; create the defaults ``public`` and ``public/default``."""
-        sound = SoundRecords(self.store, self.records, self.figures, self.clock.now_ms())
+        sound = SoundRecords(self.store, self.records, self.metrics, self.clock.now_ms())
         decode = msgspec.msgpack.decode
         self.tenants.update(sound.decoded(records.TENANT, TenantRecord))
         self.namespaces.update(sound.decoded(records.NAMESPACE, NamespaceRecord))
@@ -132,7 +132,7 @@ class Broker(Directory, TopicHost):
         stored = sound.get(records.BROKER_POLICIES)
         if stored is not None:
             record = decode(stored, type=BrokerPoliciesRecord)
-            self.said_defaults, self.broker_limits = record.defaults, record.limits
+            self.default_policies, self.broker_limits = record.defaults, record.limits
             self.broker_policies = resolve(record.defaults, None, DEFAULTS)
         for name, versions in sound.decoded(records.SCHEMA, list[records.SchemaRecord]):
             self.schemas.restore(name, versions)
@@ -168,7 +168,7 @@ class Broker(Directory, TopicHost):
                 found.restore_subscription(subscription, cursor_decoder.decode(value))
             else:
                 # A topic of that name that comes later is another one.
-                invariants.note(self.figures, invariants.OWNER, topic=full_name, subscription=subscription)
+                invariants.note(self.metrics, invariants.OWNER, topic=full_name, subscription=subscription)
                 self.records.delete(key)
         self.store.retain_ledgers(kept, keep_unknown=not sound.complete)
         for restored in self.topics.values():
@@ -188,7 +188,7 @@ class Broker(Directory, TopicHost):
 
     # -- host of topics --------------------------------------------------------------------------------------
 
-    def look_at(self, topic: Topic) -> None:
+    def check_soon(self, topic: Topic) -> None:
         self.housekeeping.changed(topic)
 
     def subscription_added(self, topic: Topic, subscription: Subscription) -> None:
@@ -222,7 +222,7 @@ class Broker(Directory, TopicHost):
         more = self._configure_some()
         more = bool(attempt("housekeeping", "run", partial(self.housekeeping.run, now))) or more
         self.ticked_at = self.clock.monotonic()
-        self.figures.policy_checks.observe(self.ticked_at - began)
+        self.metrics.policy_checks.observe(self.ticked_at - began)
         return more
 
     def _clock_moved(self, ms: int) -> None:
@@ -333,7 +333,7 @@ class Broker(Directory, TopicHost):
 
     def set_broker_policies(self, defaults: Policies, limits: Policies) -> None:
         """Set what holds where no level says anything, and what caps all levels."""
-        self.said_defaults = defaults
+        self.default_policies = defaults
         self.broker_policies = resolve(defaults, None, DEFAULTS)
         self.broker_limits = limits
         self.records.put(records.BROKER_POLICIES, records.encode(BrokerPoliciesRecord(defaults, limits)))

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 class Snapshots:
     """The snapshots found at start, until their topics take them, and the round of looks at inactive producers."""
 
-    __slots__ = ("_broker", "_found", "_next_look_ms")
+    __slots__ = ("_broker", "_found", "_next_check_ms")
 
     def __init__(self, broker: Directory) -> None:
         self._broker = broker
         self._found: dict[str, bytes] = {}
-        self._next_look_ms = 0
+        self._next_check_ms = 0
 
     def load(self, stored: SoundRecords) -> None:
         prefix = records.DEDUPLICATION
@@ -43,8 +43,8 @@ class Snapshots:
     def run(self) -> None:
         """Now and then let topics forget inactive producers."""
         now_ms = monotonic_ms(self._broker.clock)
-        if now_ms >= self._next_look_ms:
-            self._next_look_ms = now_ms + PURGE_INTERVAL_MS
+        if now_ms >= self._next_check_ms:
+            self._next_check_ms = now_ms + PURGE_INTERVAL_MS
             for topic in self._broker.topics.values():
                 if topic.deduplication is not None:
                     # Tried again with the next round.

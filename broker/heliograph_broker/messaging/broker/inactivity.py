@@ -74,12 +74,12 @@ def inactivity_ms(topic: AnyTopic, now_ms: int) -> int | None:
     since = max(topic.last_used_ms, topic.subscriptions_changed_ms)
     if policy.mode == CAUGHT_UP:
         for subscription in topic.subscriptions.values():
-            if isinstance(subscription, Subscription) and subscription.takes_part:
+            if isinstance(subscription, Subscription) and subscription.counts_for_backlog:
                 if subscription.backlog_messages:
                     return now_ms + period
                 # The one time here that comes from a clock that can be set.
                 since = max(since, now_ms - topic.host.clock.now_ms() + subscription.last_mark_delete_ms)
-    elif any(not isinstance(sub, Subscription) or sub.takes_part for sub in topic.subscriptions.values()):
+    elif any(not isinstance(sub, Subscription) or sub.counts_for_backlog for sub in topic.subscriptions.values()):
         return now_ms + period
     return since + period
 
@@ -89,7 +89,7 @@ def subscription_expiry_ms(subscription: Subscription, now_ms: int) -> int | Non
     if not subscription.durable:
         return None if subscription.consumers else subscription.last_used_ms + RETURN_WITHIN_MS
     period = of_subscription(subscription.topic.effective, subscription.name).subscription_expiration_ms
-    if period is None or not subscription.takes_part:
+    if period is None or not subscription.counts_for_backlog:
         return None
     if subscription.consumers or subscription.seeking:
         return now_ms + period
@@ -188,10 +188,10 @@ class InactivityWatch:
         while (topic := self._queue.take(now_ms)) is not None:
             if not topic.closed:
                 self._broker.containment.attempt(
-                    topic, "inactivity", partial(self._look, topic, now_ms), partial(self.configured, topic)
+                    topic, "inactivity", partial(self._check, topic, now_ms), partial(self.configured, topic)
                 )
 
-    def _look(self, topic: AnyTopic, now_ms: int) -> None:
+    def _check(self, topic: AnyTopic, now_ms: int) -> None:
         # A policy that was taken away, and whose change is durable, must not delete anything any more.
         self._broker.configure_waiting(topic)
         apply(self._broker, topic, now_ms)

@@ -192,15 +192,15 @@ class TopicCompaction:
         if result.ledger_id >= 0:
             topic.records.remove(Tombstone(result.ledger_id))
         if replaced is not None:
-            self._let_go(replaced)
+            self._discard(replaced)
         topic.records.commit(topic, recorded)
 
-    def _let_go(self, compacted: CompactedLedger) -> None:
+    def _discard(self, compacted: CompactedLedger) -> None:
         """Give up a ledger together with the topic's record that does not name it any more."""
         ledger_id = compacted.ledger_id
         if ledger_id >= 0:
             store = self._topic.host.store
-            self._topic.records.changed(Tombstone(ledger_id), partial(store.let_ledger_go, ledger_id))
+            self._topic.records.changed(Tombstone(ledger_id), partial(store.delete_ledger, ledger_id))
 
     def _conclude(self, run: CompactionRun, error: Exception | BrokerError | None) -> None:
         if self._run is not run:
@@ -232,7 +232,7 @@ class TopicCompaction:
         dropped, self.ledger = self.ledger, None
         if dropped is None:
             return
-        self._let_go(dropped)
+        self._discard(dropped)
         topic.records.commit(topic)
 
     def retained_ledgers(self) -> dict[int, int]:

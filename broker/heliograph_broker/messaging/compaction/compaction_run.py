@@ -130,7 +130,7 @@ class CompactionRun:
         if self._cancelled or self._topic.closed or self._store.closed:
             self._finish(Cancelled("the topic's compaction was cancelled"))
         elif self._slice:
-            self._look()
+            self._process()
         elif self._kept:
             self._write()
         elif self._previous is not None and self._index < self._previous.entries:
@@ -188,7 +188,7 @@ class CompactionRun:
         self._offset = last + 1
         return True
 
-    def _look(self) -> None:
+    def _process(self) -> None:
         """Look at some of the slice in the background."""
         job: list[CompactedEntry] = []
         messages = 0

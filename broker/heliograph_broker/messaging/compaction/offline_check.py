@@ -124,7 +124,7 @@ def _format(contents: Contents) -> Iterator[Finding]:
 
 def _metadata(contents: Contents, claims: Claims) -> Iterator[Finding]:
     version = 0 if contents.format is None else contents.format.version
-    said = "" if contents.format is None else contents.format.store_id
+    expected_id = "" if contents.format is None else contents.format.store_id
     if contents.metadata_bytes == 0:
         if contents.segments or version >= FORMAT_VERSION:
             yield Finding(
@@ -136,12 +136,14 @@ def _metadata(contents: Contents, claims: Claims) -> Iterator[Finding]:
             f"{len(contents.records):,} records of topics, subscriptions and policies can be read, others cannot",
             _SALVAGE,
         )
-    elif said and contents.identity is None:
-        yield Finding("metadata.lmdb belongs to no store", f"the directory belongs to the store {said}", _SALVAGE)
-    elif said and contents.identity is not None and contents.identity.store_id != said:
+    elif expected_id and contents.identity is None:
+        yield Finding(
+            "metadata.lmdb belongs to no store", f"the directory belongs to the store {expected_id}", _SALVAGE
+        )
+    elif expected_id and contents.identity is not None and contents.identity.store_id != expected_id:
         yield Finding(
             f"metadata.lmdb belongs to the store {contents.identity.store_id}",
-            f"the directory belongs to the store {said}, so one of the two was put here by mistake",
+            f"the directory belongs to the store {expected_id}, so one of the two was put here by mistake",
             "put back the one that belongs here",
         )
     for key, reason in claims.unreadable.items():

@@ -48,8 +48,10 @@ class DispatchedSubscription(ThrottledSubscription):
 
     view: ReadView | None
 
-    def __init__(self, name: str, record_key: bytes, cursor: Cursor, *, durable: bool, takes_part: bool) -> None:
-        super().__init__(name, record_key, cursor, durable=durable, takes_part=takes_part)
+    def __init__(
+        self, name: str, record_key: bytes, cursor: Cursor, *, durable: bool, counts_for_backlog: bool
+    ) -> None:
+        super().__init__(name, record_key, cursor, durable=durable, counts_for_backlog=counts_for_backlog)
         self.expiry = Expiry(self)
         self.msg_out = 0
         self.bytes_out = 0

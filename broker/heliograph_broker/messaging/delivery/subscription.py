@@ -68,7 +68,7 @@ class Subscription(DispatchedSubscription):
     ) -> None:
         self.topic = topic
         record_key = records.cursor_key(str(topic.name), name)
-        super().__init__(name, record_key, cursor, durable=durable, takes_part=name != COMPACTION)
+        super().__init__(name, record_key, cursor, durable=durable, counts_for_backlog=name != COMPACTION)
         #: The mark-delete position in the record taken last: no trim point may be durable ahead of it.
         self.recorded_mark = cursor.mark_delete
         self.properties = properties or {}
@@ -198,7 +198,7 @@ class Subscription(DispatchedSubscription):
         self.dispatcher = dispatcher
         self.sub_type = sub_type
         self._apply_unacked_limit()
-        self.tell_end()
+        self.notify_end()
 
     def _make_dispatcher(self, sub_type: SubscriptionType, sticky: bool, allow_out_of_order: bool) -> Dispatcher:
         self.pending.forget_all()
@@ -319,7 +319,7 @@ class Subscription(DispatchedSubscription):
             offsets = [offset for offset in found if offset is not None]
         self.dispatcher.redeliver(consumer, offsets)
 
-    def tell_end(self) -> None:
+    def notify_end(self) -> None:
         """Tell consumers that have acknowledged everything of a terminated topic that nothing more will come."""
         if self.topic.terminated and self.backlog_messages == 0:
             for consumer in self.consumers:

@@ -16,7 +16,7 @@ from heliograph_api.values.names import TopicName
 from heliograph_broker.clock import STEP_MS, monotonic_ms
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.entry_counts import EntryCounts
-from heliograph_broker.messaging.base.histograms import TopicFigures
+from heliograph_broker.messaging.base.histograms import TopicMetrics
 from heliograph_broker.messaging.base.tail_cache import TopicTail
 from heliograph_broker.storage.base.damage import DamagedEntries
 from heliograph_broker.storage.base.entry import Entry, EntryHeader
@@ -78,10 +78,10 @@ class EntryLog:
         "_next_messages",
         "_next_offset",
         "end_offset",
-        "figures",
         "first_offset",
         "last_receive_ms",
         "ledgers",
+        "metrics",
         "name",
         "tail",
         "total_bytes",
@@ -95,7 +95,7 @@ class EntryLog:
     def __init__(self, name: TopicName, record: records.TopicRecord) -> None:
         self.name = name
         self.tail = TopicTail()
-        self.figures = TopicFigures()
+        self.metrics = TopicMetrics()
         self.last_receive_ms = 0
         self.first_offset = record.first_offset
         self.trimmed_messages = record.trimmed_messages
@@ -332,7 +332,7 @@ class EntryLog:
         """Keep entries that were read in the tail cache."""
         for entry in entries:
             self.host.tail_cache.add(self.tail, entry)
-        self.figures.cache_misses += len(entries)
+        self.metrics.cache_misses += len(entries)
 
     def header(self, offset: int) -> EntryHeader | None:
         """Return the header of a kept entry by a point read, None if there is none or if it is lost."""

@@ -15,7 +15,7 @@ from .damaged import counts_of, totals_up_to
 from .recount import MOST_LOOKUPS, recount
 
 if TYPE_CHECKING:
-    from heliograph_broker.messaging.base.histograms import BrokerFigures
+    from heliograph_broker.messaging.base.histograms import BrokerMetrics
 
     from .cursor import Cursor
     from .damaged import RecordedLog
@@ -27,7 +27,7 @@ TRIM_POINT = "trim_point_not_ahead_of_cursors"
 #: No cursor has acknowledged an entry that was never stored: that entry's place is the next message's.
 CURSOR = "cursor_not_ahead_of_entries"
 #: What a cursor says it has acknowledged is what a recount of it gives.
-FIGURES = "acknowledged_figures_equal_a_recount"
+COUNTS = "acknowledged_figures_equal_a_recount"
 #: The snapshot of sequence ids covers no entry that is not stored: the next entries count, too.
 SEQUENCE_IDS = "sequence_ids_not_ahead_of_entries"
 #: The snapshot of sequence ids covers every entry that was trimmed.
@@ -37,7 +37,7 @@ TOTALS = "trimmed_totals_equal_the_first_entry"
 #: Each cursor belongs to a topic.
 OWNER = "cursor_of_a_topic"
 
-INVARIANTS = (TRIM_POINT, CURSOR, FIGURES, SEQUENCE_IDS, SNAPSHOT, TOTALS, OWNER)
+INVARIANTS = (TRIM_POINT, CURSOR, COUNTS, SEQUENCE_IDS, SNAPSHOT, TOTALS, OWNER)
 
 
 def heal_cursor(topic: RecordedLog, subscription: str, cursor: Cursor) -> bool:
@@ -53,17 +53,17 @@ def heal_cursor(topic: RecordedLog, subscription: str, cursor: Cursor) -> bool:
         _healed(topic, CURSOR, subscription=subscription, highest=cursor.highest(), end_offset=end)
         cursor.cut(end)
         broken = True
-    figures: tuple[int, int] | None = None
+    counts: tuple[int, int] | None = None
     if broken or not _plausible(topic, cursor):
-        figures = recount(topic, cursor)
+        counts = recount(topic, cursor)
     elif not cursor.is_contiguous() and (topic.damaged.entries or topic.header(end - 1) is None):
         # Perhaps entries were lost since something of them was acknowledged; lost at the end, they left the totals.
-        figures = recount(topic, cursor, most=MOST_LOOKUPS)
-        cursor.estimated = figures is None
-    if figures is not None and figures != (cursor.acked_messages, cursor.acked_bytes):
+        counts = recount(topic, cursor, most=MOST_LOOKUPS)
+        cursor.estimated = counts is None
+    if counts is not None and counts != (cursor.acked_messages, cursor.acked_bytes):
         if not broken:
-            _healed(topic, FIGURES, subscription=subscription, was=before[1:], now=figures)
-        cursor.acked_messages, cursor.acked_bytes = figures
+            _healed(topic, COUNTS, subscription=subscription, was=before[1:], now=counts)
+        cursor.acked_messages, cursor.acked_bytes = counts
         broken = True
     return broken
 
@@ -99,14 +99,14 @@ def heal_totals(topic: RecordedLog) -> None:
         topic.records.commit(topic)
 
 
-def note(figures: BrokerFigures, invariant: str, **context: object) -> None:
+def note(metrics: BrokerMetrics, invariant: str, **context: object) -> None:
     """Log and count that an invariant was broken and is healed."""
     log.warning("records that contradicted each other were healed", invariant=invariant, **context)
-    figures.healed_invariants[invariant] = figures.healed_invariants.get(invariant, 0) + 1
+    metrics.healed_invariants[invariant] = metrics.healed_invariants.get(invariant, 0) + 1
 
 
 def _healed(topic: RecordedLog, invariant: str, **context: object) -> None:
-    note(topic.host.figures, invariant, topic=str(topic.name), **context)
+    note(topic.host.metrics, invariant, topic=str(topic.name), **context)
 
 
 def _plausible(topic: RecordedLog, cursor: Cursor) -> bool:

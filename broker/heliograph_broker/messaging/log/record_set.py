@@ -30,7 +30,7 @@ FLUSH_MS = 100
 #: So many sets are not kept waiting: all at once they would make a group, and those who publish in it, slow.
 RECORDS_A_FLUSH = 100
 #: The duty of a topic, or of the broker itself, that is suspended while its set cannot be encoded.
-_DUTY = "records"
+_TASK = "records"
 _BROKER = "broker"
 
 
@@ -166,15 +166,15 @@ class RecordWriter:
 
     def refused(self, refused: RecordSet, error: Exception) -> None:
         """The records of a set could not be taken: try again after a pause, even if somebody asks earlier."""
-        self._containment.failed(refused.topic or _BROKER, _DUTY, error, refused.flush)
+        self._containment.failed(refused.topic or _BROKER, _TASK, error, refused.flush)
 
     def pauses(self, refused: RecordSet) -> bool:
         """Whether it is too early to try again to take the records of a set."""
-        return self._containment.holds(refused.topic or _BROKER, _DUTY)
+        return self._containment.holds(refused.topic or _BROKER, _TASK)
 
     def taken(self, taken: RecordSet) -> None:
         """The records of a set that could not be taken were."""
-        self._containment.succeeded(taken.topic or _BROKER, _DUTY)
+        self._containment.succeeded(taken.topic or _BROKER, _TASK)
 
     def run(self) -> None:
         """Write what has waited long enough. Call it every ~50 ms."""

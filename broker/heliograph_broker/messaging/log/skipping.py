@@ -101,13 +101,13 @@ def _acknowledge(subscription: LogSubscription, first: int, last: int) -> int:
     if touched:
         # Only the totals contain what was acknowledged of these runs before, one entry at a time.
         cursor.estimated = True
-        correct_figures(topic, cursor, subscription.pending)
+        correct_counts(topic, cursor, subscription.pending)
     return entries
 
 
-def correct_figures(topic: RecordedLog, cursor: Cursor, pending: Mapping[int, Delivery]) -> None:
+def correct_counts(topic: RecordedLog, cursor: Cursor, pending: Mapping[int, Delivery]) -> None:
     """Recount what a cursor with estimated counts has acknowledged, unless too much lies beyond its mark-delete."""
-    figures = recount(topic, cursor, pending, MOST_LOOKUPS)
-    if figures is not None:
-        cursor.acked_messages, cursor.acked_bytes = figures
+    recounted = recount(topic, cursor, pending, MOST_LOOKUPS)
+    if recounted is not None:
+        cursor.acked_messages, cursor.acked_bytes = recounted
         cursor.estimated = False

@@ -13,7 +13,7 @@ from heliograph_broker.messaging.base import records
 from . import unreadable_records
 
 if TYPE_CHECKING:
-    from heliograph_broker.messaging.base.histograms import BrokerFigures
+    from heliograph_broker.messaging.base.histograms import BrokerMetrics
     from heliograph_broker.storage.store import LedgerStore
 
     from .record_set import BrokerRecords
@@ -27,12 +27,12 @@ class SoundRecords:
 
     __slots__ = ("_instead", "_store")
 
-    def __init__(self, store: LedgerStore, own: BrokerRecords, figures: BrokerFigures, now_ms: int) -> None:
+    def __init__(self, store: LedgerStore, own: BrokerRecords, metrics: BrokerMetrics, now_ms: int) -> None:
         """Have ``own`` write what is kept aside and what takes its place, and log and count it."""
         self._store = store
         #: The replacement of a record that cannot be read, None if there is none.
         self._instead: dict[bytes, bytes | None] = {}
-        figures.unreadable_records = sum(1 for _ in store.scan(records.UNREADABLE))
+        metrics.unreadable_records = sum(1 for _ in store.scan(records.UNREADABLE))
         if not any(unreadable_records.find(store.scan(prefix)) for prefix in unreadable_records.PREFIXES):
             return
         found, aside, self._instead = unreadable_records.contain(dict(store.scan(b"")), now_ms)
@@ -50,7 +50,7 @@ class SoundRecords:
                 own.delete(key)
             else:
                 own.put(key, instead)
-        figures.unreadable_records += len(aside)
+        metrics.unreadable_records += len(aside)
 
     @property
     def complete(self) -> bool:

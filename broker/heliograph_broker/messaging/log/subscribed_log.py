@@ -29,6 +29,7 @@ class LogSubscription(SubscriptionBase):
 
     __slots__ = (
         "closed",
+        "counts_for_backlog",
         "cursor",
         "dead_letter_failures",
         "dead_letter_loops",
@@ -39,7 +40,6 @@ class LogSubscription(SubscriptionBase):
         "record_key",
         "skipped_entries",
         "skipped_messages",
-        "takes_part",
     )
 
     topic: SubscribedLog
@@ -48,14 +48,16 @@ class LogSubscription(SubscriptionBase):
     #: Its position in the compacted view, once a consumer asked for that.
     view: object | None
     #: Whether its backlog counts for quotas and expires; that of the broker's own compaction does not.
-    takes_part: bool
+    counts_for_backlog: bool
 
-    def __init__(self, name: str, record_key: bytes, cursor: Cursor, *, durable: bool, takes_part: bool) -> None:
+    def __init__(
+        self, name: str, record_key: bytes, cursor: Cursor, *, durable: bool, counts_for_backlog: bool
+    ) -> None:
         self.name = name
         self.record_key = record_key
         self.cursor = cursor
         self.durable = durable
-        self.takes_part = takes_part
+        self.counts_for_backlog = counts_for_backlog
         self.closed = False
         #: Grows when the cursor is moved by hand, which voids header look-ups under way.
         self.generation = 0
@@ -152,7 +154,7 @@ class SubscribedLog(RecordedLog, ConsumedTopic):
         return [
             sub
             for sub in self.subscriptions.values()
-            if sub.durable and sub.takes_part and sub.cursor.acked_messages < self.total_messages
+            if sub.durable and sub.counts_for_backlog and sub.cursor.acked_messages < self.total_messages
         ]
 
     def backlog_size(self) -> int:
@@ -162,7 +164,7 @@ class SubscribedLog(RecordedLog, ConsumedTopic):
     def slowest_acked_bytes(self) -> int | None:
         """Return how much of all bytes ever published the slowest durable subscription has acknowledged."""
         return min(
-            (sub.cursor.acked_bytes for sub in self.subscriptions.values() if sub.durable and sub.takes_part),
+            (sub.cursor.acked_bytes for sub in self.subscriptions.values() if sub.durable and sub.counts_for_backlog),
             default=None,
         )
 

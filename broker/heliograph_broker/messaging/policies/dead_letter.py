@@ -310,25 +310,25 @@ def _dies(
     metadata: wire.MessageMetadata, target: str, subscription: LogSubscription, message_id: str, now_ms: int
 ) -> bool:
     """Turn a message's metadata into its letter's; False if it was in ``target`` before and must not go again."""
-    said: dict[str, str] = {}
+    properties: dict[str, str] = {}
     kept: list[tuple[str, str]] = []
     for pair in metadata.properties:
         if pair.key in HEADERS:
-            said[pair.key] = pair.value
+            properties[pair.key] = pair.value
         else:
             kept.append((pair.key, pair.value))
-    if TTL_PROPERTY in said:
+    if TTL_PROPERTY in properties:
         # In the dead-letter topic it would let the letter expire at once; an earlier one tells nothing any more.
-        said[ORIGINAL_TTL] = said[TTL_PROPERTY]
-    if ORIGINAL_TTL in said:
-        kept.append((ORIGINAL_TTL, said[ORIGINAL_TTL]))
+        properties[ORIGINAL_TTL] = properties[TTL_PROPERTY]
+    if ORIGINAL_TTL in properties:
+        kept.append((ORIGINAL_TTL, properties[ORIGINAL_TTL]))
     here = str(subscription.topic.name.base)
-    passed = _topics_in(said.get(TOPICS, "[]"))
+    passed = _topics_in(properties.get(TOPICS, "[]"))
     if here not in passed:
         passed.append(here)
     if str(TopicName.parse(target).base) in passed:
         return False
-    count = said.get(COUNT, "")
+    count = properties.get(COUNT, "")
     died = int(count) if count.isascii() and count.isdigit() and len(count) < 10 else 0
     kept += [
         (REASON, "expired"),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from heliograph_broker.messaging.log.subscribed_log import LogSubscription
 
 #: The duty that :mod:`.containment` suspends when it raises.
-DUTY = "delayed delivery"
+TASK = "delayed delivery"
 
 
 def release_due(topic: StoredTopic) -> None:
@@ -38,7 +38,7 @@ def hand_over(topic: StoredTopic, due: BitMap64) -> None:
             try:
                 subscription.delays_over(due)
             except Exception as error:
-                topic.host.containment.failed(subscription, DUTY, error, partial(_hand_over_again, subscription, due))
+                topic.host.containment.failed(subscription, TASK, error, partial(_hand_over_again, subscription, due))
 
 
 def _hand_over_again(subscription: LogSubscription, due: BitMap64) -> None:
@@ -49,7 +49,7 @@ def _hand_over_again(subscription: LogSubscription, due: BitMap64) -> None:
         subscription.notify()
 
     containment = subscription.topic.host.containment
-    containment.attempt(subscription, DUTY, hand_over_to_one, partial(_hand_over_again, subscription, due))
+    containment.attempt(subscription, TASK, hand_over_to_one, partial(_hand_over_again, subscription, due))
 
 
 class DelayedTopics:
@@ -72,7 +72,7 @@ class DelayedTopics:
     def run(self, now_ms: int) -> None:
         """Deliver messages delayed until ``now_ms`` (wall clock) or earlier. Topics with none of these cost nothing."""
         while (topic := self._queue.take(now_ms)) is not None:
-            self._containment.attempt(topic, DUTY, partial(self._deliver, topic), partial(self.wake, topic, now_ms))
+            self._containment.attempt(topic, TASK, partial(self._deliver, topic), partial(self.wake, topic, now_ms))
 
     def _deliver(self, topic: StoredTopic) -> None:
         release_due(topic)

@@ -167,8 +167,10 @@ class ThrottledSubscription(Acknowledgments):
         "rate_limited",
     )
 
-    def __init__(self, name: str, record_key: bytes, cursor: Cursor, *, durable: bool, takes_part: bool) -> None:
-        super().__init__(name, record_key, cursor, durable=durable, takes_part=takes_part)
+    def __init__(
+        self, name: str, record_key: bytes, cursor: Cursor, *, durable: bool, counts_for_backlog: bool
+    ) -> None:
+        super().__init__(name, record_key, cursor, durable=durable, counts_for_backlog=counts_for_backlog)
         #: The dispatch rates it is under, and whether one of them stops it now.
         self.dispatch_gate: DispatchGate | None = None
         self.rate_limited = False

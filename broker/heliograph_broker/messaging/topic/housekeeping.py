@@ -19,26 +19,26 @@ from heliograph_broker.messaging.policies.expiry import EXPIRE
 from .topic import Topic
 
 #: A topic is not looked at more often than this, however busy it is.
-LOOK_INTERVAL_MS = 200
+CHECK_INTERVAL_MS = 200
 #: How many topics one slice takes; the event loop runs in between.
 TOPICS_A_SLICE = 5
 _SLICES = 200
 
 #: Does its part on a topic and returns when to be called again (wall-clock ms), None if only a change can matter.
-Duty = Callable[[Topic, int], int | None]
+Task = Callable[[Topic, int], int | None]
 
 
 class Housekeeping:
     """Topics by the time they are due. :meth:`changed` costs a dictionary entry, :meth:`run` does the work."""
 
-    __slots__ = ("_changed", "_containment", "_duties", "_looked", "_queue")
+    __slots__ = ("_changed", "_checked_ms", "_containment", "_queue", "_tasks")
 
     def __init__(self, containment: Containment) -> None:
         self._containment = containment
-        self._duties: list[Duty] = [compact, expire, enforce_quota, trim]
+        self._tasks: list[Task] = [compact, expire, enforce_quota, trim]
         self._changed: dict[Topic, None] = {}
         self._queue: DueQueue[Topic] = DueQueue()
-        self._looked: dict[Topic, int] = {}
+        self._checked_ms: dict[Topic, int] = {}
 
     def changed(self, topic: Topic) -> None:
         """Look at ``topic`` soon."""
@@ -48,13 +48,13 @@ class Housekeeping:
         """The topic was deleted."""
         self._changed.pop(topic, None)
         self._queue.forget(topic)
-        self._looked.pop(topic, None)
+        self._checked_ms.pop(topic, None)
         self._containment.forget(topic)
 
     def clock_moved(self, topics: Iterable[Topic]) -> None:
         """The clock was moved: what was due by it is due at other times now. Look at all ``topics``."""
         self._queue.clear()
-        self._looked.clear()
+        self._checked_ms.clear()
         for topic in topics:
             self.changed(topic)
 
@@ -62,24 +62,24 @@ class Housekeeping:
         """Look at some of the topics that are due; return whether more are."""
         changed, self._changed = self._changed, {}
         for topic in changed:
-            self._queue.sooner(topic, max(now_ms, self._looked.get(topic, 0) + LOOK_INTERVAL_MS))
+            self._queue.sooner(topic, max(now_ms, self._checked_ms.get(topic, 0) + CHECK_INTERVAL_MS))
         # More at a time where there are many topics: all may be due together, and shall be done within a second.
         left = max(TOPICS_A_SLICE, len(self._queue) // _SLICES)
         while left > 0 and (due := self._queue.take(now_ms)) is not None:
             left -= 1
-            self._look(due, now_ms)
+            self._check(due, now_ms)
         next_ms = self._queue.next_ms()
         return next_ms is not None and next_ms <= now_ms
 
-    def _look(self, topic: Topic, now_ms: int) -> None:
+    def _check(self, topic: Topic, now_ms: int) -> None:
         if topic.closed:
             self.forget(topic)
             return
-        self._looked[topic] = now_ms
+        self._checked_ms[topic] = now_ms
         soonest: int | None = None
-        for duty in self._duties:
+        for task in self._tasks:
             due = self._containment.attempt(
-                topic, duty.__name__, partial(duty, topic, now_ms), partial(self.changed, topic)
+                topic, task.__name__, partial(task, topic, now_ms), partial(self.changed, topic)
             )
             if due is not None and (soonest is None or due < soonest):
                 soonest = due
@@ -87,7 +87,7 @@ class Housekeeping:
                 self.forget(topic)
                 return
         if soonest is not None:
-            self._queue.sooner(topic, max(soonest, now_ms + LOOK_INTERVAL_MS))
+            self._queue.sooner(topic, max(soonest, now_ms + CHECK_INTERVAL_MS))
 
 
 def compact(topic: Topic, now_ms: int) -> int | None:
@@ -102,9 +102,9 @@ def expire(topic: Topic, now_ms: int) -> int | None:
         return None
     soonest: int | None = None
     for subscription in list(topic.subscriptions.values()):
-        if subscription.durable and subscription.takes_part:
+        if subscription.durable and subscription.counts_for_backlog:
             due = topic.host.containment.attempt(
-                subscription, EXPIRE, partial(_expire_for, subscription, now_ms), partial(topic.host.look_at, topic)
+                subscription, EXPIRE, partial(_expire_for, subscription, now_ms), partial(topic.host.check_soon, topic)
             )
             if due is not None and (soonest is None or due < soonest):
                 soonest = due

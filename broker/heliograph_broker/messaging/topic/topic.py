@@ -68,7 +68,7 @@ class TopicHost(StoredTopicHost):
         """A subscription was created or restored: see what its topic's policies say."""
         raise NotImplementedError
 
-    def look_at(self, topic: Topic) -> None:
+    def check_soon(self, topic: Topic) -> None:
         """Check soon which entries expire, are evicted, or may be deleted: a publish, ack or policy changed that."""
         raise NotImplementedError
 
@@ -131,7 +131,7 @@ class Topic(StoredTopic, PublishTarget):
     # -- what happens to it ------------------------------------------------------------------------------------
 
     def check_soon(self) -> None:
-        self.host.look_at(self)
+        self.host.check_soon(self)
 
     def watch_inactivity(self) -> None:
         self.host.watch_inactivity(self)
@@ -153,7 +153,7 @@ class Topic(StoredTopic, PublishTarget):
             subscription.expiry.policies_changed()
         self.may_expire = expires_messages(effective) or bool(self.timed.own) or not self.time_index_ready
         self.quota.configure(effective)
-        self.host.look_at(self)
+        self.host.check_soon(self)
 
     def moved_back(self) -> None:
         self.quota.moved_back()
@@ -168,7 +168,7 @@ class Topic(StoredTopic, PublishTarget):
         self.quota.moved_back()
         if self.timed or not self.time_index_ready:
             timing.find(self)
-        self.host.look_at(self)
+        self.host.check_soon(self)
 
     # -- publishing ------------------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class Topic(StoredTopic, PublishTarget):
             self.has_timed = True
             self.records.commit(self)
         if metadata.num_chunks_from_msg > 1:
-            self._chunk_comes()
+            self._chunk_arrived()
         ledgers = self.ledgers
         taken_at = host.clock.monotonic()
         if not ledgers or ledgers[-1].closed or self.must_roll(ledgers[-1], taken_at * 1000):
@@ -256,7 +256,7 @@ class Topic(StoredTopic, PublishTarget):
     def count_throttled(self) -> None:
         self.publish_throttled += 1
 
-    def _chunk_comes(self) -> None:
+    def _chunk_arrived(self) -> None:
         known = self.chunks_below > self.first_offset
         self.chunks_below = self._next_offset + 1
         if not known:
@@ -310,7 +310,7 @@ class Topic(StoredTopic, PublishTarget):
         self.end_offset = last.offset + 1
         self.total_messages = last.total_messages
         self.total_bytes = last.total_bytes
-        self.figures.entries_durable(entries, host.clock.monotonic(), host.store.stats.commit_s, host.figures)
+        self.metrics.entries_durable(entries, host.clock.monotonic(), host.store.stats.commit_s, host.metrics)
         if self.deduplication is not None:
             self.deduplication.entries_durable(last.offset + 1, receipts)
         for producer, of_producer in receipts.items():
@@ -321,7 +321,7 @@ class Topic(StoredTopic, PublishTarget):
         self._refused.tell(last.offset + 1, self._send_error)
         if self.closed:
             return
-        self.host.look_at(self)
+        self.host.check_soon(self)
         self.first_fresh_offset = entries[0].offset
         for subscription in self.subscriptions.values():
             if subscription.dispatcher is not None:
@@ -388,7 +388,7 @@ class Topic(StoredTopic, PublishTarget):
         self.subscriptions_changed_ms = monotonic_ms(self.host.clock)
         self.host.subscription_added(self, subscription)
         self.quota.moved_back()
-        self.host.look_at(self)
+        self.host.check_soon(self)
         if durable:
             # Not with the flush of what changed: a new subscriber gets its answer after the next group.
             self.records.commit(subscription)
@@ -443,11 +443,11 @@ class Topic(StoredTopic, PublishTarget):
         self.host.containment.forget(subscription)
         if subscription.durable:
             self.records.remove(subscription)
-        self.host.look_at(self)
+        self.host.check_soon(self)
 
     def cursor_moved(self, subscription: LogSubscription, done: Done | None) -> None:
         """A cursor changed: persist it with the next group if somebody waits for that, else soon."""
-        self.host.look_at(self)
+        self.host.check_soon(self)
         if not subscription.durable or subscription.closed:
             if done is not None:
                 done(None)
@@ -492,14 +492,14 @@ class Topic(StoredTopic, PublishTarget):
         store = self.host.store
 
         for ledger in dropped:
-            self.records.changed(Tombstone(ledger.ledger_id), partial(store.let_ledger_go, ledger.ledger_id))
+            self.records.changed(Tombstone(ledger.ledger_id), partial(store.delete_ledger, ledger.ledger_id))
 
-        def let_go() -> None:
+        def apply() -> None:
             if offset > first.base_offset:
                 store.trim(first.ledger_id, offset - first.base_offset)
 
         # With it go the cursors it was derived from, and the snapshot of what it takes away.
-        self.records.changed(self, let_go)
+        self.records.changed(self, apply)
         return freed
 
     def encode_record(self, version: int) -> bytes:
@@ -568,7 +568,7 @@ class Topic(StoredTopic, PublishTarget):
             producer.sink.send_close_producer(producer)
         self.producer_registry = ProducerRegistry(self.producer_registry.topic_epoch)
         for subscription in list(self.subscriptions.values()):
-            subscription.tell_end()
+            subscription.notify_end()
 
     def close(self) -> None:
         """Disconnect everybody; the topic is going away."""
@@ -594,5 +594,5 @@ class Topic(StoredTopic, PublishTarget):
         self.compaction.forget()
         self.damaged.delete()
         for ledger in self.ledgers:
-            self.records.changed(Tombstone(ledger.ledger_id), partial(store.let_ledger_go, ledger.ledger_id))
+            self.records.changed(Tombstone(ledger.ledger_id), partial(store.delete_ledger, ledger.ledger_id))
         self.records.close()

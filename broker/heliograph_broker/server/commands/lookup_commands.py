@@ -36,7 +36,7 @@ def lookup(session: Session, command: wire.BaseCommand) -> None:
         response.authoritative = True
         response.proxy_through_service_url = False
     session.send(answer)
-    session.broker.figures.looked_up(began, found=response.response == wire.CommandLookupTopicResponse.Connect)
+    session.broker.metrics.lookup_answered(began, found=response.response == wire.CommandLookupTopicResponse.Connect)
 
 
 def partitioned_metadata(session: Session, command: wire.BaseCommand) -> None:

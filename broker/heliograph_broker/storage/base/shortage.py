@@ -15,7 +15,16 @@ LOG_INTERVAL_S = 60.0
 class Shortage:
     """The counts are of refused groups, and of the entries in them, since the start."""
 
-    __slots__ = ("_clock", "_entries_before", "_full", "_groups_before", "_logged_at", "_said", "entries", "groups")
+    __slots__ = (
+        "_clock",
+        "_entries_before",
+        "_full",
+        "_groups_before",
+        "_logged_at",
+        "_logged_full",
+        "entries",
+        "groups",
+    )
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -25,7 +34,7 @@ class Shortage:
         self._groups_before = 0
         self._entries_before = 0
         #: Whether the disk is known to be full, and whether the log says so.
-        self._full = self._said = False
+        self._full = self._logged_full = False
         #: When the log last said so (monotonic).
         self._logged_at: float | None = None
 
@@ -44,16 +53,16 @@ class Shortage:
 
     def ends(self) -> None:
         """The disk has room, which may be known."""
-        if self._said:
+        if self._logged_full:
             log.info("the disk has room again", **self._since())
-        self._full = self._said = False
+        self._full = self._logged_full = False
 
     def _log(self, event: str, error: str) -> None:
         """Log it, unless the log said that the disk is full just now: of a disk that is full by turns, too."""
         now = self._clock.monotonic()
         if self._logged_at is None or now - self._logged_at >= LOG_INTERVAL_S:
             self._logged_at = now
-            self._said = True
+            self._logged_full = True
             log.error(event, **self._since(), error=error)
 
     def _since(self) -> dict[str, int]:

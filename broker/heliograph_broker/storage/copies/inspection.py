@@ -72,7 +72,7 @@ class SegmentFile:
             raise
         return segment
 
-    def look(self) -> None:
+    def inspect_file(self) -> None:
         """Find its ledgers and whose it is."""
         if self.path.suffix == DAMAGED_SUFFIX:
             self.problem = "a broker set it aside as damaged"
@@ -225,7 +225,7 @@ class Contents:
                 self.unknown_files.append(path)
         covered = 0
         for file in sorted(files, key=lambda each: (each.first_order, -each.last_order, -each.generation)):
-            file.look()
+            file.inspect_file()
             if file.path.suffix == DAMAGED_SUFFIX or file.last_order <= covered:
                 self.spare.append(file)
             else:

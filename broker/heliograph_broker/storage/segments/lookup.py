@@ -105,13 +105,13 @@ def _first_from(environment: lmdb.Environment, ledger_id: int, at: int, last: in
 def header_of(environment: lmdb.Environment, ledger_id: int, entry_id: int) -> EntryHeader | None:
     """As :func:`header_at_or_before`, whatever the chunk behind the entry's own is like."""
     try:
-        return _look(environment, ledger_id, entry_id)
+        return _header_in_transaction(environment, ledger_id, entry_id)
     except UNSOUND:
         first = chunk_below(environment, ledger_id, entry_id)
         if first is None:
             raise
         # Its key leads straight to it.
-        start = _look(environment, ledger_id, first)
+        start = _header_in_transaction(environment, ledger_id, first)
         if start is None or start.entry_id != first:
             raise
         with environment.begin(buffers=True) as txn:
@@ -119,7 +119,7 @@ def header_of(environment: lmdb.Environment, ledger_id: int, entry_id: int) -> E
             return None if value is None else chunk.header_at(value, first, entry_id - first)
 
 
-def _look(environment: lmdb.Environment, ledger_id: int, entry_id: int) -> EntryHeader | None:
+def _header_in_transaction(environment: lmdb.Environment, ledger_id: int, entry_id: int) -> EntryHeader | None:
     """As :func:`header_at_or_before`, in a transaction of its own: after an error one is good for nothing any more."""
     found = _tried(environment, ledger_id, entry_id)
     if isinstance(found, lmdb.Error):

@@ -89,7 +89,7 @@ class Rewriting:
                     if taken >= _SLICE_BYTES:
                         self._put(target, packer)
                         taken = 0
-                    self._breathe(size)
+                    self._yield_to_traffic(size)
         packer.flush()
         self._put(target, packer)
 
@@ -116,7 +116,7 @@ class Rewriting:
         target.sync(True)
         packer.items.clear()
 
-    def _breathe(self, size: int) -> None:
+    def _yield_to_traffic(self, size: int) -> None:
         """Pause after every step, for as long as the rate asks for and at least as long as the step took."""
         self._since_pause += size
         if self._since_pause < _STEP_BYTES:

@@ -45,7 +45,7 @@ class Place(msgspec.Struct, array_like=True):
 
 
 class Scrub:
-    """Owned by the event loop; :meth:`look` is called every now and then."""
+    """Owned by the event loop; :meth:`run` is called every now and then."""
 
     __slots__ = (
         "_allowed",
@@ -55,8 +55,8 @@ class Scrub:
         "_found",
         "_interval_s",
         "_last_order",
-        "_looked_at",
         "_passed_ms",
+        "_ran_at",
         "_rate",
         "_reading",
         "_scheduler",
@@ -85,7 +85,7 @@ class Scrub:
         self._scheduler = scheduler
         self._rate = bytes_per_s
         self._interval_s = interval_s
-        self._begin_at = self._looked_at = clock.monotonic()
+        self._begin_at = self._ran_at = clock.monotonic()
         #: Bytes that may be read now; below 0 after a large chunk.
         self._allowed = 0.0
         #: The number of the last segment that this pass is through with, and the key to go on from in the next.
@@ -113,15 +113,15 @@ class Scrub:
             gone_s = (self._clock.now_ms() - place.passed_ms) / 1000
             self._begin_at += min(max(self._interval_s - gone_s, 0.0), self._interval_s)
 
-    def _keep_place(self) -> None:
+    def _save_place(self) -> None:
         damaged, found = list(self.damaged.values()), list(self._found.values())
         place = Place(self._last_order, self._passed_ms, damaged[:_KEPT_RANGES], found[:_KEPT_RANGES])
         self._write(msgspec.msgpack.encode(place))
 
-    def look(self, closed: Sequence[Segment], *, traffic: bool) -> None:
+    def run(self, closed: Sequence[Segment], *, traffic: bool) -> None:
         """Read some more of the ``closed`` segments, which are in the order of their numbers."""
         now = self._clock.monotonic()
-        elapsed, self._looked_at = now - self._looked_at, now
+        elapsed, self._ran_at = now - self._ran_at, now
         if not self._rate or self._reading or now < self._begin_at:
             return
         rate = self._rate / _BESIDE_TRAFFIC if traffic else self._rate
@@ -142,7 +142,7 @@ class Scrub:
         self.progress = 1.0
         self.damaged, self._found = self._found, {}
         self._passed_ms = self._clock.now_ms()
-        self._keep_place()
+        self._save_place()
         log.info("scrubbed", segments=len(closed), damaged=len(self.damaged))
 
     def _step(self, segment: Segment, most: int) -> None:
@@ -183,7 +183,7 @@ class Scrub:
                         reason=each.reason,
                     )
             if self._at is None:
-                self._keep_place()
+                self._save_place()
 
         self._scheduler.background(lambda: segment.scrub(at, most), done)
 

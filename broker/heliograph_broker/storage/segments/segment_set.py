@@ -36,7 +36,7 @@ _CUT_PAUSE_S = 0.02
 #: a moment, and the disk belongs to those who publish. Nor for this number of checks afterwards, but at most for this
 #: time (s).
 _SHRINKING = 1 / 8
-_LOOKS_AFTER = 3
+_CHECKS_AFTER = 3
 _PUT_OFF_S = 10.0
 
 
@@ -342,7 +342,7 @@ class SegmentSet:
         self._other_bytes = other_bytes
         live_bytes = self.live_bytes()
         shrinks = live_bytes < self._live_before * (1 - _SHRINKING)
-        self._shrinking = 1 + _LOOKS_AFTER if shrinks else max(0, self._shrinking - 1)
+        self._shrinking = 1 + _CHECKS_AFTER if shrinks else max(0, self._shrinking - 1)
         self._live_before = live_bytes
         self._reclaim()
 

@@ -16,9 +16,9 @@ from heliograph_broker.messaging.base.histograms import (
     SIZE_BOUNDS,
     WRITE_LATENCY,
     WRITE_SUM_US,
-    BrokerFigures,
+    BrokerMetrics,
     LatencySummary,
-    TopicFigures,
+    TopicMetrics,
 )
 from heliograph_broker.storage.base.entry import Entry
 from hypothesis import given
@@ -44,19 +44,19 @@ def _bucket(bounds: tuple[float, ...], value: float) -> int:
 @given(st.lists(st.tuples(_LATENCIES, st.integers(0, 5000) | st.sampled_from(SIZE_BOUNDS)), min_size=1), _LATENCIES)
 def test_each_entry_counts_in_its_bucket(entries: list[tuple[float, int]], commit_s: float) -> None:
     now = 1000.0
-    figures, broker = TopicFigures(), BrokerFigures(VirtualClock())
-    figures.entries_durable([_entry(now - latency, size) for latency, size in entries], now, commit_s, broker)
+    metrics, broker = TopicMetrics(), BrokerMetrics(VirtualClock())
+    metrics.entries_durable([_entry(now - latency, size) for latency, size in entries], now, commit_s, broker)
     latencies, ledger = [0] * (len(LATENCY_BOUNDS_S) + 1), [0] * (len(LATENCY_BOUNDS_S) + 1)
     sizes = [0] * (len(SIZE_BOUNDS) + 1)
     for latency, size in entries:
         latencies[_bucket(LATENCY_BOUNDS_S, latency)] += 1
         ledger[_bucket(LATENCY_BOUNDS_S, commit_s)] += 1
         sizes[_bucket(SIZE_BOUNDS, size)] += 1
-    assert figures.counts[WRITE_LATENCY:WRITE_SUM_US] == latencies
-    assert figures.counts[LEDGER_LATENCY:LEDGER_SUM_US] == ledger
-    assert figures.counts[ENTRY_SIZE:ENTRY_SIZE_SUM] == sizes
-    assert figures.counts[ENTRY_SIZE_SUM] == sum(size for _, size in entries)
-    assert figures.counts[WRITE_SUM_US] == pytest.approx(sum(latency for latency, _ in entries) * 1e6, abs=2)
+    assert metrics.counts[WRITE_LATENCY:WRITE_SUM_US] == latencies
+    assert metrics.counts[LEDGER_LATENCY:LEDGER_SUM_US] == ledger
+    assert metrics.counts[ENTRY_SIZE:ENTRY_SIZE_SUM] == sizes
+    assert metrics.counts[ENTRY_SIZE_SUM] == sum(size for _, size in entries)
+    assert metrics.counts[WRITE_SUM_US] == pytest.approx(sum(latency for latency, _ in entries) * 1e6, abs=2)
     assert broker.publish_latency.count == len(entries)
 
 
@@ -99,9 +99,9 @@ def test_a_publish_takes_from_its_arrival_until_it_is_durable(tmp_path: Path) ->
         core.clock.advance_ms(waited_ms)
     core.commit()
     # 45, 15 and 15 ms.
-    assert topic.figures.counts[WRITE_LATENCY:WRITE_SUM_US] == [0, 0, 0, 0, 2, 1, 0, 0, 0, 0]
-    assert topic.figures.counts[WRITE_SUM_US] == 75_000
-    summary = core.broker.figures.publish_latency
+    assert topic.metrics.counts[WRITE_LATENCY:WRITE_SUM_US] == [0, 0, 0, 0, 2, 1, 0, 0, 0, 0]
+    assert topic.metrics.counts[WRITE_SUM_US] == 75_000
+    summary = core.broker.metrics.publish_latency
     assert summary.count == 3
     assert summary.total == pytest.approx(0.075)
     assert summary.quantiles([0.0, 1.0]) == pytest.approx([0.015, 0.045])
@@ -117,6 +117,6 @@ def test_entries_read_from_the_store_are_cache_misses(tmp_path: Path) -> None:
         core.publish(producer)
     core.commit()
     core.consumer(subscription, EXCLUSIVE, Client(), permits=10)
-    assert topic.figures.cache_misses == 5
+    assert topic.metrics.cache_misses == 5
     assert subscription.entries_out == 5
     core.close()
