@@ -21,6 +21,7 @@ from heliograph_broker.messaging.base.errors import (
 )
 from heliograph_broker.messaging.base.records import SchemaRecord
 from heliograph_broker.messaging.clients.access_mode import AccessMode
+from heliograph_broker.messaging.clients.client_info import ClientInfo
 from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
 from heliograph_broker.messaging.policies.backlog_quota import QuotaState
 from heliograph_broker.usecases.client_properties import MAX_PROPERTIES
@@ -38,17 +39,17 @@ INT = SchemaRecord("s", wire.Schema.Int32, b"")
 LARGE = {"k": "v" * MAX_PROPERTIES}
 
 
-def produce(core: Core, client: Client | None = None, **options: object) -> OpenedProducer:
+def produce(core: Core, sink: Client | None = None, **options: object) -> OpenedProducer:
     request = ProducerRequest(NAME, 1, **options)  # type: ignore[arg-type]
-    opened = open_producer(core.broker, client or Client(), request)
+    opened = open_producer(core.broker, sink or Client(), request)
     assert isinstance(opened, OpenedProducer)
     return opened
 
 
-def consume(core: Core, client: Client | None = None, **options: object) -> OpenedConsumer:
+def consume(core: Core, sink: Client | None = None, **options: object) -> OpenedConsumer:
     kind = options.pop("subscription_type", SubscriptionType.EXCLUSIVE)
     request = ConsumerRequest(NAME, "s", kind, 1, **options)  # type: ignore[arg-type]
-    opened = subscribe(core.broker, client or Client(), request, lambda: None)
+    opened = subscribe(core.broker, sink or Client(), request, lambda: None)
     assert opened is not None
     return opened
 
@@ -83,7 +84,7 @@ def test_a_producer_comes_with_its_topic_its_schema_and_its_subscription(core: C
 @pytest.mark.parametrize(
     ("options", "policies", "error"),
     [
-        ({"metadata": LARGE}, Policies(), NotAllowed),
+        ({"client": ClientInfo(metadata=LARGE)}, Policies(), NotAllowed),
         ({"schema": SchemaRecord("s", wire.Schema.String, b"", LARGE)}, Policies(), NotAllowed),
         ({"schema": STRING}, Policies(auto_update_schema=False), IncompatibleSchema),
         ({"schema": STRING, "initial_subscription": "a\0b"}, Policies(), BrokerError),
@@ -154,7 +155,7 @@ def test_a_consumer_comes_with_its_topic_its_subscription_and_its_schema(core: C
 @pytest.mark.parametrize(
     ("options", "policies", "error"),
     [
-        ({"metadata": LARGE}, Policies(), NotAllowed),
+        ({"client": ClientInfo(metadata=LARGE)}, Policies(), NotAllowed),
         ({"subscription_properties": LARGE}, Policies(), NotAllowed),
         ({"schema": STRING}, Policies(auto_update_schema=False), IncompatibleSchema),
         ({"subscription_type": SubscriptionType.SHARED, "read_compacted": True}, Policies(), NotAllowed),

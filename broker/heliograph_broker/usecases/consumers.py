@@ -9,6 +9,7 @@ from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.messaging.base.errors import NotAllowed, SubscriptionNotFound
 from heliograph_broker.messaging.base.names import COMPACTION
 from heliograph_broker.messaging.broker.admission import check_consumer, check_new_subscription, may_auto_subscribe
+from heliograph_broker.messaging.clients.client_info import UNKNOWN_CLIENT, ClientInfo
 from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.clients.subscription_type import SINGLE_ACTIVE, SubscriptionType
 from heliograph_broker.messaging.delivery.subscription import Subscription
@@ -58,10 +59,8 @@ class ConsumerRequest:
     allow_out_of_order: bool = False
     read_compacted: bool = False
     schema: SchemaRecord | None = None
-    metadata: dict[str, str] = field(default_factory=dict)
+    client: ClientInfo = UNKNOWN_CLIENT
     host: str = ""
-    address: str = ""
-    client_version: str = ""
 
 
 class OpenedConsumer(NamedTuple):
@@ -99,7 +98,7 @@ def _attach(
     request: ConsumerRequest,
     creation: Creation,
 ) -> Consumer:
-    check_client_properties(request.metadata, "consumer metadata")
+    check_client_properties(request.client.metadata, "consumer metadata")
     check_consumer(topic, request.subscription, request.subscription_type)
     _check_compaction(topic, request)
     if isinstance(existing, Subscription):
@@ -121,10 +120,7 @@ def _attach(
         epoch=request.epoch,
         key_ranges=request.key_ranges,
         allow_out_of_order=request.allow_out_of_order,
-        metadata=request.metadata,
-        address=request.address,
-        client_version=request.client_version,
-        connected_ms=broker.clock.now_ms(),
+        client=request.client,
     )
     consumer.read_compacted = request.read_compacted
     subscription.add_consumer(consumer, request.subscription_type, sticky=request.sticky)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from heliograph_broker.messaging.base.errors import NotAllowed, TopicTerminated
@@ -13,6 +13,7 @@ from heliograph_broker.messaging.broker.admission import (
     may_auto_subscribe,
 )
 from heliograph_broker.messaging.clients.access_mode import AccessMode
+from heliograph_broker.messaging.clients.client_info import UNKNOWN_CLIENT, ClientInfo
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.topic.topic import Topic
@@ -49,9 +50,7 @@ class ProducerRequest:
     encrypted: bool = False
     schema: SchemaRecord | None = None
     initial_subscription: str = ""
-    metadata: dict[str, str] = field(default_factory=dict)
-    address: str = ""
-    client_version: str = ""
+    client: ClientInfo = UNKNOWN_CLIENT
     request_id: int = 0
 
 
@@ -82,7 +81,7 @@ def open_producer(broker: Broker, sink: ProducerSink, request: ProducerRequest) 
 def _open(
     broker: Broker, sink: ProducerSink, request: ProducerRequest, creation: Creation
 ) -> OpenedProducer | QuotaState:
-    check_client_properties(request.metadata, "producer metadata")
+    check_client_properties(request.client.metadata, "producer metadata")
     topic = creation.topic(request.topic)
     topic.used()
     if topic.terminated:
@@ -104,10 +103,7 @@ def _open(
         generated_name=not request.name or request.generated_name,
         epoch=request.epoch,
         access_mode=request.access_mode,
-        metadata=request.metadata,
-        address=request.address,
-        client_version=request.client_version,
-        connected_ms=broker.clock.now_ms(),
+        client=request.client,
         request_id=request.request_id,
     )
     _create_initial_subscription(broker, topic, request.initial_subscription, creation)

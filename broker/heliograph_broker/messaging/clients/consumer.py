@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyroaring import BitMap64
 
+from .client_info import UNKNOWN_CLIENT, ClientInfo
+
 if TYPE_CHECKING:
     from heliograph_api.values.names import TopicName
 
@@ -138,11 +140,9 @@ class Consumer:
 
     __slots__ = (
         "active",
-        "address",
         "allow_out_of_order",
         "bytes_out",
-        "client_version",
-        "connected_ms",
+        "client",
         "consumer_id",
         "entries_out",
         "epoch",
@@ -155,7 +155,6 @@ class Consumer:
         "last_consumed_ms",
         "last_flow_ms",
         "messages_acked",
-        "metadata",
         "msg_out",
         "msg_redelivered",
         "name",
@@ -178,10 +177,7 @@ class Consumer:
         epoch: int = 0,
         key_ranges: Sequence[KeyRange] = (),
         allow_out_of_order: bool = False,
-        metadata: dict[str, str] | None = None,
-        address: str = "",
-        client_version: str = "",
-        connected_ms: int = 0,
+        client: ClientInfo = UNKNOWN_CLIENT,
     ) -> None:
         self.subscription = subscription
         self.sink = sink
@@ -191,10 +187,7 @@ class Consumer:
         self.epoch = epoch
         self.key_ranges = tuple(key_ranges)
         self.allow_out_of_order = allow_out_of_order
-        self.metadata = metadata or {}
-        self.address = address
-        self.client_version = client_version
-        self.connected_ms = connected_ms
+        self.client = client
         self.active = True
         self.read_compacted = False
         self.knows_end = False

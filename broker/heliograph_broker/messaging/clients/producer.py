@@ -9,6 +9,8 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_broker.messaging.base.errors import ProducerBusy, ProducerFenced
 from heliograph_broker.messaging.clients.access_mode import AccessMode
 
+from .client_info import UNKNOWN_CLIENT, ClientInfo
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -108,14 +110,11 @@ class Producer:
 
     __slots__ = (
         "access_mode",
-        "address",
         "bytes_in",
         "chunks_in",
-        "client_version",
-        "connected_ms",
+        "client",
         "epoch",
         "generated_name",
-        "metadata",
         "msg_in",
         "name",
         "producer_id",
@@ -134,10 +133,7 @@ class Producer:
         generated_name: bool = False,
         epoch: int = 0,
         access_mode: AccessMode = AccessMode.SHARED,
-        metadata: dict[str, str] | None = None,
-        address: str = "",
-        client_version: str = "",
-        connected_ms: int = 0,
+        client: ClientInfo = UNKNOWN_CLIENT,
         request_id: int = 0,
     ) -> None:
         self.topic = topic
@@ -147,10 +143,7 @@ class Producer:
         self.generated_name = generated_name
         self.epoch = epoch
         self.access_mode = access_mode
-        self.metadata = metadata or {}
-        self.address = address
-        self.client_version = client_version
-        self.connected_ms = connected_ms
+        self.client = client
         self.request_id = request_id
         self.msg_in = 0
         self.bytes_in = 0

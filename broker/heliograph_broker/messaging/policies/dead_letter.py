@@ -20,6 +20,7 @@ from heliograph_api.values.names import InvalidName, TopicName
 from heliograph_broker.messaging.acknowledgment.stored_topic import LetterBox
 from heliograph_broker.messaging.base.containment import first_line
 from heliograph_broker.messaging.base.errors import BrokerError, NotAllowed
+from heliograph_broker.messaging.clients.client_info import ClientInfo
 from heliograph_broker.messaging.clients.producer import Producer, PublishTarget, Receipt
 from heliograph_broker.messaging.log.skipping import skip_entry
 from heliograph_broker.messaging.messages.batches import BatchError, build_frame, is_batch, open_batch, single_entry
@@ -171,7 +172,7 @@ class DeadLetters(LetterBox):
             return
         producer = self._producers.get(str(name))
         if producer is None or producer.topic is not topic:
-            producer = Producer(topic, self, len(self._waiting), self._name, connected_ms=now_ms)
+            producer = Producer(topic, self, len(self._waiting), self._name, client=ClientInfo(connected_ms=now_ms))
             self._producers[str(name)] = producer
             self._waiting[producer.producer_id] = deque()
             self._topic_names[producer.producer_id] = str(name)

@@ -23,7 +23,7 @@ from heliograph_broker.usecases import consumers
 from heliograph_broker.usecases.consumers import ConsumerRequest
 from heliograph_broker.usecases.positions import EARLIEST, MessagePosition, Start
 
-from .request_fields import parse_topic, properties_of
+from .request_fields import client_info, parse_topic, properties_of
 from .schema_commands import schema_record
 
 _UINT64 = 0xFFFFFFFFFFFFFFFF
@@ -96,10 +96,8 @@ def _consumer_request(session: Session, request: wire.CommandSubscribe) -> Consu
         allow_out_of_order=policy.allowOutOfOrderDelivery,
         read_compacted=request.read_compacted,
         schema=schema_record(session, request.schema) if request.HasField("schema") else None,
-        metadata=properties_of(request.metadata),
+        client=client_info(session, request.metadata),
         host=session.host,
-        address=session.address,
-        client_version=session.client_version,
     )
 
 
@@ -311,7 +309,7 @@ def consumer_stats(session: Session, command: wire.BaseCommand) -> None:
         response.error_message = f"Consumer {request.consumer_id} not found"
     else:
         subscription = consumer.subscription
-        seconds = max(1.0, (session.broker.clock.now_ms() - consumer.connected_ms) / 1000)
+        seconds = max(1.0, (session.broker.clock.now_ms() - consumer.client.connected_ms) / 1000)
         response.msgRateOut = consumer.msg_out / seconds
         response.msgThroughputOut = consumer.bytes_out / seconds
         response.msgRateRedeliver = consumer.msg_redelivered / seconds
@@ -319,8 +317,8 @@ def consumer_stats(session: Session, command: wire.BaseCommand) -> None:
         response.availablePermits = max(0, consumer.permits)
         response.unackedMessages = max(0, consumer.unacked)
         response.blockedConsumerOnUnackedMsgs = consumer.blocked_on_unacked
-        response.address = consumer.address
-        response.connectedSince = str(consumer.connected_ms)
+        response.address = consumer.client.address
+        response.connectedSince = str(consumer.client.connected_ms)
         response.type = subscription.type or ""
         response.msgRateExpired = 0.0
         response.msgBacklog = subscription.backlog_messages

@@ -21,7 +21,7 @@ from heliograph_broker.messaging.schemas.schema_registry import encode_version
 from heliograph_broker.server.session import Session
 from heliograph_broker.usecases.producers import ProducerRequest, open_producer
 
-from .request_fields import parse_topic, properties_of
+from .request_fields import client_info, parse_topic
 from .schema_commands import schema_record
 
 
@@ -73,9 +73,7 @@ def _producer_request(session: Session, request: wire.CommandProducer) -> Produc
         encrypted=request.encrypted,
         schema=schema_record(session, request.schema) if request.HasField("schema") else None,
         initial_subscription=request.initial_subscription_name,
-        metadata=properties_of(request.metadata),
-        address=session.address,
-        client_version=session.client_version,
+        client=client_info(session, request.metadata),
         request_id=request.request_id,
     )
 

@@ -1,4 +1,4 @@
-"""Fields that several requests of clients have, decoded."""
+"""Fields that several requests of clients have, decoded, and what is known of who sent them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.values.names import InvalidName, TopicName
 
 from heliograph_broker.messaging.base.errors import InvalidTopicName
+from heliograph_broker.messaging.clients.client_info import ClientInfo
+from heliograph_broker.server.session import Session
 
 
 def parse_topic(text: str) -> TopicName:
@@ -21,3 +23,9 @@ def parse_topic(text: str) -> TopicName:
 def properties_of(pairs: Iterable[wire.KeyValue]) -> dict[str, str]:
     """Return the pairs as a dict."""
     return {pair.key: pair.value for pair in pairs}
+
+
+def client_info(session: Session, metadata: Iterable[wire.KeyValue]) -> ClientInfo:
+    """Return what is known of the client of a producer or consumer that connects now."""
+    now_ms = session.broker.clock.now_ms()
+    return ClientInfo(session.address, session.client_version, properties_of(metadata), now_ms)
