@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
 from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.compaction import compaction_run
 from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
-from heliograph_broker.messaging.messages.batches import build_batch, build_frame, open_batch
+from heliograph_broker.messaging.messages.batches import open_batch
 from heliograph_broker.messaging.topic.topic import Topic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.core import Client, Core
+from tests.support.entries import make_message
 from tests.support.subscription_types import EXCLUSIVE
 
 KEYS = ["a", "b", "c", "d", "e"]
-CODECS = [wire.NONE, wire.LZ4, wire.ZLIB, wire.ZSTD, wire.SNAPPY]
+CODECS = ["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"]
 
 
 class Place(NamedTuple):
@@ -68,23 +68,14 @@ class History:
             )
             for _ in range(self.rng.choice([1, 1, 2, 5]))
         ]
-        metadata = wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=self.core.clock.now_ms())
-        payload = messages[0].payload
+        now = self.core.clock.now_ms()
         if len(messages) > 1:
-            metadata.compression = self.rng.choice(CODECS)
-            singles = [
-                (wire.SingleMessageMetadata(payload_size=len(m.payload), partition_key=m.key), m.payload)
-                for m in messages
-            ]
-            metadata, payload = build_batch(metadata, singles, compress=True)
-        elif messages[0].key is not None:
-            metadata.partition_key = messages[0].key
-        topic = self.topic
-        producer = next(iter(topic.producers.values()), None) or self.core.producer(topic)
-        topic.publish(producer, 0, 0, metadata, build_frame(metadata, payload))
-        self.core.commit()
+            batch = [make_message(m.payload, key=m.key) for m in messages]
+            self.core.publish_batch(self.topic, *batch, codec=self.rng.choice(CODECS), publish_time=now)
+        else:
+            self.core.publish_all(self.topic, messages[0].payload, key=messages[0].key, publish_time=now)
         self.entries.append(messages)
-        self.positions.append(topic.position(len(self.entries) - 1))
+        self.positions.append(self.topic.position(len(self.entries) - 1))
         self.core.clock.advance_ms(1)
 
     def compact(self) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from heliograph_api.broker_config import BrokerConfig
 from heliograph_api.policies.policies import Policies, Retention
+from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.values.names import TopicName
 from heliograph_broker.clock import VirtualClock
 from heliograph_broker.messaging.base.errors import BrokerError
@@ -20,7 +21,7 @@ from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
 
-from .entries import make_frame
+from .entries import Message, make_batch, make_frame
 
 
 class Client:
@@ -138,9 +139,46 @@ class Core:
 
     def publish(self, producer: Producer, payload: bytes = b"x", **options: object) -> None:
         """Publish one entry; it is durable after :meth:`commit`."""
-        metadata, frame = make_frame(payload, **({"producer": producer.name} | options))  # type: ignore[arg-type]
-        topic = producer.topic
-        topic.publish(producer, metadata.sequence_id, metadata.highest_sequence_id, metadata, frame)
+        self.publish_entry(producer, *make_frame(payload, **({"producer": producer.name} | options)))  # type: ignore[arg-type]
+
+    def publish_entry(self, producer: Producer, metadata: wire.MessageMetadata, frame: bytes) -> None:
+        """Publish an entry as a connection hands it over; it is durable after :meth:`commit`."""
+        producer.topic.publish(producer, metadata.sequence_id, metadata.highest_sequence_id, metadata, frame)
+
+    def producer_of(self, topic: Topic) -> Producer:
+        """Return the topic's first producer, or a new one if it has none."""
+        return next(iter(topic.producers.values()), None) or self.producer(topic)
+
+    def publish_all(self, to: Topic | Producer, *payloads: bytes | str, count: int = 1, **options: object) -> Producer:
+        """Publish an entry for each payload, ``count`` times, and make them durable.
+
+        They come from the producer that :meth:`producer_of` returns for a topic, which is returned. ``options`` are
+        those of :func:`~tests.support.entries.make_frame`.
+        """
+        producer = to if isinstance(to, Producer) else self.producer_of(to)
+        for payload in (payloads or (b"x",)) * count:
+            self.publish(producer, payload.encode() if isinstance(payload, str) else payload, **options)
+        self.commit()
+        return producer
+
+    def publish_batch(self, to: Topic | Producer, *messages: bytes | Message, **options: object) -> None:
+        """Publish messages as one entry and make it durable; ``options`` are those of the builder of batches."""
+        producer = to if isinstance(to, Producer) else self.producer_of(to)
+        self.publish_entry(producer, *make_batch(*messages, **({"producer": producer.name} | options)))  # type: ignore[arg-type]
+        self.commit()
+
+    def read_all(self, topic: Topic) -> list[Entry]:
+        """Return the entries that the topic's ledgers have, as a reader gets them."""
+        found: list[Entry] = []
+
+        def keep(result: list[Entry] | Exception) -> None:
+            assert not isinstance(result, Exception), result
+            assert result, "nothing was read"
+            found.extend(result)
+
+        while (offset := found[-1].offset + 1 if found else topic.first_offset) < topic.end_offset:
+            topic.read(offset, 1000, 1 << 20, keep)
+        return found
 
     def consumer(
         self,

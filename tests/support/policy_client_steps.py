@@ -9,7 +9,8 @@ from heliograph_broker.messaging.delivery.subscription import Subscription
 
 from tests.support.subscription_types import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
-from .policy_entries import TTL_PROPERTY, encode
+from .entries import TTL_PROPERTY
+from .policy_entries import encode
 from .policy_modelled_broker import ModelledBroker
 from .policy_oracle_state import (
     EVICT,
@@ -52,11 +53,10 @@ class ClientSteps(ModelledBroker):
                 ttl = ttls[index % len(ttls)]
                 messages.append(Message(f"m{self._serial:04}", ttl or None))
             deliver_at = max(0, self.oracle.now + delay) if delay else 0
-            metadata, frame = encode(messages, bool(batch), size, key, deliver_at, self.oracle.now)
+            metadata, frame = encode(messages, bool(batch), size, key, deliver_at, self.oracle.now, self._serial)
             own_ttls = not batch or bool(self.oracle.policy(topic, "ttl_in_batches"))
-            sequence_id = self._serial
             errors = len(self.client.errors)
-            self._topic(topic).publish(producer, sequence_id, 0, metadata, frame)
+            self.core.publish_entry(producer, metadata, frame)
             wrong = [m.ttl for m in messages if m.ttl is not None and not valid_ttl(m.ttl)] if own_ttls else []
             refused = self.oracle.refusal(oracle, len(frame))
             if wrong:
@@ -64,7 +64,7 @@ class ClientSteps(ModelledBroker):
                 require(len(self.client.errors) == errors + 1, f"{topic}: {messages} was not refused")
                 at, refusal = self.client.errors[-1]
                 text = str(refusal)
-                require(at == sequence_id and isinstance(refusal, NotAllowed), text)
+                require(at == self._serial and isinstance(refusal, NotAllowed), text)
                 require(TTL_PROPERTY in text and f"'{wrong[0]}'" in text, text)
                 continue
             require(len(self.client.errors) == errors, f"{topic}: {messages} was refused: {self.client.errors[-1:]}")

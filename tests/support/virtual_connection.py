@@ -199,3 +199,8 @@ class VirtualServer:
         self.loop.advance(ms)
         self.core.advance(0)
         self.loop.run()
+
+    def publish(self, count: int, payload: bytes = b"x") -> None:
+        """Publish to the topic ``t`` from a producer of the core's, which no connection has."""
+        self.core.publish_all(self.core.topic(), payload, count=count)
+        self.loop.run()

@@ -17,9 +17,7 @@ def test_a_cumulative_move_ends_on_a_cursor_behind_the_trim_point(tmp_path: Path
     topic = core.topic()
     subscription = topic.create_subscription("s")
     producer = core.producer(topic, Client())
-    for _ in range(stored):
-        core.publish(producer)
-    core.commit()
+    core.publish_all(producer, count=stored)
     # As a crash left it once: what is trimmed was acknowledged in memory only, the acks beyond are on disk.
     topic.first_offset = 2
     subscription.cursor.ack(stored - 1, 1, len(b"x"))
@@ -39,9 +37,7 @@ def test_a_cumulative_move_over_entries_that_are_gone_is_refused(
     topic = core.topic()
     subscription = topic.create_subscription("s")
     producer = core.producer(topic, Client())
-    for _ in range(3):
-        core.publish(producer)
-    core.commit()
+    core.publish_all(producer, count=3)
     if holes:
         subscription.cursor.ack(1, 1, 1)
     topic.tail.clear()

@@ -171,9 +171,7 @@ def test_the_maximum_of_unacknowledged_messages_follows_the_policy_at_once(core:
     subscription = topic.create_subscription("s")
     core.consumer(subscription, SHARED, client, permits=10_000)
     producer = core.producer(topic)
-    for _ in range(200):
-        core.publish(producer)
-    core.commit()
+    core.publish_all(producer, count=200)
     assert len(client.take()) == 100
     policy(core, max_unacked_per_consumer=130)
     assert len(client.take()) == 30

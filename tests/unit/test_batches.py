@@ -10,11 +10,8 @@ import json
 import random
 import struct
 import tracemalloc
-import zlib
-from collections.abc import Callable
 from pathlib import Path
 
-import cramjam
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
@@ -34,6 +31,8 @@ from heliograph_broker.messaging.messages.batches import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.entries import COMPRESS
+
 MESSAGES = [(b"", "a"), (b"abc" * 200, "b"), (random.Random(7).randbytes(150), "a"), (b"last", "")]
 CODECS = ["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"]
 MIB = 1024 * 1024
@@ -51,13 +50,6 @@ def taken_apart(frame: bytes) -> tuple[wire.MessageMetadata, bytes]:
 
 def sample(codec: str, content: bytes, *, announced: int | None = None) -> tuple[wire.MessageMetadata, bytes]:
     """Return an entry with ``content`` compressed, as a client would, or lying about its size."""
-    compress: dict[str, Callable[[bytes], bytes]] = {
-        "NONE": bytes,
-        "LZ4": lambda data: bytes(cramjam.lz4.compress_block(data, store_size=False)),
-        "ZLIB": zlib.compress,
-        "ZSTD": lambda data: bytes(cramjam.zstd.compress(data)),
-        "SNAPPY": lambda data: bytes(cramjam.snappy.compress_raw(data)),
-    }
     metadata = wire.MessageMetadata(
         producer_name="p",
         sequence_id=1,
@@ -66,7 +58,7 @@ def sample(codec: str, content: bytes, *, announced: int | None = None) -> tuple
         uncompressed_size=len(content) if announced is None else announced,
         num_messages_in_batch=1,
     )
-    return metadata, compress[codec](content)
+    return metadata, COMPRESS[codec](content)
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -29,7 +29,7 @@ def offsets(client: Client) -> list[int]:
 
 def publish_chunks(core: Core, topic: Topic, *sequence_ids: int, count: int = 3) -> None:
     """Publish messages in ``count`` chunks each, interwoven."""
-    producer = next(iter(topic.producers.values()), None) or core.producer(topic)
+    producer = core.producer_of(topic)
     for chunk in range(count):
         for sequence_id in sequence_ids:
             core.publish(producer, sequence_id=sequence_id, chunk=(chunk, count))

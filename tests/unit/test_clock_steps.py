@@ -21,14 +21,6 @@ LONG = round(CONFIRM_S * 1000) + SECOND
 TTL = 10 * MINUTE
 
 
-def _publish(core: Core, number: int = 1) -> None:
-    topic = core.topic()
-    producer = core.producer(topic, name=f"p{topic.end_offset}-{core.clock.monotonic()}")
-    for sequence_id in range(number):
-        core.publish(producer, b"x", sequence_id=sequence_id)
-    core.commit()
-
-
 def _pass(core: Core, ms: int) -> None:
     """Let time pass in steps of a second, as ticks see it."""
     for _ in range(ms // SECOND):
@@ -68,7 +60,7 @@ def test_machinery_goes_on_while_the_clock_is_set(core: Core, step: int) -> None
     topic = core.topic()
     core.broker.set_topic_policies(topic.name, Policies(retention=Retention(0, 0)))
     subscription = topic.create_subscription("s")
-    _publish(core, 50)
+    core.publish_all(core.topic(), count=50)
     core.clock.step_wall_ms(step)
     for entry in range(50):
         subscription.acknowledge(None, [AckId(*topic.position(entry))], None)
@@ -83,13 +75,13 @@ def test_machinery_goes_on_while_the_clock_is_set(core: Core, step: int) -> None
 @STEPS
 def test_one_message_published_meanwhile_is_like_the_others(core: Core, step: int) -> None:
     _with_ttl(core)
-    _publish(core)
+    core.publish_all(core.topic())
     core.clock.step_wall_ms(step)
     core.advance(50)
-    _publish(core)
+    core.publish_all(core.topic())
     core.clock.step_wall_ms(-step)
     core.advance(50)
-    _publish(core, 99)
+    core.publish_all(core.topic(), count=99)
     _pass(core, TTL - MINUTE)
     assert _sub(core).backlog_messages == 101
     _pass(core, 2 * MINUTE)
@@ -100,12 +92,12 @@ def test_one_message_published_meanwhile_is_like_the_others(core: Core, step: in
 @STEPS
 def test_ttl_holds_when_the_clock_stays_set(core: Core, step: int, between: Between) -> None:
     _with_ttl(core)
-    _publish(core)
+    core.publish_all(core.topic())
     _pass(core, 4 * MINUTE)
     core.clock.step_wall_ms(step)
     _pass(core, LONG)
     between(core)
-    _publish(core)
+    core.publish_all(core.topic())
     assert _sub(core).backlog_messages == 2
     _pass(core, 4 * MINUTE)
     assert _sub(core).backlog_messages == 2
@@ -115,7 +107,7 @@ def test_ttl_holds_when_the_clock_stays_set(core: Core, step: int, between: Betw
     _pass(core, 5 * MINUTE)
     assert _sub(core).backlog_messages == 0
     # And set back again.
-    _publish(core)
+    core.publish_all(core.topic())
     core.clock.step_wall_ms(-step)
     _pass(core, LONG)
     between(core)
@@ -128,22 +120,22 @@ def test_ttl_holds_when_the_clock_stays_set(core: Core, step: int, between: Betw
 def test_ttl_holds_when_the_broker_starts_with_its_clock_set_back(core: Core, step: int) -> None:
     """Nobody can tell by how much it was: what is stored may stay longer, by at most its age; never shorter."""
     _with_ttl(core)
-    _publish(core)
+    core.publish_all(core.topic())
     _pass(core, 4 * MINUTE)
     core.clock.step_wall_ms(step)
     core.restart()
-    _publish(core, 5)
+    core.publish_all(core.topic(), count=5)
     _pass(core, 5 * MINUTE)
     assert _sub(core).backlog_messages == 6
     core.restart()
     _pass(core, 6 * MINUTE)
     assert _sub(core).backlog_messages == 0
     # It is put right while the broker runs, and the broker starts again.
-    _publish(core)
+    core.publish_all(core.topic())
     core.clock.step_wall_ms(-step)
     _pass(core, LONG)
     core.restart()
-    _publish(core)
+    core.publish_all(core.topic())
     _pass(core, TTL - 3 * MINUTE)
     assert _sub(core).backlog_messages == 2
     _pass(core, 4 * MINUTE)
@@ -152,14 +144,14 @@ def test_ttl_holds_when_the_broker_starts_with_its_clock_set_back(core: Core, st
 
 def test_a_topic_dated_a_year_ahead_is_healed_by_a_restart(core: Core) -> None:
     _with_ttl(core)
-    _publish(core)
+    core.publish_all(core.topic())
     topic = core.topic()
     # As a broker left it whose clock was a year ahead when it started.
     topic.last_receive_ms = core.broker.clock.now_ms() + YEAR
-    _publish(core)
-    _publish(core, 99)
+    core.publish_all(core.topic())
+    core.publish_all(core.topic(), count=99)
     core.restart()
-    _publish(core)
+    core.publish_all(core.topic())
     assert _sub(core).oldest_unacked_age_ms() == 0
     topic = core.topic()
     header = topic.header(topic.end_offset - 1)
@@ -177,12 +169,12 @@ def test_a_topic_dated_a_year_ahead_is_healed_by_a_restart(core: Core) -> None:
 def test_retention_by_time_holds(core: Core, step: int, between: Between) -> None:
     topic = core.topic()
     core.broker.set_topic_policies(topic.name, Policies(retention=Retention(TTL, -1)))
-    _publish(core)
+    core.publish_all(core.topic())
     _pass(core, 4 * MINUTE)
     core.clock.step_wall_ms(step)
     _pass(core, LONG)
     between(core)
-    _publish(core)
+    core.publish_all(core.topic())
     _pass(core, 4 * MINUTE)
     assert core.topic().stored_messages == 2
     _pass(core, 2 * MINUTE)
@@ -199,12 +191,12 @@ def test_a_quota_by_age_holds(core: Core, step: int, between: Between) -> None:
     quota = BacklogQuota(TTL, "consumer_backlog_eviction")
     core.broker.set_topic_policies(topic.name, Policies(backlog_quota_age=quota))
     topic.create_subscription("s")
-    _publish(core)
+    core.publish_all(core.topic())
     _pass(core, 4 * MINUTE)
     core.clock.step_wall_ms(step)
     _pass(core, LONG)
     between(core)
-    _publish(core)
+    core.publish_all(core.topic())
     age = _sub(core).oldest_unacked_age_ms()
     assert abs(age - 5 * MINUTE) <= 2 * SECOND
     _pass(core, 4 * MINUTE)

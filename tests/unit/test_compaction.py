@@ -17,15 +17,17 @@ from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.compaction import compaction_run
 from heliograph_broker.messaging.compaction.compaction import RETRY_MS
 from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
-from heliograph_broker.messaging.messages.batches import build_batch, build_frame, open_batch
+from heliograph_broker.messaging.messages.batches import open_batch
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.usecases.compaction import start_compaction
 
 from tests.support.core import Client, Core
+from tests.support.entries import make_message
 from tests.support.subscription_types import EXCLUSIVE, FAILOVER
 
 FOREVER = Policies(retention=Retention(-1, -1))
+SECRET = wire.EncryptionKeys(key="k", value=b"v")
 
 
 @pytest.fixture
@@ -50,32 +52,13 @@ class Seen(NamedTuple):
 def publish(core: Core, topic: Topic, *messages: tuple[str | None, bytes], **fields: object) -> None:
     """Publish single messages; empty payloads delete their key."""
     for key, payload in messages:
-        metadata = wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=core.clock.now_ms())
-        for name, value in fields.items():
-            setattr(metadata, name, value)
-        if key is not None:
-            metadata.partition_key = key
-        send(core, topic, metadata, payload)
+        core.publish(core.producer_of(topic), payload, key=key, publish_time=core.clock.now_ms(), **fields)
     core.commit()
 
 
 def publish_batch(core: Core, topic: Topic, *messages: tuple[str | None, bytes], codec: str = "NONE") -> None:
-    metadata = wire.MessageMetadata(
-        producer_name="p",
-        sequence_id=0,
-        publish_time=core.clock.now_ms(),
-        compression=wire.CompressionType.Value(codec),
-    )
-    singles = [
-        (wire.SingleMessageMetadata(payload_size=len(payload), partition_key=key), payload) for key, payload in messages
-    ]
-    send(core, topic, *build_batch(metadata, singles, compress=True))
-    core.commit()
-
-
-def send(core: Core, topic: Topic, metadata: wire.MessageMetadata, payload: bytes) -> None:
-    producer = next(iter(topic.producers.values()), None) or core.producer(topic)
-    topic.publish(producer, 0, 0, metadata, build_frame(metadata, payload))
+    batch = [make_message(payload, key=key) for key, payload in messages]
+    core.publish_batch(topic, *batch, publish_time=core.clock.now_ms(), codec=codec)
 
 
 def compact(core: Core, topic: Topic) -> None:
@@ -211,11 +194,8 @@ def test_batches_are_taken_message_by_message_and_keep_their_indexes(core: Core,
 def test_what_cannot_be_opened_stays_whole(core: Core) -> None:
     topic = core.topic()
     set_policies(core, topic, FOREVER)
-    secret = wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=2)
-    secret.encryption_keys.add(key="k", value=b"v")
-    send(core, topic, secret, b"sealed")
-    broken = wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=2)
-    send(core, topic, broken, b"no batch")
+    core.publish_all(topic, b"sealed", messages=2, encryption_keys=[SECRET])
+    core.publish_all(topic, b"no batch", messages=2)
     publish(core, topic, ("a", b"1"))
     frames = [entry.frame for _, entry, _, _ in reader(core, topic, compacted=False)[2].take()]
     compact(core, topic)
@@ -226,11 +206,7 @@ def test_what_cannot_be_opened_stays_whole(core: Core) -> None:
 def test_single_encrypted_messages_take_part_by_their_key(core: Core) -> None:
     topic = core.topic()
     set_policies(core, topic, FOREVER)
-    for payload in (b"sealed one", b"sealed two"):
-        secret = wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, partition_key="a")
-        secret.encryption_keys.add(key="k", value=b"v")
-        send(core, topic, secret, payload)
-    core.commit()
+    core.publish_all(topic, b"sealed one", b"sealed two", key="a", encryption_keys=[SECRET])
     compact(core, topic)
     assert view(core, topic) == [("a", b"sealed two")]
 

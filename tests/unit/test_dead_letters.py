@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import msgspec
 from heliograph_api.policies.policies import BacklogQuota, Policies, Retention
-from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
 from heliograph_api.values.names import TopicName
-from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.delivery.subscription import AckId
-from heliograph_broker.messaging.messages.batches import build_batch, build_frame, open_batch
 from heliograph_broker.messaging.topic.topic import Topic
-from heliograph_broker.storage.base.entry import Entry
 
 from tests.support.core import Client, Core
+from tests.support.entries import make_batch, make_message, open_entry
 from tests.support.subscription_types import EXCLUSIVE, SHARED
 
 DEAD = "persistent://public/default/dead"
@@ -25,6 +22,10 @@ def _with(core: Core, policies: Policies, name: str = "t") -> Topic:
     return topic
 
 
+def _letters(core: Core, topic: Topic) -> list[tuple[dict[str, str], bytes]]:
+    return [letter for entry in core.read_all(topic) for letter in open_entry(entry.frame)]
+
+
 def _dead(core: Core) -> Topic:
     """The dead-letter topic, kept readable."""
     topic = core.topic("dead")
@@ -32,54 +33,15 @@ def _dead(core: Core) -> Topic:
     return topic
 
 
-def _letters(topic: Topic) -> list[tuple[dict[str, str], bytes]]:
-    found: list[Entry] = []
-
-    def keep(result: list[Entry] | Exception) -> None:
-        assert not isinstance(result, Exception)
-        found.extend(result)
-
-    if topic.end_offset > topic.first_offset:
-        topic.read(topic.first_offset, 1000, 1 << 20, keep)
-    letters = []
-    for entry in found:
-        parsed = parse_entry(entry.frame)
-        properties = {pair.key: pair.value for pair in parsed.metadata.properties}
-        letters.append((properties, entry.frame[parsed.payload_offset :]))
-    return letters
-
-
-def _publish(core: Core, producer: Producer, payload: bytes, **properties: str) -> tuple[int, int]:
-    metadata = wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, partition_key="k")
-    for key, value in properties.items():
-        metadata.properties.add(key=key.replace("_", "-"), value=value)
-    producer.topic.publish(producer, 0, 0, metadata, build_frame(metadata, payload))
-    core.commit()
-    assert isinstance(producer.topic, Topic)
-    return producer.topic.last_position()
-
-
-def _publish_batch(core: Core, producer: Producer, messages: list[tuple[bytes, str | None]]) -> None:
-    singles = []
-    for payload, ttl in messages:
-        single = wire.SingleMessageMetadata(payload_size=len(payload))
-        if ttl is not None:
-            single.properties.add(key="x-message-ttl", value=ttl)
-        singles.append((single, payload))
-    metadata = wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0)
-    metadata, joined = build_batch(metadata, singles)
-    producer.topic.publish(producer, 0, 0, metadata, build_frame(metadata, joined))
-    core.commit()
-
-
 def test_an_expired_message_arrives_with_headers_that_tell_its_story(core: Core) -> None:
     dead = _dead(core)
     topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
     topic.create_subscription("s")
     producer = core.producer(topic)
-    ledger_id, entry_id = _publish(core, producer, b"payload", colour="red")
+    core.publish_all(producer, b"payload", key="k", properties={"colour": "red"})
+    ledger_id, entry_id = topic.last_position()
     core.advance(1000)
-    [(headers, payload)] = _letters(dead)
+    [(headers, payload)] = _letters(core, dead)
     assert payload == b"payload"
     assert headers == {
         "colour": "red",
@@ -100,19 +62,19 @@ def test_each_subscription_sends_its_own_letter_and_one_that_acknowledged_sends_
     topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
     for name in ("a", "b", "c"):
         topic.create_subscription(name)
-    _publish(core, core.producer(topic), b"x")
+    core.publish_all(topic, b"x", key="k")
     topic.subscription("b").acknowledge_up_to(0, None)
     core.advance(1000)
-    assert [headers["x-death-subscription"] for headers, _ in _letters(dead)] == ["a", "c"]
+    assert [headers["x-death-subscription"] for headers, _ in _letters(core, dead)] == ["a", "c"]
 
 
 def test_the_ttl_of_a_message_is_kept_under_another_name(core: Core) -> None:
     dead = _dead(core)
     topic = _with(core, Policies(dead_letter_topic=DEAD))
     topic.create_subscription("s")
-    _publish(core, core.producer(topic), b"x", x_message_ttl="500")
+    core.publish_all(topic, b"x", ttl="500", key="k")
     core.advance(500)
-    [(headers, _)] = _letters(dead)
+    [(headers, _)] = _letters(core, dead)
     assert headers["x-original-message-ttl"] == "500"
     assert "x-message-ttl" not in headers
 
@@ -124,10 +86,10 @@ def test_a_second_death_counts_and_lists_both_topics(core: Core) -> None:
     dead.create_subscription("mourner")
     topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
     topic.create_subscription("s")
-    _publish(core, core.producer(topic), b"x")
+    core.publish_all(topic, b"x", key="k")
     core.advance(1000)
     core.advance(1500)
-    [(headers, _)] = _letters(last)
+    [(headers, _)] = _letters(core, last)
     assert headers["x-death-count"] == "2"
     assert msgspec.json.decode(headers["x-death-topics"]) == [str(topic.name), DEAD]
     assert headers["x-death-topic"] == DEAD
@@ -138,7 +100,7 @@ def test_a_loop_ends_where_it_began(core: Core) -> None:
     dead = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=str(topic.name)), "dead")
     topic.create_subscription("s")
     dead.create_subscription("s")
-    _publish(core, core.producer(topic), b"x")
+    core.publish_all(topic, b"x", key="k")
     core.advance(1000)
     assert dead.subscription("s").backlog_messages == 1
     core.advance(2000)
@@ -151,12 +113,12 @@ def test_messages_of_a_batch_become_letters_of_their_own(core: Core) -> None:
     dead = _dead(core)
     topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
     topic.create_subscription("s")
-    _publish_batch(core, core.producer(topic), [(b"a", None), (b"b", None), (b"c", None)])
+    core.publish_batch(topic, b"a", b"b", b"c")
     position = topic.last_position()
     subscription = topic.subscription("s")
     subscription.acknowledge_entry(0, 3, topic.header(0).size, 0b101)  # type: ignore[union-attr]
     core.advance(1000)
-    assert [(payload, headers["x-death-message-id"]) for headers, payload in _letters(dead)] == [
+    assert [(payload, headers["x-death-message-id"]) for headers, payload in _letters(core, dead)] == [
         (b"a", f"{position[0]}:{position[1]}:0"),
         (b"c", f"{position[0]}:{position[1]}:2"),
     ]
@@ -167,13 +129,17 @@ def test_messages_of_one_batch_expire_each_at_its_own_time(core: Core) -> None:
     dead = _dead(core)
     topic = _with(core, Policies(ttl_in_batches=True, dead_letter_topic=DEAD))
     topic.create_subscription("s")
-    _publish_batch(core, core.producer(topic), [(b"late", "5000"), (b"never", None), (b"soon", "1000")])
+    core.publish_entry(
+        core.producer(topic),
+        *make_batch(make_message(b"late", ttl="5000"), b"never", make_message(b"soon", ttl="1000")),
+    )
+    core.commit()
     subscription = topic.subscription("s")
     core.advance(1000)
-    assert [payload for _, payload in _letters(dead)] == [b"soon"]
+    assert [payload for _, payload in _letters(core, dead)] == [b"soon"]
     assert subscription.backlog_messages == 2
     core.advance(4000)
-    assert [payload for _, payload in _letters(dead)] == [b"soon", b"late"]
+    assert [payload for _, payload in _letters(core, dead)] == [b"soon", b"late"]
     core.advance(60_000)
     assert (subscription.backlog_messages, subscription.msg_expired) == (1, 2)
 
@@ -181,22 +147,15 @@ def test_messages_of_one_batch_expire_each_at_its_own_time(core: Core) -> None:
 def test_a_consumer_gets_of_a_batch_what_has_not_expired(core: Core) -> None:
     topic = _with(core, Policies(ttl_in_batches=True))
     subscription = topic.create_subscription("s")
-    _publish_batch(core, core.producer(topic), [(b"soon", "1000"), (b"never", None)])
+    core.publish_batch(topic, make_message(b"soon", ttl="1000"), b"never")
     core.clock.advance_ms(1000)
     client = Client()
     core.consumer(subscription, SHARED, client, permits=10)
     [(_, entry, _, remaining)] = client.take()
     assert remaining == 0b10
-    assert [payload for _, payload in open_batch(parse_entry(entry.frame).metadata, _payload(entry))] == [
-        b"soon",
-        b"never",
-    ]
+    assert [payload for _, payload in open_entry(entry.frame)] == [b"soon", b"never"]
     core.advance(500)
     assert subscription.backlog_messages == 1
-
-
-def _payload(entry: Entry) -> bytes:
-    return entry.frame[parse_entry(entry.frame).payload_offset :]
 
 
 def test_the_letter_of_a_partitioned_topic_goes_to_a_partition(core: Core) -> None:
@@ -207,7 +166,7 @@ def test_the_letter_of_a_partitioned_topic_goes_to_a_partition(core: Core) -> No
     topic.create_subscription("s")
     producer = core.producer(topic)
     for _ in range(4):
-        _publish(core, producer, b"x")
+        core.publish_all(producer, b"x", key="k")
     core.advance(1000)
     parts = [core.topic(base.with_partition(index).local) for index in range(3)]
     assert sorted(part.stored_messages for part in parts) == [0, 0, 4]
@@ -220,7 +179,7 @@ def test_a_message_stays_while_its_letter_cannot_be_stored_and_nobody_gets_it(co
     dead.create_subscription("mourner")
     topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
     subscription = topic.create_subscription("s")
-    _publish(core, core.producer(topic), b"x" * 100)
+    core.publish_all(topic, b"x" * 100, key="k")
     core.advance(1000)
     client = Client()
     core.consumer(subscription, EXCLUSIVE, client, permits=10)
@@ -239,23 +198,23 @@ def test_letters_survive_a_restart_between_expiry_and_reading(core: Core) -> Non
     dead = _dead(core)
     topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
     topic.create_subscription("s")
-    _publish(core, core.producer(topic), b"x")
+    core.publish_all(topic, b"x", key="k")
     core.advance(1000)
     core.restart()
     dead = core.topic("dead")
-    assert [payload for _, payload in _letters(dead)] == [b"x"]
+    assert [payload for _, payload in _letters(core, dead)] == [b"x"]
     assert core.topic("t").subscription("s").backlog_messages == 0
     core.advance(10_000)
-    assert len(_letters(dead)) == 1
+    assert len(_letters(core, dead)) == 1
 
 
 def test_a_broken_claim_about_earlier_deaths_is_not_believed(core: Core) -> None:
     dead = _dead(core)
     topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
     topic.create_subscription("s")
-    _publish(core, core.producer(topic), b"x", x_death_topics="{", x_death_count="many")
+    core.publish_all(topic, b"x", properties={"x-death-topics": "{", "x-death-count": "many"}, key="k")
     core.advance(1000)
-    [(headers, _)] = _letters(dead)
+    [(headers, _)] = _letters(core, dead)
     assert headers["x-death-count"] == "1"
     assert msgspec.json.decode(headers["x-death-topics"]) == [str(topic.name)]
 
@@ -293,10 +252,7 @@ def test_a_batch_of_which_some_letters_were_refused_sends_only_the_others_later(
     drain = dead.create_subscription("drain")
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    singles = [(wire.SingleMessageMetadata(payload_size=1000), b"%04d" % number * 250) for number in range(10)]
-    metadata, payload = build_batch(wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), singles)
-    topic.publish(core.producer(topic), 0, 0, metadata, build_frame(metadata, payload))
-    core.commit()
+    core.publish_batch(topic, *[b"%04d" % number * 250 for number in range(10)])
     limited = Policies(backlog_quota_size=BacklogQuota(5000, "producer_exception"))
     core.broker.set_topic_policies(dead.name, limited)
     core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=1000, dead_letter_topic=str(dead.name)))
@@ -308,7 +264,7 @@ def test_a_batch_of_which_some_letters_were_refused_sends_only_the_others_later(
     for _ in range(5):
         core.advance(1000)
     assert subscription.backlog_messages == 0
-    assert [payload[:4] for _, payload in _letters(dead)] == [b"%04d" % number for number in range(10)]
+    assert [payload[:4] for _, payload in _letters(core, dead)] == [b"%04d" % number for number in range(10)]
 
 
 def _expiring(core: Core, policies: Policies) -> tuple[Topic, list[object]]:
@@ -317,7 +273,7 @@ def _expiring(core: Core, policies: Policies) -> tuple[Topic, list[object]]:
     topic.create_subscription("s")
     producer = core.producer(topic)
     for payload in (b"1", b"2", b"3"):
-        _publish(core, producer, payload)
+        core.publish_all(producer, payload, key="k")
     core.clock.advance_ms(2000)
     return topic, []
 
@@ -331,7 +287,7 @@ def test_what_is_expired_by_hand_twice_is_dead_lettered_once(core: Core) -> None
     core.commit()
     assert answers == [None, None]
     assert subscription.backlog_messages == 0
-    assert [payload for _, payload in _letters(dead)] == [b"1", b"2", b"3"]
+    assert [payload for _, payload in _letters(core, dead)] == [b"1", b"2", b"3"]
 
 
 def test_what_the_ttl_forwards_is_not_forwarded_again_by_hand(core: Core) -> None:
@@ -344,7 +300,7 @@ def test_what_the_ttl_forwards_is_not_forwarded_again_by_hand(core: Core) -> Non
     core.commit()
     assert answers == [None]
     assert subscription.backlog_messages == 0
-    assert [payload for _, payload in _letters(dead)] == [b"1", b"2", b"3"]
+    assert [payload for _, payload in _letters(core, dead)] == [b"1", b"2", b"3"]
 
 
 def test_a_seek_ends_an_expiry_by_hand_that_waits_for_a_run(core: Core) -> None:
@@ -358,4 +314,4 @@ def test_a_seek_ends_an_expiry_by_hand_that_waits_for_a_run(core: Core) -> None:
     assert answers == [None, None, None]
     assert subscription.backlog_messages == 3
     # The first had been sent when the seek came.
-    assert [payload for _, payload in _letters(dead)] == [b"1"]
+    assert [payload for _, payload in _letters(core, dead)] == [b"1"]

@@ -209,8 +209,7 @@ def test_a_message_whose_last_chunk_is_missing_is_not_taken_for_stored(core: Cor
 
 def test_an_entry_that_names_another_producer_is_refused(core: Core) -> None:
     topic, client = core.topic(), Client()
-    metadata, frame = make_frame(producer="somebody")
-    topic.publish(core.producer(topic, client), 0, 0, metadata, frame)
+    core.publish_entry(core.producer(topic, client), *make_frame(producer="somebody"))
     core.commit()
     assert stored(topic) == 0
     assert "'somebody', not 'p'" in str(client.errors[0][1])

@@ -26,11 +26,9 @@ def offsets(client: Client) -> list[int]:
     return [entry.offset for _, entry, _, _ in client.take()]
 
 
-def publish(core: Core, topic: Topic, *delays_ms: int, **options: Any) -> None:
-    producer = next(iter(topic.producers.values()), None) or core.producer(topic)
+def publish_delayed(core: Core, topic: Topic, *delays_ms: int) -> None:
     for delay in delays_ms:
-        core.publish(producer, deliver_at=core.clock.now_ms() + delay if delay else None, **options)
-    core.commit()
+        core.publish_all(topic, deliver_at=core.clock.now_ms() + delay if delay else None)
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "shuffled", "one time"])
@@ -111,7 +109,7 @@ def test_what_waits_is_kept_once_for_all_subscriptions(core: Core) -> None:
         core.consumer(
             topic.create_subscription(f"s{number}"), (SHARED, KEY_SHARED, EXCLUSIVE)[number], client, permits=9
         )
-    publish(core, topic, 5_000, 0, 3_000)
+    publish_delayed(core, topic, 5_000, 0, 3_000)
     assert [offsets(client) for client in clients] == [[1], [1], [0, 1, 2]]
     assert [sub.dispatcher.delayed for sub in topic.subscriptions.values() if sub.dispatcher] == [2, 2, 0]
     core.advance(3_000)
@@ -126,7 +124,7 @@ def test_who_comes_back_reads_nothing_that_waits(core: Core, sub_type: Subscript
     topic = core.topic()
     client = Client()
     subscription = topic.create_subscription("s")
-    publish(core, topic, *[60_000] * 300, 0, *[60_000] * 300)
+    publish_delayed(core, topic, *[60_000] * 300, 0, *[60_000] * 300)
     topic.tail.clear()
     for _ in range(3):
         with patch.object(core.store, "read", side_effect=core.store.read) as reads:
@@ -147,7 +145,7 @@ def test_a_consumer_that_comes_between_two_ticks_gets_what_is_due_in_order(core:
     waiting, client = Client(), Client()
     core.consumer(topic.create_subscription("other"), SHARED, waiting, permits=9)
     subscription = topic.create_subscription("s")
-    publish(core, topic, 1_000, 0, 1_000, 9_000)
+    publish_delayed(core, topic, 1_000, 0, 1_000, 9_000)
     assert offsets(waiting) == [1]
     core.clock.advance_ms(1_000)
     core.consumer(subscription, SHARED, client, permits=9)
@@ -160,7 +158,7 @@ def test_a_tick_looks_only_at_topics_in_which_something_is_due(core: Core) -> No
     for number in range(40):
         topic = core.topic(f"t{number}")
         core.consumer(topic.create_subscription("s"), SHARED, Client(), permits=9)
-        publish(core, topic, 1_000 * (1 + number))
+        publish_delayed(core, topic, 1_000 * (1 + number))
     with patch.object(delayed_topics, "release_due", side_effect=delayed_topics.release_due) as checks:
         core.advance(999)
         assert checks.call_count == 0
@@ -175,7 +173,7 @@ def test_delays_that_do_not_count_any_more_are_over_at_once(core: Core) -> None:
     client = Client()
     subscription = topic.create_subscription("s")
     consumer = core.consumer(subscription, SHARED, client, permits=9)
-    publish(core, topic, 10_000, 20_000)
+    publish_delayed(core, topic, 10_000, 20_000)
     assert offsets(client) == []
     core.broker.set_topic_policies(TopicName.parse("t"), Policies(delayed_delivery=False))
     core.advance(50)
@@ -191,15 +189,15 @@ def test_a_clock_that_went_back_delays_nothing_beyond_its_time(core: Core) -> No
     topic = core.topic()
     client = Client()
     core.consumer(topic.create_subscription("s"), SHARED, client, permits=9)
-    publish(core, topic, 1_000)
+    publish_delayed(core, topic, 1_000)
     core.advance(5_000)
     assert offsets(client) == [0]
     core.clock.step_wall_ms(-600_000)
     for _ in range(3):
         core.advance(round(CONFIRM_S * 1000))
     assert core.broker.clock.now_ms() == core.clock.now_ms()
-    publish(core, topic, 0)
-    publish(core, topic, 70_000)
+    publish_delayed(core, topic, 0)
+    publish_delayed(core, topic, 70_000)
     assert offsets(client) == [1]
     core.advance(69_999)
     assert offsets(client) == []
@@ -212,7 +210,7 @@ def test_a_topic_without_timed_entries_is_not_searched_at_a_start(core: Core) ->
     client = Client()
     subscription = topic.create_subscription("s")
     consumer = core.consumer(subscription, SHARED, client, permits=99)
-    publish(core, topic, 1_000, 0, 0)
+    publish_delayed(core, topic, 1_000, 0, 0)
     assert topic.has_timed
     core.advance(1_000)
     assert sorted(offsets(client)) == [0, 1, 2]

@@ -14,18 +14,10 @@ from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.clients.deliveries import Deliveries
 from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
 from heliograph_broker.messaging.delivery.subscription import AckId
-from heliograph_broker.messaging.topic.topic import Topic
 from pyroaring import BitMap64
 
 from tests.support.core import Client, Core
 from tests.support.subscription_types import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
-
-
-def publish(core: Core, topic: Topic, count: int) -> None:
-    producer = core.producer(topic, name=f"p{len(topic.producers)}")
-    for _ in range(count):
-        core.publish(producer)
-    core.commit()
 
 
 class CountingDeliveries(Deliveries):
@@ -48,7 +40,7 @@ def test_a_cumulative_ack_looks_at_what_it_settles_only(core: Core, in_flight: i
     topic = core.topic()
     subscription = topic.create_subscription("s")
     subscription.pending = pending = CountingDeliveries()
-    publish(core, topic, in_flight)
+    core.publish_all(topic, count=in_flight)
     consumer = core.consumer(subscription, EXCLUSIVE, Client(), permits=in_flight)
     assert len(pending) == in_flight
     subscription.acknowledge_cumulative(consumer, AckId(*topic.position(9)), None)
@@ -61,10 +53,10 @@ def test_a_consumer_that_leaves_costs_what_it_holds(core: Core, others: int) -> 
     subscription = topic.create_subscription("s")
     subscription.pending = pending = CountingDeliveries()
     leaving = core.consumer(subscription, SHARED, Client(), permits=20, name="leaving")
-    publish(core, topic, 20)
+    core.publish_all(topic, count=20)
     for number in range(others):
         core.consumer(subscription, SHARED, Client(), permits=20, name=f"other{number}", consumer_id=2 + number)
-    publish(core, topic, 20 * others)
+    core.publish_all(topic, count=20 * others)
     pending.settled = 0
     for consumer in subscription.consumers[1:]:
         consumer.permits = 0
@@ -79,7 +71,7 @@ def test_in_order_delivery_has_no_unacked_limit(tmp_path: Path, sub_type: Subscr
     client = Client()
     subscription = topic.create_subscription("s")
     consumer = core.consumer(subscription, sub_type, client, permits=100)
-    publish(core, topic, 10)
+    core.publish_all(topic, count=10)
     assert [entry.offset for _, entry, _, _ in client.take()] == list(range(10))
     assert not consumer.blocked_on_unacked
     subscription.remove_consumer(consumer)
@@ -96,7 +88,7 @@ def test_the_consumers_of_a_subscription_hold_no_more_than_its_limit(
     core = Core(tmp_path / "limited", max_unacked_per_consumer=0, max_unacked_per_subscription=7)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, 40)
+    core.publish_all(topic, count=40)
     clients = [Client(), Client()]
     for number, client in enumerate(clients):
         core.consumer(subscription, sub_type, client, consumer_id=number, name=f"c{number}", permits=100)
@@ -114,7 +106,7 @@ def test_the_consumers_of_a_subscription_hold_no_more_than_its_limit(
 def test_counts_of_redeliveries_end_with_their_entries(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, 300)
+    core.publish_all(topic, count=300)
     consumer = core.consumer(subscription, SHARED, Client(), permits=300)
     subscription.redeliver(consumer, None, None)
     assert len(subscription.redelivery_counts) == 300
@@ -133,7 +125,7 @@ def test_counts_of_redeliveries_end_with_their_entries(core: Core) -> None:
 def test_a_seek_begins_to_count_again(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, 3)
+    core.publish_all(topic, count=3)
     consumer = core.consumer(subscription, SHARED, Client(), permits=3)
     subscription.redeliver(consumer, None, None)
     subscription.seek(0, None, lambda error: None)
@@ -155,7 +147,7 @@ def test_a_long_run_of_acknowledged_entries_is_passed_at_once(core: Core) -> Non
     topic = core.topic()
     client = Client()
     subscription = topic.create_subscription("s")
-    publish(core, topic, 2_000)
+    core.publish_all(topic, count=2_000)
     subscription.cursor.ack_range(1, 1_998, 1_998, 1_998)
     with patch("heliograph_broker.messaging.delivery.dispatch_single.run_end", side_effect=run_end) as steps:
         core.consumer(subscription, EXCLUSIVE, client, permits=10)
@@ -168,7 +160,7 @@ def test_who_has_nothing_to_deliver_asks_no_consumer(core: Core) -> None:
     subscription = topic.create_subscription("s")
     for number in range(50):
         core.consumer(subscription, SHARED, Client(), permits=10, name=f"c{number}", consumer_id=number)
-    publish(core, topic, 100)
+    core.publish_all(topic, count=100)
     with patch.object(Consumer, "ready", property(lambda consumer: pytest.fail("nothing is to be delivered"))):
         subscription.flow(subscription.consumers[3], 5)
         subscription.acknowledge(None, [AckId(*topic.position(7))], None)

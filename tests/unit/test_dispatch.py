@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from heliograph_api.policies.policies import Policies
@@ -24,13 +23,6 @@ def offsets(client: Client) -> list[int]:
     return [entry.offset for _, entry, _, _ in client.take()]
 
 
-def publish(core: Core, topic: Topic, count: int, **options: Any) -> None:
-    producer = next(iter(topic.producers.values()), None) or core.producer(topic)
-    for _ in range(count):
-        core.publish(producer, **options)
-    core.commit()
-
-
 def test_nothing_is_delivered_before_it_is_durable(core: Core) -> None:
     topic = core.topic()
     client = Client()
@@ -46,7 +38,7 @@ def test_permits_count_messages_of_a_batch(core: Core) -> None:
     client = Client()
     subscription = topic.create_subscription("s")
     consumer = core.consumer(subscription, EXCLUSIVE, client, permits=5)
-    publish(core, topic, 4, messages=3)
+    core.publish_all(topic, count=4, messages=3)
     assert offsets(client) == [0, 1]
     assert consumer.permits == -1
     subscription.flow(consumer, 1)
@@ -61,7 +53,7 @@ def test_a_connection_that_cannot_take_more_gets_no_more(core: Core) -> None:
     subscription = topic.create_subscription("s")
     core.consumer(subscription, EXCLUSIVE, client, permits=100)
     client.writable = False
-    publish(core, topic, 3)
+    core.publish_all(topic, count=3)
     assert offsets(client) == []
     client.writable = True
     subscription.notify()
@@ -82,7 +74,7 @@ def test_reading_back_what_left_the_cache(tmp_path: Path) -> None:
     topic = core.topic()
     client = Client()
     subscription = topic.create_subscription("s")
-    publish(core, topic, 100, payload=b"x" * 500)
+    core.publish_all(topic, b"x" * 500, count=100)
     core.consumer(subscription, EXCLUSIVE, client, permits=1000)
     assert offsets(client) == list(range(100))
     core.close()
@@ -94,7 +86,7 @@ def test_shared_goes_round_and_takes_back_from_who_leaves(core: Core) -> None:
     subscription = topic.create_subscription("s")
     first = core.consumer(subscription, SHARED, one, permits=50, name="one")
     core.consumer(subscription, SHARED, two, permits=50, name="two", consumer_id=2)
-    publish(core, topic, 80)
+    core.publish_all(topic, count=80)
     got_one, got_two = offsets(one), offsets(two)
     assert sorted(got_one + got_two) == list(range(80))
     assert len(got_one) == len(got_two) == 40
@@ -112,7 +104,7 @@ def test_priority_levels_are_served_in_order(core: Core) -> None:
     subscription = topic.create_subscription("s")
     core.consumer(subscription, SHARED, low, permits=10, name="low", priority=1)
     core.consumer(subscription, SHARED, high, permits=5, name="high", consumer_id=2)
-    publish(core, topic, 8)
+    core.publish_all(topic, count=8)
     assert offsets(high) == [0, 1, 2, 3, 4]
     assert offsets(low) == [5, 6, 7]
 
@@ -122,7 +114,7 @@ def test_negative_ack_raises_the_count_and_a_disconnect_does_not(core: Core) -> 
     client = Client()
     subscription = topic.create_subscription("s")
     consumer = core.consumer(subscription, SHARED, client, permits=100)
-    publish(core, topic, 3)
+    core.publish_all(topic, count=3)
     client.take()
     subscription.redeliver(consumer, [topic.position(1)], None)
     ((_, entry, count, _),) = client.take()
@@ -138,7 +130,7 @@ def test_partly_acknowledged_batch_comes_again_with_what_is_left(core: Core) -> 
     client = Client()
     subscription = topic.create_subscription("s")
     consumer = core.consumer(subscription, SHARED, client, permits=100)
-    publish(core, topic, 1, messages=4)
+    core.publish_all(topic, messages=4)
     client.take()
     subscription.acknowledge(consumer, [AckId(*topic.position(0), 0b1010)], None)
     assert (subscription.backlog_messages, consumer.unacked) == (2, 2)
@@ -154,7 +146,7 @@ def test_unacked_limit_blocks_until_an_ack(tmp_path: Path) -> None:
     client = Client()
     subscription = topic.create_subscription("s")
     consumer = core.consumer(subscription, SHARED, client, permits=100)
-    publish(core, topic, 6)
+    core.publish_all(topic, count=6)
     assert offsets(client) == [0, 1, 2]
     assert consumer.blocked_on_unacked
     subscription.acknowledge(consumer, [AckId(*topic.position(0))], None)
@@ -169,7 +161,7 @@ def test_no_unacked_limit_blocks_where_one_consumer_is_active(tmp_path: Path, su
     client = Client()
     subscription = topic.create_subscription("s")
     consumer = core.consumer(subscription, sub_type, client, permits=100)
-    publish(core, topic, 6)
+    core.publish_all(topic, count=6)
     assert len(offsets(client)) == 6
     assert not consumer.blocked_on_unacked
     assert not blocked(subscription)
@@ -183,7 +175,7 @@ def test_failover_takes_over_what_was_not_acknowledged(core: Core) -> None:
     first = core.consumer(subscription, FAILOVER, one, permits=100, name="one")
     core.consumer(subscription, FAILOVER, two, permits=100, name="two", consumer_id=2)
     assert (one.active, two.active) == ({1: True}, {2: False})
-    publish(core, topic, 5)
+    core.publish_all(topic, count=5)
     assert offsets(one) == [0, 1, 2, 3, 4]
     subscription.acknowledge_cumulative(first, AckId(*topic.position(1)), None)
     subscription.remove_consumer(first)
@@ -212,12 +204,12 @@ def test_a_key_stays_with_its_holder_until_all_of_it_is_acknowledged(core: Core)
     subscription = topic.create_subscription("s")
     first = core.consumer(subscription, KEY_SHARED, one, permits=1000, name="one")
     for key in range(40):
-        publish(core, topic, 1, key=str(key))
+        core.publish_all(topic, key=str(key))
     held = offsets(one)
     two = Client()
     core.consumer(subscription, KEY_SHARED, two, permits=1000, name="two", consumer_id=2)
     for key in range(40):
-        publish(core, topic, 1, key=str(key))
+        core.publish_all(topic, key=str(key))
     moved = set(range(40, 80)) - set(offsets(one))
     # What moved to the newcomer waits, since the first consumer still holds entries of those keys.
     assert moved
@@ -247,8 +239,8 @@ def test_delayed_entries_wait_and_others_pass_them(core: Core) -> None:
     topic = core.topic()
     client = Client()
     core.consumer(topic.create_subscription("s"), SHARED, client, permits=10)
-    publish(core, topic, 1, deliver_at=core.clock.now_ms() + 5_000)
-    publish(core, topic, 1)
+    core.publish_all(topic, deliver_at=core.clock.now_ms() + 5_000)
+    core.publish_all(topic)
     assert offsets(client) == [1]
     core.advance(4_999)
     assert offsets(client) == []
@@ -260,7 +252,7 @@ def test_delay_is_for_shared_subscriptions_only(core: Core) -> None:
     topic = core.topic()
     client = Client()
     core.consumer(topic.create_subscription("s"), EXCLUSIVE, client, permits=10)
-    publish(core, topic, 1, deliver_at=core.clock.now_ms() + 5_000)
+    core.publish_all(topic, deliver_at=core.clock.now_ms() + 5_000)
     assert offsets(client) == [0]
 
 

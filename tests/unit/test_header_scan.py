@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.storage.base.damage import DamagedEntries
 from heliograph_broker.storage.base.entry import EntryHeader
 
 from tests.support.core import Core
-from tests.support.entries import make_frame
 
 _MIB = 1024 * 1024
-
-
-def _publish(core: Core, producer: Producer, payload: bytes, ttl_ms: int | None = None) -> None:
-    ttl = None if ttl_ms is None else str(ttl_ms)
-    metadata, frame = make_frame(payload, producer=producer.name, publish_time=1, ttl=ttl)
-    producer.topic.publish(producer, 0, 0, metadata, frame)
-    core.commit()
 
 
 def _timed_in_the_second_segment(directory: Path) -> Core:
@@ -27,9 +18,9 @@ def _timed_in_the_second_segment(directory: Path) -> Core:
     topic = core.topic()
     topic.create_subscription("s")
     producer = core.producer(topic)
-    _publish(core, producer, bytes(_MIB))
-    _publish(core, producer, bytes(_MIB))
-    _publish(core, producer, b"x", ttl_ms=200)
+    core.publish_all(producer, bytes(_MIB), publish_time=1)
+    core.publish_all(producer, bytes(_MIB), publish_time=1)
+    core.publish_all(producer, publish_time=1, ttl="200")
     assert len(topic.ledgers) == 1
     return core
 

@@ -113,9 +113,7 @@ def test_entries_read_from_the_store_are_cache_misses(tmp_path: Path) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
     producer = core.producer(topic)
-    for _ in range(5):
-        core.publish(producer)
-    core.commit()
+    core.publish_all(producer, count=5)
     core.consumer(subscription, EXCLUSIVE, Client(), permits=10)
     assert topic.metrics.cache_misses == 5
     assert subscription.entries_out == 5

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from heliograph_api.policies.policies import Policies
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import EntryError, parse_entry
-from heliograph_broker.messaging.messages.batches import BatchError, build_batch, build_frame, check_count
+from heliograph_broker.messaging.messages.batches import BatchError, check_count
 from heliograph_broker.messaging.messages.message_ttl import InvalidMessageTtl
 
 from tests.support.core import Client, Core
-from tests.support.entries import make_frame, seal
+from tests.support.entries import make_batch, make_frame, make_message, seal
 from tests.support.subscription_types import SHARED
 
 NOT_TEXT = b"\xff\xfe"
+
+
+#: A message of a batch.
+INVALID_TTL = make_message(b"x", ttl="soon")
 
 
 def _field(number: int, value: bytes) -> bytes:
@@ -43,39 +45,29 @@ def test_text_that_is_not_utf8_is_no_metadata(extra: bytes) -> None:
         parse_entry(_entry(extra))
 
 
-def _batch(*payloads: bytes, claimed: int | None = None, **fields: Any) -> tuple[wire.MessageMetadata, bytes]:
-    metadata = wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **fields)
-    singles = [(wire.SingleMessageMetadata(payload_size=len(each)), each) for each in payloads]
-    metadata, payload = build_batch(metadata, singles, compress=True)
-    if claimed is not None:
-        metadata.num_messages_in_batch = claimed
-    return metadata, build_frame(metadata, payload)
-
-
 def _check(metadata: wire.MessageMetadata, frame: bytes) -> None:
     check_count(metadata, frame, parse_entry(frame).payload_offset)
 
 
 @pytest.mark.parametrize("compression", ["NONE", "ZLIB", "ZSTD", "LZ4", "SNAPPY"])
 def test_a_batch_that_cannot_hold_what_it_claims_is_refused(compression: str) -> None:
-    codec = wire.CompressionType.Value(compression)
-    _check(*_batch(b"", b"", compression=codec))
-    _check(*_batch(*[b""] * 5000, compression=codec))
-    _check(*_batch(b"x" * 1000, b"y" * 1000, compression=codec))
+    _check(*make_batch(b"", b"", codec=compression))
+    _check(*make_batch(*[b""] * 5000, codec=compression))
+    _check(*make_batch(b"x" * 1000, b"y" * 1000, codec=compression))
     for claimed in (1000, 1_000_000):
         with pytest.raises(BatchError):
-            _check(*_batch(b"five!", compression=codec, claimed=claimed))
+            _check(*make_batch(b"five!", codec=compression, claimed=claimed))
     with pytest.raises(BatchError):
-        _check(*_batch(*[b""] * 5000, compression=codec, claimed=4999))
+        _check(*make_batch(*[b""] * 5000, codec=compression, claimed=4999))
 
 
 def test_an_encrypted_batch_must_be_large_enough() -> None:
     keys = [wire.EncryptionKeys(key="k", value=b"v")]
-    _check(*_batch(*[b"x"] * 10, encryption_keys=keys))
+    _check(*make_batch(*[b"x"] * 10, encryption_keys=keys))
     with pytest.raises(BatchError, match="does not fit"):
-        _check(*_batch(b"five!", encryption_keys=keys, claimed=1_000_000))
+        _check(*make_batch(b"five!", encryption_keys=keys, claimed=1_000_000))
     with pytest.raises(BatchError, match="does not fit"):
-        _check(*_batch(b"five!", encryption_keys=keys, claimed=1_000_000, compression=wire.ZLIB))
+        _check(*make_batch(b"five!", encryption_keys=keys, claimed=1_000_000, codec="ZLIB"))
 
 
 def test_a_single_message_has_no_count_to_check() -> None:
@@ -108,27 +100,10 @@ def test_a_publish_that_raises_has_moved_nothing(core: Core, monkeypatch: pytest
     assert core.topic().subscription("s").backlog_messages == 2
 
 
-def _ttl_batch(batch_ttl: str | None, *inner: str | None) -> tuple[wire.MessageMetadata, bytes]:
-    metadata = wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
-    if batch_ttl is not None:
-        metadata.properties.add(key="x-message-ttl", value=batch_ttl)
-    singles = []
-    for ttl in inner:
-        single = wire.SingleMessageMetadata(payload_size=1)
-        if ttl is not None:
-            single.properties.add(key="x-message-ttl", value=ttl)
-        singles.append((single, b"x"))
-    metadata, payload = build_batch(metadata, singles)
-    return metadata, build_frame(metadata, payload)
-
-
 def test_an_invalid_ttl_inside_a_batch_with_a_ttl_is_refused(core: Core) -> None:
     topic = core.topic()
     client = Client()
-    producer = core.producer(topic, client)
-    metadata, frame = _ttl_batch("1000", None, "soon")
-    topic.publish(producer, 0, 0, metadata, frame)
-    core.commit()
+    core.publish_batch(core.producer(topic, client), b"x", INVALID_TTL, ttl="1000")
     assert [type(error) for _, error in client.errors] == [InvalidMessageTtl]
     assert topic.end_offset == 0
 
@@ -143,12 +118,10 @@ def test_one_that_was_stored_before_counts_as_none_and_stops_nothing(
     for topic in (bad, good):
         clients[topic] = Client()
         core.consumer(topic.create_subscription("s"), SHARED, clients[topic], permits=10)
-    metadata, frame = _ttl_batch("1000", None, "soon")
-    metadata.deliver_at_time = due
-    frame = build_frame(metadata, frame[parse_entry(frame).payload_offset :])
+    entry = make_batch(b"x", INVALID_TTL, ttl="1000", deliver_at=due)
     with monkeypatch.context() as patch:
         patch.setattr("heliograph_broker.messaging.topic.topic.ttls_in", lambda *_: [])
-        bad.publish(core.producer(bad), 0, 0, metadata, frame)
+        core.publish_entry(core.producer(bad), *entry)
     core.publish(core.producer(good), deliver_at=due)
     core.commit()
     for _ in range(100):

@@ -11,18 +11,14 @@ def test_ids_of_lost_entries_are_not_given_again(tmp_path: Path) -> None:
     core = Core(tmp_path / "d")
     client = Client()
     producer = core.producer(core.topic(), client)
-    for _ in range(3):
-        core.publish(producer)
-    core.commit()
+    core.publish_all(producer, count=3)
     given = {(ledger, entry) for _, ledger, entry in client.receipts}
     core.store.close()
     for segment in (tmp_path / "d" / "segments").iterdir():
         segment.unlink()
     core.restart()
     producer = core.producer(core.topic(), client)
-    for _ in range(3):
-        core.publish(producer)
-    core.commit()
+    core.publish_all(producer, count=3)
     assert len(client.receipts) == 6
     assert not given & {(ledger, entry) for _, ledger, entry in client.receipts[3:]}
     core.close()

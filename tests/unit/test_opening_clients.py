@@ -133,8 +133,7 @@ def test_a_producer_that_returns_to_a_full_topic_gets_its_quota_to_wait_for(core
     topic.create_subscription("s")
     other = core.producer(topic, name="other")
     for _ in range(2):
-        core.publish(other, b"x" * 60)
-        core.commit()
+        core.publish_all(other, b"x" * 60)
     opened = open_producer(core.broker, Client(), ProducerRequest(NAME, 2, "p", epoch=1))
     assert isinstance(opened, QuotaState)
     assert opened is topic.quota

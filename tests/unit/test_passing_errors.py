@@ -15,8 +15,6 @@ from heliograph_broker.messaging.base.errors import BrokerError, PersistenceErro
 from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
 from heliograph_broker.messaging.delivery.subscription import Done, Subscription
 from heliograph_broker.messaging.log.damaged import DamagedList
-from heliograph_broker.messaging.messages.batches import build_frame
-from heliograph_broker.messaging.messages.message_ttl import TTL_PROPERTY
 from heliograph_broker.messaging.policies.expiry import RETRY_MS
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.damage import DamagedEntries
@@ -24,7 +22,6 @@ from heliograph_broker.storage.base.entry import Entry, EntryHeader
 from heliograph_broker.storage.store import LedgerStore
 
 from tests.support.core import Client, Core
-from tests.support.entries import make_frame
 from tests.support.subscription_types import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
 SHORTAGE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -59,11 +56,7 @@ def _shortage(*args: Any) -> Any:
 def test_a_ttl_holds_though_a_start_could_not_search_for_it(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = core.topic()
     topic.create_subscription("s")
-    producer = core.producer(topic)
-    metadata, frame = make_frame()
-    metadata.properties.add(key=TTL_PROPERTY, value="5000")
-    topic.publish(producer, 0, 0, metadata, frame)
-    core.commit()
+    core.publish_all(topic, ttl="5000")
     failed = fail_next_headers(monkeypatch)
     core.restart()
     assert failed
@@ -118,10 +111,7 @@ def test_what_has_expired_before_a_read_fails_stays_so_after_a_restart(
     topic.create_subscription("s")
     producer = core.producer(topic)
     for sequence_id in range(3):
-        metadata, _ = make_frame(sequence_id=sequence_id)
-        if sequence_id != 1:
-            metadata.properties.add(key=TTL_PROPERTY, value="5000")
-        topic.publish(producer, sequence_id, 0, metadata, build_frame(metadata, b"x"))
+        core.publish(producer, sequence_id=sequence_id, ttl=None if sequence_id == 1 else "5000")
     core.commit()
     read = LedgerStore.read
     reads: list[int] = []

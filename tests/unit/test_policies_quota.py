@@ -16,9 +16,6 @@ from tests.support.policy_cases import (
     SECOND,
     acknowledge_all,
     backlog,
-    frame,
-    publish,
-    send,
     set_policies,
     stored,
     taken,
@@ -45,7 +42,7 @@ def try_to_send(core: Core, topic: Topic, text: str, size: int) -> bool:
     """Publish from a producer of its own; return whether the message was stored."""
     before = topic.end_offset
     producer = core.producer(topic, Client(), f"try-{text}")
-    send(core, producer, frame(text, size=size))
+    core.publish_all(producer, text, size=size)
     return topic.end_offset > before
 
 
@@ -64,7 +61,7 @@ def test_a_burst_is_counted_before_it_is_on_the_disk(core: Core) -> None:
     topic = core.topic()
     topic.create_subscription("s")
     producer = core.producer(topic)
-    send(core, producer, *(frame(str(number), size=250) for number in range(4)), frame("over", size=250))
+    core.publish_all(producer, *"0123", "over", size=250)
     assert (topic.end_offset, goes_on(producer)) == (4, False)
 
 
@@ -73,7 +70,7 @@ def test_there_is_room_again_as_soon_as_something_is_acknowledged(core: Core, ac
     size_quota(core, 1000, action)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, *"abcd", size=250)
+    core.publish_all(topic, *"abcd", size=250)
     subscription.acknowledge(None, [AckId(*topic.position(0))], None)
     core.commit()
     assert try_to_send(core, topic, "e", 250)
@@ -85,7 +82,7 @@ def test_the_slowest_subscription_is_the_one_that_counts(core: Core) -> None:
     topic = core.topic()
     quick = topic.create_subscription("quick")
     topic.create_subscription("slow")
-    publish(core, topic, *"abcd", size=250)
+    core.publish_all(topic, *"abcd", size=250)
     acknowledge_all(core, quick)
     assert not try_to_send(core, topic, "e", 250)
 
@@ -93,10 +90,10 @@ def test_the_slowest_subscription_is_the_one_that_counts(core: Core) -> None:
 def test_without_a_subscription_there_is_no_backlog_to_limit(core: Core) -> None:
     size_quota(core, 1000, REFUSE)
     topic = core.topic()
-    publish(core, topic, *"abcdefgh", size=250)
+    core.publish_all(topic, *"abcdefgh", size=250)
     reader = topic.create_subscription("r", "earliest", durable=False)
     core.consumer(reader, EXCLUSIVE, Client())
-    publish(core, topic, *"abcdefgh", size=250)
+    core.publish_all(topic, *"abcdefgh", size=250)
     assert topic.end_offset == 16
 
 
@@ -105,7 +102,7 @@ def test_each_topic_of_a_namespace_has_the_whole_quota_for_itself(core: Core) ->
     for name in ("one", "other"):
         topic = core.topic(name)
         topic.create_subscription("s")
-        publish(core, topic, *"abcd", size=250)
+        core.publish_all(topic, *"abcd", size=250)
         assert topic.backlog_size() == 1000
 
 
@@ -131,7 +128,7 @@ def test_a_removed_quota_limits_nothing_any_more(core: Core) -> None:
     size_quota(core, 500, REFUSE)
     topic = core.topic()
     topic.create_subscription("s")
-    publish(core, topic, *"ab", size=250)
+    core.publish_all(topic, *"ab", size=250)
     assert not try_to_send(core, topic, "c", 250)
     set_policies(core, Policies())
     assert try_to_send(core, topic, "d", 250)
@@ -140,7 +137,7 @@ def test_a_removed_quota_limits_nothing_any_more(core: Core) -> None:
 def test_a_new_quota_counts_what_is_stored_already(core: Core) -> None:
     topic = core.topic()
     topic.create_subscription("s")
-    publish(core, topic, *"abcd", size=250)
+    core.publish_all(topic, *"abcd", size=250)
     size_quota(core, 500, REFUSE)
     assert not try_to_send(core, topic, "e", 1)
 
@@ -150,7 +147,7 @@ def test_an_age_quota_stops_publishing_while_the_oldest_message_is_too_old(core:
     age_quota(core, HOUR, action)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(HOUR)
     assert try_to_send(core, topic, "b", 1)
     core.advance(SECOND)
@@ -165,8 +162,8 @@ def test_a_held_producer_goes_on_by_itself_when_there_is_room(core: Core) -> Non
     size_quota(core, 1000, HOLD)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    producer = publish(core, topic, *"abcd", size=250)
-    send(core, producer, frame("e", size=250))
+    producer = core.publish_all(topic, *"abcd", size=250)
+    core.publish_all(producer, "e", size=250)
     assert not goes_on(producer)
     assert not topic.quota.check_creation(producer.name, returning=True)
     resumed: list[int] = []
@@ -185,7 +182,7 @@ def test_eviction_acknowledges_the_oldest_until_the_rest_fits(core: Core) -> Non
     size_quota(core, 1000, EVICT)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, *"abcdef", size=250)
+    core.publish_all(topic, *"abcdef", size=250)
     core.advance(SECOND)
     assert backlog(core, subscription) == list("cdef")
     assert (topic.quota.evicted_size, topic.quota.evictions_size) == (2, 1)
@@ -196,7 +193,7 @@ def test_eviction_takes_from_every_subscription_that_is_over_the_quota_and_from_
     size_quota(core, 1000, EVICT)
     topic = core.topic()
     slow, slower, quick = (topic.create_subscription(name) for name in ("slow", "slower", "quick"))
-    publish(core, topic, *"abcdef", size=250)
+    core.publish_all(topic, *"abcdef", size=250)
     slow.acknowledge_up_to(0, None)
     quick.acknowledge_up_to(3, None)
     core.advance(SECOND)
@@ -208,7 +205,7 @@ def test_eviction_by_age_takes_what_is_too_old_and_nothing_else(core: Core) -> N
     topic = core.topic()
     subscription = topic.create_subscription("s")
     for text in "abc":
-        publish(core, topic, text)
+        core.publish_all(topic, text)
         core.advance(20 * SECOND)
     assert backlog(core, subscription) == ["a", "b", "c"]
     core.advance(SECOND)
@@ -222,10 +219,10 @@ def test_eviction_delivers_nothing_again(core: Core) -> None:
     subscription = topic.create_subscription("s")
     client = Client()
     core.consumer(subscription, EXCLUSIVE, client, permits=100)
-    publish(core, topic, *"abcdef", size=250)
+    core.publish_all(topic, *"abcdef", size=250)
     assert taken(client) == list("abcdef")
     core.advance(SECOND)
-    publish(core, topic, "g", size=250)
+    core.publish_all(topic, "g", size=250)
     core.advance(SECOND)
     assert taken(client) == ["g"]
     assert subscription.backlog_messages == 4
@@ -239,7 +236,7 @@ def test_what_eviction_takes_is_not_dead_lettered(core: Core) -> None:
     )
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, *"abcd", size=250)
+    core.publish_all(topic, *"abcd", size=250)
     core.advance(SECOND)
     assert backlog(core, subscription) == ["c", "d"]
     assert (dead.end_offset, subscription.msg_expired) == (0, 0)
@@ -248,7 +245,7 @@ def test_what_eviction_takes_is_not_dead_lettered(core: Core) -> None:
 def test_a_backlog_is_cleared_by_hand(core: Core) -> None:
     topic = core.topic()
     one, other = topic.create_subscription("one"), topic.create_subscription("other")
-    publish(core, topic, "a", "b")
+    core.publish_all(topic, "a", "b")
     outcome: list[object] = []
     one.clear_backlog(outcome.append)
     core.commit()
@@ -260,7 +257,7 @@ def test_how_much_of_the_quota_is_used_can_be_told_before_it_is_exceeded(core: C
     size_quota(core, 1000, REFUSE)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a", "b", size=250)
+    core.publish_all(topic, "a", "b", size=250)
     core.advance(7 * SECOND)
     assert topic.effective.backlog_quota_size == BacklogQuota(1000, REFUSE)
     assert topic.backlog_size() == 500

@@ -6,7 +6,6 @@ import json
 
 import pytest
 from heliograph_api.policies.policies import Policies
-from heliograph_api.protocol.frames import parse_entry
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import BrokerError, NotAllowed
 from heliograph_broker.messaging.clients.producer import Producer, Receipt
@@ -15,16 +14,13 @@ from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
 
 from tests.support.core import Client, Core
+from tests.support.entries import make_message
 from tests.support.policy_cases import (
     HOUR,
     MINUTE,
     SECOND,
     backlog,
-    batch_frame,
-    frame,
     properties_of,
-    publish,
-    send,
     set_policies,
     stored,
     taken,
@@ -33,6 +29,7 @@ from tests.support.policy_cases import (
 from tests.support.subscription_types import EXCLUSIVE, SHARED
 
 DEAD = "persistent://public/default/dead"
+BAD_BATCH = (make_message(b"a", ttl="1000"), make_message(b"b", ttl="nonsense"))
 
 
 def letters(core: Core, topic: Topic) -> list[Entry]:
@@ -61,7 +58,7 @@ def test_a_message_longer_in_a_topic_than_its_ttl_is_discarded(core: Core) -> No
     set_policies(core, Policies(message_ttl_ms=SECOND))
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(SECOND)
     assert backlog(core, subscription) == []
 
@@ -71,7 +68,7 @@ def test_an_expired_message_is_never_delivered_not_even_between_two_ticks(core: 
     topic = core.topic()
     for name, kind in (("exclusive", EXCLUSIVE), ("shared", SHARED)):
         topic.create_subscription(name)
-        publish(core, topic, "a")
+        core.publish_all(topic, "a")
         core.clock.advance_ms(SECOND)
         client = Client()
         core.consumer(topic.subscription(name), kind, client, permits=10)
@@ -82,8 +79,9 @@ def test_an_expired_message_is_never_delivered_not_even_between_two_ticks(core: 
 def test_an_expired_message_behind_others_that_live_is_never_delivered(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    producer = publish(core, topic, "lives")
-    send(core, producer, frame("dies", ttl="1000"), frame("lives too"))
+    producer = core.publish_all(topic, "lives")
+    core.publish(producer, b"dies", ttl="1000")
+    core.publish_all(producer, "lives too")
     core.clock.advance_ms(SECOND)
     client = Client()
     core.consumer(subscription, EXCLUSIVE, client, permits=10)
@@ -93,8 +91,9 @@ def test_an_expired_message_behind_others_that_live_is_never_delivered(core: Cor
 def test_an_expired_message_behind_others_is_removed_too_and_counts_in_no_backlog(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    producer = publish(core, topic, "lives")
-    send(core, producer, frame("dies", ttl="1000"), frame("lives too"))
+    producer = core.publish_all(topic, "lives")
+    core.publish(producer, b"dies", ttl="1000")
+    core.publish_all(producer, "lives too")
     core.advance(SECOND)
     assert (subscription.backlog_messages, subscription.msg_expired) == (2, 1)
 
@@ -104,7 +103,7 @@ def test_messages_are_removed_within_a_second_of_their_expiry(core: Core) -> Non
     subscription = topic.create_subscription("s")
     producer = core.producer(topic)
     for ttl in (300, 777, 1500):
-        send(core, producer, frame(str(ttl), ttl=str(ttl)))
+        core.publish_all(producer, str(ttl), ttl=str(ttl))
     late = 0
     for _ in range(60):
         core.advance(50)
@@ -123,7 +122,7 @@ def test_a_message_may_expire_at_different_times_in_different_topics_and_not_at_
         core.broker.set_topic_policies(TopicName.parse(name), Policies(message_ttl_ms=ttl))
     subscriptions = [topic.create_subscription("s") for topic in topics]
     for topic in topics:
-        publish(core, topic, "a")
+        core.publish_all(topic, "a")
     core.advance(SECOND)
     assert [subscription.backlog_messages for subscription in subscriptions] == [0, 1, 1]
     core.advance(MINUTE)
@@ -133,7 +132,7 @@ def test_a_message_may_expire_at_different_times_in_different_topics_and_not_at_
 def test_the_death_of_a_message_for_one_subscription_leaves_it_to_the_others(core: Core) -> None:
     topic = core.topic()
     one, other = topic.create_subscription("one"), topic.create_subscription("other")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(SECOND)
     one.expire_older_than(0, lambda _: None)
     core.commit()
@@ -143,8 +142,8 @@ def test_the_death_of_a_message_for_one_subscription_leaves_it_to_the_others(cor
 def test_a_publisher_gives_a_message_a_ttl_of_its_own(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a", ttl="60000")
-    publish(core, topic, "b")
+    core.publish_all(topic, "a", ttl="60000")
+    core.publish_all(topic, "b")
     core.advance(MINUTE - 1)
     assert backlog(core, subscription) == ["a", "b"]
     core.advance(SECOND)
@@ -156,7 +155,7 @@ def test_of_two_ttls_the_lower_one_counts(core: Core, of_topic: int, of_message:
     set_policies(core, Policies(message_ttl_ms=of_topic))
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a", ttl=of_message)
+    core.publish_all(topic, "a", ttl=of_message)
     core.advance(SECOND - 1)
     assert subscription.backlog_messages == 1
     core.advance(SECOND)
@@ -168,7 +167,7 @@ def test_a_ttl_that_is_not_a_whole_number_of_milliseconds_is_refused_by_name(cor
     topic = core.topic()
     topic.create_subscription("s")
     client = Client()
-    send(core, core.producer(topic, client), frame("a", ttl=text))
+    core.publish_all(core.producer(topic, client), "a", ttl=text)
     ((_, refusal),) = client.errors
     assert isinstance(refusal, NotAllowed)
     assert "x-message-ttl" in str(refusal)
@@ -189,8 +188,7 @@ def test_a_refusal_comes_between_the_receipts_of_what_was_sent_before_and_after(
     topic = core.topic()
     producer = core.producer(topic, Ordered())
     for sequence_id, ttl in enumerate(["soon", "1", "1", "soon", "never", "1", "soon"], 1):
-        one = frame("a", ttl=ttl)
-        topic.publish(producer, sequence_id, 0, parse_entry(one).metadata, one)
+        core.publish(producer, b"a", ttl=ttl, sequence_id=sequence_id)
     assert notified == [-1]
     core.commit()
     assert notified == [-1, 2, 3, -4, -5, 6, -7]
@@ -202,7 +200,7 @@ def test_a_ttl_that_is_a_whole_number_of_milliseconds_is_accepted(core: Core, te
     topic = core.topic()
     topic.create_subscription("s")
     client = Client()
-    send(core, core.producer(topic, client), frame("a", ttl=text))
+    core.publish_all(core.producer(topic, client), "a", ttl=text)
     assert (client.errors, len(client.receipts)) == ([], 1)
 
 
@@ -210,7 +208,7 @@ def test_messages_in_batches_have_ttls_of_their_own_where_that_is_switched_on(co
     set_policies(core, Policies(ttl_in_batches=True))
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    send(core, core.producer(topic), batch_frame(["a", "b", "c"], ["1000", None, "2000"]))
+    core.publish_batch(topic, make_message(b"a", ttl="1000"), b"b", make_message(b"c", ttl="2000"))
     core.advance(SECOND)
     assert (subscription.backlog_messages, backlog(core, subscription)) == (2, ["b", "c"])
     core.advance(SECOND)
@@ -222,7 +220,7 @@ def test_elsewhere_batches_are_not_opened(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
     client = Client()
-    send(core, core.producer(topic, client), batch_frame(["a", "b"], ["1000", "nonsense"]))
+    core.publish_batch(core.producer(topic, client), *BAD_BATCH)
     core.advance(MINUTE)
     assert client.errors == []
     assert backlog(core, subscription) == ["a", "b"]
@@ -231,7 +229,7 @@ def test_elsewhere_batches_are_not_opened(core: Core) -> None:
 def test_a_batch_with_an_invalid_ttl_in_it_is_refused_where_they_are_opened(core: Core) -> None:
     set_policies(core, Policies(ttl_in_batches=True))
     client = Client()
-    send(core, core.producer(core.topic(), client), batch_frame(["a", "b"], ["1000", "nonsense"]))
+    core.publish_batch(core.producer(core.topic(), client), *BAD_BATCH)
     ((_, refusal),) = client.errors
     assert isinstance(refusal, NotAllowed)
     assert "'nonsense'" in str(refusal)
@@ -243,7 +241,7 @@ def test_a_message_given_back_keeps_its_original_expiry(core: Core) -> None:
     subscription = topic.create_subscription("s")
     client = Client()
     consumer = core.consumer(subscription, SHARED, client, permits=10)
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(30 * SECOND)
     subscription.redeliver(consumer, None, None)
     assert taken(client) == ["a", "a"]
@@ -261,11 +259,11 @@ def test_with_a_ttl_of_zero_a_message_expires_unless_it_can_be_delivered_at_once
     set_policies(core, Policies(message_ttl_ms=0))
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "nobody here")
+    core.publish_all(topic, "nobody here")
     assert backlog(core, subscription) == []
     client = Client()
     core.consumer(subscription, EXCLUSIVE, client, permits=2)
-    publish(core, topic, "one", "two", "no permits left")
+    core.publish_all(topic, "one", "two", "no permits left")
     assert taken(client) == ["one", "two"]
     core.advance(SECOND)
     assert subscription.msg_expired == 2
@@ -276,7 +274,7 @@ def test_what_was_delivered_with_a_ttl_of_zero_may_be_acknowledged_later(core: C
     topic = core.topic()
     subscription = topic.create_subscription("s")
     consumer = core.consumer(subscription, EXCLUSIVE, Client(), permits=2)
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(HOUR)
     assert (subscription.msg_expired, consumer.unacked) == (0, 1)
     subscription.acknowledge(consumer, [AckId(*topic.position(0))], None)
@@ -291,7 +289,7 @@ def test_what_was_delivered_with_a_ttl_of_zero_and_given_back_expires_at_once(co
     client = Client()
     for consumer_id in (1, 2):
         core.consumer(subscription, SHARED, client, permits=10, consumer_id=consumer_id)
-    publish(core, topic, "a", ttl="0")
+    core.publish_all(topic, "a", ttl="0")
     assert taken(client) == ["a"]
     holder = next(one for one in subscription.consumers if one.unacked)
     if how == "nack":
@@ -307,7 +305,7 @@ def test_nothing_is_returned_to_the_publisher_of_a_message_with_a_ttl_of_zero(co
     topic = core.topic()
     topic.create_subscription("s")
     client = Client()
-    send(core, core.producer(topic, client), frame("a", ttl="0"))
+    core.publish_all(core.producer(topic, client), "a", ttl="0")
     core.advance(SECOND)
     assert (client.errors, len(client.receipts)) == ([], 1)
 
@@ -316,7 +314,7 @@ def test_what_a_ttl_of_zero_discards_goes_to_the_dead_letter_topic(core: Core) -
     dead = with_dead_letters(core, 0)
     topic = core.topic()
     topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(SECOND)
     assert [texts_of(entry) for entry in letters(core, dead)] == [["a"]]
 
@@ -328,7 +326,7 @@ def test_a_dead_letter_says_what_died_where_when_and_how_often(core: Core) -> No
     dead = with_dead_letters(core, MINUTE)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a", ttl="30000")
+    core.publish_all(topic, "a", ttl="30000")
     ledger, entry = topic.position(0)
     core.advance(30 * SECOND)
     (letter,) = letters(core, dead)
@@ -351,7 +349,7 @@ def test_every_subscription_sends_a_letter_of_its_own(core: Core) -> None:
     topic = core.topic()
     for name in ("one", "other"):
         topic.create_subscription(name)
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(MINUTE)
     assert sorted(properties_of(letter)["x-death-subscription"] for letter in letters(core, dead)) == ["one", "other"]
 
@@ -361,7 +359,8 @@ def test_letters_come_in_the_order_of_their_messages_wherever_in_the_topic_they_
     topic = core.topic()
     topic.create_subscription("s")
     producer = core.producer(topic)
-    send(core, producer, frame("stays"), *(frame(str(number), ttl="1000") for number in range(5)))
+    core.publish(producer, b"stays")
+    core.publish_all(producer, *"01234", ttl="1000")
     core.advance(SECOND)
     assert [texts_of(letter) for letter in letters(core, dead)] == [[str(number)] for number in range(5)]
 
@@ -370,7 +369,7 @@ def test_of_a_batch_every_expired_message_is_a_letter(core: Core) -> None:
     dead = with_dead_letters(core, MINUTE)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    send(core, core.producer(topic), batch_frame(["a", "b", "c"]))
+    core.publish_batch(topic, b"a", b"b", b"c")
     subscription.acknowledge(None, [AckId(*topic.position(0), 0b101)], None)
     ledger, entry = topic.position(0)
     core.advance(MINUTE)
@@ -386,7 +385,7 @@ def test_a_letter_lives_by_the_ttl_of_the_dead_letter_topic_not_by_its_own(core:
     dead = with_dead_letters(core)
     topic = core.topic()
     topic.create_subscription("s")
-    publish(core, topic, "a", ttl="1000")
+    core.publish_all(topic, "a", ttl="1000")
     core.advance(SECOND)
     core.advance(24 * HOUR)
     assert [texts_of(letter) for letter in letters(core, dead)] == [["a"]]
@@ -399,7 +398,7 @@ def test_a_letter_may_die_again_elsewhere_and_counts_its_deaths(core: Core) -> N
     core.broker.set_topic_policies(first.name, Policies(message_ttl_ms=SECOND, dead_letter_topic=str(last.name)))
     topic = core.topic()
     topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(SECOND)
     core.advance(SECOND)
     (letter,) = letters(core, last)
@@ -413,7 +412,7 @@ def test_a_message_does_not_go_round_in_circles(core: Core) -> None:
     topic = core.topic()
     core.broker.set_topic_policies(dead.name, Policies(message_ttl_ms=SECOND, dead_letter_topic=str(topic.name)))
     topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     for _ in range(5):
         core.advance(SECOND)
     assert topic.end_offset == 1
@@ -425,7 +424,7 @@ def test_a_topic_that_is_its_own_dead_letter_topic_drops_what_expires(core: Core
     topic = core.topic()
     core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=SECOND, dead_letter_topic=str(topic.name)))
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(SECOND)
     assert (topic.end_offset, subscription.backlog_messages, subscription.dead_letter_loops) == (1, 0, 1)
 
@@ -434,7 +433,7 @@ def test_a_new_ttl_dead_letters_what_it_lets_expire(core: Core) -> None:
     dead = with_dead_letters(core)
     topic = core.topic()
     topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(HOUR)
     core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=MINUTE, dead_letter_topic=DEAD))
     core.advance(SECOND)
@@ -445,7 +444,7 @@ def test_a_message_is_acknowledged_only_when_its_letter_is_durable(core: Core) -
     dead = with_dead_letters(core, SECOND)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.clock.advance_ms(SECOND)
     core.broker.tick()
     assert (dead.end_offset, subscription.backlog_messages) == (0, 1)
@@ -458,7 +457,7 @@ def test_without_a_dead_letter_topic_what_expires_is_gone(core: Core) -> None:
     set_policies(core, Policies(message_ttl_ms=SECOND))
     topic = core.topic()
     topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(SECOND)
     core.advance(SECOND)
     assert stored(core, topic) == []
@@ -474,7 +473,7 @@ def test_a_limit_of_the_tenant_caps_the_ttl_of_its_topics(core: Core) -> None:
     core.broker.update_tenant("public", tenant)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(MINUTE)
     assert subscription.backlog_messages == 0
 
@@ -483,7 +482,7 @@ def test_a_limit_of_the_broker_caps_the_ttl_also_where_nobody_set_one(core: Core
     core.broker.set_broker_policies(Policies(), Policies(message_ttl_ms=MINUTE))
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(MINUTE)
     assert subscription.backlog_messages == 0
 
@@ -499,7 +498,7 @@ def test_a_topic_that_nobody_uses_for_its_period_is_deleted_with_its_messages(co
     set_policies(core, Policies(expires_ms=30 * MINUTE))
     topic = core.topic()
     topic.create_subscription("s")
-    producer = publish(core, topic, "a")
+    producer = core.publish_all(topic, "a")
     topic.producer_registry.remove(producer)
     core.advance(30 * MINUTE - 1)
     assert exists(core)
@@ -537,7 +536,7 @@ def test_messages_that_wait_do_not_keep_an_unused_topic(core: Core) -> None:
     set_policies(core, Policies(expires_ms=MINUTE))
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    producer = publish(core, topic, "a", "b")
+    producer = core.publish_all(topic, "a", "b")
     topic.producer_registry.remove(producer)
     assert subscription.backlog_messages == 2
     core.advance(MINUTE)

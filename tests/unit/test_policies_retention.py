@@ -14,7 +14,6 @@ from tests.support.policy_cases import (
     SECOND,
     acknowledge_all,
     backlog,
-    publish,
     set_policies,
     stored,
 )
@@ -33,7 +32,7 @@ def settle(core: Core) -> None:
 def test_by_default_a_message_is_kept_while_any_subscription_has_it_in_its_backlog(core: Core) -> None:
     topic = core.topic()
     quick, slow = topic.create_subscription("quick"), topic.create_subscription("slow")
-    publish(core, topic, "a", "b")
+    core.publish_all(topic, "a", "b")
     acknowledge_all(core, quick)
     core.advance(30 * 24 * HOUR)
     assert stored(core, topic) == ["a", "b"]
@@ -43,7 +42,7 @@ def test_by_default_a_message_is_kept_while_any_subscription_has_it_in_its_backl
 def test_every_subscription_has_a_backlog_of_its_own(core: Core) -> None:
     topic = core.topic()
     one, other = topic.create_subscription("one"), topic.create_subscription("other")
-    publish(core, topic, "a", "b", "c")
+    core.publish_all(topic, "a", "b", "c")
     one.acknowledge_up_to(1, None)
     core.commit()
     assert (one.backlog_messages, other.backlog_messages) == (1, 3)
@@ -52,7 +51,7 @@ def test_every_subscription_has_a_backlog_of_its_own(core: Core) -> None:
 def test_by_default_what_all_subscriptions_have_acknowledged_goes_with_its_ledger(core: Core) -> None:
     topic = core.topic()
     one, other = topic.create_subscription("one"), topic.create_subscription("other")
-    publish(core, topic, "a", "b", "c")
+    core.publish_all(topic, "a", "b", "c")
     acknowledge_all(core, one)
     other.acknowledge_up_to(1, None)
     core.advance(4 * HOUR)
@@ -64,7 +63,7 @@ def test_by_default_what_all_subscriptions_have_acknowledged_goes_with_its_ledge
 
 def test_by_default_a_topic_without_subscriptions_keeps_messages_as_long_as_their_ledger(core: Core) -> None:
     topic = core.topic()
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(4 * HOUR - 1)
     assert stored(core, topic) == ["a"]
     settle(core)
@@ -76,7 +75,7 @@ def test_what_is_let_go_cannot_be_read_though_its_ledger_is_still_open(core: Cor
     retain(core, 0, 0)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a", "b")
+    core.publish_all(topic, "a", "b")
     subscription.acknowledge_up_to(0, None)
     settle(core)
     assert len(topic.ledgers) == 1
@@ -88,7 +87,7 @@ def test_acknowledged_messages_are_kept_for_the_retention_time(core: Core) -> No
     retain(core, 3 * HOUR, -1)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     acknowledge_all(core, subscription)
     core.advance(3 * HOUR - 1)
     assert stored(core, topic) == ["a"]
@@ -99,9 +98,9 @@ def test_acknowledged_messages_are_kept_for_the_retention_time(core: Core) -> No
 def test_messages_of_a_topic_without_subscriptions_are_kept_for_the_retention_time(core: Core) -> None:
     retain(core, 3 * HOUR, -1)
     topic = core.topic()
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(2 * HOUR)
-    publish(core, topic, "b")
+    core.publish_all(topic, "b")
     core.advance(HOUR + SECOND)
     assert stored(core, topic) == ["b"]
 
@@ -110,7 +109,7 @@ def test_infinite_retention_keeps_everything(core: Core) -> None:
     retain(core, -1, -1)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a", "b", size=10_000)
+    core.publish_all(topic, "a", "b", size=10_000)
     acknowledge_all(core, subscription)
     core.advance(1000 * 24 * HOUR)
     assert stored(core, topic) == ["a", "b"]
@@ -119,7 +118,7 @@ def test_infinite_retention_keeps_everything(core: Core) -> None:
 def test_retention_by_size_alone_keeps_the_newest_that_fit_for_ever(core: Core) -> None:
     retain(core, -1, 1000)
     topic = core.topic()
-    publish(core, topic, *"abcde", size=300)
+    core.publish_all(topic, *"abcde", size=300)
     settle(core)
     assert stored(core, topic) == ["c", "d", "e"]
     core.advance(1000 * 24 * HOUR)
@@ -129,7 +128,7 @@ def test_retention_by_size_alone_keeps_the_newest_that_fit_for_ever(core: Core) 
 def test_retention_by_time_alone_has_no_limit_of_size(core: Core) -> None:
     retain(core, HOUR, -1)
     topic = core.topic()
-    publish(core, topic, *"abcde", size=1_000_000)
+    core.publish_all(topic, *"abcde", size=1_000_000)
     core.advance(HOUR - 1)
     assert stored(core, topic) == list("abcde")
     settle(core)
@@ -140,7 +139,7 @@ def test_retention_zero_and_zero_keeps_nothing(core: Core) -> None:
     retain(core, 0, 0)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a", "b")
+    core.publish_all(topic, "a", "b")
     subscription.acknowledge_up_to(0, None)
     settle(core)
     assert stored(core, topic) == ["b"]
@@ -149,7 +148,7 @@ def test_retention_zero_and_zero_keeps_nothing(core: Core) -> None:
 def test_with_both_limits_the_size_ends_retention_before_the_time_does(core: Core) -> None:
     retain(core, 3 * HOUR, 1000)
     topic = core.topic()
-    publish(core, topic, *"abcde", size=300)
+    core.publish_all(topic, *"abcde", size=300)
     settle(core)
     assert stored(core, topic) == ["c", "d", "e"]
 
@@ -157,9 +156,9 @@ def test_with_both_limits_the_size_ends_retention_before_the_time_does(core: Cor
 def test_with_both_limits_the_time_ends_retention_before_the_size_does(core: Core) -> None:
     retain(core, 3 * HOUR, 1_000_000)
     topic = core.topic()
-    publish(core, topic, "a", size=300)
+    core.publish_all(topic, "a", size=300)
     core.advance(HOUR)
-    publish(core, topic, "b", size=300)
+    core.publish_all(topic, "b", size=300)
     core.advance(2 * HOUR)
     assert stored(core, topic) == ["b"]
 
@@ -168,7 +167,7 @@ def test_retention_does_not_touch_what_is_not_acknowledged(core: Core) -> None:
     retain(core, MINUTE, 1000)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, *"abcdefgh", size=300)
+    core.publish_all(topic, *"abcdefgh", size=300)
     core.advance(HOUR)
     assert stored(core, topic) == list("abcdefgh")
     assert subscription.backlog_messages == 8
@@ -177,10 +176,10 @@ def test_retention_does_not_touch_what_is_not_acknowledged(core: Core) -> None:
 def test_the_oldest_go_first_and_only_until_the_rest_is_within_the_limit(core: Core) -> None:
     retain(core, -1, 900)
     topic = core.topic()
-    publish(core, topic, *"abcd", size=300)
+    core.publish_all(topic, *"abcd", size=300)
     settle(core)
     assert stored(core, topic) == list("bcd")
-    publish(core, topic, "e", size=500)
+    core.publish_all(topic, "e", size=500)
     settle(core)
     assert stored(core, topic) == list("de")
 
@@ -189,7 +188,7 @@ def test_retention_is_exact_to_the_entry_in_the_open_ledger_of_an_idle_topic(cor
     retain(core, MINUTE, -1)
     topic = core.topic()
     for text in "abc":
-        publish(core, topic, text)
+        core.publish_all(topic, text)
         core.advance(10 * SECOND)
     core.advance(30 * SECOND)
     assert stored(core, topic) == ["b", "c"]
@@ -201,7 +200,7 @@ def test_retention_is_exact_to_the_entry_in_the_open_ledger_of_an_idle_topic(cor
 def test_a_new_retention_applies_to_what_is_stored_already(core: Core) -> None:
     retain(core, -1, -1)
     topic = core.topic()
-    publish(core, topic, *"abcd", size=300)
+    core.publish_all(topic, *"abcd", size=300)
     core.advance(HOUR)
     retain(core, -1, 600)
     settle(core)
@@ -223,7 +222,7 @@ def test_a_topics_own_retention_counts_before_its_namespaces(core: Core) -> None
     kept, dropped = core.topic("kept"), core.topic("dropped")
     core.broker.set_topic_policies(TopicName.parse("dropped"), Policies(retention=Retention(0, 0)))
     for topic in (kept, dropped):
-        publish(core, topic, "a")
+        core.publish_all(topic, "a")
     settle(core)
     assert (stored(core, kept), stored(core, dropped)) == (["a"], [])
 
@@ -231,7 +230,7 @@ def test_a_topics_own_retention_counts_before_its_namespaces(core: Core) -> None
 def test_the_brokers_default_retention_holds_where_nobody_sets_one(core: Core) -> None:
     core.broker.set_broker_policies(Policies(retention=Retention(-1, 600)), Policies())
     topic = core.topic()
-    publish(core, topic, *"abc", size=300)
+    core.publish_all(topic, *"abc", size=300)
     settle(core)
     assert stored(core, topic) == ["b", "c"]
 
@@ -239,8 +238,8 @@ def test_the_brokers_default_retention_holds_where_nobody_sets_one(core: Core) -
 def test_each_topic_of_a_namespace_has_the_whole_retention_for_itself(core: Core) -> None:
     retain(core, -1, 600)
     one, other = core.topic("one"), core.topic("other")
-    publish(core, one, *"abc", size=300)
-    publish(core, other, *"xyz", size=300)
+    core.publish_all(one, *"abc", size=300)
+    core.publish_all(other, *"xyz", size=300)
     settle(core)
     assert (stored(core, one), stored(core, other)) == (["b", "c"], ["y", "z"])
 
@@ -248,7 +247,7 @@ def test_each_topic_of_a_namespace_has_the_whole_retention_for_itself(core: Core
 def test_a_reader_reads_what_retention_keeps_and_keeps_nothing_itself(core: Core) -> None:
     retain(core, HOUR, -1)
     topic = core.topic()
-    publish(core, topic, "a", "b")
+    core.publish_all(topic, "a", "b")
     reader = topic.create_subscription("reader", "earliest", durable=False)
     core.consumer(reader, EXCLUSIVE, Client())
     assert stored(core, topic) == ["a", "b"]
@@ -260,7 +259,7 @@ def test_a_reader_reads_what_retention_keeps_and_keeps_nothing_itself(core: Core
 
 def test_retention_survives_a_restart(core: Core) -> None:
     retain(core, HOUR, -1)
-    publish(core, core.topic(), "a")
+    core.publish_all(core.topic(), "a")
     core.advance(30 * MINUTE)
     core.restart()
     assert stored(core, core.topic()) == ["a"]
@@ -272,9 +271,9 @@ def test_a_slow_subscriptions_backlog_leaves_the_retained_size_as_it_is(core: Co
     retain(core, -1, 10_000)
     topic = core.topic()
     slow, quick = topic.create_subscription("slow"), topic.create_subscription("quick")
-    publish(core, topic, *(f"acked {number}" for number in range(15)), size=1000)
+    core.publish_all(topic, *(f"acked {number}" for number in range(15)), size=1000)
     acknowledge_all(core, slow)
-    publish(core, topic, *(f"waiting {number}" for number in range(15)), size=1000)
+    core.publish_all(topic, *(f"waiting {number}" for number in range(15)), size=1000)
     acknowledge_all(core, quick)
     settle(core)
     # The newest 10 kB of what all have acknowledged, beside the 15 kB that one of them has not.
@@ -287,7 +286,7 @@ def test_what_the_slowest_subscription_acknowledges_takes_the_place_of_older_dat
     retain(core, -1, 900)
     topic = core.topic()
     slow = topic.create_subscription("slow")
-    publish(core, topic, *"abcdefgh", size=300)
+    core.publish_all(topic, *"abcdefgh", size=300)
     slow.acknowledge_up_to(2, None)
     settle(core)
     assert stored(core, topic) == list("abcdefgh")
@@ -308,7 +307,7 @@ def test_what_a_topic_stores_is_bounded_by_its_quota_and_its_retention_together(
     topic = core.topic()
     slow, quick = topic.create_subscription("slow"), topic.create_subscription("quick")
     for number in range(40):
-        publish(core, topic, str(number), size=250)
+        core.publish_all(topic, str(number), size=250)
         acknowledge_all(core, quick)
         settle(core)
         assert slow.backlog_bytes <= 2000
@@ -321,7 +320,7 @@ def test_a_limit_of_the_tenant_caps_the_retention_of_its_topics(core: Core) -> N
     tenant.limits = Policies(retention=Retention(HOUR, 600))
     core.broker.update_tenant("public", tenant)
     topic = core.topic()
-    publish(core, topic, *"abc", size=300)
+    core.publish_all(topic, *"abc", size=300)
     settle(core)
     assert stored(core, topic) == ["b", "c"]
     core.advance(HOUR)

@@ -13,10 +13,6 @@ from tests.support.policy_cases import (
     SECOND,
     acknowledge_all,
     backlog,
-    batch_frame,
-    frame,
-    publish,
-    send,
     set_policies,
     stored,
     taken,
@@ -31,7 +27,7 @@ def ttl(core: Core, ms: int | None) -> None:
 def test_without_a_ttl_unacknowledged_messages_stay_for_ever(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(10_000 * 24 * HOUR)
     assert backlog(core, subscription) == ["a"]
 
@@ -40,7 +36,7 @@ def test_a_message_is_acknowledged_when_its_ttl_is_over(core: Core) -> None:
     ttl(core, 2 * MINUTE)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(2 * MINUTE - 1)
     assert subscription.backlog_messages == 1
     core.advance(SECOND)
@@ -51,7 +47,7 @@ def test_a_message_with_a_ttl_of_two_seconds_is_gone_after_three(core: Core) -> 
     ttl(core, 2 * SECOND)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     for _ in range(60):
         core.advance(50)
     assert subscription.backlog_messages == 0
@@ -62,7 +58,7 @@ def test_every_message_has_a_stopwatch_of_its_own(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
     for text in "abc":
-        publish(core, topic, text)
+        core.publish_all(topic, text)
         core.advance(20 * SECOND)
     assert backlog(core, subscription) == ["b", "c"]
     core.advance(20 * SECOND)
@@ -74,7 +70,7 @@ def test_an_expired_message_is_let_go_unless_retention_keeps_it(core: Core) -> N
     ttl(core, MINUTE)
     topic = core.topic()
     topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(MINUTE)
     core.advance(SECOND)
     assert stored(core, topic) == []
@@ -84,7 +80,7 @@ def test_retention_keeps_expired_messages_readable(core: Core) -> None:
     set_policies(core, Policies(message_ttl_ms=MINUTE, retention=Retention(HOUR, -1)))
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(2 * MINUTE)
     assert subscription.backlog_messages == 0
     assert stored(core, topic) == ["a"]
@@ -94,7 +90,7 @@ def test_what_was_acknowledged_in_time_does_not_count_as_expired(core: Core) -> 
     ttl(core, MINUTE)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a", "b")
+    core.publish_all(topic, "a", "b")
     subscription.acknowledge(None, [AckId(*topic.position(0))], None)
     core.advance(MINUTE)
     assert (subscription.msg_expired, subscription.messages_acked - subscription.msg_expired) == (1, 1)
@@ -105,7 +101,7 @@ def test_the_clock_of_the_client_does_not_count(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
     # Its frames say that they were published in 1970.
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(MINUTE - 1)
     assert backlog(core, subscription) == ["a"]
 
@@ -114,7 +110,8 @@ def test_a_delayed_message_lives_from_when_it_becomes_deliverable(core: Core) ->
     ttl(core, MINUTE)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    send(core, core.producer(topic), frame("late", delay_until=core.clock.now_ms() + HOUR), frame("now"))
+    core.publish(core.producer(topic), b"late", deliver_at=core.clock.now_ms() + HOUR)
+    core.publish_all(topic, "now")
     core.advance(MINUTE)
     assert subscription.backlog_messages == 1
     core.advance(59 * MINUTE)
@@ -130,7 +127,7 @@ def test_with_delayed_delivery_switched_off_a_delayed_message_lives_from_its_pub
     set_policies(core, Policies(message_ttl_ms=MINUTE, delayed_delivery=False))
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    send(core, core.producer(topic), frame("late", delay_until=core.clock.now_ms() + HOUR))
+    core.publish_all(topic, "late", deliver_at=core.clock.now_ms() + HOUR)
     core.advance(MINUTE)
     assert subscription.backlog_messages == 0
 
@@ -141,11 +138,11 @@ def test_a_message_held_by_a_consumer_expires_and_its_late_ack_does_no_harm(core
     subscription = topic.create_subscription("s")
     client = Client()
     consumer = core.consumer(subscription, SHARED, client, permits=10)
-    publish(core, topic, "a", "b")
+    core.publish_all(topic, "a", "b")
     positions = [topic.position(offset) for offset in range(2)]
     core.advance(MINUTE)
     assert (subscription.msg_expired, consumer.unacked) == (2, 0)
-    publish(core, topic, "c")
+    core.publish_all(topic, "c")
     outcome: list[object] = []
     subscription.acknowledge(consumer, [AckId(*position) for position in positions], outcome.append)
     core.commit()
@@ -160,7 +157,7 @@ def test_a_message_held_by_a_consumer_is_not_delivered_again_once_it_expired(cor
     subscription = topic.create_subscription("s")
     client = Client()
     consumer = core.consumer(subscription, SHARED, client, permits=10)
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     assert taken(client) == ["a"]
     # No tick has seen the time yet.
     core.clock.advance_ms(MINUTE)
@@ -173,7 +170,7 @@ def test_a_message_of_several_subscriptions_expires_for_those_that_did_not_ackno
     ttl(core, MINUTE)
     topic = core.topic()
     quick, slow = topic.create_subscription("quick"), topic.create_subscription("slow")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     acknowledge_all(core, quick)
     core.advance(MINUTE)
     assert (quick.msg_expired, slow.msg_expired) == (0, 1)
@@ -182,9 +179,9 @@ def test_a_message_of_several_subscriptions_expires_for_those_that_did_not_ackno
 def test_a_new_ttl_applies_to_what_is_stored_already(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(HOUR)
-    publish(core, topic, "b")
+    core.publish_all(topic, "b")
     ttl(core, MINUTE)
     core.advance(SECOND)
     assert backlog(core, subscription) == ["b"]
@@ -194,7 +191,7 @@ def test_a_longer_ttl_spares_what_has_not_expired_yet(core: Core) -> None:
     ttl(core, MINUTE)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(30 * SECOND)
     ttl(core, HOUR)
     core.advance(30 * MINUTE)
@@ -205,7 +202,7 @@ def test_a_removed_ttl_leaves_everything_where_it_is(core: Core) -> None:
     ttl(core, MINUTE)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     ttl(core, None)
     core.advance(24 * HOUR)
     assert backlog(core, subscription) == ["a"]
@@ -219,7 +216,7 @@ def test_the_ttl_of_a_topic_counts_before_that_of_its_namespace(core: Core) -> N
     topics = (long, none, core.topic("short"))
     subscriptions = [topic.create_subscription("s") for topic in topics]
     for topic in topics:
-        publish(core, topic, "a")
+        core.publish_all(topic, "a")
     core.advance(MINUTE)
     assert [subscription.backlog_messages for subscription in subscriptions] == [1, 1, 0]
     core.advance(HOUR)
@@ -230,7 +227,7 @@ def test_a_batch_expires_as_its_messages_do(core: Core) -> None:
     ttl(core, MINUTE)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    send(core, core.producer(topic), batch_frame(["a", "b", "c"]))
+    core.publish_batch(topic, b"a", b"b", b"c")
     subscription.acknowledge(None, [AckId(*topic.position(0), 0b101)], None)
     core.commit()
     assert subscription.backlog_messages == 2
@@ -242,7 +239,7 @@ def test_a_ttl_goes_on_over_a_restart(core: Core) -> None:
     ttl(core, MINUTE)
     topic = core.topic()
     topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(30 * SECOND)
     core.restart()
     assert backlog(core, core.topic().subscription("s")) == ["a"]
@@ -254,9 +251,9 @@ def test_a_subscription_moved_back_to_expired_messages_does_not_get_them(core: C
     set_policies(core, Policies(message_ttl_ms=MINUTE, retention=Retention(-1, -1)))
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(MINUTE)
-    publish(core, topic, "b")
+    core.publish_all(topic, "b")
     subscription.seek(0, None, lambda _: None)
     core.commit()
     assert backlog(core, subscription) == ["b"]
@@ -267,7 +264,7 @@ def test_a_subscription_moved_back_to_expired_messages_does_not_get_them(core: C
 def test_readers_see_what_is_stored_expired_or_not(core: Core) -> None:
     set_policies(core, Policies(message_ttl_ms=MINUTE, retention=Retention(-1, -1)))
     topic = core.topic()
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(HOUR)
     client = Client()
     core.consumer(topic.create_subscription("r", "earliest", durable=False), EXCLUSIVE, client, permits=10)
@@ -277,9 +274,9 @@ def test_readers_see_what_is_stored_expired_or_not(core: Core) -> None:
 def test_everything_may_be_expired_by_hand_up_to_an_age(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a", "b")
+    core.publish_all(topic, "a", "b")
     core.advance(MINUTE)
-    publish(core, topic, "c")
+    core.publish_all(topic, "c")
     outcome: list[object] = []
     subscription.expire_older_than(30 * SECOND, outcome.append)
     core.commit()
@@ -291,7 +288,7 @@ def test_everything_may_be_expired_by_hand_up_to_an_age(core: Core) -> None:
 def test_everything_may_be_expired_by_hand_up_to_a_message(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a", "b", "c")
+    core.publish_all(topic, "a", "b", "c")
     outcome: list[object] = []
     subscription.expire_up_to(*topic.position(1), outcome.append)
     core.commit()

@@ -188,6 +188,5 @@ def test_a_missing_ledger_is_passed(core: Core, monkeypatch: pytest.MonkeyPatch)
     assert offsets(client) == []
     assert subscription.skipped_entries == 30
     assert subscription.backlog_messages == 0
-    core.publish(next(iter(topic.producers.values())))
-    core.commit()
+    core.publish_all(topic)
     assert offsets(client) == [30]

@@ -67,7 +67,7 @@ def hold_flush(core: Core) -> None:
 
 def publish(core: Core, topic: Topic, entries: int, deliver_at: int | None = None) -> None:
     for _ in range(entries):
-        core.publish(next(iter(topic.producers.values())), deliver_at=deliver_at)
+        core.publish(core.producer_of(topic), deliver_at=deliver_at)
 
 
 CAUSES: dict[str, Callable[[Core, Topic], object]] = {

@@ -6,17 +6,14 @@ from collections.abc import Callable
 
 import pytest
 from heliograph_api.policies.policies import BacklogQuota, Policies, Retention
-from heliograph_api.protocol import wire_pb2 as wire
-from heliograph_api.protocol.frames import parse_entry
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.delivery.subscription import Subscription
-from heliograph_broker.messaging.messages.batches import build_batch, build_frame
 from heliograph_broker.messaging.messages.key_hash import sticky_hash
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
 
 from tests.support.core import Client, Core
-from tests.support.entries import make_frame
+from tests.support.entries import make_frame, open_entry
 from tests.support.subscription_types import EXCLUSIVE, SHARED
 
 DEAD = TopicName.parse("persistent://public/default/dead")
@@ -25,22 +22,13 @@ DYING = Policies(message_ttl_ms=1000, dead_letter_topic=str(DEAD))
 LARGE = b"L" * 5000
 
 
-def _publish(core: Core, topic: Topic, *payloads: bytes, key: str = "k") -> None:
-    producer = next(iter(topic.producers.values()), None) or core.producer(topic)
-    for payload in payloads:
-        core.publish(producer, payload, key=key)
-    core.commit()
+def _stored(core: Core, topic: Topic) -> list[bytes]:
+    return [_payload(entry) for entry in core.read_all(topic)]
 
 
 def _payload(entry: Entry) -> bytes:
-    return entry.frame[parse_entry(entry.frame).payload_offset :]
-
-
-def _stored(topic: Topic) -> list[bytes]:
-    found: list[Entry] = []
-    if topic.end_offset > topic.first_offset:
-        topic.read(topic.first_offset, 1000, 1 << 20, lambda result: found.extend(result))  # type: ignore[arg-type]
-    return [_payload(entry) for entry in found]
+    [(_, payload)] = open_entry(entry.frame)
+    return payload
 
 
 def _dying(core: Core, name: str = "t") -> tuple[Topic, Subscription]:
@@ -62,15 +50,15 @@ def test_a_letter_that_never_fits_holds_up_no_other(core: Core, at_once: bool) -
     dead = _small_quota(core)
     topic, subscription = _dying(core)
     if at_once:
-        _publish(core, topic, b"a", LARGE, b"b", b"c")
+        core.publish_all(topic, b"a", LARGE, b"b", b"c", key="k")
     else:
-        _publish(core, topic, LARGE)
+        core.publish_all(topic, LARGE, key="k")
         core.advance(3000)
-        _publish(core, topic, b"a")
+        core.publish_all(topic, b"a", key="k")
         core.advance(1500)
-        _publish(core, topic, b"b", b"c")
+        core.publish_all(topic, b"b", b"c", key="k")
     core.advance(1500)
-    assert _stored(dead) == [b"a", b"b", b"c"]
+    assert _stored(core, dead) == [b"a", b"b", b"c"]
     assert (subscription.backlog_messages, subscription.dead_lettered) == (1, 3)
 
 
@@ -78,31 +66,28 @@ def test_of_a_batch_only_the_message_that_never_fits_stays(core: Core) -> None:
     dead = _small_quota(core)
     topic, subscription = _dying(core)
     core.broker.set_topic_policies(topic.name, Policies())
-    singles = [(wire.SingleMessageMetadata(payload_size=len(each)), each) for each in (b"a", LARGE, b"b")]
-    metadata, payload = build_batch(wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), singles)
-    topic.publish(core.producer(topic), 0, 0, metadata, build_frame(metadata, payload))
-    core.commit()
+    core.publish_batch(topic, b"a", LARGE, b"b")
     core.broker.set_topic_policies(topic.name, DYING)
     core.advance(2000)
-    assert _stored(dead) == [b"a", b"b"]
+    assert _stored(core, dead) == [b"a", b"b"]
     assert subscription.backlog_messages == 1
 
 
 def test_delivery_of_what_has_not_expired_goes_on(core: Core) -> None:
     _small_quota(core)
     topic, subscription = _dying(core)
-    _publish(core, topic, LARGE)
+    core.publish_all(topic, LARGE, key="k")
     core.advance(3000)
     client = Client()
     core.consumer(subscription, EXCLUSIVE, client, permits=100)
-    _publish(core, topic, b"alive")
+    core.publish_all(topic, b"alive", key="k")
     assert [_payload(entry) for _, entry, _, _ in client.take()] == [b"alive"]
 
 
 def test_it_is_tried_again_after_growing_pauses_and_the_reason_is_shown(core: Core) -> None:
     dead = _small_quota(core)
     topic, subscription = _dying(core)
-    _publish(core, topic, LARGE)
+    core.publish_all(topic, LARGE, key="k")
     core.advance(1000)
     containment = core.broker.containment
     pauses: list[int] = []
@@ -122,7 +107,7 @@ def test_it_is_tried_again_after_growing_pauses_and_the_reason_is_shown(core: Co
     # There is room: it goes with the next try, and nothing is suspended any more.
     core.broker.set_topic_policies(dead.name, Policies())
     core.advance(61_000)
-    assert _stored(dead) == [LARGE]
+    assert _stored(core, dead) == [LARGE]
     assert subscription.backlog_messages == 0
     assert containment.of(subscription) == []
 
@@ -130,10 +115,10 @@ def test_it_is_tried_again_after_growing_pauses_and_the_reason_is_shown(core: Co
 def test_others_that_expire_meanwhile_do_not_hurry_it(core: Core) -> None:
     dead = _small_quota(core)
     topic, subscription = _dying(core)
-    _publish(core, topic, LARGE)
+    core.publish_all(topic, LARGE, key="k")
     core.advance(1000)
     for _ in range(60):
-        _publish(core, topic, b"")
+        core.publish_all(topic, b"", key="k")
         core.advance(1000)
         dead.subscription("audit").clear_backlog(lambda error: None)
     assert subscription.dead_letter_failures <= 8
@@ -143,7 +128,7 @@ def test_others_that_expire_meanwhile_do_not_hurry_it(core: Core) -> None:
 def test_a_new_policy_of_its_topic_lets_it_be_tried_at_once(core: Core) -> None:
     _small_quota(core)
     topic, subscription = _dying(core)
-    _publish(core, topic, LARGE)
+    core.publish_all(topic, LARGE, key="k")
     core.advance(100_000)
     core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=1000))
     for _ in range(4):
@@ -159,7 +144,7 @@ def test_one_that_lives_longer_after_all_is_delivered_once(core: Core, met: str)
     topic, subscription = _dying(core)
     client = Client()
     consumer = core.consumer(subscription, SHARED, client)
-    _publish(core, topic, LARGE, b"a")
+    core.publish_all(topic, LARGE, b"a", key="k")
     core.clock.advance_ms(1000)
     if met == "before":
         subscription.flow(consumer, 100)
@@ -177,7 +162,7 @@ def test_one_that_lives_longer_after_all_is_delivered_once(core: Core, met: str)
 def test_what_is_cleared_or_sought_over_is_no_longer_tried(core: Core) -> None:
     _small_quota(core)
     topic, subscription = _dying(core)
-    _publish(core, topic, LARGE)
+    core.publish_all(topic, LARGE, key="k")
     core.advance(2000)
     subscription.clear_backlog(lambda error: None)
     core.commit()
@@ -194,12 +179,12 @@ def test_expiry_by_hand_takes_the_others_and_says_what_stays(core: Core) -> None
     topic = core.topic()
     subscription = topic.create_subscription("s")
     core.broker.set_topic_policies(topic.name, Policies(dead_letter_topic=str(DEAD)))
-    _publish(core, topic, b"a", LARGE, b"b")
+    core.publish_all(topic, b"a", LARGE, b"b", key="k")
     core.advance(5000)
     output: list[str | None] = []
     subscription.expire_older_than(1000, lambda error: output.append(None if error is None else str(error)))
     core.commit()
-    assert _stored(dead) == [b"a", b"b"]
+    assert _stored(core, dead) == [b"a", b"b"]
     assert len(output) == 1
     assert output[0] is not None
     assert "does not fit the backlog quota" in output[0]
@@ -214,7 +199,7 @@ def test_expiry_by_hand_takes_the_others_and_says_what_stays(core: Core) -> None
 def test_after_a_restart_it_is_tried_again(core: Core) -> None:
     _small_quota(core)
     topic, _ = _dying(core)
-    _publish(core, topic, LARGE, b"a")
+    core.publish_all(topic, LARGE, b"a", key="k")
     core.advance(2000)
     core.restart()
     subscription = core.topic().subscription("s")
@@ -232,11 +217,11 @@ def _terminate(core: Core, dead: Topic) -> None:
 
 def _fill(core: Core, dead: Topic) -> None:
     core.broker.set_topic_policies(dead.name, Policies(backlog_quota_size=BacklogQuota(4000, "producer_request_hold")))
-    _publish(core, dead, b"x" * 3800)
+    core.publish_all(dead, b"x" * 3800, key="k")
 
 
 def _age(core: Core, dead: Topic) -> None:
-    _publish(core, dead, b"old")
+    core.publish_all(dead, b"old", key="k")
     core.broker.set_topic_policies(dead.name, Policies(backlog_quota_age=BacklogQuota(1, "producer_exception")))
     core.advance(100)
 
@@ -248,12 +233,12 @@ def test_a_topic_that_takes_nothing_keeps_the_letters_and_is_asked_rarely(
     dead = core.topic(str(DEAD))
     dead.create_subscription("audit")
     refuses(core, dead)
-    stored = len(_stored(dead))
+    stored = len(_stored(core, dead))
     topic, subscription = _dying(core)
-    _publish(core, topic, *[b"%03d" % number for number in range(300)])
+    core.publish_all(topic, *[b"%03d" % number for number in range(300)], key="k")
     for _ in range(60):
         core.advance(1000)
-    assert len(_stored(dead)) == stored
+    assert len(_stored(core, dead)) == stored
     assert subscription.backlog_messages == 300
     # The first one's refusal is enough: the topic refuses all of them.
     assert subscription.dead_letter_failures <= 8
@@ -263,7 +248,7 @@ def test_a_topic_that_takes_nothing_keeps_the_letters_and_is_asked_rarely(
     # Nobody gets them meanwhile, and what is new is delivered.
     client = Client()
     core.consumer(subscription, SHARED, client, permits=1000)
-    _publish(core, topic, b"alive")
+    core.publish_all(topic, b"alive", key="k")
     assert [_payload(entry) for _, entry, _, _ in client.take()] == [b"alive"]
 
 
@@ -287,7 +272,7 @@ def test_what_a_topic_asks_of_its_clients_does_not_refuse_letters(core: Core, po
     core.producer(dead, name="other")
     core.broker.set_topic_policies(dead.name, policies)
     topic, subscription = _dying(core)
-    _publish(core, topic, LARGE, b"a")
+    core.publish_all(topic, LARGE, b"a", key="k")
     core.advance(1500)
     assert (subscription.backlog_messages, subscription.dead_lettered) == (0, 2)
     assert core.broker.containment.idle
@@ -304,13 +289,13 @@ def test_a_partition_that_takes_nothing_holds_up_no_other_partition(core: Core) 
     taken = [key.encode() for key in keys if sticky_hash(make_frame(key=key)[0]) % 2]
     assert 10 < len(taken) < 30
     for key in keys:
-        _publish(core, topic, key.encode(), key=key)
+        core.publish_all(topic, key, key=key)
     core.advance(1500)
-    assert _stored(parts[1]) == taken
-    assert _stored(parts[0]) == []
+    assert _stored(core, parts[1]) == taken
+    assert _stored(core, parts[0]) == []
     assert subscription.backlog_messages == 40 - len(taken)
     core.advance(5000)
-    assert _stored(parts[1]) == taken
+    assert _stored(core, parts[1]) == taken
 
 
 def test_a_letter_that_cannot_be_published_at_all_holds_up_no_other(
@@ -319,7 +304,7 @@ def test_a_letter_that_cannot_be_published_at_all_holds_up_no_other(
     dead = core.topic(str(DEAD))
     dead.create_subscription("audit")
     topic, subscription = _dying(core)
-    _publish(core, topic, b"a", LARGE, b"b")
+    core.publish_all(topic, b"a", LARGE, b"b", key="k")
     append = type(core.store).append
 
     def refuse(store: object, sink: object, entry: Entry) -> None:
@@ -329,13 +314,13 @@ def test_a_letter_that_cannot_be_published_at_all_holds_up_no_other(
 
     monkeypatch.setattr(type(core.store), "append", refuse)
     core.advance(1500)
-    assert _stored(dead) == [b"a", b"b"]
+    assert _stored(core, dead) == [b"a", b"b"]
     assert subscription.backlog_messages == 1
     (suspension,) = core.broker.containment.of(subscription)
     assert (suspension.task, "out of its stored range" in suspension.reason) == (LETTERS, True)
     monkeypatch.undo()
     core.advance(5000)
-    assert _stored(dead) == [b"a", b"b", LARGE]
+    assert _stored(core, dead) == [b"a", b"b", LARGE]
     assert core.broker.containment.idle
 
 
@@ -344,12 +329,12 @@ def test_two_subscriptions_and_two_topics_do_not_hold_up_each_other(core: Core) 
     first, one = _dying(core, "first")
     other = first.create_subscription("other")
     second, two = _dying(core, "second")
-    _publish(core, first, LARGE)
+    core.publish_all(first, LARGE, key="k")
     core.advance(2000)
-    _publish(core, second, b"second")
-    _publish(core, first, b"first")
+    core.publish_all(second, b"second", key="k")
+    core.publish_all(first, b"first", key="k")
     core.advance(1500)
-    assert sorted(_stored(dead)) == [b"first", b"first", b"second"]
+    assert sorted(_stored(core, dead)) == [b"first", b"first", b"second"]
     assert [each.backlog_messages for each in (one, other, two)] == [1, 1, 0]
 
 
@@ -360,7 +345,7 @@ def test_letters_go_on_at_once_when_a_full_topic_has_room_again(core: Core) -> N
     first, one = _dying(core, "first")
     second, two = _dying(core, "second")
     for topic in (first, second):
-        _publish(core, topic, *[b"%03d" % number for number in range(8)])
+        core.publish_all(topic, *[b"%03d" % number for number in range(8)], key="k")
     core.advance(100_000)
     assert (one.dead_lettered, two.dead_lettered) == (0, 0)
     for _ in range(12):

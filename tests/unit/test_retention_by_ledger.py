@@ -18,12 +18,9 @@ from tests.support.policy_cases import (
     SECOND,
     acknowledge_all,
     backlog,
-    publish,
-    send,
     set_policies,
     stored,
 )
-from tests.support.policy_cases import frame as message
 
 NOTHING = Retention(0, 0)
 LEDGER_AGE = 4 * HOUR
@@ -46,7 +43,7 @@ def ledgers_of(topic: Topic) -> list[int]:
 def test_what_all_have_acknowledged_stays_while_its_ledger_is_open(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a", "b")
+    core.publish_all(topic, "a", "b")
     acknowledge_all(core, subscription)
     core.advance(3 * HOUR)
     assert stored(core, topic) == ["a", "b"]
@@ -56,7 +53,7 @@ def test_what_all_have_acknowledged_stays_while_its_ledger_is_open(core: Core) -
 def test_seeking_back_after_acknowledging_finds_the_messages(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a", "b")
+    core.publish_all(topic, "a", "b")
     acknowledge_all(core, subscription)
     settle(core)
     outcome: list[BrokerError | None] = []
@@ -68,7 +65,7 @@ def test_seeking_back_after_acknowledging_finds_the_messages(core: Core) -> None
 
 def test_a_subscription_that_comes_after_the_messages_finds_them(core: Core) -> None:
     topic = core.topic()
-    publish(core, topic, "a", "b")
+    core.publish_all(topic, "a", "b")
     core.advance(HOUR)
     assert backlog(core, topic.create_subscription("late", "earliest")) == ["a", "b"]
     assert backlog(core, topic.create_subscription("new")) == []
@@ -77,7 +74,7 @@ def test_a_subscription_that_comes_after_the_messages_finds_them(core: Core) -> 
 def test_a_ledger_goes_once_it_is_closed_and_acknowledged_whole(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, *"abcdefg")
+    core.publish_all(topic, *"abcdefg")
     assert ledgers_of(topic) == [3, 3, 1]
     subscription.acknowledge_up_to(1, None)
     settle(core)
@@ -94,7 +91,7 @@ def test_a_ledger_goes_once_it_is_closed_and_acknowledged_whole(core: Core) -> N
 def test_the_slowest_subscription_keeps_a_ledger(core: Core) -> None:
     topic = core.topic()
     quick, slow = topic.create_subscription("quick"), topic.create_subscription("slow")
-    publish(core, topic, *"abcd")
+    core.publish_all(topic, *"abcd")
     acknowledge_all(core, quick)
     slow.acknowledge_up_to(1, None)
     core.advance(2 * LEDGER_AGE)
@@ -106,7 +103,7 @@ def test_the_slowest_subscription_keeps_a_ledger(core: Core) -> None:
 
 def test_a_full_ledger_goes_although_nothing_more_is_published(core: Core) -> None:
     topic = core.topic()
-    publish(core, topic, *"abc")
+    core.publish_all(topic, *"abc")
     settle(core)
     assert stored(core, topic) == []
 
@@ -114,11 +111,11 @@ def test_a_full_ledger_goes_although_nothing_more_is_published(core: Core) -> No
 def test_a_ledger_is_closed_by_its_size(tmp_path: Path) -> None:
     core = Core(tmp_path / "d", ledger_max_bytes=1000)
     topic = core.topic()
-    publish(core, topic, *"abcdef", size=300)
+    core.publish_all(topic, *"abcdef", size=300)
     assert ledgers_of(topic) == [4, 2]
     settle(core)
     assert stored(core, topic) == ["e", "f"]
-    publish(core, topic, *"gh", size=300)
+    core.publish_all(topic, *"gh", size=300)
     assert ledgers_of(topic) == [4]
     # The ledger's bytes are known after a restart, too: a full one goes although nothing more is published.
     core.restart()
@@ -129,12 +126,12 @@ def test_a_ledger_is_closed_by_its_size(tmp_path: Path) -> None:
 
 def test_a_ledger_is_kept_over_a_restart_until_the_next_one_begins(tmp_path: Path) -> None:
     core = Core(tmp_path / "d")
-    publish(core, core.topic(), *"ab")
+    core.publish_all(core.topic(), *"ab")
     core.restart()
     settle(core)
     topic = core.topic()
     assert stored(core, topic) == ["a", "b"]
-    publish(core, topic, "c")
+    core.publish_all(topic, "c")
     settle(core)
     assert stored(core, topic) == ["c"]
     core.close()
@@ -142,14 +139,14 @@ def test_a_ledger_is_kept_over_a_restart_until_the_next_one_begins(tmp_path: Pat
 
 def test_the_open_ledger_of_an_idle_topic_goes_at_its_age(core: Core) -> None:
     topic = core.topic()
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(HOUR)
-    publish(core, topic, "b")
+    core.publish_all(topic, "b")
     core.advance(LEDGER_AGE - HOUR - 1)
     assert stored(core, topic) == ["a", "b"]
     settle(core)
     assert stored(core, topic) == []
-    publish(core, topic, "c")
+    core.publish_all(topic, "c")
     settle(core)
     assert stored(core, topic) == ["c"]
     assert topic.position(topic.end_offset - 1) == (topic.ledgers[-1].ledger_id, 0)
@@ -158,7 +155,7 @@ def test_the_open_ledger_of_an_idle_topic_goes_at_its_age(core: Core) -> None:
 def test_an_old_ledger_goes_with_its_last_acknowledgment(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a", "b")
+    core.publish_all(topic, "a", "b")
     core.advance(2 * LEDGER_AGE)
     subscription.acknowledge_up_to(0, None)
     settle(core)
@@ -169,7 +166,7 @@ def test_an_old_ledger_goes_with_its_last_acknowledgment(core: Core) -> None:
 
 
 def test_a_ledgers_age_goes_on_over_a_restart(core: Core) -> None:
-    publish(core, core.topic(), "a")
+    core.publish_all(core.topic(), "a")
     core.advance(LEDGER_AGE - MINUTE)
     core.restart()
     settle(core)
@@ -181,7 +178,7 @@ def test_a_ledgers_age_goes_on_over_a_restart(core: Core) -> None:
 @pytest.mark.parametrize("step_ms", [365 * 24 * HOUR, -HOUR], ids=["a year ahead", "an hour back"])
 def test_setting_the_machines_clock_closes_no_ledger_and_keeps_none(core: Core, step_ms: int) -> None:
     topic = core.topic()
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.clock.step_wall_ms(step_ms)
     # Long enough for the broker to believe it.
     for _ in range(10):
@@ -200,7 +197,7 @@ def test_setting_the_machines_clock_closes_no_ledger_and_keeps_none(core: Core, 
 def test_a_retention_of_nothing_is_exact_at_every_level(core: Core, level: str) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a", "b")
+    core.publish_all(topic, "a", "b")
     subscription.acknowledge_up_to(0, None)
     settle(core)
     assert stored(core, topic) == ["a", "b"]
@@ -225,9 +222,9 @@ def test_a_retention_of_nothing_is_exact_at_every_level(core: Core, level: str) 
 def test_a_retention_that_is_taken_back_leaves_what_the_ledger_keeps(core: Core) -> None:
     set_policies(core, Policies(retention=Retention(-1, -1)))
     topic = core.topic()
-    publish(core, topic, *"abcd")
+    core.publish_all(topic, *"abcd")
     core.advance(2 * LEDGER_AGE)
-    publish(core, topic, "e")
+    core.publish_all(topic, "e")
     set_policies(core, Policies())
     settle(core)
     assert stored(core, topic) == ["e"]
@@ -236,16 +233,16 @@ def test_a_retention_that_is_taken_back_leaves_what_the_ledger_keeps(core: Core)
 def test_a_limit_caps_what_ledgers_keep_and_lengthens_nothing(core: Core) -> None:
     core.broker.set_broker_policies(Policies(), Policies(retention=Retention(8 * HOUR, 600)))
     topic = core.topic()
-    publish(core, topic, "a", "b", size=400)
+    core.publish_all(topic, "a", "b", size=400)
     settle(core)
     assert stored(core, topic) == ["b"]
     core.broker.set_broker_policies(Policies(), Policies(retention=Retention(HOUR, -1)))
-    publish(core, topic, "c")
+    core.publish_all(topic, "c")
     assert ledgers_of(topic) == [3]
     settle(core)
     # The ledger is full: it goes, though the limit would allow an hour.
     assert stored(core, topic) == []
-    publish(core, topic, "d")
+    core.publish_all(topic, "d")
     core.advance(HOUR - 1)
     assert stored(core, topic) == ["d"]
     settle(core)
@@ -255,7 +252,7 @@ def test_a_limit_caps_what_ledgers_keep_and_lengthens_nothing(core: Core) -> Non
 def test_what_is_kept_only_by_a_ledger_is_counted(core: Core) -> None:
     topic = core.topic()
     quick, slow = topic.create_subscription("quick"), topic.create_subscription("slow")
-    publish(core, topic, "a", "b", size=100)
+    core.publish_all(topic, "a", "b", size=100)
     acknowledge_all(core, quick)
     assert kept_by_ledgers(topic) == (0, 0)
     slow.acknowledge_up_to(0, None)
@@ -277,7 +274,7 @@ def test_what_ledgers_keep_takes_no_place_in_a_quota(core: Core) -> None:
     subscription = topic.create_subscription("s")
     for text in "ab":
         client = Client()
-        send(core, core.producer(topic, client, text), message(text, size=200))
+        core.publish_all(core.producer(topic, client, text), text, size=200)
         assert client.errors == []
         acknowledge_all(core, subscription)
     assert stored(core, topic) == ["a", "b"]
@@ -289,7 +286,7 @@ def test_letters_nobody_subscribed_to_in_time_are_kept(core: Core) -> None:
         core.topic().name, Policies(message_ttl_ms=SECOND, dead_letter_topic=str(letters.name))
     )
     core.topic().create_subscription("s")
-    publish(core, core.topic(), "a", "b")
+    core.publish_all(core.topic(), "a", "b")
     core.advance(HOUR)
     assert backlog(core, letters.create_subscription("late", "earliest")) == ["a", "b"]
 
@@ -298,7 +295,7 @@ def test_what_expired_can_be_read_as_long_as_its_ledger_stays(core: Core) -> Non
     set_policies(core, Policies(message_ttl_ms=MINUTE))
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    publish(core, topic, "a")
+    core.publish_all(topic, "a")
     core.advance(HOUR)
     assert subscription.backlog_messages == 0
     assert stored(core, topic) == ["a"]
@@ -312,7 +309,7 @@ def test_what_expired_can_be_read_as_long_as_its_ledger_stays(core: Core) -> Non
 def test_what_ledgers_keep_does_not_keep_an_unused_topic(core: Core, policies: Policies) -> None:
     set_policies(core, policies)
     topic = core.topic()
-    producer = publish(core, topic, "a")
+    producer = core.publish_all(topic, "a")
     topic.producer_registry.remove(producer)
     topic.used()
     core.advance(MINUTE - 1)

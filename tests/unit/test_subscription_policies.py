@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import pytest
 from heliograph_api.policies.policies import DEFAULTS, Policies, Retention, of_subscription, resolve
-from heliograph_api.protocol import wire_pb2 as wire
-from heliograph_api.protocol.frames import parse_entry
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base import records
-from heliograph_broker.messaging.messages.batches import build_frame
 from heliograph_broker.messaging.topic.topic import Topic
-from heliograph_broker.storage.base.entry import Entry
 
 from tests.support.core import Client, Core
+from tests.support.entries import open_entry
 from tests.support.subscription_types import EXCLUSIVE, SHARED
 
 SECOND = 1000
@@ -28,25 +25,10 @@ def _backlog(topic: Topic) -> dict[str, int]:
     return {name: subscription.backlog_messages for name, subscription in topic.subscriptions.items()}
 
 
-def _letters(topic: Topic) -> list[dict[str, str]]:
-    found: list[Entry] = []
-
-    def keep(result: list[Entry] | Exception) -> None:
-        assert not isinstance(result, Exception)
-        found.extend(result)
-
-    if topic.end_offset > topic.first_offset:
-        topic.read(topic.first_offset, 1000, 1 << 20, keep)
-    return [{pair.key: pair.value for pair in parse_entry(entry.frame).metadata.properties} for entry in found]
-
-
-def _publish(core: Core, topic: Topic, **properties: str) -> None:
-    metadata = wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0)
-    for key, value in properties.items():
-        metadata.properties.add(key=key.replace("_", "-"), value=value)
-    producer = core.producer(topic, name=f"p{len(topic.producers)}")
-    topic.publish(producer, 0, 0, metadata, build_frame(metadata, b"x"))
-    core.commit()
+def _subscriptions_of(core: Core, dead: str) -> list[str]:
+    """Return the subscriptions that the letters in a topic come from."""
+    letters = [letter for entry in core.read_all(core.topic(dead)) for letter in open_entry(entry.frame)]
+    return [properties["x-death-subscription"] for properties, _ in letters]
 
 
 # -- how the levels combine ----------------------------------------------------------------------------------------
@@ -97,7 +79,7 @@ def test_subscriptions_of_one_topic_expire_at_times_of_their_own(core: Core) -> 
     )
     policies.message_ttl_ms = 5 * SECOND
     core.broker.set_topic_policies(topic.name, policies)
-    _publish(core, topic)
+    core.publish_all(topic)
     core.advance(SECOND - 1)
     assert _backlog(topic) == {"fast": 1, "slow": 1, "never": 1, "topics": 1}
     core.advance(SECOND)
@@ -117,7 +99,7 @@ def test_the_lower_of_the_subscription_s_ttl_and_the_message_s_own_counts(core: 
     core.broker.set_topic_policies(
         topic.name, _own(short=Policies(message_ttl_ms=SECOND), long=Policies(message_ttl_ms=9 * SECOND))
     )
-    _publish(core, topic, x_message_ttl=str(5 * SECOND))
+    core.publish_all(topic, ttl=str(5 * SECOND))
     core.advance(SECOND)
     assert _backlog(topic) == {"short": 0, "long": 1}
     core.advance(4 * SECOND)
@@ -128,7 +110,7 @@ def test_a_ttl_holds_at_once_for_what_is_stored_and_for_a_consumer(core: Core) -
     topic = core.topic()
     for name in ("s", "t"):
         topic.create_subscription(name)
-    _publish(core, topic)
+    core.publish_all(topic)
     core.advance(HOUR)
     core.broker.set_topic_policies(topic.name, _own(s=Policies(message_ttl_ms=HOUR)))
     got: dict[str, int] = {}
@@ -143,7 +125,7 @@ def test_a_ttl_taken_away_spares_what_is_stored(core: Core) -> None:
     topic = core.topic()
     topic.create_subscription("s")
     core.broker.set_topic_policies(topic.name, _own(s=Policies(message_ttl_ms=SECOND)))
-    _publish(core, topic)
+    core.publish_all(topic)
     core.broker.set_topic_policies(topic.name, Policies())
     core.advance(HOUR)
     assert _backlog(topic) == {"s": 1}
@@ -165,11 +147,11 @@ def test_each_subscription_has_a_dead_letter_topic_of_its_own(core: Core) -> Non
     policies.message_ttl_ms = SECOND
     policies.dead_letter_topic = DEAD
     core.broker.set_topic_policies(topic.name, policies)
-    _publish(core, topic)
+    core.publish_all(topic)
     core.advance(SECOND)
     assert _backlog(topic) == {"own": 0, "none": 0, "topics": 0}
-    assert [letter["x-death-subscription"] for letter in _letters(core.topic("bin"))] == ["own"]
-    assert [letter["x-death-subscription"] for letter in _letters(core.topic("dead"))] == ["topics"]
+    assert _subscriptions_of(core, "bin") == ["own"]
+    assert _subscriptions_of(core, "dead") == ["topics"]
 
 
 def test_what_is_expired_by_hand_goes_to_the_subscription_s_dead_letter_topic(core: Core) -> None:
@@ -177,12 +159,12 @@ def test_what_is_expired_by_hand_goes_to_the_subscription_s_dead_letter_topic(co
     topic = core.topic()
     subscription = topic.create_subscription("s")
     core.broker.set_topic_policies(topic.name, _own(s=Policies(dead_letter_topic=DEAD)))
-    _publish(core, topic)
+    core.publish_all(topic)
     core.advance(SECOND)
     subscription.expire_older_than(1, lambda error: None)
     core.commit()
     assert _backlog(topic) == {"s": 0}
-    assert [letter["x-death-subscription"] for letter in _letters(core.topic("dead"))] == ["s"]
+    assert _subscriptions_of(core, "dead") == ["s"]
 
 
 # -- expiry of subscriptions ---------------------------------------------------------------------------------------
@@ -227,7 +209,7 @@ def test_a_setting_waits_for_its_subscription_and_outlives_it(core: Core) -> Non
     for _ in range(2):
         core.advance(24 * HOUR)
         topic.create_subscription("s")
-        _publish(core, topic)
+        core.publish_all(topic)
         core.advance(SECOND)
         assert _backlog(topic) == {"s": 0}
         core.advance(HOUR - SECOND)
@@ -252,7 +234,7 @@ def test_settings_survive_a_restart(core: Core, partitions: int) -> None:
     topic = core.broker.get_topic(name.with_partition(0) if partitions else name)
     assert isinstance(topic, Topic)
     topic.create_subscription("s")
-    _publish(core, topic)
+    core.publish_all(topic)
     core.advance(SECOND)
     assert _backlog(topic) == {"s": 0}
 

@@ -38,10 +38,7 @@ def names(core: Core) -> list[list[str]]:
 def test_a_subscription_is_created_on_every_partition_at_its_position(core: Core) -> None:
     core.broker.create_partitioned_topic(NAME, 2)
     for topic in partitions(core):
-        producer = core.producer(topic)
-        for _ in range(3):
-            core.publish(producer)
-    core.commit()
+        core.publish_all(topic, count=3)
     create_subscription(core.broker, NAME, "first", position="earliest")
     create_subscription(core.broker, NAME, "last", properties={"owner": "me"})
     create_subscription(core.broker, NAME, "middle", start_id=partitions(core)[0].position(1))

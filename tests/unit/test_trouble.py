@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from heliograph_api.policies.policies import BacklogQuota, Policies, Retention
-from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_broker.messaging.base.containment import FIRST_PAUSE_MS
 from heliograph_broker.messaging.broker import inactivity
 from heliograph_broker.messaging.delivery.subscription import Subscription
@@ -250,10 +249,3 @@ def test_an_eviction_whose_read_fails_is_tried_again(core: Core, monkeypatch: py
     core.advance(500)
     assert bad.backlog_bytes <= 100
     assert _suspended(core) == []
-
-
-def _store_raw(core: Core, topic: Topic, metadata: wire.MessageMetadata, frame: bytes, monkeypatch: Any) -> None:
-    """Store an entry as a broker did that looked less closely at what it was sent."""
-    producer = core.producer(topic, name=f"raw-{topic.end_offset}")
-    topic.publish(producer, 0, 0, metadata, frame)
-    core.commit()

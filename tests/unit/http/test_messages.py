@@ -32,9 +32,7 @@ def topic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topic]:
     topic = core.topic()
     producer = core.producer(topic)
     topic.create_subscription("keeps", "earliest")
-    for _ in range(20):
-        core.publish(producer)
-    core.commit()
+    core.publish_all(producer, count=20)
     yield topic
     core.close()
 

@@ -40,8 +40,7 @@ def _publish(core: Core, count: int, size: int = 100, messages: int = 1) -> int:
     """Publish and return the bytes of one entry."""
     producer = core.producer(core.topic(), name=f"p{core.broker.generate_producer_name()}")
     for _ in range(count):
-        core.publish(producer, b"x" * size, messages=messages)
-        core.commit()
+        core.publish_all(producer, b"x" * size, messages=messages)
     return core.topic().total_bytes // max(1, core.topic().end_offset)
 
 

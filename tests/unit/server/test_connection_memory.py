@@ -66,14 +66,6 @@ def slow_consumer(server: VirtualServer, number: int) -> FarSide:
     return client
 
 
-def publish(server: VirtualServer, count: int, size: int) -> None:
-    producer = server.core.producer(server.core.topic(), name=f"filler-{server.core.clock.now_ms()}")
-    for _ in range(count):
-        server.core.publish(producer, bytes(size))
-    server.core.commit()
-    server.loop.run()
-
-
 def messages_in(client: FarSide) -> int:
     return sum(frame.command.type == Type.MESSAGE for frame in client.take())
 
@@ -109,11 +101,11 @@ def test_slow_consumers_get_no_more_while_half_is_used_and_the_rest_once_they_re
 ) -> None:
     server = make_server(LIMIT)
     clients = [slow_consumer(server, number) for number in range(6)]
-    publish(server, 10, 10 * KIB)
+    server.publish(10, bytes(10 * KIB))
     assert LIMIT // 2 < held(server) < LIMIT
     check(server)
     before = held(server)
-    publish(server, 10, 10 * KIB)
+    server.publish(10, bytes(10 * KIB))
     check(server)
     assert held(server) == before
     for client in clients:
@@ -131,9 +123,9 @@ def test_who_reads_gets_messages_beside_those_who_do_not(make_server: Callable[[
         slow_consumer(server, number)
     reader = slow_consumer(server, 6)
     reader.reads = True
-    publish(server, 10, 10 * KIB)
+    server.publish(10, bytes(10 * KIB))
     check(server)
-    publish(server, 10, 10 * KIB)
+    server.publish(10, bytes(10 * KIB))
     assert messages_in(reader) == 20
 
 
@@ -141,12 +133,12 @@ def test_a_slow_consumer_goes_on_when_others_have_made_room(make_server: Callabl
     """Not all was read, but little enough: nothing but the check resumes the client then."""
     server = make_server(LIMIT)
     clients = [slow_consumer(server, number) for number in range(6)]
-    publish(server, 10, 10 * KIB)
+    server.publish(10, bytes(10 * KIB))
     check(server)
     for client in clients:
         client.read(90 * KIB)
     check(server)
-    publish(server, 1, 10 * KIB)
+    server.publish(1, bytes(10 * KIB))
     for client in clients:
         client.reads = True
         client.read()
@@ -156,7 +148,7 @@ def test_a_slow_consumer_goes_on_when_others_have_made_room(make_server: Callabl
 def test_who_never_reads_is_aborted_by_the_keep_alive(make_server: Callable[[int], VirtualServer]) -> None:
     server = make_server(LIMIT)
     clients = [slow_consumer(server, number) for number in range(6)]
-    publish(server, 10, 10 * KIB)
+    server.publish(10, bytes(10 * KIB))
     check(server)
     server.advance(30_000)
     assert all(client.lost for client in clients)

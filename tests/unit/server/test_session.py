@@ -37,15 +37,6 @@ def subscribe(client: FarSide, consumer_id: int = 1, **fields: object) -> None:
     assert isinstance(client.request(Type.SUBSCRIBE, **fields), wire.CommandSuccess)
 
 
-def publish(server: VirtualServer, count: int, payload: bytes = b"x") -> None:
-    topic = server.core.topic()
-    producer = server.core.producer(topic, name=f"filler-{server.core.clock.now_ms()}-{len(topic.producers)}")
-    for _ in range(count):
-        server.core.publish(producer, payload)
-    server.core.commit()
-    server.loop.run()
-
-
 # Before CONNECT
 
 
@@ -197,7 +188,7 @@ def test_messages_of_a_client_that_stopped_go_to_the_next_one(server: VirtualSer
     subscribe(stopped)
     stopped.send(Type.FLOW, consumer_id=1, messagePermits=100)
     stopped.reads = False
-    publish(server, 40, bytes(8000))
+    server.publish(40, bytes(8000))
     subscribe(next_one)
     next_one.send(Type.FLOW, consumer_id=1, messagePermits=100)
     got = 0
@@ -389,7 +380,7 @@ def test_an_ack_set_that_no_batch_can_have_is_refused(server: VirtualServer) -> 
     client = server.connect()
     subscribe(client)
     client.send(Type.FLOW, consumer_id=1, messagePermits=10)
-    publish(server, 1)
+    server.publish(1)
     (message,) = client.take()
     position = message.body.message_id
     position.ack_set.extend([1] * 20_000)
