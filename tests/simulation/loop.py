@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, cast
 
+from heliograph_broker.storage.base.completion import Completion
 from heliograph_broker.storage.base.scheduler import Job
 
 from .disk import Crashed
@@ -224,7 +225,7 @@ class SimulatedLoop:
 class _LongJob:
     """A job in a thread of its own, which runs only while the loop waits for it: until it pauses or ends."""
 
-    def __init__(self, job: Job, done: Callable[[Any], None]) -> None:
+    def __init__(self, job: Job[Any], done: Completion[Any]) -> None:
         self._job = job
         self.done = done
         self.result: Any = None
@@ -278,9 +279,9 @@ class SimulatedScheduler:
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
         loop.scheduler = self
-        self._writes: deque[tuple[Job, Callable[[Any], None]]] = deque()
-        self._written: deque[tuple[Callable[[Any], None], Any]] = deque()
-        self._reads: list[tuple[Job, Callable[[Any], None]]] = []
+        self._writes: deque[tuple[Job[Any], Completion[Any]]] = deque()
+        self._written: deque[tuple[Completion[Any], Any]] = deque()
+        self._reads: list[tuple[Job[Any], Completion[Any]]] = []
         self._long: dict[str, deque[_LongJob]] = {"background": deque(), "work": deque()}
         self._current: _LongJob | None = None
         self._closed = False
@@ -344,19 +345,19 @@ class SimulatedScheduler:
     def soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)
 
-    def write(self, job: Job, done: Callable[[Any], None]) -> None:
+    def write(self, job: Job[T], done: Completion[T]) -> None:
         if self._closed:
             done(_outcome(job))
         else:
             self._writes.append((job, done))
 
-    def read(self, job: Job, done: Callable[[Any], None]) -> None:
+    def read(self, job: Job[T], done: Completion[T]) -> None:
         self._reads.append((job, done))
 
-    def background(self, job: Job, done: Callable[[Any], None]) -> None:
+    def background(self, job: Job[T], done: Completion[T]) -> None:
         self._long["background"].append(_LongJob(job, done))
 
-    def work(self, job: Job, done: Callable[[Any], None]) -> None:
+    def work(self, job: Job[T], done: Completion[T]) -> None:
         self._long["work"].append(_LongJob(job, done))
 
     def pause(self, seconds: float) -> bool:
@@ -390,7 +391,7 @@ class SimulatedScheduler:
         self._current = None
 
 
-def _outcome(job: Job) -> Any:
+def _outcome(job: Job[T]) -> T | Exception:
     try:
         return job()
     except Exception as error:  # handed to the callback, as a thread does

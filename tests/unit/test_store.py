@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from heliograph_broker.clock import SystemClock, VirtualClock
+from heliograph_broker.storage.base.completion import Completion
 from heliograph_broker.storage.base.data_dir import DataDir
 from heliograph_broker.storage.base.entry import Entry, EntryHeader
 from heliograph_broker.storage.base.scheduler import Job
@@ -418,7 +419,7 @@ class _HeldWrites(InlineScheduler):
     def soon(self, callback: Callable[[], None]) -> None:
         self._jobs.append(callback)
 
-    def write(self, job: Job, done: Callable[[Any], None]) -> None:
+    def write(self, job: Job[Any], done: Completion[Any]) -> None:
         self._jobs.append(lambda: done(job()))
 
     def run(self) -> None:

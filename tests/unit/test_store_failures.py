@@ -6,13 +6,16 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
 from heliograph_broker.clock import VirtualClock
+from heliograph_broker.storage.base.completion import Completion
 from heliograph_broker.storage.base.disk import RealDisk
 from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.base.failure import StoreFailed, breaks_store, lacks_space
+from heliograph_broker.storage.base.scheduler import Job
 from heliograph_broker.storage.commit.group import Durable
 from heliograph_broker.storage.segments.segment import Segment
 from heliograph_broker.storage.store import MAX_EPOCH, InlineScheduler, LedgerStore, StorageFull
@@ -218,6 +221,38 @@ def test_an_environment_that_is_broken_fails_the_store(
     late: list[str] = []
     store.on_failure(late.append)
     assert late == reasons
+    store.close()
+
+
+class _DyingWriter(InlineScheduler):
+    """Gives back what a writer thread does whose job is left by what is no :class:`Exception`."""
+
+    dies = False
+
+    def write(self, job: Job[Any], done: Completion[Any]) -> None:
+        if self.dies:
+            done(RuntimeError("SystemExit: 1"))
+        else:
+            super().write(job, done)
+
+
+def test_a_write_of_which_nobody_knows_the_end_fails_the_store(tmp_path: Path) -> None:
+    scheduler = _DyingWriter()
+    store = LedgerStore.open(tmp_path / "d", VirtualClock(), scheduler=scheduler, disk_reserve_bytes=0)
+    outcome: list[Exception | None] = []
+    sink = Sink()
+    scheduler.dies = True
+    store.append(sink, entry(0))
+    store.put(b"record", b"1")
+    store.after_commit(outcome.append)
+    store.commit()
+    scheduler.dies = False
+    assert store.failure == "SystemExit: 1"
+    assert sink.failed == [0]
+    store.after_commit(outcome.append)
+    store.commit()
+    assert [type(each) for each in outcome] == [StoreFailed, StoreFailed]
+    assert store.pending_bytes == 0
     store.close()
 
 

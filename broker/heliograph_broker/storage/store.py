@@ -6,12 +6,13 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import lmdb
 import structlog
 
 from heliograph_broker.clock import Clock
+from heliograph_broker.storage.base.completion import Completion
 from heliograph_broker.storage.base.damage import DamagedEntries, LostRange
 from heliograph_broker.storage.base.data_dir import WAY_ON, DataDir, DataDirError
 from heliograph_broker.storage.base.disk import Disk, RealDisk
@@ -195,7 +196,7 @@ class LedgerStore(GroupCommit):
         if not self._closed and self.failure is None:
             self.put(_SCRUB, place)
 
-    def probe_segment(self, done: Callable[[Exception | None], None]) -> None:
+    def probe_segment(self, done: Completion[None]) -> None:
         """Have the writer begin to write to the open segment, and end there; ``done`` gets what prevents that."""
         segment = self._segments.open_segment
         self._scheduler.write(segment.probe, done)
@@ -208,7 +209,7 @@ class LedgerStore(GroupCommit):
         first_entry: int,
         last_entry: int,
         max_bytes: int,
-        callback: Callable[[list[Entry] | Exception], None],
+        callback: Completion[list[Entry]],
     ) -> None:
         """Read entries from ``first_entry`` on, at least one if there is one; a later call gets the rest.
 
@@ -227,7 +228,7 @@ class LedgerStore(GroupCommit):
         ledger_id: int,
         first_entry: int,
         last_entry: int,
-        callback: Callable[[list[EntryHeader] | Exception], None],
+        callback: Completion[list[EntryHeader]],
     ) -> None:
         """As :meth:`read`, without the frames."""
         self._read(
@@ -243,8 +244,8 @@ class LedgerStore(GroupCommit):
         ledger_id: int,
         first_entry: int,
         last_entry: int,
-        job: Callable[[Segment, int], Any],
-        callback: Callable[[Any], None],
+        job: Callable[[Segment, int], list[T]],
+        callback: Completion[list[T]],
     ) -> None:
         try:
             found = self._segments.holder(ledger_id, first_entry)
@@ -257,7 +258,7 @@ class LedgerStore(GroupCommit):
         segment, first = found
         segment.acquire()
 
-        def done(result: Any) -> None:
+        def done(result: list[T] | Exception) -> None:
             segment.release()
             callback(result)
 
@@ -285,14 +286,14 @@ class LedgerStore(GroupCommit):
             for _, value in mapped:
                 yield value
 
-    def work(self, job: Callable[[], Any], callback: Callable[[Any], None]) -> None:
+    def work(self, job: Callable[[], T], callback: Completion[T]) -> None:
         """Run a job that computes off the loop's thread; the callback gets its result or exception.
 
         The processor is then left to the others for a while: the threads share one interpreter, and one that computes
         gives it away only every few ms.
         """
 
-        def considerate() -> Any:
+        def considerate() -> T:
             started = time.perf_counter()
             result = job()
             self._scheduler.pause(min(_REST * (time.perf_counter() - started), _LONGEST_REST_S))

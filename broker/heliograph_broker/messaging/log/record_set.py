@@ -18,7 +18,8 @@ from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.containment import TopicLike
 from heliograph_broker.messaging.base.errors import PreconditionFailed
-from heliograph_broker.storage.commit.group import Committed, Durable, EntrySink, check_record
+from heliograph_broker.storage.base.completion import Completion
+from heliograph_broker.storage.commit.group import Durable, EntrySink, check_record
 
 if TYPE_CHECKING:
     from heliograph_broker.clock import Clock
@@ -84,7 +85,7 @@ class RecordSet:
             self._waiting = True
             self._writer.changed(self)
 
-    def commit(self, part: Part, done: Committed | None = None) -> None:
+    def commit(self, part: Part, done: Completion[None] | None = None) -> None:
         """Write ``part`` with the next group; ``done`` gets None when it is durable, or the error."""
         if not self.closed:
             self._changed[part.record_key] = part
@@ -92,7 +93,7 @@ class RecordSet:
         if done is not None:
             self.when_durable(done)
 
-    def when_durable(self, done: Committed) -> None:
+    def when_durable(self, done: Completion[None]) -> None:
         """Call ``done`` with None once all of the set that changed so far is durable, or with the error."""
         self._writer.store.after_commit(done, (self,))
 

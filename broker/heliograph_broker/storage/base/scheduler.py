@@ -8,11 +8,14 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from .completion import Completion
 from .damage import DamagedEntries
 
-Job = Callable[[], Any]
+T = TypeVar("T")
+
+Job = Callable[[], T]
 
 
 class Scheduler(Protocol):
@@ -25,16 +28,16 @@ class Scheduler(Protocol):
     def soon(self, callback: Callable[[], None]) -> None:
         """Call back at the end of this loop iteration."""
 
-    def write(self, job: Job, done: Callable[[Any], None]) -> None:
+    def write(self, job: Job[T], done: Completion[T]) -> None:
         """Run a writer's job; jobs run one after the other."""
 
-    def read(self, job: Job, done: Callable[[Any], None]) -> None:
+    def read(self, job: Job[T], done: Completion[T]) -> None:
         """Run a reader's job."""
 
-    def background(self, job: Job, done: Callable[[Any], None]) -> None:
+    def background(self, job: Job[T], done: Completion[T]) -> None:
         """Run a long job (rewriting, unlinking) that neither readers nor the writer wait for."""
 
-    def work(self, job: Job, done: Callable[[Any], None]) -> None:
+    def work(self, job: Job[T], done: Completion[T]) -> None:
         """Run a job of the core's that computes, beside the background's."""
 
     def pause(self, seconds: float) -> bool:
@@ -44,7 +47,7 @@ class Scheduler(Protocol):
         """Wait for what runs and end the threads; every write has been called back for when this returns."""
 
 
-def _outcome(job: Job) -> Any:
+def _outcome(job: Job[T]) -> T | Exception:
     try:
         return job()
     except DamagedEntries as error:
@@ -59,8 +62,8 @@ class LoopScheduler:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._jobs: queue.SimpleQueue[tuple[Job, Callable[[Any], None]] | None] = queue.SimpleQueue()
-        self._written: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._jobs: queue.SimpleQueue[tuple[Job[Any], Completion[Any]] | None] = queue.SimpleQueue()
+        self._written: deque[tuple[Completion[Any], Any]] = deque()
         self._readers = ThreadPoolExecutor(2, "store-reader")
         self._background = ThreadPoolExecutor(1, "store-background")
         self._work = ThreadPoolExecutor(1, "store-work")
@@ -75,7 +78,7 @@ class LoopScheduler:
     def concurrent(self) -> bool:
         return not self._closing.is_set()
 
-    def write(self, job: Job, done: Callable[[Any], None]) -> None:
+    def write(self, job: Job[T], done: Completion[T]) -> None:
         if self._closing.is_set():
             done(_outcome(job))
         else:
@@ -97,16 +100,16 @@ class LoopScheduler:
             done, outcome = self._written.popleft()
             done(outcome)
 
-    def read(self, job: Job, done: Callable[[Any], None]) -> None:
+    def read(self, job: Job[T], done: Completion[T]) -> None:
         self._readers.submit(self._run, job, done)
 
-    def background(self, job: Job, done: Callable[[Any], None]) -> None:
+    def background(self, job: Job[T], done: Completion[T]) -> None:
         self._background.submit(self._run, job, done)
 
-    def work(self, job: Job, done: Callable[[Any], None]) -> None:
+    def work(self, job: Job[T], done: Completion[T]) -> None:
         self._work.submit(self._run, job, done)
 
-    def _run(self, job: Job, done: Callable[[Any], None]) -> None:
+    def _run(self, job: Job[T], done: Completion[T]) -> None:
         outcome = _outcome(job)
         self._on_loop(lambda: done(outcome))
 
@@ -140,7 +143,7 @@ class InlineScheduler:
     def soon(self, callback: Callable[[], None]) -> None:
         """Nothing happens by itself."""
 
-    def write(self, job: Job, done: Callable[[Any], None]) -> None:
+    def write(self, job: Job[T], done: Completion[T]) -> None:
         done(_outcome(job))
 
     read = write

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import structlog
 
+from heliograph_broker.storage.base.completion import Completion
 from heliograph_broker.storage.base.entry import Entry
 
 log = structlog.get_logger(__name__)
@@ -43,7 +44,6 @@ class RecordSource(Protocol):
 
 #: Called when everything submitted before is durable, however many attempts that takes.
 Durable = Callable[[], None]
-Committed = Callable[[Exception | None], None]
 
 
 class Group:
@@ -72,7 +72,7 @@ class Group:
         self.metadata: dict[bytes, bytes | None] = {}
         self.sources: dict[RecordSource, None] = {}
         #: Each with the sources it rests on, None for those submitted to this group.
-        self.callbacks: list[tuple[Committed, Collection[RecordSource] | None]] = []
+        self.callbacks: list[tuple[Completion[None], Collection[RecordSource] | None]] = []
         #: Called when the metadata is durable, be it only as part of a later group.
         self.durable: list[Durable] = []
         #: The sources whose records could not be taken, in this group or before it, and why.

@@ -19,6 +19,7 @@ import lmdb
 import structlog
 
 from heliograph_broker.clock import Clock
+from heliograph_broker.storage.base.completion import Completion
 from heliograph_broker.storage.base.data_dir import DataDir
 from heliograph_broker.storage.base.disk import Disk
 from heliograph_broker.storage.base.entry import Entry
@@ -30,7 +31,7 @@ from heliograph_broker.storage.base.shortage import Shortage
 from heliograph_broker.storage.segments.segment import Segment
 from heliograph_broker.storage.segments.segment_set import SegmentSet
 
-from .group import Committed, Durable, EntrySink, Group, RecordSource, StoreStats, check_record
+from .group import Durable, EntrySink, Group, RecordSource, StoreStats, check_record
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +65,14 @@ class _Outcome:
         outcome = cls()
         outcome.metadata_error = outcome.append_error = error
         outcome.written = False
+        return outcome
+
+    @classmethod
+    def unknown(cls, error: Exception) -> _Outcome:
+        """Return the outcome of a group of which the writer cannot tell what is stored: only a restart finds out."""
+        outcome = cls()
+        outcome.broken = str(error)
+        outcome.metadata_error = outcome.append_error = StoreFailed(f"the store has failed: {outcome.broken}")
         return outcome
 
     def note(self, error: Exception) -> None:
@@ -167,7 +176,7 @@ class GroupCommit:
         self._filling.sources[source] = None
         self._schedule_seal()
 
-    def after_commit(self, callback: Committed, rests_on: Collection[RecordSource] | None = None) -> None:
+    def after_commit(self, callback: Completion[None], rests_on: Collection[RecordSource] | None = None) -> None:
         """Call back when everything submitted so far has been written or has failed.
 
         The callback gets None once all metadata submitted so far, in this group or earlier, is durable; or the error. A
@@ -253,7 +262,9 @@ class GroupCommit:
         segment = self._segments.begin_write() if group.entries else None
         self._scheduler.write(
             lambda: self._write(group, segment),
-            lambda outcome: self._finish(group, outcome),
+            lambda outcome: self._finish(
+                group, _Outcome.unknown(outcome) if isinstance(outcome, Exception) else outcome
+            ),
         )
         return None
 

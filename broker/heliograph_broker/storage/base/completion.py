@@ -1,0 +1,33 @@
+"""How an operation that takes time ends: it calls back once, with its result or with the error that ended it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+#: Called once; the result is None where there is nothing to tell but that it is done.
+Completion = Callable[[T | Exception], None]
+
+
+async def completed(start: Callable[[Completion[T]], object]) -> T:
+    """Start an operation and wait for its result. Raises the error that ended it."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    start(completion_of(future))
+    return await future
+
+
+def completion_of(future: asyncio.Future[T]) -> Completion[T]:
+    """Return a callback that ends ``future`` as the operation ended, unless nobody waits for it any more."""
+
+    def done(outcome: T | Exception) -> None:
+        if future.done():
+            return
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    return done
