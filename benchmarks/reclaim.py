@@ -16,6 +16,7 @@ from typing import Annotated
 import msgspec
 import typer
 from heliograph_broker.clock import SystemClock
+from heliograph_broker.storage.base.completion import completed
 from heliograph_broker.storage.base.data_dir import DataDir
 from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.store import LedgerStore, LoopScheduler
@@ -102,14 +103,6 @@ class _Load:
         raise error
 
 
-async def _committed(store: LedgerStore) -> None:
-    done = asyncio.get_running_loop().create_future()
-    store.after_commit(done.set_result)
-    error = await done
-    if error is not None:
-        raise error
-
-
 async def _publish(load: _Load, shape: Shape, total_bytes: int) -> None:
     group = max(1, min(1000, 4 * _MIB // shape.frame_bytes))
     number = 0
@@ -117,7 +110,7 @@ async def _publish(load: _Load, shape: Shape, total_bytes: int) -> None:
         for _ in range(group):
             load.append(1 + number % shape.ledgers)
             number += 1
-        await _committed(load.store)
+        await completed(load.store.after_commit)
 
 
 async def _keep_busy(load: _Load) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -13,6 +14,7 @@ from heliograph_api.broker_config import BrokerConfig
 
 from heliograph_broker.http.base.connection import HttpConnection, refusal
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.storage.base.completion import completed
 from heliograph_broker.storage.base.disk import Disk
 from heliograph_broker.storage.base.failure import StorageFull
 from heliograph_broker.storage.base.scheduler import LoopScheduler, Scheduler
@@ -138,19 +140,8 @@ class Standalone:
 
     async def _committed(self) -> None:
         """Wait until everything submitted so far is written. Raises the store's error if it is not."""
-        future: asyncio.Future[None] = self._loop.create_future()
-
-        def done(error: Exception | None) -> None:
-            if future.cancelled():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(None)
-
         # A record of a topic that cannot be encoded suspends that topic and nothing else.
-        self._store.after_commit(done, (self.broker.records,))
-        await future
+        await completed(partial(self._store.after_commit, rests_on=(self.broker.records,)))
 
     def _on_tick(self) -> None:
         more = False

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from heliograph_api.policies.policies import Policies
 from heliograph_broker.messaging.base.containment import FIRST_PAUSE_MS
-from heliograph_broker.messaging.base.errors import BrokerError, PersistenceError
+from heliograph_broker.messaging.base.errors import BrokerError, Done, PersistenceError
 from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
-from heliograph_broker.messaging.delivery.subscription import Done, Subscription
+from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.log.damaged import DamagedList
 from heliograph_broker.messaging.policies.expiry import RETRY_MS
 from heliograph_broker.messaging.topic.topic import Topic

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from heliograph_broker.clock import SystemClock, VirtualClock
+from heliograph_broker.storage.base.completion import completed
 from heliograph_broker.storage.base.data_dir import DataDir
 from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.base.scheduler import Scheduler
@@ -154,9 +155,7 @@ async def test_space_comes_back_in_time_beside_an_event_loop(path: Path, ledgers
     load = Load(store)
 
     async def commit() -> None:
-        done = loop.create_future()
-        store.after_commit(done.set_result)
-        assert await done is None
+        await completed(store.after_commit)
 
     async def publish() -> None:
         while True:

@@ -8,7 +8,7 @@ from typing import TypeVar
 import structlog
 from heliograph_api.protocol import wire_pb2 as wire
 
-from heliograph_broker.messaging.base.errors import BrokerError, NotAllowed
+from heliograph_broker.messaging.base.errors import BrokerError, Done, NotAllowed
 from heliograph_broker.messaging.broker.topic_list import TopicListWatcher
 from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.clients.consumer import Consumer
@@ -108,7 +108,7 @@ class Session(Connection):
     def succeed(self, request_id: int) -> None:
         self.write(self.encoder.success(request_id))
 
-    def answer_to(self, request_id: int) -> Callable[[BrokerError | None], None]:
+    def answer_to(self, request_id: int) -> Done:
         """Return a callback that answers a request with SUCCESS, or with ERROR if it is given one."""
 
         def answer(error: BrokerError | None) -> None:

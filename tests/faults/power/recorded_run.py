@@ -13,13 +13,13 @@ import os
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 from heliograph_api.broker_config import BrokerConfig
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_broker.standalone import Standalone
+from heliograph_broker.storage.base.completion import completed
 
 from tests.faults.rest import call
 from tests.integration.wire.client import make_batch, make_entry
@@ -169,20 +169,12 @@ async def run(data_dir: Path, promise: Promise, seed: int) -> None:
         store = broker.broker.store
         for key in range(FILLING_RECORDS):
             store.put(b"filling/%d" % key, bytes(FILLING_BYTES))
-        await _committed(store.after_commit)
+        await asyncio.wait_for(completed(store.after_commit), WITHIN_S)
         for key in range(FILLING_RECORDS):
             store.delete(b"filling/%d" % key)
-        await _committed(store.after_commit)
+        await asyncio.wait_for(completed(store.after_commit), WITHIN_S)
         await broker.stop()
         promise("stopped", life)
-
-
-async def _committed(after_commit: Callable[[Callable[[Exception | None], None]], None]) -> None:
-    done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-    after_commit(done.set_result)
-    error = await asyncio.wait_for(done, WITHIN_S)
-    if error is not None:
-        raise error
 
 
 async def _load(broker: Standalone, producers: list[Producer], consumers: list[Consumer], life: int) -> None:

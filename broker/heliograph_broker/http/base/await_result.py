@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from heliograph_broker.messaging.base.errors import BrokerError, PersistenceError
-from heliograph_broker.messaging.delivery.subscription import Done
+from heliograph_broker.messaging.base.errors import Done, PersistenceError
+from heliograph_broker.storage.base.completion import Completion, completed, completion_of
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ async def all_durable(changes: Iterable[Change]) -> None:
         for change in changes:
             future: asyncio.Future[None] = loop.create_future()
             waiting.append(future)
-            change(resolver(future))
+            change(completion_of(future))
     except BaseException:
         # Nobody will ask what became of the changes already started.
         for future in waiting:
@@ -34,31 +34,14 @@ async def all_durable(changes: Iterable[Change]) -> None:
             raise outcome
 
 
-def resolver(future: asyncio.Future[None]) -> Done:
-    """Return a callback that ends ``future`` as the operation ended, unless nobody waits for it any more."""
-
-    def done(error: BrokerError | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-
-    return done
-
-
-async def found(look_up: Callable[[Callable[[T | Exception], None]], None]) -> T:
+async def found(look_up: Callable[[Completion[T]], None]) -> T:
     """Start a look-up and wait for what it finds. Raises :class:`PersistenceError` if the store cannot tell."""
-    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-    def done(result: T | Exception) -> None:
-        if future.done():
-            return
-        if isinstance(result, Exception):
-            future.set_exception(PersistenceError(f"cannot read: {result}"))
-        else:
-            future.set_result(result)
+    def start(done: Completion[T]) -> None:
+        look_up(lambda result: done(_unreadable(result) if isinstance(result, Exception) else result))
 
-    look_up(done)
-    return await future
+    return await completed(start)
+
+
+def _unreadable(error: Exception) -> PersistenceError:
+    return PersistenceError(f"cannot read: {error}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,11 +11,11 @@ from aiohttp import web
 from heliograph_api.broker_config import BrokerConfig
 from heliograph_api.values.names import TopicName, check_part
 
-from heliograph_broker.messaging.base.errors import or_persistence_error
+from heliograph_broker.messaging.base.errors import Done, or_persistence_error
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.log.record_set import RecordSet
+from heliograph_broker.storage.base.completion import completed
 
-from .await_result import resolver
 from .errors import ApiError
 from .rates import RateSampler
 
@@ -43,10 +42,11 @@ async def committed(broker: Broker, rests_on: Collection[RecordSet] | None = Non
     ``rests_on`` names the sets of records that the answer rests on; without it they are those that were changed since
     the last group, by this request among others.
     """
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    broker.store.after_commit(or_persistence_error(resolver(future)), rests_on)
-    await future
+    def start(done: Done) -> None:
+        broker.store.after_commit(or_persistence_error(done), rests_on)
+
+    await completed(start)
 
 
 async def accepted(broker: Broker) -> web.Response:

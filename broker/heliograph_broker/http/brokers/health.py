@@ -11,6 +11,7 @@ from heliograph_broker.http.base.context import BROKER, as_json, committed
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Refusal, operation
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.storage.base.completion import completed
 
 WRITER_TIMEOUT_S = 5.0
 #: Ticks are due 20 times a second. After this time (s) without one, nothing is flushed, delayed or expired on time.
@@ -48,23 +49,12 @@ async def check_ready(broker: Broker) -> None:
         async with asyncio.timeout(WRITER_TIMEOUT_S):
             # The broker stays ready if only the records of a single topic cannot be written.
             await committed(broker, ())
-            segment = await _probe_segment(broker)
+            try:
+                await completed(broker.store.probe_segment)
+            except Exception as error:
+                raise ApiError(503, f"the open segment cannot be written: {error}") from error
     except TimeoutError as error:
         raise ApiError(503, f"the store has not committed anything for {WRITER_TIMEOUT_S:g} s") from error
-    if segment is not None:
-        raise ApiError(503, f"the open segment cannot be written: {segment}")
-
-
-async def _probe_segment(broker: Broker) -> Exception | None:
-    """Return why the writer could not begin to write entries, None if it could."""
-    probed: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-
-    def done(error: Exception | None) -> None:
-        if not probed.done():
-            probed.set_result(error)
-
-    broker.store.probe_segment(done)
-    return await probed
 
 
 @operation("Check whether the process answers.", answers={200: Live})

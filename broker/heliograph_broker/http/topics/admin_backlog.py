@@ -14,8 +14,8 @@ from heliograph_broker.http.base.message_ids import PositionDocument, number_in_
 from heliograph_broker.http.base.operations import operation
 from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic
 from heliograph_broker.messaging.base.entry_counts import EntryCounts
-from heliograph_broker.messaging.base.errors import Conflict
-from heliograph_broker.messaging.delivery.subscription import Done, Subscription
+from heliograph_broker.messaging.base.errors import Conflict, Done
+from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.topic.topic import Topic
 
 from .admin_subscriptions import SUBSCRIPTION_PATH, stored_subscriptions, topics_of

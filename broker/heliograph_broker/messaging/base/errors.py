@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from heliograph_broker.storage.base.completion import Completion
+
 
 class BrokerError(Exception):
     """Base of every refusal, and never raised itself; ``str(error)`` is the reason for people."""
 
 
-#: Called with None when something is done and durable, else with what went wrong.
+#: The completion of what can be refused: called with None when it is done and durable, else with what went wrong.
 Done = Callable[[BrokerError | None], None]
 
 
@@ -101,7 +103,7 @@ class TopicTerminated(BrokerError):
     """Nothing can be published any more; what is stored can be read."""
 
 
-def or_persistence_error(done: Callable[[BrokerError | None], None]) -> Callable[[Exception | None], None]:
+def or_persistence_error(done: Done) -> Completion[None]:
     """Return a callback for the store that tells ``done`` that all is durable, or of a :class:`PersistenceError`."""
 
     def committed(error: Exception | None) -> None:

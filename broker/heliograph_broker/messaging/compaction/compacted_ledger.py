@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from heliograph_broker.storage.base.completion import Completion
 from heliograph_broker.storage.base.damage import DamagedEntries
 from heliograph_broker.storage.base.entry import Entry, EntryHeader
 
@@ -144,9 +145,7 @@ class CompactedLedger:
             return self.offset_at(lost.last_entry + 1)
         return self.horizon + 1 if header is None else header.total_messages
 
-    def read(
-        self, index: int, count: int, max_bytes: int, callback: Callable[[list[CompactedEntry] | Exception], None]
-    ) -> None:
+    def read(self, index: int, count: int, max_bytes: int, callback: Completion[list[CompactedEntry]]) -> None:
         """Read up to ``count`` entries from ``index`` on, or ``max_bytes`` of them, at least one."""
 
         def found(result: list[Entry] | Exception) -> None:

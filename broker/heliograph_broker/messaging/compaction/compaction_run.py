@@ -10,13 +10,14 @@ it was.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
 from heliograph_broker.messaging.base.records import CompactionRecord
 from heliograph_broker.messaging.log.damaged import lost_range
+from heliograph_broker.storage.base.completion import Completion
 from heliograph_broker.storage.base.damage import DamagedEntries
 from heliograph_broker.storage.base.entry import Entry
 
@@ -51,7 +52,7 @@ class CompactionRun:
         previous: CompactedLedger | None,
         *,
         retain_null_key: bool,
-        done: Callable[[CompactionRecord | Exception], None],
+        done: Completion[CompactionRecord],
     ) -> None:
         self._topic = topic
         self._store = topic.host.store

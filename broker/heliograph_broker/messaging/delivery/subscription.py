@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic
     from heliograph_broker.storage.base.entry import Entry
 
-__all__ = ["AckId", "Done", "Subscription"]
+__all__ = ["AckId", "Subscription"]
 
 
 class Subscription(DispatchedSubscription):

@@ -18,6 +18,7 @@ from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.entry_counts import EntryCounts
 from heliograph_broker.messaging.base.histograms import TopicMetrics
 from heliograph_broker.messaging.base.tail_cache import TopicTail
+from heliograph_broker.storage.base.completion import Completion
 from heliograph_broker.storage.base.damage import DamagedEntries
 from heliograph_broker.storage.base.entry import Entry, EntryHeader
 
@@ -311,9 +312,7 @@ class EntryLog:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def read(
-        self, offset: int, count: int, max_bytes: int, callback: Callable[[list[Entry] | Exception], None]
-    ) -> None:
+    def read(self, offset: int, count: int, max_bytes: int, callback: Completion[list[Entry]]) -> None:
         """Read durable entries from ``offset`` on, of one ledger at most ``count`` of them or ``max_bytes``."""
         ledger = self._by_id[self.position(offset)[0]]
         first = offset - ledger.base_offset
@@ -342,7 +341,7 @@ class EntryLog:
         except DamagedEntries:
             return None
 
-    def read_headers(self, first: int, last: int, callback: Callable[[list[EntryCounts] | Exception], None]) -> None:
+    def read_headers(self, first: int, last: int, callback: Completion[list[EntryCounts]]) -> None:
         """Read the sizes of entries ``first..last``: of one ledger and a bounded number at a time, at least one."""
         ledger = self._by_id[self.position(first)[0]]
         base = ledger.base_offset
@@ -370,7 +369,7 @@ class EntryLog:
             return self.trimmed_messages, self.trimmed_bytes
         return header.total_messages, header.total_bytes
 
-    def totals_before(self, offset: int, callback: Callable[[tuple[int, int] | Exception], None]) -> None:
+    def totals_before(self, offset: int, callback: Completion[tuple[int, int]]) -> None:
         """Call back with the cumulative messages and bytes of everything before ``offset``."""
         if offset <= self.first_offset:
             callback((self.trimmed_messages, self.trimmed_bytes))

@@ -21,6 +21,7 @@ from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import (
     BrokerError,
     Conflict,
+    Done,
     PersistenceError,
     PreconditionFailed,
     SubscriptionNotFound,
@@ -31,7 +32,7 @@ from heliograph_broker.messaging.base.names import COMPACTION, check_name, check
 from heliograph_broker.messaging.clients.producer import Producer, ProducerRegistry, PublishTarget, Receipt
 from heliograph_broker.messaging.clients.refusals import Refusals
 from heliograph_broker.messaging.delivery.compacted_view import CompactedView
-from heliograph_broker.messaging.delivery.subscription import Done, Subscription
+from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.log import invariants
 from heliograph_broker.messaging.log.cursor import Cursor
 from heliograph_broker.messaging.log.damaged import totals_up_to, whole_runs

@@ -9,12 +9,13 @@ from heliograph_api.protocol.frames import parse_entry
 from heliograph_broker.messaging.base.errors import (
     BrokerError,
     ConsumerNotFound,
+    Done,
     NotAllowed,
     PreconditionFailed,
 )
 from heliograph_broker.messaging.clients.consumer import KeyRange
 from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
-from heliograph_broker.messaging.delivery.subscription import AckId, Done, Subscription
+from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.server.error_codes import error_code
 from heliograph_broker.server.session import Session
