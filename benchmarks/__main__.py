@@ -18,7 +18,7 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="A fifth of the messages, and one run each.")] = False,
     runs: Annotated[int, typer.Option(min=1, help="Runs of each scenario; results are their medians.")] = 3,
     only: Annotated[str, typer.Option(help="Scenarios whose name or kind holds this text.")] = "",
-    directory: Annotated[Path | None, typer.Option(help="Where the brokers keep their data.")] = None,
+    directory: Annotated[Path | None, typer.Option(help="Data directory of the brokers.")] = None,
     output: Annotated[Path | None, typer.Option("--markdown", help="Write the table to this file too.")] = None,
 ) -> None:
     """Measure throughput, latency and CPU of a broker with every receipt synced to disk.

@@ -28,7 +28,7 @@ def measure(directory: str, topics: int, messages: int, payload: int) -> tuple[f
     """Return when the last messages were gone (s), and latencies (ms): p99 quiet, p99 and maximum in that second."""
     with BrokerProcess(Path(directory) / "data") as broker:
         make_bystanders(broker)
-        # What expires is trimmed at once, which is part of what others may notice.
+        # Expired messages are trimmed at once, which is part of what others may notice.
         nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
         request(broker, "POST", f"/admin/v2/namespaces/{NAMESPACE}/retention", nothing)
         uvloop.run(fill(broker.service_url, topics, messages, payload, "slow"))
@@ -59,8 +59,8 @@ def main(
     topics: Annotated[int, typer.Option(min=1, help="Topics that have messages due.")] = 1000,
     messages: Annotated[int, typer.Option(min=1, help="Messages due in each.")] = 1000,
     payload: Annotated[int, typer.Option(min=1, help="Bytes of a message.")] = 100,
-    runs: Annotated[int, typer.Option(min=1, help="How often, each time with a new broker.")] = 1,
-    directory: Annotated[Path | None, typer.Option(help="Where the broker keeps its data.")] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Number of runs, each with a new broker.")] = 1,
+    directory: Annotated[Path | None, typer.Option(help="Data directory of the broker.")] = None,
 ) -> None:
     """Fill topics, let all of it expire by one change of policy, and measure a publisher of another namespace.
 

@@ -19,7 +19,7 @@ from tests.support.broker_process import BrokerProcess
 from .wire_load import Connection, WireJob, WireResult, make_batched_entry
 
 NAMESPACE = "public/default"
-#: Where :func:`steady` publishes, and at what rate (messages of 1 KiB a second).
+#: The topic of :func:`steady`, and its rate (messages of 1 KiB a second).
 BYSTANDER = "bystanders/ns/steady"
 RATE = 1000.0
 #: Receipts outstanding while the topics are filled.

@@ -1,4 +1,4 @@
-"""What many latencies come to, wherever they were measured."""
+"""Summarizes latencies, wherever they were measured."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _SCENARIOS = (
 def main(
     other: Annotated[Path, typer.Argument(help="Another checkout, such as a git worktree of a release.")],
     pairs: Annotated[int, typer.Option(min=1, help="Pairs of runs of each scenario.")] = 5,
-    directory: Annotated[Path | None, typer.Option(help="Where the brokers keep their data.")] = None,
+    directory: Annotated[Path | None, typer.Option(help="Data directory of the brokers.")] = None,
 ) -> None:
     """Compare the broker's processor time a message with that of another checkout.
 

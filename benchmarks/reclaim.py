@@ -1,4 +1,4 @@
-"""How fast disk space comes back, and what that does to those who publish: ``python -m benchmarks.reclaim``.
+"""Measures how fast disk space comes back, and the effect on publishers: ``python -m benchmarks.reclaim``.
 
 The ledger store as the broker runs it (its threads beside an event loop, its settings as shipped) is filled, 90 % is
 trimmed, and the space of all files in the data directory is measured against the bytes that are still wanted.
@@ -29,7 +29,7 @@ _MIB = 1024 * 1024
 #: The promise: so many times the live bytes at most, within so many seconds.
 GOAL_RATIO = 1.5
 GOAL_S = 60.0
-#: How often the broker calls ``LedgerStore.maintain`` (seconds).
+#: Interval (seconds) at which the broker calls ``LedgerStore.maintain``.
 _TICK_S = 0.5
 #: The load of a busy store: groups a second, entries in each.
 _BUSY_GROUPS, _BUSY_ENTRIES = 200, 10
@@ -175,7 +175,7 @@ async def measure(shape: Shape, directory: Path, total_bytes: int, segment_bytes
 def main(
     quick: Annotated[bool, typer.Option("--quick", help="An eighth of the bytes, in segments of 16 MiB.")] = False,
     only: Annotated[str, typer.Option(help="Shapes whose name holds this text.")] = "",
-    directory: Annotated[Path | None, typer.Option(help="Where the data goes.")] = None,
+    directory: Annotated[Path | None, typer.Option(help="Directory for the data.")] = None,
     watch: Annotated[float, typer.Option(help="Seconds to watch after the trimming.")] = GOAL_S,
     course: Annotated[bool, typer.Option("--course", help="Print the ratio over time, too.")] = False,
 ) -> None:

@@ -30,7 +30,7 @@ def main(
     topics: Annotated[int, typer.Option(min=1, help="Topics the messages are published to in turn.")] = 100,
     mib: Annotated[int, typer.Option(min=10, help="MiB published in all.")] = 2048,
     payload: Annotated[int, typer.Option(min=1, help="Bytes of a message.")] = 1024,
-    directory: Annotated[Path | None, typer.Option(help="Where the broker keeps its data.")] = None,
+    directory: Annotated[Path | None, typer.Option(help="Data directory of the broker.")] = None,
 ) -> None:
     """Fill topics that keep everything, lower the namespace's retention to a tenth, and watch the data directory.
 

@@ -1,4 +1,4 @@
-"""What one step of the core costs as the work around it grows ten times: the table of docs/scaling.md.
+"""Measures the cost of a step of the core as the work around it grows ten times: the table of docs/scaling.md.
 
 Run it with ``benchmarks/run-scaling``; see its ``--help``. The core runs on its real store without sockets, on virtual
 time, so that a step is exactly what it says. The exponent is log10 of the second time by the first: 0 for a step that

@@ -1,4 +1,4 @@
-"""How long /metrics takes with many topics, and what publishers notice of it: ``benchmarks/run-scrape``.
+"""Measures the duration of /metrics with many topics, and its effect on publishers: ``benchmarks/run-scrape``.
 
 A broker of its own gets 10,000 topics with a subscription each, of which some hold a backlog. A publisher sends at a
 fixed rate throughout; its latencies while nobody scrapes are compared with those while /metrics is read without pause.

@@ -123,7 +123,7 @@ def main(
         1_000_000
     ),
     payload: Annotated[int, typer.Option(min=1, help="Bytes of a message.")] = 100,
-    runs: Annotated[int, typer.Option(min=1, help="How often each number of splits is read.")] = 3,
+    runs: Annotated[int, typer.Option(min=1, help="Number of reads for each number of splits.")] = 3,
 ) -> None:
     """Measure, on this machine, with broker and Spark side by side, both kept to its cores."""
     with tempfile.TemporaryDirectory(prefix="heliograph-benchmark-") as scratch:

@@ -20,10 +20,11 @@ TARGETS = ("broker", "operator", "client", "spark")
 BASE_IMAGE = "localhost/python-base:dev"
 #: Exit code: Debian's packages cannot be fetched.
 NOT_FETCHED = 4
-#: What lets pip work behind a proxy on the host works in the build, too. Not --env, which would stay in the image.
+#: Settings that let pip work behind a proxy on the host work in the build, too. Not --env, which would stay in the
+#: image.
 _PASSED_ON = ("PIP_INDEX_URL", "PIP_CERT", "SSL_CERT_FILE", "http_proxy", "https_proxy", "no_proxy")
 _HOST_CERTIFICATES = "/etc/ssl/certs"
-#: Where these are while an image is built, for pip only: Java makes a keystore of the image's own in their place.
+#: Path of these while an image is built, for pip only: Java makes a keystore of the image's own in their place.
 _CERTIFICATES = "/host-certificates"
 DESCRIPTION = """\
 Build images from the Dockerfile: with Docker, or else without it and without an image registry.

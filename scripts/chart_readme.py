@@ -60,7 +60,7 @@ def readme(chart: Path) -> str:
         [
             f"# {about['name']}",
             "",
-            f"{about['description']}. How to install, upgrade and uninstall it:",
+            f"{about['description']}. To install, upgrade or uninstall it, see",
             "[docs/install.md](../../docs/install.md).",
             "",
             "Made by scripts/generate-chart from values.yaml: not to be edited.",

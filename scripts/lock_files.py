@@ -41,7 +41,7 @@ needs no network. Exit codes: 0 done or current; 1 not current, with the reasons
 
 
 class Lock(NamedTuple):
-    """What a lock file is made from: the project's dependencies, these extras and these dependency groups."""
+    """The sources of a lock file: the project's dependencies, these extras and these dependency groups."""
 
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ _NAMES_A_HOST = re.compile(r"\w+://|--(?:extra-)?index-url|--find-links|--truste
 
 
 def checksum(requirements: Sequence[str]) -> str:
-    """What the header of a lock file says it was made from."""
+    """Return the checksum of a lock file's sources, for its header."""
     return hashlib.sha256(json.dumps([PYTHON, *requirements]).encode()).hexdigest()
 
 
@@ -113,7 +113,7 @@ def satisfied(requirement: str, pinned: Mapping[str, str]) -> bool:
 
 
 def faults(text: str) -> list[str]:
-    """What must not be in any lock file and is in this: hosts of an index, and pins without a hash."""
+    """Return the faults that no lock file may have: hosts of an index, and pins without a hash."""
     found = [f"it names a host: {line}" for line in text.splitlines() if _NAMES_A_HOST.search(line)]
     blocks = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
     return found + [f"{block.split()[0]} has no hash" for block in blocks if "--hash=sha256:" not in block]

@@ -22,7 +22,7 @@ PROJECT: Final = Path(__file__).resolve().parents[1]
 MARKER: Final = "<!-- Made by scripts/generate-policies: not to be edited. -->"
 
 _RATE: Final = "`messages`, `bytes`, `period`"
-#: How manifests write the kinds, and what holds by default where the documentation of a row does not say it.
+#: Types of the kinds in manifests, and the default if the documentation of a row does not state it.
 _MANIFEST_TYPES: Final = {
     kinds.SWITCH: ("true or false", "false"),
     kinds.COUNT: ("number", "0 (no limit)"),

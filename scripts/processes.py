@@ -1,4 +1,4 @@
-"""How a command of the project ends: after its cleanup, also on a signal, and with the exit code of what failed."""
+"""Ends a command of the project: after its cleanup, also on a signal, and with the exit code of what failed."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: Where a sentence or a clause of its own begins: at the start of a block, or after a stop, a list mark or a table bar.
+#: Start of a sentence or clause: at the start of a block, or after a stop, a list mark or a table bar.
 OPENS = r"(?:^|(?<=[.:;!?] )|(?<=\| )|(?<=[-*#] ))"
 
 

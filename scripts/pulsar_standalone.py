@@ -35,7 +35,7 @@ superUserRoles=admin
 brokerClientAuthenticationPlugin=org.apache.pulsar.client.impl.auth.AuthenticationToken
 brokerClientAuthenticationParameters=file://{directory}/token
 """
-#: What Pulsar reaches into, and Java 17 keeps closed.
+#: Packages that Pulsar reaches into, and Java 17 keeps closed.
 _OPENED = (
     *(f"java.base/{name}" for name in ("java.io", "java.util.zip", "java.nio", "java.lang")),
     *(f"java.base/{name}" for name in ("jdk.internal.misc", "jdk.internal.platform", "sun.net")),

@@ -1,4 +1,4 @@
-"""What a run of the tests consists of: the tiers, the parts they run in, the time a part needs, what was left out."""
+"""Plans a run of the tests: the tiers, the parts they run in, the time of a part, and the parts that are left out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import NamedTuple
 #: Every tier, in the order in which those that were not run are named.
 TIERS = ("unit", "property", "simulation", "integration", "faults", "operator", "e2e", "spark")
 DEFAULT = TIERS[:5]
-#: What the tiers on a Kubernetes need at most, archives there, whose image takes minutes, and the tier on Spark (s).
+#: Times (s) that the tiers on a Kubernetes, the archives there, whose image takes minutes, and the tier on Spark need
+#: at most.
 KUBERNETES_S = 1700
 ARCHIVES_S = 900
 SPARK_S = 1800
@@ -20,7 +21,7 @@ class WrongUsage(Exception):
 
 
 class Request(NamedTuple):
-    """What a run is asked for: the tiers, in the order of ``TIERS``, and the arguments that pytest gets."""
+    """The request for a run: the tiers, in the order of ``TIERS``, and the arguments that pytest gets."""
 
     tiers: tuple[str, ...]
     arguments: tuple[str, ...] = ()
@@ -37,7 +38,7 @@ class Part(NamedTuple):
     #: Whether it waits until what a Kubernetes needs is built, though it can run without.
     after_build: bool = False
     on_kubernetes: bool = False
-    #: How long it may take, if it is left out where less time is left (s).
+    #: Time (s) that it needs, if it is left out when less time is left.
     needs_s: int = 0
 
 

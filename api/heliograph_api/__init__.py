@@ -1,3 +1,3 @@
-"""What broker, operator and pipeline share: the resource model, the protocol, the admin client, the log's format."""
+"""Code that broker, operator and pipeline share: the resource model, the protocol, the admin client, log formats."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Where log lines go and what they look like: stderr, JSON for machines, columns for a person at a terminal.
+"""Sets up logging to stderr: JSON for machines, columns for a person at a terminal.
 
 The broker's and the operator's are the same, so that one query finds both.
 """

@@ -36,7 +36,7 @@ class SystemClock:
 #: A difference (ms) up to which :class:`SteadyClock` follows the wall clock by going slower or faster; a larger one
 #: means that somebody has set it.
 STEP_MS = 10_000
-#: How long (s) a wall clock must have been set before the steady clock believes it.
+#: Time (s) that a wall clock must have been set before the steady clock believes it.
 CONFIRM_S = 60.0
 _MOST_SLEW = 0.05
 #: A difference of so many ms is made up for in about a minute, a larger one at the most that is allowed.

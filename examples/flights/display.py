@@ -1,4 +1,4 @@
-"""What the run shows: a progress bar each on a terminal (plain lines elsewhere), and the table at the end."""
+"""Displays the run: a progress bar each on a terminal (plain lines elsewhere), and the table at the end."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ProgressDisplay(AbstractContextManager["ProgressDisplay"]):
 
 
 class Retention(NamedTuple):
-    """What the broker keeps of acknowledged messages, as its admin API states it; -1 means no limit."""
+    """The broker's retention of acknowledged messages, as its admin API states it; -1 means no limit."""
 
     minutes: int
     mebibytes: int

@@ -13,7 +13,7 @@ import pulsar
 
 from .dataset import Totals, read_flights
 
-#: How often the shared counters are brought up to date, in messages: every message would cost more than the rest.
+#: Interval, in messages, at which the shared counters are updated: every message would cost more than the rest.
 _REPORT_EVERY = 500
 _BATCH = 1000
 _WAIT_MS = 100
@@ -26,14 +26,14 @@ class _Distance(msgspec.Struct):
 
 
 class Published(NamedTuple):
-    """What the publisher has receipts for, or why it stopped."""
+    """The messages that the publisher has receipts for, or the reason why it stopped."""
 
     receipts: int
     error: str | None
 
 
 class Consumed(NamedTuple):
-    """What one consumer received and acknowledged, or why it stopped."""
+    """The messages that one consumer received and acknowledged, or the reason why it stopped."""
 
     subscription: str
     consumer: str
@@ -42,7 +42,7 @@ class Consumed(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What every worker is given: where the broker is, and how it reports."""
+    """The arguments of every worker: the broker's address, and the means to report."""
 
     service_url: str
     topic: str

@@ -26,13 +26,13 @@ SourceOption = Annotated[
 ]
 Master = Annotated[
     str | None,
-    typer.Option(help="Where Spark runs; without it Spark's own settings say so, or SPARK_MASTER, else local[[*]."),
+    typer.Option(help="Spark master URL; else from Spark's own settings or SPARK_MASTER, else local[[*]."),
 ]
 Conf = Annotated[
     list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Setting of Spark; again for more.")
 ]
 ResultFile = Annotated[
-    Path | None, typer.Option("--result", metavar="FILE", help="Where the result is written, too, as JSON.")
+    Path | None, typer.Option("--result", metavar="FILE", help="File to which the result is also written, as JSON.")
 ]
 Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Name of a topic; again for more.")]
 TopicsPattern = Annotated[
@@ -71,7 +71,7 @@ def archive_command(
     subscription: Annotated[
         str, typer.Option(help="Durable subscription that holds what is not archived yet.")
     ] = "heliograph-archive",
-    checkpoint: Annotated[str | None, typer.Option(help="Where its state is; else PATH/_checkpoint.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Directory of its state; else PATH/_checkpoint.")] = None,
     file_size: Annotated[
         str, typer.Option(metavar="SIZE", help="About how large a file gets: 128Mi, 1G or bytes.")
     ] = "128Mi",
@@ -143,7 +143,7 @@ def replay_command(
 
 @app.command("usage")
 def usage_command(
-    to: Annotated[str, typer.Option(metavar="DIR", help="Where the report goes; an earlier one is replaced.")],
+    to: Annotated[str, typer.Option(metavar="DIR", help="Directory for the report; an earlier one is replaced.")],
     tenant: Annotated[
         list[str] | None, typer.Option(metavar="TENANT", help="Only this tenant; again for more.")
     ] = None,

@@ -1,4 +1,4 @@
-"""What this machine has for a Kubernetes of its own, and what is installed when it is missing."""
+"""Checks this machine's means for a Kubernetes of its own, and installs missing packages."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def can_make_control_groups() -> bool:
 
 
 def missing(built: bool) -> list[str]:
-    """What this machine lacks for a node without Docker; ``built`` says that Kubernetes is built already."""
+    """Return the tools that this machine lacks for a node without Docker; ``built``: Kubernetes is built already."""
     lacking = []
     if os.geteuid() != 0:
         lacking.append("root")

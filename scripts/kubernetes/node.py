@@ -30,7 +30,7 @@ _TAIL_LINES = 20
 
 
 class Plan(NamedTuple):
-    """What a node is made from: its directories, its address, and the ranges of pods and Services."""
+    """The parameters of a node: its directories, its address, and the ranges of pods and Services."""
 
     state: Path
     programs: Path

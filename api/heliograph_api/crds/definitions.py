@@ -45,7 +45,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a definition says that the model of the kind does not."""
+    """The parts of a definition that do not follow from the model of its kind."""
 
     plural: str
     short_name: str
@@ -234,7 +234,7 @@ class _Inliner:
                 found = self._shared[schema.pop("$ref").removeprefix("#/$defs/")]
             else:
                 (found,) = (each for each in schema.pop("anyOf") if each.get("type") != "null")
-            # What the field says comes before what its type says.
+            # The field's own keys come before those of its type.
             schema = {**found, **schema, RULES: [*found.get(RULES, []), *schema.get(RULES, [])]}
         return schema
 

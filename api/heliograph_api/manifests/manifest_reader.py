@@ -114,7 +114,7 @@ def _documents(text: str, source: str, problems: list[str]) -> list[_Document]:
     return [
         _Document(f"{source}: document {number}", content)
         for number, content in enumerate(contents, 1)
-        # What a trailing separator leaves.
+        # A trailing separator leaves an empty document.
         if content is not None
     ]
 

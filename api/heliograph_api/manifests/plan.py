@@ -1,4 +1,4 @@
-"""What has to be applied, in which order and under which names in the broker; and what is missing for it."""
+"""Plans the steps of an apply, in order and with the names in the broker, and lists the resources that are missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .manifest_reader import ManifestError
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """What a broker has already: tenants by name, namespaces as ``tenant/namespace``."""
+    """The tenants and namespaces (``tenant/namespace``) that a broker has already."""
 
     tenants: Collection[str] = ()
     namespaces: Collection[str] = ()

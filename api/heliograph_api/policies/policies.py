@@ -1,4 +1,4 @@
-"""How the levels of policies combine.
+"""Combines the levels of policies.
 
 A subscription's setting wins (of the policies it may set), then the topic's, then the namespace's, then the broker's
 default; limits of tenant and broker then cap the result, and the lowest value wins (RabbitMQ calls such limits operator

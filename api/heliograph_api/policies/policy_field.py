@@ -1,4 +1,4 @@
-"""What one row of the table of policies says: how it combines, where it can be set, and under which names."""
+"""The columns of the policy table: how a policy combines, where it can be set, and its names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .policy_kinds import Kind
 
 
 class Level(enum.Flag):
-    """Where a policy can be set."""
+    """The levels at which a policy can be set."""
 
     NONE = 0
     SUBSCRIPTION = enum.auto()
@@ -40,11 +40,11 @@ class RestPath:
     topic_query: str = ""
     #: The methods that set it for a namespace and for a topic.
     methods: tuple[str, str] = ("POST", "POST")
-    #: What a GET at a namespace or a topic answers where it sets nothing; None: 204.
+    #: The answers to GET at a namespace and a topic that set nothing; None: 204.
     unset: tuple[Any, Any] = (None, None)
     #: The setting of the broker that applies where no level sets one.
     setting: str = ""
-    #: What a topic says to a value out of range, where Pulsar's words differ from the namespace's.
+    #: The topic's error for a value out of range, if Pulsar words it differently from the namespace's.
     topic_refusal: str = ""
 
 
@@ -58,7 +58,7 @@ class Command:
     #: Its option, if it has a single one, at namespaces and at topics.
     options: tuple[str, ...] = ()
     topic_options: tuple[str, ...] = ()
-    #: What commands say of it, where that is not its title.
+    #: The policy's name in help texts of commands, if it is not the title.
     about: str = ""
     removable: bool = True
     #: The value an example switches to.
@@ -70,11 +70,11 @@ class PolicyField:
     """A row. Manifests, the REST API, commands, the resolver and the operator are made from the rows."""
 
     kind: Kind
-    #: Where manifests can set it.
+    #: The levels at which manifests can set it.
     levels: Level = Level.NONE
-    #: What it is, as in "set …".
+    #: The object of "set …".
     title: str = ""
-    #: What it means, as ``kubectl explain`` says it.
+    #: The documentation, as ``kubectl explain`` shows it.
     doc: str = ""
     #: Its name in manifests, with dots inside documents, where that is not the core's in camel case without the unit.
     manifest: str = ""

@@ -20,7 +20,7 @@ def _never(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """What values of a kind of policy mean when levels and limits combine."""
+    """Defines how the values of a kind of policy combine across levels and limits."""
 
     name: str
     #: Whether a value takes back what is inherited: there is no such policy then.
@@ -42,7 +42,7 @@ def _lower_or_zero(own: int | None, cap: int) -> int | None:
 
 
 def _lower_quota(own: BacklogQuota | None, cap: BacklogQuota) -> BacklogQuota | None:
-    # Where both name the same limit, the topic's own action stays.
+    # If both name the same limit, the topic's own action stays.
     return own if cap.limit < 0 or (own is not None and own.limit <= cap.limit) else cap
 
 

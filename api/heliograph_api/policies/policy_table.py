@@ -19,7 +19,7 @@ _NO_LIMIT: Final = "0: no limit"
 
 
 class Policies(msgspec.Struct, omit_defaults=True):
-    """What one level sets. ``None`` means: not set here, inherit.
+    """The policies set at one level. ``None`` means: not set here, inherit.
 
     To set "none at all" against a level below, numbers are -1 (``max_*``: 0 too, as in Pulsar) and
     ``dead_letter_topic`` is the empty text. Times are ms, sizes bytes.

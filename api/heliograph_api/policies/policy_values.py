@@ -44,7 +44,7 @@ class Retention(msgspec.Struct, frozen=True):
 
 
 class RetentionByLedger(Retention, frozen=True):
-    """What levels come to if none sets a retention: acknowledged data stays as long as its ledger.
+    """The retention of topics for which no level sets one: acknowledged data stays as long as its ledger.
 
     The values are those of the limits that cap it.
     """
@@ -68,7 +68,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class SubscribeRate(msgspec.Struct, frozen=True):
-    """How often one consumer may subscribe in ``period_s`` seconds; 0 or less: as often as it wants."""
+    """Number of times that one consumer may subscribe in ``period_s`` seconds; 0 or less: no limit."""
 
     per_consumer: int
     period_s: int = 30

@@ -16,7 +16,7 @@ from .wire_pb2 import MessageMetadata
 
 MAGIC_CRC32C = 0x0E01
 MAGIC_BROKER_ENTRY_METADATA = 0x0E02
-#: What a frame may hold beside the largest message: command, metadata, sizes (bytes), as Pulsar allows.
+#: Bytes of a frame beside the largest message: command, metadata, sizes; as Pulsar allows.
 FRAME_OVERHEAD = 10 * 1024
 
 _U32 = struct.Struct(">I")

@@ -50,7 +50,7 @@ class TopicState(msgspec.Struct, rename="camel"):
     storage_bytes: int = 0
     size_limit: int = -1
     age_limit_ms: int = -1
-    #: How much of the limit is used, as a ratio: 0.15.
+    #: Used share of the limit as a ratio: 0.15.
     size_used: float = -1.0
     age_used: float = -1.0
     size_exceeded: bool = False

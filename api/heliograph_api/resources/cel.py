@@ -1,4 +1,4 @@
-"""What the API server checks by itself: rules in CEL, written beside the validators that check the same here.
+"""Rules in CEL, which the API server checks by itself, written beside the validators that check the same here.
 
 A rule is part of the type or the model it holds for, and goes from there into the custom resource definitions. CEL has
 no sizes and durations as people write them: the expressions for them are made here, from the units of :mod:`.sizes`
@@ -58,12 +58,12 @@ class InSchema:
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """How a kind of quantity is read in CEL."""
+    """Reads a kind of quantity in CEL."""
 
     numbers: str
-    """Which numbers are one, of ``{x}``."""
+    """Matches the numbers ``{x}`` that are valid quantities."""
     grammar: str
-    """Which texts are one."""
+    """Matches the texts that are valid quantities."""
     unit: str
     """Finds the unit in ``{x}``; the empty text where there is none."""
     units: Mapping[str, int]

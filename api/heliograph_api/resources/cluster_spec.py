@@ -110,7 +110,7 @@ class BrokerClusterSpec(Model):
     affinity: Opaque = Field(default_factory=dict)
     """Affinity of the broker's pods, as in a pod."""
     topology_spread_constraints: list[Opaque] = Field(default_factory=list)
-    """How brokers are spread over zones and nodes, as in a pod."""
+    """Topology spread constraints of the broker's pods, as in a pod."""
     pod_annotations: dict[str, str] = Field(default_factory=dict)
     """Annotations of the broker's pods."""
     pod_labels: dict[str, str] = Field(default_factory=dict)
@@ -128,5 +128,5 @@ class BrokerClusterSpec(Model):
     limits: LimitsSpec = LimitsSpec()
     """Limits of the policies of tenants, namespaces and topics; the lower value wins."""
     deletion_policy: DeletionPolicy = "Delete"
-    """What happens to the brokers when the resource is deleted: they are deleted (Delete), deleted if no Tenant is left
-    on them (DeleteIfEmpty), or kept running (Retain). `storage.retainOnDelete` decides about the volumes."""
+    """Deletion of the resource deletes the brokers (Delete), deletes them if no Tenant is left on them (DeleteIfEmpty),
+    or keeps them running (Retain). `storage.retainOnDelete` decides about the volumes."""

@@ -45,7 +45,7 @@ MAX_REFERENCE = 253
 
 _ABOVE_ZERO = "0 would block every message; valid: above 0, or -1 or infinite for no limit"
 _UNUSED = "0 would delete it before its first use; valid: above 0, or -1 or infinite for never"
-# What names.check_local refuses, as RE2 says it.
+# The names that names.check_local refuses, as a pattern of RE2.
 _UNPRINTABLE = r"[\\p{Cc}\\p{Zl}\\p{Zp}]"
 UNFIT = rf"^\\p{{Z}}|\\p{{Z}}$|{_UNPRINTABLE}"
 PARTITION = "-partition-(0|[1-9][0-9]{0,8})$"

@@ -1,4 +1,4 @@
-"""What the resources share with every object in Kubernetes."""
+"""The metadata that the resources share with every object in Kubernetes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Metadata(Model):
     namespace: Annotated[str, AfterValidator(_namespace_name)] = "default"
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
-    # What `kubectl get -o yaml` adds.
+    # Fields that `kubectl get -o yaml` adds.
     uid: Any = None
     resource_version: Any = None
     generation: Any = None

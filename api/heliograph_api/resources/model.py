@@ -103,8 +103,8 @@ class TenantSpec(Model):
     limits: LimitsSpec = LimitsSpec()
     """Limits of the policies of its namespaces and topics; the lower value wins."""
     deletion_policy: DeletionPolicy = "Delete"
-    """What happens to the tenant in the broker when the resource is deleted: it is deleted (Delete), deleted if it has
-    no namespaces (DeleteIfEmpty), or kept (Retain)."""
+    """Deletion of the resource deletes the tenant in the broker (Delete), deletes it if it has no namespaces
+    (DeleteIfEmpty), or keeps it (Retain)."""
 
 
 class NamespaceSpec(NamespacePolicySpec):
@@ -119,8 +119,8 @@ class NamespaceSpec(NamespacePolicySpec):
     bundles: int = Field(default=4, ge=1, le=1024)
     """Number of bundles: ranges of topic-name hashes that are assigned to brokers."""
     deletion_policy: DeletionPolicy = "Delete"
-    """What happens to the namespace in the broker when the resource is deleted: it is deleted with its topics (Delete),
-    deleted if it has no topics (DeleteIfEmpty), or kept (Retain)."""
+    """Deletion of the resource deletes the namespace in the broker with its topics (Delete), deletes it if it has no
+    topics (DeleteIfEmpty), or keeps it (Retain)."""
 
 
 class TopicSpec(PolicySpec):
@@ -188,8 +188,8 @@ class TopicSpec(PolicySpec):
     creates the subscription but runs no jobs.
     """
     deletion_policy: DeletionPolicy = "Delete"
-    """What happens to the topic in the broker when the resource is deleted: it is deleted with its messages (Delete),
-    deleted if it stores no message (DeleteIfEmpty), or kept (Retain)."""
+    """Deletion of the resource deletes the topic in the broker with its messages (Delete), deletes it if it stores no
+    message (DeleteIfEmpty), or keeps it (Retain)."""
 
     def policies(self) -> Policies:
         """Return the policies in the core's units (ms, bytes), those of single subscriptions among them."""
@@ -223,7 +223,7 @@ class TopicSpec(PolicySpec):
 
 
 class Resource(Model):
-    """What all kinds share. ``status`` is the operator's and is not looked at."""
+    """The fields that all kinds share. ``status`` is the operator's and is not looked at."""
 
     api_version: Literal["heliograph.dev/v1alpha1"]
     metadata: Metadata
@@ -232,7 +232,7 @@ class Resource(Model):
 
     @property
     def source(self) -> str:
-        """Where it was read, for messages: ``topics.yaml: document 2 (Topic orders)``."""
+        """The place it was read from, for messages: ``topics.yaml: document 2 (Topic orders)``."""
         return self._source
 
     def read_from(self, source: str) -> Self:

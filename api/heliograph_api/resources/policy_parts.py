@@ -61,8 +61,8 @@ class SizeQuotaSpec(PolicyDocument):
     limit: SizeLimit
     """The size, above 0; -1 removes an inherited quota."""
     policy: QuotaPolicy = "producer_request_hold"
-    """What happens at the limit: producers wait (producer_request_hold), producers get an error
-    (producer_exception), or the oldest messages are dropped (consumer_backlog_eviction)."""
+    """Action at the limit: producers wait (producer_request_hold), producers get an error (producer_exception), or the
+    oldest messages are dropped (consumer_backlog_eviction)."""
 
     def core(self) -> BacklogQuota:
         """Return what the broker enforces."""
@@ -75,8 +75,8 @@ class AgeQuotaSpec(PolicyDocument):
     limit: DurationLimit
     """The duration, above 0; -1 removes an inherited quota."""
     policy: QuotaPolicy = "producer_request_hold"
-    """What happens at the limit: producers wait (producer_request_hold), producers get an error
-    (producer_exception), or the oldest messages are dropped (consumer_backlog_eviction)."""
+    """Action at the limit: producers wait (producer_request_hold), producers get an error (producer_exception), or the
+    oldest messages are dropped (consumer_backlog_eviction)."""
 
     def core(self) -> BacklogQuota:
         """Return what the broker enforces."""
@@ -126,13 +126,13 @@ class InactiveTopicSpec(PolicyDocument):
     max_inactive: DurationLimit
     """Time without connected clients: a duration above 0; -1: never."""
     mode: InactiveTopicMode = "delete_when_no_subscriptions"
-    """Which topics: only those without subscriptions, or also those whose subscriptions have no backlog."""
+    """Topics that are deleted: only those without subscriptions, or also those whose subscriptions have no backlog."""
     delete: bool = True
     """false removes an inherited policy."""
 
     def core(self) -> InactiveTopic:
         """Return what the broker enforces."""
-        # What never comes deletes nothing.
+        # A time that never comes deletes nothing.
         return InactiveTopic(max(0, self.max_inactive), self.mode, self.delete and self.max_inactive > 0)
 
 

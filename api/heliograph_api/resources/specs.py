@@ -1,4 +1,4 @@
-"""What a ``spec`` may say about policies, and the way to the core's policies.
+"""The policies in a ``spec``, and their conversion to the core's policies.
 
 The fields are the rows of :mod:`.policy_table`.
 """
@@ -40,7 +40,7 @@ from .policy_parts import (
     SubscribeRateSpec,
 )
 
-#: How manifests write the kinds. Documents of their own have a ``core()``.
+#: The types of the kinds in manifests. Documents of their own have a ``core()``.
 _TYPES: Final[dict[kinds.Kind, Any]] = {
     kinds.SWITCH: bool,
     kinds.COUNT: Count,

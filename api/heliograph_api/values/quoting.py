@@ -1,4 +1,4 @@
-"""How a value somebody wrote is shown back in an error: as in the manifest, on one line, not longer than one reads."""
+"""Quotes a user's value in an error: as in the manifest, on one line, shortened if it is long."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Listener(SessionHost):
         memory_bytes = broker.config.connection_memory_bytes
         #: Its check is called by the broker's tick.
         self.memory = ConnectionMemory(self.sessions.keys(), broker.clock, loop.call_soon, memory_bytes)
-        #: Where sessions read from their sockets, one at a time.
+        #: The buffer into which sessions read from their sockets, one at a time.
         self.receive_buffer = SharedBuffer(
             broker.config.receive_buffer_bytes, memory_bytes or sys.maxsize, self.memory.check_soon
         )

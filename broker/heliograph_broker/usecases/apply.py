@@ -37,7 +37,7 @@ class _Changes:
         self._clusters: list[str] = []
         self.applied: list[Applied] = []
         self.changes: list[Change] = []
-        #: What will hold when all is applied: broker's defaults, limits by tenant ("": the broker's), namespaces'.
+        #: The policies once everything is applied: broker's defaults, limits by tenant ("": the broker's), namespaces'.
         self._defaults = broker.broker_policies
         self._limits: dict[str, Policies] = {"": broker.broker_limits}
         self._namespaces: dict[str, Policies] = {}

@@ -1,4 +1,4 @@
-"""What becomes of a resource that is applied. Apart from :mod:`.apply`, which takes long to import."""
+"""The results of applied resources. Apart from :mod:`.apply`, which takes long to import."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNCHANGED = "unchanged"
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """What became of one resource; ``action`` is created, configured or unchanged.
+    """The result for one resource; ``action`` is created, configured or unchanged.
 
     ``note`` says what of it is not this broker's to do.
     """

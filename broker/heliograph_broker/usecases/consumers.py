@@ -38,7 +38,7 @@ _LATEST: Final = Start()
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRequest:
-    """What a client asks for when it subscribes."""
+    """A client's request to subscribe."""
 
     topic: TopicName
     subscription: str
@@ -49,7 +49,7 @@ class ConsumerRequest:
     #: Whether a missing topic may be created.
     create_topic: bool = True
     durable: bool = True
-    #: Where a new subscription begins, and its properties.
+    #: The start of a new subscription, and its properties.
     start: Start = _LATEST
     subscription_properties: dict[str, str] = field(default_factory=dict)
     priority: int = 0

@@ -37,7 +37,7 @@ EARLIEST: Final = MessagePosition(-1, -1)
 
 
 class Start(NamedTuple):
-    """Where a new subscription begins: some time back, else at a message id, else at the earliest or latest entry."""
+    """The start of a new subscription: some time back, else a message id, else the earliest or latest entry."""
 
     earliest: bool = False
     position: MessagePosition | None = None

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProducerRequest:
-    """What a client asks for when it opens a producer."""
+    """A client's request to open a producer."""
 
     topic: TopicName
     producer_id: int
@@ -42,7 +42,7 @@ class ProducerRequest:
     name: str = ""
     #: Whether the client generated ``name``, so that a later connection of its may take it over.
     generated_name: bool = False
-    #: How often the producer has connected before.
+    #: Number of times that the producer has connected before.
     epoch: int = 0
     access_mode: AccessMode = AccessMode.SHARED
     #: The epoch that a returning producer with exclusive access holds.

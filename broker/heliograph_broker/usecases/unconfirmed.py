@@ -1,4 +1,4 @@
-"""What requests of clients create by the way, as long as no client knows of it.
+"""Tracks objects that requests of clients create by the way, as long as no client knows of them.
 
 A SUBSCRIBE or PRODUCER may create its topic, a subscription and a version of the topic's schema. If it is refused, at
 once or because the disk did not take what it changed, it leaves none of them behind, unless somebody else has come to
@@ -24,7 +24,7 @@ AnySubscription = Subscription | NonPersistentSubscription
 
 
 class Creation:
-    """What one request uses, some of which it creates. It ends with :meth:`confirmed` or :meth:`refused`."""
+    """The objects that one request uses, and creates in part. It ends with :meth:`confirmed` or :meth:`refused`."""
 
     __slots__ = ("_base", "_broker", "_schema", "_subscription", "_topic")
 

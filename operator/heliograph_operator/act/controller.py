@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What every reconciler works with."""
+    """The objects that every reconciler works with."""
 
     settings: Settings
     kube: Kube
@@ -43,7 +43,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a reconcile ended: ``result`` for the metrics, and the seconds after which to requeue the resource."""
+    """The end of a reconcile: ``result`` for the metrics, and the seconds after which to requeue the resource."""
 
     result: str = "ready"
     requeue_s: float | None = None

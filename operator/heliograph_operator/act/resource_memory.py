@@ -1,4 +1,4 @@
-"""What the operator remembers of a resource between two reconciles. It may all be lost: the next one rebuilds it."""
+"""The operator's memory of a resource between two reconciles. It may all be lost: the next one rebuilds it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ResourceMemory:
     #: Its broker's URL and its full name there, once they are known.
     http_url: str = ""
     name: str = ""
-    #: What the API server last reported of its archive's CronJob and jobs; None: there are none.
+    #: The last state of its archive's CronJob and jobs at the API server; None: there are none.
     archive_seen: list[object] | None = None
     #: The last run of its archive that ended, with the result its pod reported.
     archive_run: Run | None = None

@@ -33,7 +33,7 @@ class WorkQueue(Generic[K]):
 
     @property
     def working(self) -> int:
-        """How many keys are being reconciled."""
+        """Number of keys that are being reconciled."""
         return len(self._working)
 
     def add(self, key: K, after_s: float = 0.0) -> None:

@@ -62,7 +62,7 @@ class ClusterReconciler:
             await report(context, resource, [ready(Reason.INVALID, problem or resource.memory.problem)])
             return Outcome("waiting", context.settings.resync_s)
         if not is_held(resource.body):
-            # What somebody changed meanwhile counts: it is in the body that is held.
+            # The body that is held includes changes that somebody made meanwhile.
             return await self.reconcile(context, resource) if await hold(context, resource) else Outcome("gone")
         return await self._reconcile(context, resource, model)
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from .kinds import Body, Key, annotation, is_managed, key_of
 
-#: Where a kind names its parent, and the parent's kind.
+#: The field in which a kind names its parent, and the parent's kind.
 PARENTS: Final = {"Topic": ("namespaceRef", "Namespace"), "Namespace": ("tenantRef", "Tenant")}
 
 #: Number of uids of deleted objects that are remembered, to ignore late news of them.

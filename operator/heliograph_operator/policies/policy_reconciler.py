@@ -79,7 +79,7 @@ class PolicyReconciler:
             message = f"the older {winner.kind} {winner.name} already describes {target.name}"
             return await self._not_ready(context, resource, Reason.CONFLICT, message)
         if not is_held(resource.body) and not resource.paused:
-            # What somebody changed meanwhile counts: it is in the body that is held.
+            # The body that is held includes changes that somebody made meanwhile.
             return await self.reconcile(context, resource) if await hold(context, resource, target) else Outcome("gone")
         return await self._with_broker(context, resource, target)
 

@@ -45,7 +45,10 @@ _DAY = "date_from_unix_date(CAST(unix_micros(__publishTime) div 86400000000 AS I
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOptions:
-    """What to archive where. Exactly one of ``topics`` and ``pattern`` is given; ``file_bytes`` is a file's size."""
+    """The topics to archive, and the target.
+
+    Exactly one of ``topics`` and ``pattern`` is given; ``file_bytes`` is a file's size.
+    """
 
     broker: Broker
     path: str
@@ -58,7 +61,7 @@ class ArchiveOptions:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
-    """What one run wrote; ``lag`` are the messages that were not archived when it ended, of all topics."""
+    """The output of one run; ``lag`` are the messages that were not archived when it ended, of all topics."""
 
     job: str = "archive"
     rows: int = 0

@@ -58,7 +58,7 @@ class CompactOptions:
 
 @dataclass(frozen=True, slots=True)
 class CompactResult:
-    """What one run made: ``rows`` of all its tables, and how many of these are ``unchanged`` since the last run.
+    """The tables of one run: ``rows`` of all of them, and how many are ``unchanged`` since the last run.
 
     ``tables`` has for each topic the directory of its newest table.
     """

@@ -24,7 +24,7 @@ _MARK = "_began"
 
 @contextmanager
 def aside(directory: Directory, began_ms: int) -> Iterator[str]:
-    """Where a run writes its tables, below ``directory``; deleted at the end.
+    """Yield the directory below ``directory`` in which a run writes its tables; it is deleted at the end.
 
     Raises :class:`JobError`, whatever else failed, if a run that began later has put its report in place meanwhile.
     """

@@ -34,7 +34,7 @@ from .replay_task import BUCKETS, Resender
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: What a replayed message says of the one it was: properties beside its own.
+#: Properties of a replayed message, beside its own, that identify the original.
 PUBLISHED = "replay.publishTime"
 MESSAGE_ID = "replay.messageId"
 TOPIC = "replay.topic"
@@ -57,7 +57,9 @@ _ENCODED = t.StructType(
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """What to send where. Publish times from ``from_ms`` up to before ``until_ms``, in milliseconds since 1970.
+    """The messages to send, and the target.
+
+    Publish times are from ``from_ms`` up to before ``until_ms``, in milliseconds since 1970.
 
     ``rate`` is in messages a second, over all tasks. With ``producer_name`` messages that a run before this one has
     sent from the same ``from_ms`` on are not sent twice, on a topic that deduplicates.
@@ -235,7 +237,7 @@ def _sent(
     series: str,
     rates: dict[int, float],
 ) -> int:
-    """How many messages the broker has taken of all."""
+    """Send all messages and return how many the broker has accepted."""
 
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

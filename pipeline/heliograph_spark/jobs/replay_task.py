@@ -21,7 +21,7 @@ from heliograph_spark.run.sink import Router, compression
 
 #: Messages of one key are in one bucket, and a bucket in one task; more tasks than this do not send.
 BUCKETS = 16
-#: How the 63 bits of a sequence id are divided; a broker rolls ledgers at 50,000 entries, a client batches 1,000.
+#: Split of the 63 bits of a sequence id; a broker rolls ledgers at 50,000 entries, a client batches 1,000.
 _ENTRY_BITS = 20
 _BATCH_BITS = 13
 _LEDGER_BITS = 63 - _ENTRY_BITS - _BATCH_BITS

@@ -44,7 +44,7 @@ _KEYS_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class UsageOptions:
-    """Which tenants (all without any), where the report goes, and which time of a message counts for growth.
+    """The tenants (all without any), the report's directory, and the time of a message that counts for growth.
 
     With the clock ``event`` the report's moment is the last event time: how it would have looked then.
     """
@@ -134,7 +134,7 @@ def _messages(spark: SparkSession, options: UsageOptions, stats: Sequence[Partit
     wanted = {
         "topics": ",".join(sorted({each.topic for each in stats})),
         "allowDifferentTopicSchemas": "true",
-        # What a retention takes away meanwhile is not usage any more.
+        # Messages that a retention deletes meanwhile are not usage any more.
         "failOnDataLoss": "false",
         "endingTime": str(now_ms),
     }

@@ -24,7 +24,7 @@ _INK, _WARM, _PALE = "#1f4e79", "#c8553d", "#9db8d2"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the page shows; ``keys`` of the biggest topics, each with messages and bytes; the rest by partition."""
+    """The contents of the page; ``keys`` of the biggest topics, each with messages and bytes; the rest by partition."""
 
     moment_ms: int
     clock: str

@@ -82,7 +82,7 @@ _PASSED: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How to reach the broker; ``client`` are the Python client's own settings, ``admin`` those of the REST API."""
+    """The connection to the broker; ``client`` are the Python client's settings, ``admin`` those of the REST API."""
 
     service_url: str
     admin_url: str | None
@@ -92,7 +92,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read and how. Exactly one of ``topics`` and ``pattern`` is given; times are in milliseconds since 1970.
+    """Options of a read. Exactly one of ``topics`` and ``pattern`` is given; times are in milliseconds since 1970.
 
     ``starting`` and ``ending`` are an edge, a time for all topics, or offsets or times per topic; a position names the
     first and the last message to read.
@@ -121,7 +121,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Where to write; without ``topic`` the rows say so. With ``producer_name`` sequence ids come from the rows."""
+    """Options of a write; without ``topic`` rows name it. With ``producer_name`` sequence ids come from the rows."""
 
     connection: Connection
     topic: str | None
@@ -285,7 +285,7 @@ def _has(place: Any, edge: str) -> bool:
 
 
 def auth_kind(settings: Mapping[str, Any]) -> str:
-    """Which of the client's ways to authenticate its settings name, without the package; empty if none."""
+    """Return the client's authentication that its settings name, without the package; empty if none."""
     return str(settings.get("auth_plugin", "")).rsplit(".", 1)[-1]
 
 

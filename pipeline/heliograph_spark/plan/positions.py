@@ -17,7 +17,7 @@ import _pulsar
 
 from .errors import OptionError
 
-#: Where an offset may lie without anybody having to know a message id.
+#: Offsets that can be given without a message id.
 Edge = Literal["earliest", "latest"]
 _TEXT = re.compile(r"(\d+):(-1|\d+)(?::(\d+))?")
 _LARGEST_ID = (1 << 63) - 1
@@ -134,5 +134,5 @@ def read_offsets(stored: Mapping[str, str]) -> dict[str, Position]:
 
 
 def write_offsets(positions: Mapping[str, Position]) -> dict[str, str]:
-    """What Spark keeps of positions; :func:`read_offsets` reads it."""
+    """Return positions as Spark keeps them; :func:`read_offsets` reads them."""
     return {topic: str(position) for topic, position in sorted(positions.items())}

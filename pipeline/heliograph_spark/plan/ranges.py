@@ -23,7 +23,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """How many entries and bytes one ledger of a partition holds, as the broker's statistics say."""
+    """The number of entries and bytes in one ledger of a partition, from the broker's statistics."""
 
     id: int
     entries: int

@@ -12,7 +12,7 @@ from .options import ReadOptions
 from .positions import Position
 from .ranges import Range
 
-#: How long one wait is before the broker is asked whether there is anything to wait for.
+#: Time of one wait before the broker is asked whether there is anything to wait for.
 _WAIT_MS = 500
 #: Entries before the start that are looked at again: a message sent in chunks is read with its last one, and the client
 #: gives it only to whom it has given the first.
@@ -80,7 +80,7 @@ def _next(reader: pulsar.Reader, topic: str, after: Position, options: ReadOptio
 
 
 def _gap(start: Position, first: Position, *, guarded: bool) -> str:
-    """What to say if the first message found does not follow the start; empty if it does.
+    """Return an error text if the first message found does not follow the start; empty if it does.
 
     A subscription holds what is not read yet, so the first entry of a later ledger follows when there is one.
     """

@@ -70,7 +70,7 @@ class Hold:
 
 
 def backlog(connection: Connection, partitions: Iterable[str], subscription: str) -> int:
-    """How many messages a subscription has not acknowledged on these partitions, as the broker counts them.
+    """Return the number of unacknowledged messages of a subscription on these partitions, by the broker's count.
 
     Raises :class:`PulsarSourceError` if a partition, or its subscription, is gone.
     """

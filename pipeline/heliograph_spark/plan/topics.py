@@ -1,4 +1,4 @@
-"""Which partitions a query reads, and from where to where: what is asked of the broker before anything is read."""
+"""Finds the partitions that a query reads, and their start and end, by asking the broker before anything is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .ranges import Ledger
 
 #: A broker that says something can be read gives it within this time.
 _FIRST_WITHIN_MS = 30_000
-#: How the name of a partition goes on after its topic's.
+#: Suffix of a partition's name after its topic's.
 PARTITION = re.compile(r"-partition-\d+$")
 
 

@@ -1,1 +1,1 @@
-"""What Spark runs: the data source, the sink, decoding and encoding, files."""
+"""The parts that Spark runs: the data source, the sink, decoding and encoding, files."""

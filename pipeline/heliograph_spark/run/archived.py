@@ -1,4 +1,4 @@
-"""How an archive lies in its directory: where a topic's files are, their columns, and how they are read.
+"""The layout of an archive in its directory: the files of a topic, their columns, and reading them.
 
 ``PATH/topic=<name>/date=<day>/*.parquet``, with the topic's whole name percent-encoded and the UTC day of the publish
 time; the last ``PATH/topic=<name>/_columns-<number>.json`` has the columns of all its files together. Names that begin
@@ -25,7 +25,7 @@ _COLUMNS = re.compile(r"_columns-(\d{6})\.json")
 
 
 def topic_directory(path: str, topic: str) -> str:
-    """Where a topic's files are; ``topic`` is its whole name, without the number of a partition."""
+    """Return the directory of a topic's files; ``topic`` is its whole name, without the number of a partition."""
     return f"{path.rstrip('/')}/{TOPIC}={quote(topic, safe='')}"
 
 

@@ -1,4 +1,4 @@
-"""What Spark has written in the checkpoint of one streaming query on this source."""
+"""Reads Spark's files in the checkpoint of one streaming query on this source."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def _in_json(value: Any) -> Any:
 
 
 class Encoder:
-    """How rows of one schema become messages.
+    """Encodes rows of one schema as messages.
 
     A single column ``value`` of a plain type is the message itself; any other columns are one record: Avro of a
     definition that follows from the columns, or as ``schema`` says, which then must have a field for every column.
@@ -156,7 +156,7 @@ class Encoder:
         return self._kind
 
     def schema(self) -> pulsar.schema.Schema:
-        """What the producer registers with the topic; bytes are sent without any schema."""
+        """The schema that the producer registers with the topic; bytes are sent without any."""
         return pulsar.schema.BytesSchema() if self._kind == "BYTES" else _Sent(self._kind, self._definition)
 
     def content(self, row: dict[str, Any]) -> bytes | None:
@@ -171,7 +171,10 @@ class Encoder:
         return buffer.getvalue()
 
     def metadata(self, row: dict[str, Any]) -> dict[str, Any]:
-        """What the client's ``send`` takes beside the content. Raises :class:`SchemaError` for a key it cannot send."""
+        """Return the arguments of the client's ``send`` beside the content.
+
+        Raises :class:`SchemaError` for a key that it cannot send.
+        """
         found: dict[str, Any] = {}
         key, event_time, properties = (row.get(each) for each in ("__key", "__eventTime", "__messageProperties"))
         if key is not None:

@@ -9,11 +9,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from heliograph_spark.plan.errors import JobError, MissingFileError
 
-#: Where files are written before they have their places, on the same file system: no reader looks there.
+#: Directory in which files are written before they have their places, on the same file system: no reader looks there.
 STAGING = "_staging"
-#: What a path cannot have: where it is one of Hadoop's patterns, files that are there would not be found.
+#: Characters that a path cannot have: it would be one of Hadoop's patterns, and files would not be found.
 _PATTERN = frozenset("*?[]{}\\")
-#: What Hadoop calls a store that creates a file only if there is none, as S3 does with a condition in the request.
+#: Hadoop's property of a store that creates a file only if there is none, as S3 does with a condition in the request.
 _CONDITIONAL = "fs.option.create.conditional.overwrite"
 
 

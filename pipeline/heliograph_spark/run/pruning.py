@@ -1,4 +1,4 @@
-"""What a query's filters leave to be read: topics by their name, and publish times.
+"""Prunes topics by their name, and publish times, with the filters of a query.
 
 Only what can be left out without looking at a message is; Spark applies every filter to the rows again. Spark 4.3 keeps
 a reader with the filters that were pushed to it for the data frame's other queries, too, which is why nobody gets this

@@ -60,7 +60,7 @@ _LOGICAL: dict[str, t.DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class TopicSchema:
-    """What a topic's messages are: ``kind`` by Pulsar's name, for AVRO and JSON with the record's ``definition``."""
+    """The schema of a topic's messages: ``kind`` by Pulsar's name, and a record's ``definition`` (AVRO, JSON)."""
 
     kind: str
     definition: str | None = None

@@ -1,4 +1,4 @@
-"""What every command of ``heliograph-spark`` shares: options of the broker, a Spark session, one result, one error."""
+"""Code that all commands of ``heliograph-spark`` share: broker options, a Spark session, one result, one error."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from pyspark.sql import SparkSession
 import heliograph_spark
 from heliograph_spark.plan.errors import OptionError, PulsarSourceError
 
-#: What Kubernetes reads of a container's termination message.
+#: Bytes that Kubernetes reads of a container's termination message.
 RESULT_BYTES = 4096
 #: Our own errors as they stand in the traceback of a Python worker, which Java's message quotes.
 _OURS = re.compile(rf"{re.escape(PulsarSourceError.__module__)}\.\w+: (.+)$", re.MULTILINE)
 
 
 class Result(Protocol):
-    """What a job says at its end: a dataclass with ``job`` and, if it failed in part, the reason in ``error``."""
+    """The result of a job: a dataclass with ``job`` and, if it failed in part, the reason in ``error``."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -37,7 +37,7 @@ class Result(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """How a job reaches the broker; ``options`` are those of the data source, such as ``pulsar.client.authParams``."""
+    """A job's connection to the broker; ``options`` are the data source's, such as ``pulsar.client.authParams``."""
 
     service_url: str
     admin_url: str | None = None

@@ -51,7 +51,7 @@ class Router:
 
 
 def java_hash(key: str) -> int:
-    """What Java's ``String.hashCode`` is for the key, without its sign: Pulsar's default for routing."""
+    """Return Java's ``String.hashCode`` of the key, without its sign: Pulsar's default for routing."""
     value = 0
     units = key.encode("utf-16-be")
     for high, low in zip(units[::2], units[1::2], strict=True):

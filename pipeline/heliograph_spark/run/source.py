@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-#: How late a stream may see a topic or a partition that was added, in seconds.
+#: Longest delay, in seconds, before a stream sees a topic or a partition that was added.
 LOOKUP_INTERVAL_S = 5.0
 
 
 class Split(InputPartition):
-    """What one task reads."""
+    """The messages that one task reads."""
 
     def __init__(self, wanted: Range) -> None:
         super().__init__(wanted.topic)
@@ -172,7 +172,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._client
 
     def _partitions(self) -> list[str]:
-        """What there is to read, looked up every few seconds: Spark asks many times a second for what is new."""
+        """Return the partitions to read, looked up every few seconds: Spark asks for new data many times a second."""
         if self._found is None or time.monotonic() - self._found[0] > LOOKUP_INTERVAL_S:
             self._found = time.monotonic(), find_partitions(self._broker(), self._options)
         return self._found[1]

@@ -1,1 +1,1 @@
-"""What all commands share: how they reach a broker, read values and print results."""
+"""Code that all commands share: they reach a broker, read values and print results with it."""

@@ -49,7 +49,7 @@ class CliError(Exception):
 
 
 class Target(NamedTuple):
-    """What a command is about: its kind and name for people, its path in the admin API, and where to look for it."""
+    """The object of a command: its kind and name for people, its path in the admin API, and the command to list it."""
 
     kind: str
     name: str

@@ -73,7 +73,7 @@ def _messages(answer: Answer) -> Iterator[dict[str, Any]]:
     headers = {name.lower(): value for name, value in answer.headers.items()}
     common = {"id": headers.get(f"{_HEADER}message-id", ""), "publishTime": headers.get(f"{_HEADER}publish-time")}
     batch = headers.get(f"{_HEADER}num-batch-message")
-    # What the broker could not open is shown as it is stored.
+    # Messages that the broker could not open are shown as they are stored.
     if batch is None or "x-heliograph-payload" in headers:
         properties = json.loads(headers.get(f"{_HEADER}property", "{}"))
         key = headers.get(f"{_HEADER}partition-key")

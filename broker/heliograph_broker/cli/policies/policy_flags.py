@@ -1,4 +1,4 @@
-"""What commands on policies take and send: the flags of ``pulsar-admin``, and the bodies of Pulsar's REST API."""
+"""The flags of policy commands, as in ``pulsar-admin``, and the bodies that they send to Pulsar's REST API."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Policy(NamedTuple):
     """One policy at one level. ``path`` is appended to the path of the namespace or topic."""
 
     name: str
-    #: What it says, as in "set …".
+    #: The object of "set …".
     about: str
     path: str
     flags: tuple[Flag, ...]
@@ -61,7 +61,7 @@ class Policy(NamedTuple):
     #: Flags as somebody would write them.
     example: str
     method: str = "POST"
-    #: Where pulsar-admin says it in the plural.
+    #: The name and path of the get command, if pulsar-admin uses the plural there.
     get_name: str = ""
     get_path: str = ""
     removable: bool = True
@@ -115,7 +115,7 @@ QUOTA = (
     Flag(
         "policy",
         ("--policy", "-p"),
-        f"What happens at the limit: {', '.join(BACKLOG_QUOTA_POLICIES)}.",
+        f"Action at the limit: {', '.join(BACKLOG_QUOTA_POLICIES)}.",
         choice(*BACKLOG_QUOTA_POLICIES),
         "POLICY",
     ),
@@ -137,7 +137,7 @@ INACTIVE = (
     Flag(
         "mode",
         ("--delete-mode", "-m"),
-        f"Which count as inactive: {', '.join(INACTIVE_TOPIC_MODES)}.",
+        f"Topics that count as inactive: {', '.join(INACTIVE_TOPIC_MODES)}.",
         choice(*INACTIVE_TOPIC_MODES),
         "MODE",
     ),

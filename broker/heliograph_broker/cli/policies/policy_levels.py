@@ -46,7 +46,7 @@ from .policy_flags import (
 
 
 class _Options(NamedTuple):
-    """What a set command takes: its options, the body made of them, and how somebody would write them."""
+    """The arguments of a set command: its options, the body made from them, and an example."""
 
     flags: tuple[Flag, ...]
     body: Callable[[Values], Any]

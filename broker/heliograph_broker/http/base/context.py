@@ -1,4 +1,4 @@
-"""What every handler needs: the broker behind the application, and requests read into checked values."""
+"""The handlers' context: the broker behind the application, and requests read into checked values."""
 
 from __future__ import annotations
 

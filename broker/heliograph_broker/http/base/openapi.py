@@ -52,7 +52,7 @@ _PATH_PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
     "timestamp": ("A wall-clock time in ms since 1970.", _NUMBER),
     "ledger": ("The ledger of a message id.", _POSITION),
     "entry": ("The entry of a message id.", _POSITION),
-    "position": ("Which entry of the backlog, from 1 on.", {**_NUMBER, "minimum": 1}),
+    "position": ("Number of the entry in the backlog, from 1.", {**_NUMBER, "minimum": 1}),
     "messages": ("Number of messages.", _NUMBER),
     "seconds": ("An age in seconds.", _NUMBER),
     "bundle": (
@@ -211,7 +211,7 @@ def _refusals(method: str, path: str, described: Operation) -> set[int]:
     if described.query:
         statuses.add(400)
     if "{" in path:
-        # What the path names may be misspelt, missing, of the other kind, in use or in a state that forbids it.
+        # The path may name something that is misspelt, missing, of the other kind, in use or in a wrong state.
         statuses |= {400, 404, 405, 409, 412}
     if described.body is not None:
         statuses |= {400, 412, 413, 422}

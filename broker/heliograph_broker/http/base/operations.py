@@ -1,4 +1,4 @@
-"""What an HTTP handler takes and answers, said once beside it; the OpenAPI description is made from it."""
+"""Declares an HTTP handler's parameters and answers beside it; the OpenAPI description is made from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How late the event loop is: the time a timer takes beyond what it asked for."""
+"""Measures the lag of the event loop: the time that a timer takes beyond what it asked for."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
         _histogram("heliograph_group_commit_entries", "Entries in each group.", stats.group_entries),
         _histogram("heliograph_group_commit_bytes", "Bytes in each group.", stats.group_bytes),
         _histogram("heliograph_group_commit_seconds", "Time to write and sync a group.", stats.sync_seconds),
-        _histogram("heliograph_event_loop_lag_seconds", "How late timers fire.", lag.seconds),
+        _histogram("heliograph_event_loop_lag_seconds", "Lag of timers on the event loop.", lag.seconds),
         _gauge("heliograph_store_pending_bytes", "Bytes accepted and not yet durable.", store.pending_bytes),
         _gauge("heliograph_store_live_bytes", "Bytes of messages that are stored and not deleted.", store.live_bytes()),
         Block(

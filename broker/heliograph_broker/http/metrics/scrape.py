@@ -42,7 +42,7 @@ class Table:
 
 
 class Sums:
-    """What namespaces and the broker make of the columns of a :class:`Table`: sums, or the largest; None of nothing."""
+    """Aggregates columns of a :class:`Table` for namespaces and the broker: the sum, or the largest; None of none."""
 
     __slots__ = ("_columns", "_index", "values")
 

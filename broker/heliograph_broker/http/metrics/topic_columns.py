@@ -1,4 +1,4 @@
-"""What a scrape looks at of a topic and its subscriptions, and what a column of values is.
+"""Snapshots of a topic and its subscriptions for one scrape, and the columns that read values from them.
 
 A topic is looked at once a scrape and all its values are of that moment; namespaces and the broker are the sums of
 what was looked at, so that they agree with their parts.

@@ -19,7 +19,7 @@ _SIZE_SUFFIXES = (
     "le_128", "le_512", "le_1_kb", "le_2_kb", "le_4_kb", "le_16_kb", "le_100_kb", "le_1_mb", "le_overflow",
 )  # fmt: skip
 
-#: What :func:`buckets` returns, in its order.
+#: The columns that :func:`buckets` returns, in its order.
 BUCKET_COLUMNS: tuple[Column, ...] = tuple(
     Column(f"{prefix}_{suffix}")
     for prefix, suffixes in (
@@ -31,7 +31,7 @@ BUCKET_COLUMNS: tuple[Column, ...] = tuple(
 )
 _NO_BUCKETS = (0,) * len(BUCKET_COLUMNS)
 
-#: What Pulsar has and this broker does not: transactions, offloading, filters.
+#: Pulsar's columns for features that this broker does not have: transactions, offloading, filters.
 ZERO_COLUMNS: tuple[Column, ...] = (
     Column("pulsar_storage_offloaded_size"),
     Column("pulsar_txn_tb_active_total"),

@@ -1,4 +1,4 @@
-"""What one policy of the admin REST API is: its document, its paths, and the way to the core and back."""
+"""Describes one policy of the admin REST API: its document, its paths, and the conversion to the core and back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PUT: Final = "PUT"
 
 
 class Level(msgspec.Struct, frozen=True):
-    """Where a policy is being set: NAMESPACE or TOPIC, and the settings of the broker it is set in."""
+    """The level at which a policy is being set, NAMESPACE or TOPIC, and the settings of the broker."""
 
     name: str
     config: BrokerConfig

@@ -34,7 +34,7 @@ MB: Final = 1024 * 1024
 SIZE_QUOTA: Final = "destination_storage"
 AGE_QUOTA: Final = "message_age"
 COMPATIBILITY_STRATEGIES: Final = (UNDEFINED_COMPATIBILITY, *SCHEMA_COMPATIBILITIES)
-#: What Pulsar's clients show where nobody said how coarse delayed delivery may be.
+#: The tick of delayed delivery that Pulsar's clients show if none is set.
 DEFAULT_TICK_MS: Final = 1000
 
 

@@ -27,7 +27,7 @@ from .stats_documents import (
     TopicStats,
 )
 
-#: What a delayed entry takes in memory: its time and offset in the topic's index, and its place in two bitmaps.
+#: Bytes of memory for a delayed entry: its time and offset in the topic's index, and its place in two bitmaps.
 DELAYED_ENTRY_BYTES = 24
 
 

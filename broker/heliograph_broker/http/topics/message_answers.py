@@ -23,7 +23,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: The end of the year 9999.
 _LAST_MS: Final = 253_402_300_799_999
 BINARY: Final = "application/octet-stream"
-#: What a path that answers a message declares.
+#: Declares the answer of a path that returns a message.
 MESSAGE: Final = {200: Media((BINARY,), bytes)}
 
 

@@ -1,1 +1,1 @@
-"""What every part of the core rests on: errors, records, names, histograms, and small data structures."""
+"""The base of the core: errors, records, names, histograms, and small data structures."""

@@ -47,7 +47,7 @@ class SubscriptionLike(Protocol):
     def topic(self) -> TopicLike: ...
 
 
-#: What a duty is done for; a str is the name of a part of the broker itself.
+#: The owner of a task; a str is the name of a part of the broker itself.
 Owner = TopicLike | SubscriptionLike | str
 
 

@@ -1,4 +1,4 @@
-"""What one stored entry counts for in backlogs and quotas."""
+"""The counts of one stored entry in backlogs and quotas."""
 
 from __future__ import annotations
 

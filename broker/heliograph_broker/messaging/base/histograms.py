@@ -1,4 +1,4 @@
-"""What the core measures of itself on the way: latencies and sizes in fixed buckets, cheap enough for every entry.
+"""Metrics that the core takes on the way: latencies and sizes in fixed buckets, cheap enough for every entry.
 
 Buckets are Pulsar's. A topic's counts only grow; what one minute brought is their difference over that minute, taken
 by who shows them. The broker's quantiles are of the last minute up to the moment of the question.
@@ -21,7 +21,7 @@ LATENCY_BOUNDS_S = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0)
 #: Upper bounds (bytes) of the entry size buckets; one more counts what is larger.
 SIZE_BOUNDS = (128, 512, 1024, 2048, 4096, 16384, 102_400, 1_232_896)
 
-#: Where the parts of :attr:`TopicMetrics.counts` begin.
+#: Indexes at which the parts of :attr:`TopicMetrics.counts` begin.
 WRITE_LATENCY, WRITE_SUM_US = 0, len(LATENCY_BOUNDS_S) + 1
 LEDGER_LATENCY, LEDGER_SUM_US = WRITE_SUM_US + 1, 2 * WRITE_SUM_US + 1
 ENTRY_SIZE = LEDGER_SUM_US + 1
@@ -174,7 +174,7 @@ class BrokerMetrics:
         self.lookups_failed = 0
         #: Duration (s) of each check of what is due: quotas by age, expiry, retention.
         self.policy_checks = Histogram((5.0, 10.0, 30.0, 60.0, 300.0))
-        #: How often an invariant of the stored records was found broken, and healed, when they were loaded.
+        #: Number of times that an invariant of the stored records was found broken, and healed, at a start.
         self.healed_invariants: dict[str, int] = {}
         #: Records that could not be decoded and are kept aside.
         self.unreadable_records = 0

@@ -1,4 +1,4 @@
-r"""What the core keeps in the metadata store: one MessagePack record a key.
+r"""The core's records in the metadata store: one MessagePack record a key.
 
 Keys are ``kind/name`` in UTF-8; a cursor's key is ``cursor/<topic>\\0<subscription>`` (a topic name holds no NUL).
 Field names are part of the data directory's format: a change of meaning needs a new format version.
@@ -55,7 +55,7 @@ class LedgerRecord(msgspec.Struct, array_like=True):
     ledger_id: int
     created_ms: int
     entries: int = 0
-    #: What the clock was moved by since its entries were stamped (ms).
+    #: Shift of the clock since its entries were stamped (ms).
     shift_ms: int = 0
 
 
@@ -122,7 +122,7 @@ class DamagedRecord(msgspec.Struct):
 
 
 class BrokerPoliciesRecord(msgspec.Struct):
-    """What a BrokerCluster says of policies: ``defaults`` where no level says anything, ``limits`` over all of them."""
+    """The policies of a BrokerCluster: ``defaults`` where no level sets anything, ``limits`` over all of them."""
 
     defaults: Policies = msgspec.field(default_factory=Policies)
     limits: Policies = msgspec.field(default_factory=Policies)

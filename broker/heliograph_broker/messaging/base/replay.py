@@ -1,4 +1,4 @@
-"""What a dispatcher has to deliver before anything new, in the order of the topic."""
+"""The offsets that a dispatcher has to deliver before anything new, in the order of the topic."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def may_auto_subscribe(broker: Directory, topic: AnyTopic) -> bool:
 
 
 def auto_topic_creation(broker: Directory, name: TopicName) -> AutoTopicCreation:
-    """What becomes of a topic that a client names and that does not exist: the policy, else the broker's settings."""
+    """Return the policy for topics that clients name and that do not exist; by default the broker's settings."""
     policy = broker.effective_policies(name).auto_topic_creation
     if policy is not None:
         return policy

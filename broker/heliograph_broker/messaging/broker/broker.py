@@ -66,7 +66,7 @@ from .topic_list import TopicWatches
 
 log = structlog.get_logger(__name__)
 
-#: How often the store is asked to give back disk space.
+#: Interval at which the store is asked to give back disk space.
 MAINTAIN_MS = 500
 #: Topics that a change of policies reaches in one go; the others follow with the next ticks.
 CONFIGURED_AT_ONCE = 50
@@ -96,7 +96,7 @@ class Broker(Directory, TopicHost):
         self.records = BrokerRecords(self.record_writer)
         self.schemas = SchemaRegistry(self.records.put, self.records.delete)
         self.watches = TopicWatches()
-        #: What holds where no level says anything, and what caps all levels.
+        #: The policies that apply where no level sets any, and those that cap all levels.
         self.default_policies = Policies()
         self.broker_policies = DEFAULTS
         self.broker_limits = Policies()

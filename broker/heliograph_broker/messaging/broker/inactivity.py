@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 #: Returns when a topic may go if nothing happens from now on (monotonic ms), None if it does not.
 Due = Callable[["AnyTopic", int], int | None]
 CAUGHT_UP = "delete_when_subscriptions_caught_up"
-#: How long a reader may take to connect again after a seek, ms. Official clients wait at most a minute between tries.
+#: Time (ms) in which a reader may connect again after a seek. Official clients wait at most a minute between tries.
 RETURN_WITHIN_MS = 120_000
 
 

@@ -1,4 +1,4 @@
-"""What stands between a topic and its clients, made what the topic's effective policies say.
+"""Configures the parts between a topic and its clients according to the topic's effective policies.
 
 One place calls every policy's own module, when a topic or subscription comes into being and when policies change.
 """

@@ -74,7 +74,7 @@ class SubscriptionBase:
     topic: ConsumedTopic
     #: The type its consumers agreed on, None while none is connected.
     sub_type: SubscriptionType | None
-    #: How many unacknowledged messages per consumer, 0 for any number.
+    #: Limit of unacknowledged messages per consumer, 0 for none.
     unacked_limit: int
     #: Whether a dispatch rate stops it now.
     rate_limited: bool

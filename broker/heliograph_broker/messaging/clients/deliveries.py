@@ -55,7 +55,7 @@ class Deliveries(dict[int, Delivery]):
 
 
 class RedeliveryCounts(dict[int, int]):
-    """How often each entry was negatively acknowledged; one that is acknowledged, expired or trimmed is forgotten."""
+    """Counts the negative acknowledgments of each entry; one that is acknowledged, expired or trimmed is forgotten."""
 
     __slots__ = ("_offsets",)
 

@@ -1,4 +1,4 @@
-"""Which Key_Shared consumer a key's hash belongs to: consistent hashing, or ranges the clients declared."""
+"""Selects the Key_Shared consumer of a key's hash: consistent hashing, or ranges the clients declared."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class PublishTarget:
     host: LogHost
     name: TopicName
     producer_registry: ProducerRegistry
-    #: What its policies ask of every entry, None where they ask nothing.
+    #: The rules of its policies for every entry, None if there are none.
     entry_rules: EntryRules | None
     closed: bool
 

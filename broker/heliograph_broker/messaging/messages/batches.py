@@ -18,8 +18,8 @@ from google.protobuf.message import DecodeError
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import MAGIC_CRC32C
 
-#: What a payload may decompress to (bytes), unless the caller says otherwise. Clients measure their batches against
-#: the maximum message size after compression, so this is well above that.
+#: Limit of a decompressed payload (bytes), unless the caller gives another. Clients measure their batches against the
+#: maximum message size after compression, so this is well above that.
 MAX_UNCOMPRESSED_BYTES = 64 * 1024 * 1024
 
 #: A batch that says it has so many messages that each takes fewer bytes of the payload is opened and counted.

@@ -1,4 +1,4 @@
-"""What the policies ask of every entry: its size, its delay, its encryption. A refusal begins with Pulsar's words."""
+"""The policies' rules for every entry: its size, its delay, its encryption. A refusal begins with Pulsar's words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class EntryRules:
-    """What the policies ask of every entry. A topic has one only if they ask anything."""
+    """The policies' rules for every entry. A topic has one only if they ask anything."""
 
     __slots__ = ("_encrypted", "_max_delay_ms", "_max_size")
 

@@ -1,1 +1,1 @@
-"""What jobs decide and count without Spark."""
+"""Decisions and counts of jobs, without Spark."""

@@ -1,4 +1,4 @@
-"""What a broker's REST API says of its topics: which there are, what they hold, who lags, what they may hold.
+"""Reads the statistics of topics from a broker's REST API: partitions, contents, lagging subscriptions, limits.
 
 Plain Pulsar paths, one question for each partition: what comes back grows with the number of topics, not with what is
 in them.
@@ -23,7 +23,7 @@ _SYSTEM_TOPIC = "__"
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What one subscription has not acknowledged of a partition. ``bytes_out_s`` is what it was given in a second."""
+    """The unacknowledged messages of one subscription on a partition. ``bytes_out_s``: bytes dispatched per second."""
 
     partition: str
     subscription: str
@@ -35,7 +35,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStats:
-    """What the broker says of a partition, or of a topic without any. Limits are None where there is none.
+    """The broker's statistics of a partition, or of a topic without any. Limits are None where there is none.
 
     ``backlog_bytes`` is the slowest subscription's, which is what the quota counts; ``backlog_age_s`` is None if
     nothing waits.
@@ -83,7 +83,7 @@ def _of_partitioned(connection: Connection, topics: Iterable[str]) -> Iterable[s
 
 
 def stats_of(connection: Connection, partition: str) -> PartitionStats | None:
-    """What the broker says of it; None if it is gone (or was never used)."""
+    """Return the broker's statistics of it; None if it is gone (or was never used)."""
     answer = ask_admin(connection, f"{topic_path(partition)}/stats?{_PRECISELY}")
     return None if answer is None else read_stats(partition, answer)
 

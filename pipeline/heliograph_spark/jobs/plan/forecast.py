@@ -1,4 +1,4 @@
-"""How fast a topic grows, when it reaches a limit, and how wrong such a forecast was on what is already known.
+"""Forecasts the growth of a topic, when it reaches a limit, and how wrong such a forecast was on known data.
 
 The series is what came in each interval, 0 where nothing came. Three models are compared, each no more than its name
 says: ``level`` (the robust mean rate), ``trend`` (a Theil-Sen line) and ``seasonal`` (the level, shared out over a day

@@ -1,4 +1,4 @@
-"""What usage makes of counts and the broker's word: growth, skew, forecasts, and the sums of what belongs together.
+"""Usage statistics from Spark's counts and the broker's: growth, skew, forecasts, and the sums of groups.
 
 Everything here is of the size of the list of topics; the counts of keys come from Spark already summed up.
 """
@@ -17,7 +17,7 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What Spark has counted of a partition; ``bytes`` are the messages' own, not as stored. Times in ms since 1970.
+    """Spark's counts of a partition; ``bytes`` are the messages' own, not as stored. Times in ms since 1970.
 
     ``series`` is bytes in each whole interval from ``first_ms`` on to the moment of the report.
     """
