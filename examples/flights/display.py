@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, Self
 
 from heliograph_api.admin.admin_client import oldest_age_ms
 from heliograph_api.values.durations import format_duration
+from heliograph_api.values.readable import readable_size
 from heliograph_api.values.sizes import format_size
-from heliograph_broker.cli.base.rounding import new_table, readable_age, readable_size
+from heliograph_broker.cli.base.tables import new_table, readable_age
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -73,8 +74,8 @@ def print_result(
     quota = stats["backlogQuotaLimitSize"]
     print(
         f"\n{topic} ({len(partitions)} partitions)\n"
-        f"  received   {stats['msgInCounter']:,} messages, {readable_size(stats['bytesInCounter'])}; "
-        f"stored {readable_size(stats['storageSize'])}\n"
+        f"  received   {stats['msgInCounter']:,} messages, {readable_size(stats['bytesInCounter'])} bytes; "
+        f"stored {readable_size(stats['storageSize'])} bytes\n"
         f"  retention  acknowledged messages stay {format_duration(_scaled(retention.minutes, 60_000))}, up to "
         f"{format_size(_scaled(retention.mebibytes, 1 << 20))} a partition; "
         f"{_left(kept, _scaled(retention.mebibytes, 1 << 20))} left\n"

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from heliograph_api.values.durations import MAX_DURATION_MS, InvalidDuration, format_duration, parse_duration
-from heliograph_api.values.quantities import format_duration as shown_duration
-from heliograph_api.values.quantities import format_size as shown_size
+from heliograph_api.values.readable import readable_duration, readable_size
 from heliograph_api.values.sizes import MAX_SIZE, InvalidSize, format_size, parse_size
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -76,14 +75,14 @@ def _outcome(parse: Callable[[], int], refused: type[ValueError]) -> int | str:
 @unhurried
 @given(st.integers(0, MAX_SIZE))
 def test_what_is_shown_of_a_size_is_never_more_and_off_by_less_than_a_tenth(size: int) -> None:
-    shown = parse_size(shown_size(size))
+    shown = parse_size(readable_size(size))
     assert 0 <= size - shown <= size // 10
 
 
 @unhurried
 @given(st.integers(0, MAX_DURATION_MS))
 def test_what_is_shown_of_a_duration_is_never_more_and_off_by_less_than_a_tenth(duration: int) -> None:
-    shown = parse_duration(shown_duration(duration))
+    shown = parse_duration(readable_duration(duration))
     assert 0 <= duration - shown <= duration // 10
 
 

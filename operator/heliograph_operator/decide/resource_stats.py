@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from heliograph_api.resources.archive_spec import SUBSCRIPTION
 from heliograph_api.resources.broker_state import BrokerState, TopicState
-from heliograph_api.values.quantities import format_duration, format_size
+from heliograph_api.values.readable import readable_duration, readable_size
 
 from heliograph_operator.objects.conditions import QUOTA_EXCEEDED, Reason, Verdict, timestamp
 
@@ -48,11 +48,11 @@ class ResourceStats(NamedTuple):
 
     def shown(self) -> dict[str, Any]:
         """Return the fields of a status."""
-        backlog: dict[str, Any] = {"messages": self.messages, "bytes": format_size(self.bytes)}
+        backlog: dict[str, Any] = {"messages": self.messages, "bytes": readable_size(self.bytes)}
         if self.oldest_age_ms >= 0:
-            backlog["oldestAge"] = format_duration(_whole(self.oldest_age_ms))
+            backlog["oldestAge"] = readable_duration(_whole(self.oldest_age_ms))
             backlog["oldestTime"] = timestamp(datetime.fromtimestamp(self.oldest_received_ms // 1000, UTC))
-        fields: dict[str, Any] = {"backlog": backlog, "storage": {"bytes": format_size(self.storage_bytes)}}
+        fields: dict[str, Any] = {"backlog": backlog, "storage": {"bytes": readable_size(self.storage_bytes)}}
         if self.used_percent >= 0:
             fields["quotaUsed"] = f"{self.used_percent}%"
             fields["quotaUsedPercent"] = self.used_percent
@@ -122,10 +122,10 @@ def _sum(topics: Iterable[TopicState]) -> ResourceStats:
 def quota_verdict(topic: TopicState) -> Verdict:
     """Return the QuotaExceeded condition of a topic."""
     if topic.size_exceeded:
-        message = f"the backlog has reached its limit of {format_size(topic.size_limit)}"
+        message = f"the backlog has reached its limit of {readable_size(topic.size_limit)}"
         return Verdict(QUOTA_EXCEEDED, "True", Reason.SIZE_QUOTA_EXCEEDED, message)
     if topic.age_exceeded:
-        message = f"the oldest unacknowledged message is older than {format_duration(topic.age_limit_ms)}"
+        message = f"the oldest unacknowledged message is older than {readable_duration(topic.age_limit_ms)}"
         return Verdict(QUOTA_EXCEEDED, "True", Reason.AGE_QUOTA_EXCEEDED, message)
     if topic.size_limit < 0 and topic.age_limit_ms < 0:
         return Verdict(QUOTA_EXCEEDED, "False", Reason.NO_QUOTA, "there is no backlog quota")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from heliograph_api.values.readable import readable_duration, readable_size
 from matplotlib.figure import Figure
 
 from heliograph_spark.jobs.plan.broker_stats import Lag
@@ -49,7 +50,7 @@ def html(report: Report) -> str:
     )
     parts = [
         f"<h1>Usage</h1><p>As of {write_moment(report.moment_ms)}, by {escape(report.clock)} time:"
-        f" {messages:,} messages of {size(total)} in {len(report.topics)} topics.</p>",
+        f" {messages:,} messages, {size(total)} bytes, in {len(report.topics)} topics.</p>",
         images,
         _method(report),
         _groups("Tenants", report.tenants),
@@ -298,14 +299,8 @@ def _keys(topic: str, keys: Sequence[tuple[str, int, int]]) -> str:
 
 
 def size(value: float | None) -> str:
-    """A number of bytes, with a unit that makes it short."""
-    if value is None:
-        return "–"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
-        value /= 1024
-    return f"{value:,.1f} TiB"
+    """A number of bytes, if it is known."""
+    return "–" if value is None else readable_size(int(value))
 
 
 def share(value: float | None) -> str:
@@ -314,11 +309,8 @@ def share(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in the largest unit that it is at least two of, or one exactly."""
-    for unit, each in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * each or seconds == each:
-            return f"{seconds / each:,.1f}".removesuffix(".0") + f" {unit}"
-    return f"{seconds:,.0f} s"
+    """A time for people to read."""
+    return readable_duration(int(seconds * 1000))
 
 
 def _until(seconds: float | None) -> str:

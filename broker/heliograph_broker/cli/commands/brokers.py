@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from heliograph_api.values.readable import readable_size
 
-from heliograph_broker.cli.base.rounding import new_table, readable_size, readable_time
 from heliograph_broker.cli.base.shared_options import (
     DEFAULT_HTTP_URL,
     HttpUrl,
@@ -15,6 +15,7 @@ from heliograph_broker.cli.base.shared_options import (
     format_count,
     print_json,
 )
+from heliograph_broker.cli.base.tables import new_table, readable_time
 
 brokers_app = typer.Typer(
     no_args_is_help=True,

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+from heliograph_api.values.readable import readable_size
 
-from heliograph_broker.cli.base.rounding import new_table, readable_size
 from heliograph_broker.cli.base.shared_options import CliError, console, format_count, usage_error
+from heliograph_broker.cli.base.tables import new_table
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.compaction.claims import Claims
@@ -118,7 +119,7 @@ def scrub(
         if contents.metadata_problem:
             damaged += 1
             print(f"- metadata.lmdb: {contents.metadata_problem}; see 'heliograph store check {directory}'")
-    files = f"{readable_size(verified)} in {len(contents.segments)} segments verified"
+    files = f"{readable_size(verified)} bytes in {len(contents.segments)} segments verified"
     print(f"{directory}: {files}, {f'{damaged} damaged' if damaged else 'nothing is damaged'}")
     if damaged:
         raise typer.Exit(1)
@@ -286,7 +287,7 @@ def _salvage(salvaging: Salvage, contents: Contents, claims: Claims, to: Path, *
         )
     entries = sum(found[ledger_id].entries for ledger_id in kept)
     print(
-        f"{to}: {format_count(entries)} entries, {readable_size(size)}, {len(kept)} ledgers, "
+        f"{to}: {format_count(entries)} entries, {readable_size(size)} bytes, {len(kept)} ledgers, "
         f"{len(claims.topics) + len(adopted)} topics; start a broker on it with "
         f"'heliograph standalone --data-dir {to}'"
     )
@@ -356,7 +357,7 @@ def _print_summary(contents: Contents, claims: Claims) -> None:
     print(f"FORMAT      {expected_id}, store {contents.store_id or 'without an id'}")
     whose = "" if identity is None or identity.store_id == contents.store_id else f", store {identity.store_id}"
     records = f"{format_count(len(claims.topics))} topics, {format_count(len(claims.cursors))} subscriptions"
-    print(f"metadata    {readable_size(contents.metadata_bytes)}, {records}{whose}")
+    print(f"metadata    {readable_size(contents.metadata_bytes)} bytes, {records}{whose}")
     stored = contents.stored()
     unknown = quarantined(contents, claims)
     named = sum(ledger_id in claims.ledgers for ledger_id in stored)

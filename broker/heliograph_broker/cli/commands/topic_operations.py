@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heliograph_broker.cli.base.rounding import new_table, readable_time
 from heliograph_broker.cli.base.shared_options import (
     DEFAULT_HTTP_URL,
     CliError,
@@ -23,6 +22,7 @@ from heliograph_broker.cli.base.shared_options import (
     target_of,
     topic_target,
 )
+from heliograph_broker.cli.base.tables import new_table, readable_time
 
 if TYPE_CHECKING:
     from heliograph_api.admin.admin_client import AdminClient

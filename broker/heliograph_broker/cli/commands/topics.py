@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from heliograph_api.values.names import TopicName
+from heliograph_api.values.readable import readable_size
 
-from heliograph_broker.cli.base.rounding import new_table, readable_age, readable_size
 from heliograph_broker.cli.base.shared_options import (
     DEFAULT_HTTP_URL,
     AsJson,
@@ -22,6 +22,7 @@ from heliograph_broker.cli.base.shared_options import (
     target_of,
     topic_target,
 )
+from heliograph_broker.cli.base.tables import new_table, readable_age
 from heliograph_broker.cli.policies.policy_commands import Level, add_policy_commands
 from heliograph_broker.cli.policies.policy_levels import TOPIC_POLICIES
 from heliograph_broker.clock import SystemClock
@@ -115,13 +116,13 @@ def stats(topic: TopicArgument, as_json: AsJson = False, http_url: HttpUrl = DEF
     kind = f" ({answer['metadata']['partitions']} partitions)" if "metadata" in answer else ""
     print(f"{name}{kind}")
     print(
-        f"received {format_count(answer['msgInCounter'])} messages, {readable_size(answer['bytesInCounter'])}; "
-        f"stored {readable_size(answer['storageSize'])}; producers {len(answer['publishers'])}"
+        f"received {format_count(answer['msgInCounter'])} messages, {readable_size(answer['bytesInCounter'])} bytes; "
+        f"stored {readable_size(answer['storageSize'])} bytes; producers {len(answer['publishers'])}"
     )
     if answer["keptByLedgerMessages"]:
         print(
-            f"{format_count(answer['keptByLedgerMessages'])} messages, {readable_size(answer['keptByLedgerSize'])}, "
-            "are kept only as long as their ledger: no retention is set"
+            f"{format_count(answer['keptByLedgerMessages'])} messages, {readable_size(answer['keptByLedgerSize'])} "
+            "bytes, are kept only as long as their ledger: no retention is set"
         )
     print()
     if not answer["subscriptions"]:

@@ -1,20 +1,22 @@
-"""Sizes and durations for people to read in tables: ``1.2Mi``, ``42s``, ``1.5d``; rounded down to one decimal.
+"""Sizes and durations for people to read: ``1.2Mi``, ``42s``, ``1.5d``; rounded down to one decimal.
 
 What can be read back exactly is written by :mod:`.sizes` and :mod:`.durations`.
 """
 
 from __future__ import annotations
 
-_SIZE_UNITS = (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10))
-_DURATION_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
+from . import durations, sizes
+
+_SIZE_UNITS = tuple((f"{unit}i", sizes.UNITS[unit]) for unit in "TGMK")
+_DURATION_UNITS = tuple((unit, durations.UNITS[unit]) for unit in "dhms")
 
 
-def format_size(size: int) -> str:
+def readable_size(size: int) -> str:
     """Return bytes in the largest unit that fits (-1: ``infinite``)."""
     return "infinite" if size < 0 else _in_units(size, _SIZE_UNITS, "")
 
 
-def format_duration(ms: int) -> str:
+def readable_duration(ms: int) -> str:
     """Return milliseconds in the largest unit that fits (-1: ``infinite``)."""
     return "infinite" if ms < 0 else _in_units(ms, _DURATION_UNITS, "ms")
 
