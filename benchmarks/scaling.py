@@ -197,7 +197,7 @@ def deliver_delayed(core: Core, n: int) -> Callable[[], object]:
 
     def until_the_next() -> None:
         core.clock.advance_ms(max(0, topic.timed.next_due_ms - core.clock.now_ms()))
-        core.broker._delayed_topics.run(core.clock.now_ms())
+        core.broker.delayed_topics.run(core.clock.now_ms())
 
     return until_the_next
 
@@ -205,12 +205,12 @@ def deliver_delayed(core: Core, n: int) -> Callable[[], object]:
 def tick_over_delayed_topics(core: Core, n: int) -> Callable[[], object]:
     """A tick with ``n`` topics in which something is delayed, and nothing due."""
     _topics(core, n, delayed=True)
-    return core.broker.tick
+    return core.broker.ticks.run
 
 
 def idle_tick(core: Core, n: int) -> Callable[[], object]:
     _topics(core, n)
-    return core.broker.tick
+    return core.broker.ticks.run
 
 
 def _topics(core: Core, n: int, *, delayed: bool = False) -> None:
@@ -229,7 +229,7 @@ def _topics(core: Core, n: int, *, delayed: bool = False) -> None:
 def watched_topics(core: Core, n: int) -> Callable[[], object]:
     """Five hundred new topics among ``n``, with twenty watchers: one hash of the whole list."""
     _topics(core, n)
-    names = core.broker.list_topics("public/default")
+    names = core.broker.directory.list_topics("public/default")
     pattern = "persistent://public/default/.*"
     for _ in range(20):
         core.broker.watches.watch("public/default", TopicPattern(pattern), names, lambda new, gone, hashed: None)
@@ -248,8 +248,8 @@ def policy_change(core: Core, n: int) -> Callable[[], object]:
     name = TopicName.parse("t")
     core.topic()
     for number in range(n):
-        core.broker.set_topic_policies(name, Policies(expires_ms=_DAY_MS + number))
-    return lambda: core.broker.set_topic_policies(name, Policies(expires_ms=_DAY_MS))
+        core.broker.policies.set_topic(name, Policies(expires_ms=_DAY_MS + number))
+    return lambda: core.broker.policies.set_topic(name, Policies(expires_ms=_DAY_MS))
 
 
 def start(core: Core, n: int) -> Callable[[], object]:

@@ -105,7 +105,7 @@ class Standalone:
             raise
         self._on_tick()
         self._settle_memory()
-        log.info("ready", broker=self.broker_url, http=self.http_url, topics=len(self.broker.topics))
+        log.info("ready", broker=self.broker_url, http=self.http_url, topics=len(self.broker.directory.topics))
 
     def _make_scheduler(self) -> Scheduler:
         """Return where the store's work runs. A simulation puts its own in this place."""
@@ -146,7 +146,7 @@ class Standalone:
     def _on_tick(self) -> None:
         more = False
         try:
-            more = self.broker.tick()
+            more = self.broker.ticks.run()
             self._listener.memory.check()
         except Exception:
             # The core contains what single topics do. Whatever else goes wrong: without ticks nothing would be on time
@@ -173,7 +173,7 @@ class Standalone:
                 self._http.stop()
             if self._runner is not None:
                 await self._runner.cleanup()
-            self.broker.flush_records()
+            self.broker.record_writer.flush()
             await self._committed()
         finally:
             self._store.close()

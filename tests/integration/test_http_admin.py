@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from heliograph_broker.messaging.topic.directory import Directory
 
 from .http_api import HttpApi, running_api
 
@@ -93,10 +94,10 @@ async def test_a_wrong_verb_is_405_and_names_the_right_ones(api: HttpApi) -> Non
 
 
 async def test_a_fault_of_ours_is_500_without_its_text(api: HttpApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(namespace: str, mode: str = "") -> list[str]:
+    def broken(directory: Directory, namespace: str, mode: str = "") -> list[str]:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr(api.broker, "list_topics", broken)
+    monkeypatch.setattr(Directory, "list_topics", broken)
     answer = await api.request("GET", _T)
     assert answer.status == 500
     assert "secret" not in str(answer.body)
@@ -196,7 +197,7 @@ async def test_tenants_are_changed_and_deleted_with_what_they_hold(api: HttpApi)
     assert (await api.request("DELETE", "/admin/v2/namespaces/shop/orders")).status == 409
     await api.done("DELETE", "/admin/v2/tenants/shop?force=true")
     assert await api.get("/admin/v2/tenants") == ["public"]
-    assert not [name for name in api.broker.topics if "shop" in name]
+    assert not [name for name in api.broker.directory.topics if "shop" in name]
 
 
 async def test_health_says_what_is_wrong(api: HttpApi) -> None:

@@ -158,7 +158,7 @@ def _documented() -> dict[str, set[str]]:
 
 
 async def _compact(api: HttpApi) -> None:
-    topic = api.broker.get_topic(TopicName.parse(_TOPIC))
+    topic = api.broker.directory.get_topic(TopicName.parse(_TOPIC))
     assert isinstance(topic, Topic)
     metadata, frame = make_frame(b"value", key="k")
     topic.publish(Producer(topic, Client(), 1, "p"), 0, 0, metadata, frame)

@@ -116,7 +116,7 @@ async def test_a_namespace_shows_every_policy_it_sets(api: HttpApi) -> None:
 async def test_javas_document_of_nothing_sets_nothing(api: HttpApi) -> None:
     await api.done("PUT", NEW, JAVAS)
     assert await api.get(NEW) == await api.get(N)
-    policies = api.broker.namespaces["public/new"].policies
+    policies = api.broker.directory.namespaces["public/new"].policies
     assert all(getattr(policies, field) is None for field in policies.__struct_fields__)
 
 

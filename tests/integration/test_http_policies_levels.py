@@ -87,9 +87,9 @@ async def test_a_retention_that_nobody_set_is_not_one_of_nothing(api: HttpApi) -
     await api.done("DELETE", f"{N}/retention")
     assert await _read(api, f"{T}/t/retention?applied=true") is None
     # A limit of 0/0 holds where nobody set a retention, too; of any other the counts are not what holds.
-    api.broker.set_broker_policies(Policies(), Policies(retention=Retention(3_600_000, -1)))
+    api.broker.policies.set_broker(Policies(), Policies(retention=Retention(3_600_000, -1)))
     assert await _read(api, f"{T}/t/retention?applied=true") is None
-    api.broker.set_broker_policies(Policies(), Policies(retention=Retention(0, 0)))
+    api.broker.policies.set_broker(Policies(), Policies(retention=Retention(0, 0)))
     assert await api.get(f"{T}/t/retention?applied=true") == nothing
 
 
@@ -158,7 +158,7 @@ async def test_policies_reach_the_core_in_its_units(api: HttpApi) -> None:
     await api.done("POST", f"{T}/t/expires", "5")
     rate = {"dispatchThrottlingRateInMsg": 9, "dispatchThrottlingRateInByte": -1, "ratePeriodInSecond": 4}
     await api.done("POST", f"{T}/t/dispatchRate", json.dumps(rate))
-    policies = api.broker.topic_policies(TopicName.parse("t"))
+    policies = api.broker.policies.of_topic(TopicName.parse("t"))
     assert policies is not None
     assert policies.retention is not None
     assert (policies.retention.time_ms, policies.retention.size_bytes) == (90 * 60_000, 2 * 1024**2)
@@ -175,25 +175,25 @@ async def test_a_topics_ttl_may_come_as_a_body_too(api: HttpApi) -> None:
 async def test_a_ttl_of_0_is_none_as_in_pulsar(api: HttpApi) -> None:
     await api.done("POST", f"{N}/messageTTL", "60")
     await api.done("POST", f"{T}/t/messageTTL?messageTTL=0")
-    assert api.broker.effective_policies(TopicName.parse("t")).message_ttl_ms is None
+    assert api.broker.policies.effective(TopicName.parse("t")).message_ttl_ms is None
     assert await api.get(f"{T}/t/messageTTL?applied=true") == 0
 
 
 async def test_what_the_core_holds_finer_is_shown_rounded_up(api: HttpApi) -> None:
     policies = Policies(message_ttl_ms=1500, subscription_expiration_ms=61_000, publish_rate=Rate(25, -1, 10))
-    api.broker.set_namespace_policies("public/default", policies)
+    api.broker.namespaces.set_policies("public/default", policies)
     assert await api.get(f"{N}/messageTTL") == 2
     assert await api.get(f"{N}/subscriptionExpirationTime") == 2
     shown = {"publishThrottlingRateInMsg": 3, "publishThrottlingRateInByte": -1}
     assert await api.get(f"{N}/publishRate") == shown
     # At once is nearer to a second than to never.
-    api.broker.set_namespace_policies("public/default", Policies(message_ttl_ms=0))
+    api.broker.namespaces.set_policies("public/default", Policies(message_ttl_ms=0))
     assert await api.get(f"{N}/messageTTL") == 1
 
 
 async def test_a_tenants_limits_cap_what_is_applied(api: HttpApi) -> None:
-    record = api.broker.tenants["public"]
-    api.broker.update_tenant("public", type(record)(record.admin_roles, record.allowed_clusters, _limits()))
+    record = api.broker.directory.tenants["public"]
+    api.broker.tenants.update("public", type(record)(record.admin_roles, record.allowed_clusters, _limits()))
     await api.done("POST", f"{T}/t/maxProducers", "50")
     assert await api.get(f"{T}/t/maxProducers") == 50
     assert await api.get(f"{T}/t/maxProducers?applied=true") == 10
@@ -245,7 +245,7 @@ async def test_a_quota_is_what_javas_client_sends(api: HttpApi) -> None:
     await api.done("POST", f"{T}/t/backlogQuota?backlogQuotaType=destination_storage", size)
     age = '{"limit":-1,"limitSize":-1,"limitTime":3600,"policy":"producer_exception"}'
     await api.done("POST", f"{T}/t/backlogQuota?backlogQuotaType=message_age", age)
-    policies = api.broker.topic_policies(TopicName.parse("t"))
+    policies = api.broker.policies.of_topic(TopicName.parse("t"))
     assert policies is not None
     assert policies.backlog_quota_size == BacklogQuota(36, "producer_exception")
     assert policies.backlog_quota_age == BacklogQuota(3_600_000, "producer_exception")
@@ -271,7 +271,7 @@ async def test_a_subscription_sets_a_policy_of_its_own(
     await api.done("DELETE", path)
     await api.done("DELETE", path)
     assert await _read(api, path) is None
-    assert api.broker.topic_policies(TopicName.parse(topic)) == Policies()
+    assert api.broker.policies.of_topic(TopicName.parse(topic)) == Policies()
 
 
 async def test_a_subscription_inherits_its_topics_policy_and_keeps_its_other_settings(api: HttpApi) -> None:
@@ -282,7 +282,7 @@ async def test_a_subscription_inherits_its_topics_policy_and_keeps_its_other_set
     await api.done("POST", f"{path}/messageTTL", "9")
     assert await api.get(f"{path}/messageTTL?applied=true") == 9
     own = Policies(message_ttl_ms=9000, subscription_expiration_ms=60_000)
-    policies = api.broker.topic_policies(TopicName.parse("t"))
+    policies = api.broker.policies.of_topic(TopicName.parse("t"))
     assert policies is not None
     assert policies.subscription_policies == {"s": own}
     await api.done("DELETE", f"{path}/messageTTL")
@@ -331,17 +331,17 @@ async def test_a_subscriptions_own_rate_is_capped_and_reaches_its_gate(api: Http
     await api.done("POST", f"{T}/t/subscriptionDispatchRate", json.dumps(_rate(100)))
     await api.done("POST", f"{T}/t/s/dispatchRate", json.dumps(_rate(50)))
     await api.done("POST", f"{T}/t/free/dispatchRate", json.dumps(_rate(-1)))
-    topic = api.broker.topics["persistent://public/default/t"]
-    effective = api.broker.effective_policies(topic.name)
+    topic = api.broker.directory.topics["persistent://public/default/t"]
+    effective = api.broker.policies.effective(topic.name)
     assert subscription_rate(effective, "s") == Rate(50, -1, 1)
     assert subscription_rate(effective, "free") is None
     assert subscription_rate(effective, "other") == Rate(100, -1, 1)
     assert isinstance(topic, Topic)
     assert topic.subscriptions["s"].dispatch_gate is not None
     assert topic.subscriptions["free"].dispatch_gate is None
-    record = api.broker.tenants["public"]
+    record = api.broker.directory.tenants["public"]
     limits = Policies(subscription_dispatch_rate=Rate(10, -1, 1))
-    api.broker.update_tenant("public", type(record)(record.admin_roles, record.allowed_clusters, limits))
+    api.broker.tenants.update("public", type(record)(record.admin_roles, record.allowed_clusters, limits))
     assert await api.get(f"{T}/t/s/dispatchRate?applied=true") == _rate(10)
     assert await api.get(f"{T}/t/free/dispatchRate?applied=true") == _rate(10)
     assert await api.get(f"{T}/t/s/dispatchRate") == _rate(50)

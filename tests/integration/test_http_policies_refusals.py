@@ -31,12 +31,12 @@ async def api(tmp_path: Path) -> AsyncIterator[HttpApi]:
 
 
 async def _refused(api: HttpApi, method: str, path: str, body: str | None, status: int, part: str) -> None:
-    before = (await api.request("GET", N)).body, api.broker.topics[TOPIC].policies
+    before = (await api.request("GET", N)).body, api.broker.directory.topics[TOPIC].policies
     answer = await api.request(method, path, body)
     assert answer.status == status, answer
     assert list(answer.body) == ["reason"]
     assert part in answer.body["reason"], answer
-    assert ((await api.request("GET", N)).body, api.broker.topics[TOPIC].policies) == before
+    assert ((await api.request("GET", N)).body, api.broker.directory.topics[TOPIC].policies) == before
 
 
 TOPIC = "persistent://public/default/t"

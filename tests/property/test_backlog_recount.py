@@ -36,7 +36,7 @@ class BacklogMachine(RuleBasedStateMachine):
 
     @initialize(retention=st.sampled_from([None, Retention(0, 0), Retention(-1, -1)]))
     def begin(self, retention: Retention | None) -> None:
-        self.core.broker.set_namespace_policies("public/default", Policies(retention=retention))
+        self.core.broker.namespaces.set_policies("public/default", Policies(retention=retention))
         topic = self.core.topic()
         for name in self.unacked:
             topic.create_subscription(name)

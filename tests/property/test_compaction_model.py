@@ -112,7 +112,7 @@ class History:
             self._compacted(horizon)
 
     def settle(self) -> None:
-        self.core.broker.flush_records()
+        self.core.broker.record_writer.flush()
         self.core.commit()
 
     def trim(self) -> None:

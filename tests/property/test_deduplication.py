@@ -92,7 +92,7 @@ class _History:
         self._rng = rng
 
     def start(self) -> None:
-        self.core.broker.set_namespace_policies("public/default", Policies(deduplication=True))
+        self.core.broker.namespaces.set_policies("public/default", Policies(deduplication=True))
         self.core.topic().create_subscription("audit")
         self.core.commit()
         self._connect()

@@ -76,7 +76,7 @@ class DurableUnitMachine(RuleBasedStateMachine):
         self.acked: dict[tuple[str, str], set[tuple[int, int]]] = {key: set() for key in self.subscribed}
         for topic in TOPICS:
             policies = Policies(retention=Retention(0, 0), deduplication=topic == "deduplicated")
-            self.core.broker.set_topic_policies(self.core.topic(topic).name, policies)
+            self.core.broker.policies.set_topic(self.core.topic(topic).name, policies)
             self.core.topic(topic).create_subscription("a")
             self.subscribed[topic, "a"].settle(True)
         self.core.commit()
@@ -161,8 +161,8 @@ class DurableUnitMachine(RuleBasedStateMachine):
                     self.unacked[name, subscription].clear()
                     self.acked[name, subscription].clear()
         for tenant, kept in self.tenants.items():
-            assert (tenant in core.broker.tenants) in kept.allowed(self.confirmed)
-            kept.settle(tenant in core.broker.tenants)
+            assert (tenant in core.broker.directory.tenants) in kept.allowed(self.confirmed)
+            kept.settle(tenant in core.broker.directory.tenants)
         self.check_messages()
         topic = core.topic("deduplicated")
         last = max(self.received["deduplicated"].values(), default=-1)
@@ -266,7 +266,7 @@ class DurableUnitMachine(RuleBasedStateMachine):
     @rule(topic=topics, ttl_ms=st.integers(10**9, 10**9 + 50))
     def change_policies(self, topic: str, ttl_ms: int) -> None:
         found = self.core.topic(topic)
-        self.core.broker.set_topic_policies(
+        self.core.broker.policies.set_topic(
             found.name,
             Policies(retention=Retention(0, 0), deduplication=topic == "deduplicated", message_ttl_ms=ttl_ms),
         )
@@ -275,7 +275,7 @@ class DurableUnitMachine(RuleBasedStateMachine):
     @rule()
     def create_tenant(self) -> None:
         name = f"tenant-{len(self.tenants)}"
-        self.core.broker.create_tenant(name, TenantRecord())
+        self.core.broker.tenants.create(name, TenantRecord())
         self.tenants[name] = _Kept(False)
         self.tenants[name].ask(self.ask(), True)
 
@@ -294,7 +294,7 @@ class DurableUnitMachine(RuleBasedStateMachine):
         """Housekeeping trims; it finds records that wait for their flush, or are just flushed."""
         self.core.clock.advance_ms(CHECK_INTERVAL_MS)
         if flushed:
-            self.core.broker.flush_records()
+            self.core.broker.record_writer.flush()
         self.core.broker.housekeeping.run(self.core.clock.now_ms())
         if commit:
             self.core.commit()

@@ -27,7 +27,7 @@ class LostEntriesMachine(RuleBasedStateMachine):
         self._patch = pytest.MonkeyPatch()
         # All in one ledger and nothing in memory but what is delivered, so that losses are met.
         self.core = Core(Path(self._directory.name) / "data", tail_cache_bytes=0)
-        self.core.broker.set_namespace_policies("public/default", Policies(retention=Retention(-1, -1)))
+        self.core.broker.namespaces.set_policies("public/default", Policies(retention=Retention(-1, -1)))
         self.core.topic().create_subscription("s")
         self.core.commit()
         self.lost = LostEntries(self.core, self._patch)

@@ -74,7 +74,7 @@ def set_policies(world: World, topic: TopicModel, policies: Policies) -> None:
             topic.deduplicated = True
 
     name = TopicName.parse(topic.name)
-    if not world.confirm(lambda: world.machine.broker.set_topic_policies(name, policies), confirmed):
+    if not world.confirm(lambda: world.machine.broker.policies.set_topic(name, policies), confirmed):
         topic.policies.remove(policies)
 
 
@@ -153,7 +153,7 @@ def do_delete_topic(world: World, client: SimulatedClient, number: int, rng: ran
     world.topics[unused] = topic
     gone = False
     try:
-        world.machine.broker.delete_topic(name, force=True)
+        world.machine.broker.topics.delete(name, force=True)
         world.machine.broker.store.after_commit(outcome.append)
         # Nobody uses the name until it is known what became of it.
         _await(world, outcome)
@@ -168,7 +168,7 @@ def do_delete_topic(world: World, client: SimulatedClient, number: int, rng: ran
 def do_unload(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
     topic = world.topic(number)
     if world.stored(topic) is not None:
-        world.machine.broker.unload_topic(TopicName.parse(topic.name))
+        world.machine.broker.topics.unload(TopicName.parse(topic.name))
 
 
 def do_compact(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
@@ -181,14 +181,14 @@ def do_create_namespace(world: World, client: SimulatedClient, number: int, rng:
     tenant = f"tenant{rng.randrange(100)}"
     namespace = f"{tenant}/n{rng.randrange(3)}"
     broker = world.machine.broker
-    if tenant not in broker.tenants:
+    if tenant not in broker.directory.tenants:
         world.confirm(
-            lambda: broker.create_tenant(tenant, TenantRecord(allowed_clusters=["standalone"])),
+            lambda: broker.tenants.create(tenant, TenantRecord(allowed_clusters=["standalone"])),
             lambda: world.tenants.add(tenant),
         )
-    if namespace not in broker.namespaces:
+    if namespace not in broker.directory.namespaces:
         world.confirm(
-            lambda: broker.create_namespace(namespace, NamespaceRecord()), lambda: world.namespaces.add(namespace)
+            lambda: broker.namespaces.create(namespace, NamespaceRecord()), lambda: world.namespaces.add(namespace)
         )
 
 

@@ -126,7 +126,7 @@ def _living(world: World) -> list[TopicModel]:
 
 def recount(world: World) -> None:
     """Compare every backlog count with a count of what is stored and not acknowledged. Raises :class:`Violation`."""
-    for name, topic in sorted(world.machine.broker.topics.items()):
+    for name, topic in sorted(world.machine.broker.directory.topics.items()):
         if not isinstance(topic, Topic):
             continue
         for subscription in topic.subscriptions.values():
@@ -328,7 +328,7 @@ def _check_empty(world: World) -> None:
 def _check_space(world: World) -> None:
     """Without retention everything goes, and the disk's space with it."""
     nothing = Policies(retention=Retention(0, 0), message_ttl_ms=1000)
-    for name, stored in sorted(world.machine.broker.topics.items()):
+    for name, stored in sorted(world.machine.broker.directory.topics.items()):
         if isinstance(stored, Topic):
             model = world.topics.get(name)
             if model is not None:

@@ -19,15 +19,15 @@ def check_promised(world: World) -> None:
     """Everything confirmed is there: tenants, namespaces, topics, subscriptions, policies."""
     broker = world.machine.broker
     for tenant in world.tenants:
-        if tenant not in broker.tenants:
+        if tenant not in broker.directory.tenants:
             raise Violation("confirmed and gone", f"tenant {tenant}")
     for namespace in world.namespaces:
-        if namespace not in broker.namespaces:
+        if namespace not in broker.directory.namespaces:
             raise Violation("confirmed and gone", f"namespace {namespace}")
     for topic in world.topics.values():
         if not topic.confirmed or topic.unknown:
             continue
-        found = broker.topics.get(topic.name)
+        found = broker.directory.topics.get(topic.name)
         if not isinstance(found, Topic):
             raise Violation("confirmed and gone", f"topic {topic.name}")
         for subscription in topic.owed():

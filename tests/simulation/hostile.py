@@ -163,7 +163,7 @@ def do_oversized_names(world: World, client: SimulatedClient, number: int, rng: 
     broker = world.machine.broker
     if rng.random() < 0.6:
         world.confirm(
-            lambda: broker.create_tenant(name, TenantRecord(allowed_clusters=["standalone"])),
+            lambda: broker.tenants.create(name, TenantRecord(allowed_clusters=["standalone"])),
             lambda: world.tenants.add(name),
         )
     elif client.connect():

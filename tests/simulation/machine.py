@@ -107,13 +107,13 @@ class Machine:
         self._count_ticks(program.broker)
 
     def _count_ticks(self, broker: Broker) -> None:
-        tick = broker.tick
+        tick = broker.ticks.run
 
         def counted(*args: Any, **named: Any) -> bool:
             self.ticks += 1
             return tick(*args, **named)
 
-        broker.tick = counted  # type: ignore[method-assign]
+        broker.ticks.run = counted  # type: ignore[method-assign]
 
     def stop(self) -> None:
         """Stop in good order; the disk is as the next process finds it."""

@@ -307,7 +307,7 @@ class World:
         return self.machine.program.store
 
     def stored(self, topic: TopicModel) -> Topic | None:
-        found = self.machine.broker.topics.get(topic.name)
+        found = self.machine.broker.directory.topics.get(topic.name)
         return found if isinstance(found, Topic) else None
 
     def confirm(self, what: Callable[[], None], confirmed: Callable[[], None]) -> bool:

@@ -98,7 +98,7 @@ class Core:
 
     def restart(self) -> None:
         """Stop in good order and start again."""
-        self.broker.flush_records()
+        self.broker.record_writer.flush()
         self.store.commit()
         self.close()
         self._open()
@@ -114,11 +114,11 @@ class Core:
 
     def keep_nothing(self) -> None:
         """Delete at once what no backlog holds, where a test sets no other retention."""
-        self.broker.set_broker_policies(Policies(retention=Retention(0, 0)), Policies())
+        self.broker.policies.set_broker(Policies(retention=Retention(0, 0)), Policies())
         self.commit()
 
     def topic(self, name: str = "t") -> Topic:
-        topic = self.broker.get_or_create_topic(TopicName.parse(name))
+        topic = self.broker.topics.get_or_create(TopicName.parse(name))
         assert isinstance(topic, Topic)
         return topic
 
@@ -203,6 +203,6 @@ class Core:
     def advance(self, ms: int) -> None:
         """Let time pass and the broker's ticks see it."""
         self.clock.advance_ms(ms)
-        while self.broker.tick():
+        while self.broker.ticks.run():
             self.store.commit()
         self.store.commit()

@@ -20,7 +20,7 @@ HOUR = 60 * MINUTE
 
 def set_policies(core: Core, policies: Policies) -> None:
     """Set the policies of the namespace that topics without a full name are in."""
-    core.broker.set_namespace_policies(NAMESPACE, policies)
+    core.broker.namespaces.set_policies(NAMESPACE, policies)
     core.commit()
 
 

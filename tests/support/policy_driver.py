@@ -164,19 +164,19 @@ class PolicyDriver(ClientSteps):
                 # With new quotas the producers are tried again.
                 topic.wanted = 0
         if kind == "topic":
-            broker.set_topic_policies(TopicName.parse(TOPICS[which]), policies)
+            broker.policies.set_topic(TopicName.parse(TOPICS[which]), policies)
         elif kind == "namespace":
-            broker.set_namespace_policies(f"acme/{which}", policies)
+            broker.namespaces.set_policies(f"acme/{which}", policies)
         elif level == "tenant limits":
             record = TenantRecord(allowed_clusters=[self.core.config.cluster_name], limits=policies)
-            broker.update_tenant("acme", record)
+            broker.tenants.update("acme", record)
         else:
             self._set_broker_policies()
 
     def _set_broker_policies(self) -> None:
         defaults = _policies(self.oracle.levels.get("broker", {}))
         limits = _policies(self.oracle.levels.get("broker limits", {}))
-        self.core.broker.set_broker_policies(defaults, limits)
+        self.core.broker.policies.set_broker(defaults, limits)
 
     def _do_blink(self, ms: int) -> None:
         """Time passes, and no tick has seen it yet."""
@@ -196,12 +196,12 @@ class PolicyDriver(ClientSteps):
     def _delete_unused(self) -> None:
         """A topic that expired is recreated, as by a client that names it."""
         for name, full in TOPICS.items():
-            now_there = self.core.broker.topics.get(full)
+            now_there = self.core.broker.directory.topics.get(full)
             gone = now_there is not self.seen[name]
             same(f"{name}: expired as a whole", gone, self.oracle.expires_now(self.oracle.topics[name]))
             if gone:
                 if now_there is None:
-                    self.core.broker.create_topic(TopicName.parse(full))
+                    self.core.broker.topics.create(TopicName.parse(full))
                 # Otherwise a dead letter recreated it in the same tick.
                 self.seen[name] = self._topic(name)
                 self.oracle.topics[name] = OracleTopic(name, used=self.oracle.now)

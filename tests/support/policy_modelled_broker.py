@@ -69,11 +69,11 @@ class ModelledBroker:
             tail_cache_bytes=1500,
         )
         broker = self.core.broker
-        broker.create_tenant("acme", TenantRecord(allowed_clusters=[self.core.config.cluster_name]))
+        broker.tenants.create("acme", TenantRecord(allowed_clusters=[self.core.config.cluster_name]))
         for namespace in ("acme/live", "acme/dead"):
-            broker.create_namespace(namespace, NamespaceRecord())
+            broker.namespaces.create(namespace, NamespaceRecord())
         for name in TOPICS.values():
-            broker.create_topic(TopicName.parse(name))
+            broker.topics.create(TopicName.parse(name))
         self.oracle = DeliveryOracle(NAMESPACES)
         self.oracle.now = self.oracle.ticked = self.core.clock.now_ms()
         for topic in self.oracle.topics.values():
@@ -94,7 +94,7 @@ class ModelledBroker:
     # -- the core ----------------------------------------------------------------------------------------------
 
     def _topic(self, name: str) -> Topic:
-        topic = self.core.broker.get_topic(TopicName.parse(TOPICS[name]))
+        topic = self.core.broker.directory.get_topic(TopicName.parse(TOPICS[name]))
         assert isinstance(topic, Topic)
         return topic
 

@@ -39,7 +39,7 @@ def core_settings() -> dict[str, int]:
 
 
 def policy(core: Core, **policies: object) -> None:
-    core.broker.set_namespace_policies("public/default", Policies(**policies))  # type: ignore[arg-type]
+    core.broker.namespaces.set_policies("public/default", Policies(**policies))  # type: ignore[arg-type]
 
 
 # -- maxima --------------------------------------------------------------------------------------------------
@@ -104,25 +104,25 @@ def test_subscriptions_are_counted_durable_or_not(core: Core) -> None:
 
 def test_a_topics_partitions_count_for_its_namespace(core: Core) -> None:
     policy(core, max_topics=4)
-    core.broker.create_partitioned_topic(NAME, 3)
-    core.broker.create_topic(TopicName.parse("u"))
+    core.broker.partitioned.create(NAME, 3)
+    core.broker.topics.create(TopicName.parse("u"))
     reason = r"^Exceed maximum number of topics in namespace\. It has 4 of 4"
     with pytest.raises(NotAllowed, match=reason):
-        core.broker.create_topic(TopicName.parse("v"))
+        core.broker.topics.create(TopicName.parse("v"))
     with pytest.raises(NotAllowed, match=reason):
-        core.broker.get_or_create_topic(TopicName.parse("v"))
+        core.broker.topics.get_or_create(TopicName.parse("v"))
     with pytest.raises(PreconditionFailed, match=reason):
-        core.broker.create_partitioned_topic(TopicName.parse("v"), 1)
+        core.broker.partitioned.create(TopicName.parse("v"), 1)
     with pytest.raises(PreconditionFailed, match=reason):
-        core.broker.update_partitions(NAME, 4)
-    assert core.broker.partitions_of(NAME) == 3
-    core.broker.create_topic(TopicName.parse("non-persistent://public/default/v"))
-    core.broker.get_or_create_topic(TopicName.parse("u"))
+        core.broker.partitioned.extend(NAME, 4)
+    assert core.broker.directory.partitions_of(NAME) == 3
+    core.broker.topics.create(TopicName.parse("non-persistent://public/default/v"))
+    core.broker.topics.get_or_create(TopicName.parse("u"))
 
 
 def test_a_tenants_limit_caps_a_maximum(core: Core) -> None:
     policy(core, max_producers=10)
-    core.broker.update_tenant("public", TenantRecord(limits=Policies(max_producers=1)))
+    core.broker.tenants.update("public", TenantRecord(limits=Policies(max_producers=1)))
     topic = core.topic()
     core.producer(topic, name="a")
     with pytest.raises(ProducerBusy):
@@ -150,8 +150,8 @@ def apply(core: Core, text: str) -> None:
 def test_manifests_over_a_maximum_are_refused_with_nothing_changed(core: Core) -> None:
     with pytest.raises(PreconditionFailed, match=r"c: Exceed maximum number of topics in namespace\. .* 4 of 3"):
         apply(core, manifest("maxTopics: 3", "a", "b", "c , partitions: 2"))
-    assert not core.broker.topics
-    assert core.broker.namespaces["public/default"].policies.max_topics is None
+    assert not core.broker.directory.topics
+    assert core.broker.directory.namespaces["public/default"].policies.max_topics is None
     apply(core, manifest("maxTopics: 3", "a", "c , partitions: 2"))
     apply(core, manifest("maxTopics: 3", "a", "c , partitions: 2"))
     with pytest.raises(PreconditionFailed, match="4 of 3"):
@@ -190,7 +190,7 @@ def test_the_maximum_of_unacknowledged_messages_follows_the_policy_at_once(core:
 
 def test_a_new_subscription_has_its_topics_maxima(core: Core) -> None:
     core.topic()
-    core.broker.set_topic_policies(NAME, Policies(max_unacked_per_consumer=7, max_unacked_per_subscription=9))
+    core.broker.policies.set_topic(NAME, Policies(max_unacked_per_consumer=7, max_unacked_per_subscription=9))
     subscription = core.topic().create_subscription("s")
     assert (subscription.max_unacked_per_consumer, subscription.max_unacked_messages) == (7, 9)
     core.restart()
@@ -219,15 +219,15 @@ def test_a_namespaces_word_on_automatic_creation_goes_over_the_brokers(tmp_path:
     with pytest.raises(TopicNotFound):
         core.topic()
     policy(core, auto_topic_creation=AutoTopicCreation(allow=True, partitions=5))
-    assert admission.auto_topic_creation(core.broker, NAME).partitions == 5
+    assert admission.auto_topic_creation(core.broker.config, core.broker.policies, NAME).partitions == 5
     topic = core.topic()
     policy(core, auto_topic_creation=AutoTopicCreation(allow=False), auto_subscription_creation=False)
     with pytest.raises(TopicNotFound):
         core.topic("u")
     assert core.topic() is topic
-    assert not admission.may_auto_subscribe(core.broker, topic)
+    assert not admission.may_auto_subscribe(core.broker.config, topic)
     policy(core)
-    assert admission.may_auto_subscribe(core.broker, topic)
+    assert admission.may_auto_subscribe(core.broker.config, topic)
     core.close()
 
 

@@ -110,8 +110,8 @@ def test_metadata_is_looked_at_only_where_chunks_may_be(core: Core) -> None:
 
 
 def test_a_topic_forgets_that_it_had_chunks(core: Core) -> None:
-    core.broker.create_topic(TopicName.parse("t"))
-    core.broker.set_topic_policies(TopicName.parse("t"), Policies(retention=Retention(0, 0)))
+    core.broker.topics.create(TopicName.parse("t"))
+    core.broker.policies.set_topic(TopicName.parse("t"), Policies(retention=Retention(0, 0)))
     topic = core.topic()
     subscription = topic.create_subscription("s")
     publish_chunks(core, topic, 1)
@@ -141,12 +141,12 @@ def _tables(subscription: Subscription) -> tuple[int, int, int, int]:
 
 
 def _expire(core: Core, topic: Topic, subscription: Subscription) -> None:
-    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=1000))
+    core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=1000))
     core.advance(2000)
 
 
 def _dead_letter(core: Core, topic: Topic, subscription: Subscription) -> None:
-    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=1000, dead_letter_topic="dead"))
+    core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=1000, dead_letter_topic="dead"))
     core.advance(2000)
     core.advance(2000)
 
@@ -169,14 +169,14 @@ def _truncate(core: Core, topic: Topic, subscription: Subscription) -> None:
 
 
 def _evict(core: Core, topic: Topic, subscription: Subscription) -> None:
-    core.broker.set_topic_policies(
+    core.broker.policies.set_topic(
         topic.name, Policies(backlog_quota_size=BacklogQuota(10, "consumer_backlog_eviction"))
     )
     core.advance(2000)
 
 
 def _trim(core: Core, topic: Topic, subscription: Subscription) -> None:
-    core.broker.set_topic_policies(topic.name, Policies(retention=Retention(0, 0)))
+    core.broker.policies.set_topic(topic.name, Policies(retention=Retention(0, 0)))
     core.advance(2000)
     topic.trim(topic.end_offset)
 
@@ -221,7 +221,7 @@ def test_nothing_is_remembered_of_chunks_that_end_while_their_consumer_takes_no_
     if subscription.dispatcher is None:
         consumer = core.consumer(subscription, sub_type, slow, name="slow", consumer_id=3)
     slow.take(), fast.take()
-    core.broker.set_topic_policies(topic.name, Policies())
+    core.broker.policies.set_topic(topic.name, Policies())
     subscription.flow(consumer, 100)
     begin = topic.end_offset
     publish_chunks(core, topic, 4, count=3)
@@ -237,7 +237,7 @@ def test_chunks_that_expire_one_after_the_other_are_forgotten_one_after_the_othe
     client = Client()
     core.consumer(subscription, SHARED, client, permits=1)
     core.consumer(subscription, SHARED, Client(), name="d", consumer_id=2, permits=1000)
-    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=10_000))
+    core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=10_000))
     producer = core.producer(topic)
     most = 0
     for chunk in range(300):

@@ -50,7 +50,7 @@ STEPS = pytest.mark.parametrize("step", [-HOUR, YEAR, HOUR, -YEAR])
 
 def _with_ttl(core: Core) -> None:
     topic = core.topic()
-    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=TTL))
+    core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=TTL))
     topic.create_subscription("s")
     core.commit()
 
@@ -58,7 +58,7 @@ def _with_ttl(core: Core) -> None:
 @STEPS
 def test_machinery_goes_on_while_the_clock_is_set(core: Core, step: int) -> None:
     topic = core.topic()
-    core.broker.set_topic_policies(topic.name, Policies(retention=Retention(0, 0)))
+    core.broker.policies.set_topic(topic.name, Policies(retention=Retention(0, 0)))
     subscription = topic.create_subscription("s")
     core.publish_all(core.topic(), count=50)
     core.clock.step_wall_ms(step)
@@ -168,7 +168,7 @@ def test_a_topic_dated_a_year_ahead_is_healed_by_a_restart(core: Core) -> None:
 @STEPS
 def test_retention_by_time_holds(core: Core, step: int, between: Between) -> None:
     topic = core.topic()
-    core.broker.set_topic_policies(topic.name, Policies(retention=Retention(TTL, -1)))
+    core.broker.policies.set_topic(topic.name, Policies(retention=Retention(TTL, -1)))
     core.publish_all(core.topic())
     _pass(core, 4 * MINUTE)
     core.clock.step_wall_ms(step)
@@ -189,7 +189,7 @@ def test_retention_by_time_holds(core: Core, step: int, between: Between) -> Non
 def test_a_quota_by_age_holds(core: Core, step: int, between: Between) -> None:
     topic = core.topic()
     quota = BacklogQuota(TTL, "consumer_backlog_eviction")
-    core.broker.set_topic_policies(topic.name, Policies(backlog_quota_age=quota))
+    core.broker.policies.set_topic(topic.name, Policies(backlog_quota_age=quota))
     topic.create_subscription("s")
     core.publish_all(core.topic())
     _pass(core, 4 * MINUTE)
@@ -228,12 +228,12 @@ def test_delays_hold_while_the_clock_is_set_for_a_moment(core: Core, step: int) 
 @STEPS
 def test_an_idle_topic_is_not_deleted_by_a_clock(core: Core, step: int) -> None:
     topic = core.topic()
-    core.broker.set_topic_policies(topic.name, Policies(expires_ms=10 * MINUTE, subscription_expiration_ms=HOUR))
+    core.broker.policies.set_topic(topic.name, Policies(expires_ms=10 * MINUTE, subscription_expiration_ms=HOUR))
     topic.create_subscription("s")
     core.commit()
     _pass(core, MINUTE)
     core.clock.step_wall_ms(step)
     _pass(core, 5 * MINUTE)
-    assert str(topic.name) in core.broker.topics
+    assert str(topic.name) in core.broker.directory.topics
     _pass(core, 5 * MINUTE)
-    assert str(topic.name) not in core.broker.topics
+    assert str(topic.name) not in core.broker.directory.topics

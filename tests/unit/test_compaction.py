@@ -117,7 +117,7 @@ def view(core: Core, topic: Topic) -> list[tuple[str | None, bytes]]:
 
 
 def set_policies(core: Core, topic: Topic, policies: Policies) -> None:
-    core.broker.set_topic_policies(topic.name, policies)
+    core.broker.policies.set_topic(topic.name, policies)
     core.commit()
 
 
@@ -274,7 +274,7 @@ def test_topics_are_compacted_one_after_the_other(core: Core) -> None:
         publish(core, topic, ("a", b"1"), ("a", b"2"))
     for topic in topics:
         topic.compaction.start()
-    core.broker.delete_topic(topics[1].name, force=True)
+    core.broker.topics.delete(topics[1].name, force=True)
     # Messages that came while a topic waited for its turn are compacted, too.
     publish(core, topics[2], ("a", b"3"))
     for topic in (topics[0], topics[2]):
@@ -384,7 +384,7 @@ def test_run_that_a_crash_ends_leaves_nothing_behind(core: Core, monkeypatch: py
     core.advance(1000)
     publish(core, topic, *((f"k{i % 20}", b"y%d" % i) for i in range(10)))
     before = view(core, topic)
-    core.broker.flush_records()
+    core.broker.record_writer.flush()
     core.commit()
     topic.compaction.start()
     for _ in range(groups):
@@ -421,7 +421,7 @@ def test_topic_deleted_while_it_is_compacted_leaves_nothing(core: Core) -> None:
     topic = core.topic()
     publish(core, topic, *((f"k{i}", b"x") for i in range(20)))
     topic.compaction.start()
-    core.broker.delete_topic(TopicName.parse("t"), force=True)
+    core.broker.topics.delete(TopicName.parse("t"), force=True)
     core.commit()
     assert core.store.live_bytes() == 0
     other = core.topic("other")

@@ -109,7 +109,7 @@ def test_the_list_outlives_a_restart_and_ends_with_its_topic(core: Core) -> None
     topic = core.topic()
     assert topic.damaged.entries == 3
     assert [(each.offset, each.last_offset) for each in topic.damaged.ranges] == [(2, 4)]
-    core.broker.delete_topic(topic.name, force=True)
+    core.broker.topics.delete(topic.name, force=True)
     core.restart()
     assert core.topic().damaged.entries == 0
 
@@ -173,7 +173,7 @@ def test_expiry_goes_around_a_poison_entry(
         _lose(core, monkeypatch, range(4, 6))
     target = str(dead.name) if dead_letter else None
     policies = Policies(message_ttl_ms=1000, dead_letter_topic=target, retention=Retention(0, 0))
-    core.broker.set_topic_policies(topic.name, policies)
+    core.broker.policies.set_topic(topic.name, policies)
     for _ in range(30):
         core.advance(1000)
     assert subscription.backlog_messages == 0
@@ -195,7 +195,7 @@ def test_expiry_of_a_spared_backlog_goes_around_lost_entries(core: Core, monkeyp
     ledger_id = topic.position(0)[0]
     subscription.acknowledge(None, [AckId(ledger_id, 8)], None)
     _lose(core, monkeypatch, range(4, 6))
-    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=1000))
+    core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=1000))
     core.advance(2000)
     core.advance(2000)
     assert subscription.backlog_messages == 0
@@ -258,7 +258,7 @@ def test_a_seek_to_the_end_of_lost_entries_finds_its_place(core: Core, monkeypat
 
 def test_compaction_goes_around_lost_entries(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = core.topic()
-    core.broker.set_topic_policies(topic.name, Policies(retention=Retention(-1, -1)))
+    core.broker.policies.set_topic(topic.name, Policies(retention=Retention(-1, -1)))
     producer = core.producer(topic)
     for number in range(10):
         core.publish(producer, b"x", key=f"k{number % 5}", sequence_id=number)
@@ -277,7 +277,7 @@ def test_compaction_goes_around_lost_entries(core: Core, monkeypatch: pytest.Mon
 
 def test_a_producer_comes_back_to_a_topic_with_unreadable_entries(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = core.topic()
-    core.broker.set_topic_policies(topic.name, Policies(deduplication=True, retention=Retention(-1, -1)))
+    core.broker.policies.set_topic(topic.name, Policies(deduplication=True, retention=Retention(-1, -1)))
     core.commit()
     producer = core.producer(topic)
     for number in range(10):

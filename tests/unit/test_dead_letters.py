@@ -18,7 +18,7 @@ DEAD = "persistent://public/default/dead"
 
 def _with(core: Core, policies: Policies, name: str = "t") -> Topic:
     topic = core.topic(name)
-    core.broker.set_topic_policies(topic.name, policies)
+    core.broker.policies.set_topic(topic.name, policies)
     return topic
 
 
@@ -29,7 +29,7 @@ def _letters(core: Core, topic: Topic) -> list[tuple[dict[str, str], bytes]]:
 def _dead(core: Core) -> Topic:
     """The dead-letter topic, kept readable."""
     topic = core.topic("dead")
-    core.broker.set_topic_policies(topic.name, Policies(retention=Retention(-1, -1)))
+    core.broker.policies.set_topic(topic.name, Policies(retention=Retention(-1, -1)))
     return topic
 
 
@@ -81,7 +81,7 @@ def test_the_ttl_of_a_message_is_kept_under_another_name(core: Core) -> None:
 
 def test_a_second_death_counts_and_lists_both_topics(core: Core) -> None:
     last = core.topic("last")
-    core.broker.set_topic_policies(last.name, Policies(retention=Retention(-1, -1)))
+    core.broker.policies.set_topic(last.name, Policies(retention=Retention(-1, -1)))
     dead = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=str(last.name)), "dead")
     dead.create_subscription("mourner")
     topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
@@ -160,8 +160,8 @@ def test_a_consumer_gets_of_a_batch_what_has_not_expired(core: Core) -> None:
 
 def test_the_letter_of_a_partitioned_topic_goes_to_a_partition(core: Core) -> None:
     base = TopicName.parse(DEAD)
-    core.broker.create_partitioned_topic(base, 3)
-    core.broker.set_topic_policies(base, Policies(retention=Retention(-1, -1)))
+    core.broker.partitioned.create(base, 3)
+    core.broker.policies.set_topic(base, Policies(retention=Retention(-1, -1)))
     topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
     topic.create_subscription("s")
     producer = core.producer(topic)
@@ -175,7 +175,7 @@ def test_the_letter_of_a_partitioned_topic_goes_to_a_partition(core: Core) -> No
 def test_a_message_stays_while_its_letter_cannot_be_stored_and_nobody_gets_it(core: Core) -> None:
     dead = core.topic("dead")
     quota = BacklogQuota(50, "producer_exception")
-    core.broker.set_topic_policies(dead.name, Policies(backlog_quota_size=quota))
+    core.broker.policies.set_topic(dead.name, Policies(backlog_quota_size=quota))
     dead.create_subscription("mourner")
     topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
     subscription = topic.create_subscription("s")
@@ -187,7 +187,7 @@ def test_a_message_stays_while_its_letter_cannot_be_stored_and_nobody_gets_it(co
     assert client.take() == []
     assert (subscription.backlog_messages, subscription.dead_lettered) == (1, 0)
     assert subscription.dead_letter_failures >= 1
-    core.broker.set_topic_policies(dead.name, Policies())
+    core.broker.policies.set_topic(dead.name, Policies())
     for _ in range(10):
         core.advance(50)
     assert (subscription.backlog_messages, subscription.dead_lettered) == (0, 1)
@@ -223,7 +223,7 @@ def test_letters_settle_one_by_one_into_a_full_topic_that_is_drained(core: Core)
     """500 expired messages, a quota of 40 kB on the dead-letter topic, drained every second: each letter once."""
     dead = core.topic("dead")
     quota = BacklogQuota(40_000, "producer_exception")
-    core.broker.set_topic_policies(dead.name, Policies(backlog_quota_size=quota, retention=Retention(0, 0)))
+    core.broker.policies.set_topic(dead.name, Policies(backlog_quota_size=quota, retention=Retention(0, 0)))
     drain = dead.create_subscription("drain")
     client = Client()
     consumer = core.consumer(drain, SHARED, client, permits=10_000)
@@ -233,7 +233,7 @@ def test_letters_settle_one_by_one_into_a_full_topic_that_is_drained(core: Core)
     for number in range(500):
         core.publish(producer, b"%04d" % number + b"x" * 500, sequence_id=number)
     core.commit()
-    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=1000, dead_letter_topic=str(dead.name)))
+    core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=1000, dead_letter_topic=str(dead.name)))
     seen: list[bytes] = []
     for _ in range(60):
         core.advance(1000)
@@ -254,13 +254,13 @@ def test_a_batch_of_which_some_letters_were_refused_sends_only_the_others_later(
     subscription = topic.create_subscription("s")
     core.publish_batch(topic, *[b"%04d" % number * 250 for number in range(10)])
     limited = Policies(backlog_quota_size=BacklogQuota(5000, "producer_exception"))
-    core.broker.set_topic_policies(dead.name, limited)
-    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=1000, dead_letter_topic=str(dead.name)))
+    core.broker.policies.set_topic(dead.name, limited)
+    core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=1000, dead_letter_topic=str(dead.name)))
     core.advance(2000)
     stored = drain.backlog_messages
     assert 0 < stored < 10
     assert subscription.backlog_messages == 10 - stored
-    core.broker.set_topic_policies(dead.name, Policies(retention=Retention(-1, -1)))
+    core.broker.policies.set_topic(dead.name, Policies(retention=Retention(-1, -1)))
     for _ in range(5):
         core.advance(1000)
     assert subscription.backlog_messages == 0
@@ -294,7 +294,7 @@ def test_what_the_ttl_forwards_is_not_forwarded_again_by_hand(core: Core) -> Non
     dead = _dead(core)
     topic, answers = _expiring(core, Policies(message_ttl_ms=1000))
     subscription = topic.subscription("s")
-    core.broker.tick()
+    core.broker.ticks.run()
     assert subscription.expiry.running
     subscription.expire_older_than(100, answers.append)
     core.commit()

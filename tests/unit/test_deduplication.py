@@ -33,7 +33,7 @@ def core_settings() -> dict[str, int]:
 @pytest.fixture
 def core(core: Core) -> Core:
     core.keep_nothing()
-    core.broker.set_namespace_policies("public/default", ON)
+    core.broker.namespaces.set_policies("public/default", ON)
     core.commit()
     return core
 
@@ -79,7 +79,7 @@ def test_what_is_sent_again_is_answered_and_not_stored_again(core: Core) -> None
 
 
 def test_without_the_policy_everything_is_stored(core: Core) -> None:
-    core.broker.set_namespace_policies("public/default", OFF)
+    core.broker.namespaces.set_policies("public/default", OFF)
     topic = core.topic()
     producer = core.producer(topic)
     send(core, producer, 0, 0, 0)
@@ -234,7 +234,7 @@ def test_after_a_crash_nothing_receipted_is_stored_again_and_nothing_else_is_tak
 
 
 def test_what_was_trimmed_is_remembered_over_a_crash(core: Core) -> None:
-    core.broker.set_namespace_policies("public/default", Policies(deduplication=True))
+    core.broker.namespaces.set_policies("public/default", Policies(deduplication=True))
     topic = core.topic()
     subscription = topic.create_subscription("s")
     send(core, core.producer(topic), *range(10))
@@ -248,7 +248,7 @@ def test_what_was_trimmed_is_remembered_over_a_crash(core: Core) -> None:
 
 
 def test_what_is_trimmed_right_after_a_start_is_remembered_over_the_next_crash(core: Core) -> None:
-    core.broker.set_namespace_policies("public/default", Policies(deduplication=True))
+    core.broker.namespaces.set_policies("public/default", Policies(deduplication=True))
     topic = core.topic()
     topic.create_subscription("s")
     send(core, core.producer(topic), *range(10))
@@ -287,7 +287,7 @@ def test_a_start_reads_only_the_entries_behind_the_last_snapshot(core: Core, mon
 
 def test_ids_survive_a_restart_in_good_order_and_a_topic_of_many_ledgers(tmp_path: Path) -> None:
     core = Core(tmp_path / "d", ledger_max_entries=7)
-    core.broker.set_namespace_policies("public/default", ON)
+    core.broker.namespaces.set_policies("public/default", ON)
     send(core, core.producer(core.topic()), *range(50))
     core.commit()
     core.restart()
@@ -299,13 +299,13 @@ def test_ids_survive_a_restart_in_good_order_and_a_topic_of_many_ledgers(tmp_pat
 
 
 def test_switched_on_it_counts_from_then_on_also_after_a_crash(core: Core) -> None:
-    core.broker.set_namespace_policies("public/default", OFF)
+    core.broker.namespaces.set_policies("public/default", OFF)
     topic = core.topic()
     producer = core.producer(topic)
     send(core, producer, 0, 1)
     core.commit()
     send(core, producer, 2)
-    core.broker.set_namespace_policies("public/default", ON)
+    core.broker.namespaces.set_policies("public/default", ON)
     send(core, producer, 3)
     core.commit()
     send(core, producer, 3)
@@ -320,13 +320,13 @@ def test_switched_on_it_counts_from_then_on_also_after_a_crash(core: Core) -> No
 def test_a_crash_right_after_it_was_switched_on_leaves_nothing_to_heal(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    core.broker.set_namespace_policies("public/default", OFF)
+    core.broker.namespaces.set_policies("public/default", OFF)
     topic = core.topic()
     producer = core.producer(topic)
     send(core, producer, 0)
     core.commit()
     send(core, producer, 1, 2)
-    core.broker.set_namespace_policies("public/default", ON)
+    core.broker.namespaces.set_policies("public/default", ON)
     # The group's metadata is durable, its entries are not.
     monkeypatch.setattr(core.store, "_write_entries", _killed)
     core.store._seal()
@@ -345,11 +345,11 @@ def _killed(*args: object) -> int:
 
 
 def test_switched_on_while_entries_fail_later_ones_count(core: Core) -> None:
-    core.broker.set_namespace_policies("public/default", OFF)
+    core.broker.namespaces.set_policies("public/default", OFF)
     topic = core.topic()
     producer = core.producer(topic)
     send(core, producer, 0, 1, 2)
-    core.broker.set_namespace_policies("public/default", ON)
+    core.broker.namespaces.set_policies("public/default", ON)
     reserve, core.store._reserve = core.store._reserve, 1 << 62
     core.commit()
     core.store._reserve = reserve
@@ -365,20 +365,20 @@ def test_switched_off_it_forgets_at_once_and_on_disk(core: Core) -> None:
     send(core, producer, 0)
     core.commit()
     send(core, producer, 1, 1)
-    core.broker.set_namespace_policies("public/default", OFF)
+    core.broker.namespaces.set_policies("public/default", OFF)
     assert topic.deduplication is None
     send(core, producer, 0)
     core.commit()
     assert stored(topic) == 3
     assert sorted(sequence_id for sequence_id, _, _ in client.receipts) == [0, 0, 1, 1]
     assert not list(core.store.scan(DEDUPLICATION))
-    core.broker.set_namespace_policies("public/default", ON)
+    core.broker.namespaces.set_policies("public/default", ON)
     assert last(topic) == -1
 
 
 def test_a_topics_own_policy_switches_it_alone(core: Core) -> None:
     topic, other = core.topic(), core.topic("u")
-    core.broker.set_topic_policies(TopicName.parse("t"), Policies(deduplication=False))
+    core.broker.policies.set_topic(TopicName.parse("t"), Policies(deduplication=False))
     assert topic.deduplication is None
     assert other.deduplication is not None
 
@@ -386,7 +386,7 @@ def test_a_topics_own_policy_switches_it_alone(core: Core) -> None:
 def test_a_topic_made_again_under_its_name_knows_nothing_of_the_old_one(core: Core) -> None:
     send(core, core.producer(core.topic()), 0, 1)
     core.commit()
-    core.broker.delete_topic(TopicName.parse("t"), force=True)
+    core.broker.topics.delete(TopicName.parse("t"), force=True)
     assert last(core.topic()) == -1
     core.commit()
     crash(core)

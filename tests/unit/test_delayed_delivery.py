@@ -175,11 +175,11 @@ def test_delays_that_do_not_count_any_more_are_over_at_once(core: Core) -> None:
     consumer = core.consumer(subscription, SHARED, client, permits=9)
     publish_delayed(core, topic, 10_000, 20_000)
     assert offsets(client) == []
-    core.broker.set_topic_policies(TopicName.parse("t"), Policies(delayed_delivery=False))
+    core.broker.policies.set_topic(TopicName.parse("t"), Policies(delayed_delivery=False))
     core.advance(50)
     assert offsets(client) == [0, 1]
     # And those delivered meanwhile do not come again when they would have been due.
-    core.broker.set_topic_policies(TopicName.parse("t"), Policies(delayed_delivery=True))
+    core.broker.policies.set_topic(TopicName.parse("t"), Policies(delayed_delivery=True))
     subscription.acknowledge(consumer, [AckId(*topic.position(0))], None)
     core.advance(30_000)
     assert offsets(client) == []
@@ -215,7 +215,7 @@ def test_a_topic_without_timed_entries_is_not_searched_at_a_start(core: Core) ->
     core.advance(1_000)
     assert sorted(offsets(client)) == [0, 1, 2]
     subscription.acknowledge(consumer, [AckId(*topic.position(offset)) for offset in range(3)], None)
-    core.broker.set_topic_policies(TopicName.parse("t"), Policies(retention=Retention(0, 0)))
+    core.broker.policies.set_topic(TopicName.parse("t"), Policies(retention=Retention(0, 0)))
     core.advance(1_000)
     assert topic.first_offset == 3
     assert not topic.has_timed

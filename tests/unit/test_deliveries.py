@@ -115,7 +115,7 @@ def test_counts_of_redeliveries_end_with_their_entries(core: Core) -> None:
     assert len(subscription.redelivery_counts) == 250
     subscription.skip(20, lambda error: None)
     assert len(subscription.redelivery_counts) == 230
-    core.broker.set_topic_policies(TopicName.parse("t"), Policies(message_ttl_ms=1000))
+    core.broker.policies.set_topic(TopicName.parse("t"), Policies(message_ttl_ms=1000))
     core.advance(2000)
     assert subscription.backlog_messages == 0
     assert not subscription.redelivery_counts

@@ -185,10 +185,10 @@ def test_failover_takes_over_what_was_not_acknowledged(core: Core) -> None:
 
 def test_failover_spreads_partitions_by_name(core: Core) -> None:
     name = TopicName.parse("parted")
-    core.broker.create_partitioned_topic(name, 3)
+    core.broker.partitioned.create(name, 3)
     active = []
     for index in range(3):
-        topic = core.broker.topics[str(name.with_partition(index))]
+        topic = core.broker.directory.topics[str(name.with_partition(index))]
         assert isinstance(topic, Topic)
         subscription = topic.create_subscription("s")
         clients = {label: Client() for label in "cab"}
@@ -291,9 +291,9 @@ def test_what_waits_for_a_slow_consumer_and_expires_does_not_hold_up_the_others(
     if cleared:
         subscription.clear_backlog(lambda error: None)
     else:
-        core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=1000))
+        core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=1000))
         core.advance(2000)
-        core.broker.set_topic_policies(topic.name, Policies())
+        core.broker.policies.set_topic(topic.name, Policies())
     core.commit()
     for number, key in enumerate(keys[:20]):
         send(key, 1000 + number)

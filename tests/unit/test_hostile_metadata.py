@@ -76,7 +76,7 @@ def test_a_single_message_has_no_count_to_check() -> None:
 
 def test_a_publish_that_raises_has_moved_nothing(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = core.topic()
-    core.broker.set_topic_policies(topic.name, Policies(deduplication=True))
+    core.broker.policies.set_topic(topic.name, Policies(deduplication=True))
     subscription = topic.create_subscription("s")
     client = Client()
     producer = core.producer(topic, client)

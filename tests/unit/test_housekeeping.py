@@ -24,9 +24,9 @@ def test_many_topics_that_are_due_together_are_taken_a_few_at_a_time(core: Core)
     topics = [core.topic(f"t{index}") for index in range(3 * TOPICS_A_SLICE)]
     core.commit()
     checks = _watched(core)
-    assert core.broker.tick() is True
+    assert core.broker.ticks.run() is True
     assert len(checks) == TOPICS_A_SLICE
-    while core.broker.tick():
+    while core.broker.ticks.run():
         pass
     assert {topic for topic, _ in checks} == set(topics)
 
@@ -45,7 +45,7 @@ def test_a_busy_topic_is_not_looked_at_more_often_than_the_interval(core: Core) 
 
 def test_an_idle_topic_is_left_alone_until_something_is_due(core: Core) -> None:
     topic = core.topic()
-    core.broker.set_topic_policies(topic.name, Policies(retention=Retention(3_600_000, -1)))
+    core.broker.policies.set_topic(topic.name, Policies(retention=Retention(3_600_000, -1)))
     core.publish(core.producer(topic))
     core.commit()
     core.advance(1000)
@@ -59,7 +59,7 @@ def test_an_idle_topic_is_left_alone_until_something_is_due(core: Core) -> None:
 
 def test_what_an_earlier_time_overtakes_does_not_pile_up(core: Core) -> None:
     topic = core.topic()
-    core.broker.set_topic_policies(topic.name, Policies(retention=Retention(7 * 86_400_000, -1)))
+    core.broker.policies.set_topic(topic.name, Policies(retention=Retention(7 * 86_400_000, -1)))
     producer = core.producer(topic)
     for _ in range(1200):
         core.publish(producer)
@@ -71,7 +71,7 @@ def test_what_an_earlier_time_overtakes_does_not_pile_up(core: Core) -> None:
 def test_what_is_trimmed_of_many_topics_is_recorded_together(core: Core) -> None:
     topics = [core.topic(f"t{index}") for index in range(3 * TOPICS_A_SLICE)]
     for topic in topics:
-        core.broker.set_topic_policies(topic.name, Policies(retention=Retention(3_600_000, -1)))
+        core.broker.policies.set_topic(topic.name, Policies(retention=Retention(3_600_000, -1)))
         core.publish(core.producer(topic))
     core.commit()
     core.advance(CHECK_INTERVAL_MS)
@@ -82,7 +82,7 @@ def test_what_is_trimmed_of_many_topics_is_recorded_together(core: Core) -> None
     # The first one at once, all others with the flush.
     assert core.store.stats.groups == groups + 1
     core.advance(FLUSH_MS)
-    core.broker.tick()
+    core.broker.ticks.run()
     core.commit()
     assert core.store.stats.groups == groups + 2
     core.restart()

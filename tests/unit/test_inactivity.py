@@ -10,7 +10,8 @@ from heliograph_api.policies.policies import InactiveTopic, Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import Conflict
 from heliograph_broker.messaging.broker import inactivity
-from heliograph_broker.messaging.broker.broker import CONFIGURED_AT_ONCE, Broker
+from heliograph_broker.messaging.broker.applied_policies import CONFIGURED_AT_ONCE
+from heliograph_broker.messaging.broker.inactivity import InactivityWatch
 from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.topic.directory import AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
@@ -27,11 +28,11 @@ CAUGHT_UP = "delete_when_subscriptions_caught_up"
 
 
 def policy(core: Core, **policies: object) -> None:
-    core.broker.set_namespace_policies("public/default", Policies(**policies))  # type: ignore[arg-type]
+    core.broker.namespaces.set_policies("public/default", Policies(**policies))  # type: ignore[arg-type]
 
 
 def there(core: Core, name: TopicName = NAME) -> bool:
-    return core.broker.exists(name)
+    return core.broker.directory.exists(name)
 
 
 def goes_after(core: Core, ms: int, name: TopicName = NAME) -> None:
@@ -88,7 +89,7 @@ def test_a_topic_that_is_unloaded_keeps_its_whole_period_for_its_clients_to_retu
     topic = core.topic()
     core.producer(topic)
     core.advance(10 * PERIOD_MS + 777)
-    core.broker.unload_topic(NAME)
+    core.broker.topics.unload(NAME)
     goes_after(core, PERIOD_MS)
 
 
@@ -98,7 +99,7 @@ def test_declaring_a_topic_again_renews_its_lease_although_it_is_refused(core: C
     for _ in range(5):
         core.advance(PERIOD_MS - 1)
         with pytest.raises(Conflict):
-            core.broker.create_topic(NAME)
+            core.broker.topics.create(NAME)
     goes_after(core, PERIOD_MS)
 
 
@@ -175,34 +176,34 @@ def test_a_policy_that_is_set_changed_or_lifted_holds_at_once(core: Core) -> Non
 
 def test_a_partitioned_topic_expires_as_a_whole(core: Core) -> None:
     policy(core, expires_ms=PERIOD_MS)
-    core.broker.create_partitioned_topic(NAME, 3)
+    core.broker.partitioned.create(NAME, 3)
     core.advance(PERIOD_MS // 2)
-    part = core.broker.topics[str(NAME.with_partition(2))]
+    part = core.broker.directory.topics[str(NAME.with_partition(2))]
     assert isinstance(part, Topic)
     producer = core.producer(part)
     core.advance(3 * PERIOD_MS)
-    assert core.broker.partitions_of(NAME) == 3
+    assert core.broker.directory.partitions_of(NAME) == 3
     part.producer_registry.remove(producer)
     core.advance(PERIOD_MS - 1)
-    assert len(core.broker.topics) == 3
+    assert len(core.broker.directory.topics) == 3
     core.advance(1)
-    assert not core.broker.topics
+    assert not core.broker.directory.topics
     assert not there(core)
 
 
 def test_declaring_a_partitioned_topic_again_renews_all_of_it(core: Core) -> None:
     policy(core, expires_ms=PERIOD_MS)
-    core.broker.create_partitioned_topic(NAME, 3)
+    core.broker.partitioned.create(NAME, 3)
     core.advance(PERIOD_MS - 1)
     with pytest.raises(Conflict):
-        core.broker.create_partitioned_topic(NAME, 3)
+        core.broker.partitioned.create(NAME, 3)
     goes_after(core, PERIOD_MS)
 
 
 def test_topics_that_are_not_persistent_expire_too(core: Core) -> None:
     policy(core, expires_ms=PERIOD_MS)
     name = TopicName.parse("non-persistent://public/default/t")
-    core.broker.get_or_create_topic(name)
+    core.broker.topics.get_or_create(name)
     goes_after(core, PERIOD_MS, name)
 
 
@@ -341,14 +342,14 @@ def test_looking_after_unused_topics_costs_nothing_between_the_times_they_may_be
     for at in range(50):
         core.producer(core.topic(f"t{at}"))
     checks = 0
-    real = inactivity.next_due_ms
+    real = InactivityWatch.next_due_ms
 
-    def counting(broker: Broker, topic: AnyTopic, now_ms: int) -> int | None:
+    def counting(watch: InactivityWatch, topic: AnyTopic, now_ms: int) -> int | None:
         nonlocal checks
         checks += 1
-        return real(broker, topic, now_ms)
+        return real(watch, topic, now_ms)
 
-    monkeypatch.setattr(inactivity, "next_due_ms", counting)
+    monkeypatch.setattr(InactivityWatch, "next_due_ms", counting)
     for _ in range(10 * PERIOD_MS // 1000):
         core.advance(1000)
     assert checks <= 11 * 50
@@ -395,30 +396,32 @@ def test_a_reader_that_returns_after_a_seek_stays_until_it_leaves(core: Core) ->
 def test_what_an_expiry_taken_away_spares_is_spared_on_every_partition(core: Core) -> None:
     count = 2 * CONFIGURED_AT_ONCE + 20
     name = TopicName.parse("many")
-    core.broker.create_partitioned_topic(name, count)
-    core.broker.set_topic_policies(name, Policies(subscription_expiration_ms=HOUR))
-    while core.broker.tick():
+    core.broker.partitioned.create(name, count)
+    core.broker.policies.set_topic(name, Policies(subscription_expiration_ms=HOUR))
+    while core.broker.ticks.run():
         core.commit()
     for number in range(count):
-        core.broker.get_topic(name.with_partition(number)).create_subscription("s")
+        core.broker.directory.get_topic(name.with_partition(number)).create_subscription("s")
     core.commit()
     core.advance(HOUR - 1)
-    core.broker.set_topic_policies(name, Policies())
+    core.broker.policies.set_topic(name, Policies())
     core.commit()
     core.advance(1)
-    assert all("s" in core.broker.get_topic(name.with_partition(number)).subscriptions for number in range(count))
+    assert all(
+        "s" in core.broker.directory.get_topic(name.with_partition(number)).subscriptions for number in range(count)
+    )
 
 
 def test_topics_whose_namespace_lets_them_stay_stay(core: Core) -> None:
     count = 2 * CONFIGURED_AT_ONCE + 20
-    core.broker.set_namespace_policies("public/default", Policies(expires_ms=HOUR))
+    core.broker.namespaces.set_policies("public/default", Policies(expires_ms=HOUR))
     for number in range(count):
         core.topic(f"t{number}")
     core.advance(HOUR - 1)
-    core.broker.set_namespace_policies("public/default", Policies())
+    core.broker.namespaces.set_policies("public/default", Policies())
     core.commit()
     core.advance(1)
-    assert len(core.broker.topics) == count
+    assert len(core.broker.directory.topics) == count
 
 
 def test_a_subscription_stays_while_a_seek_is_under_way(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def core_settings() -> dict[str, int]:
 
 @pytest.fixture
 def core(core: Core) -> Core:
-    core.broker.set_namespace_policies("public/default", Policies(retention=Retention(0, 0)))
+    core.broker.namespaces.set_policies("public/default", Policies(retention=Retention(0, 0)))
     core.commit()
     return core
 
@@ -98,7 +98,7 @@ def test_a_cursor_behind_the_trim_point_is_lifted_and_keeps_what_it_has_beyond(c
     ack(subscription, 23, remaining=0b110)
     core.commit()
     topic.trim(20)
-    core.broker.flush_records()
+    core.broker.record_writer.flush()
     core.commit()
     kept = subscription.cursor.to_record({}, 0)
     change_cursor(core, subscription, mark_delete=4, acked_messages=5 + 1 + 1, acked_bytes=123)
@@ -115,7 +115,7 @@ def test_a_lifted_cursor_goes_on_over_what_is_acknowledged_next_to_it(core: Core
     ack(subscription, *range(22))
     core.commit()
     topic.trim(20)
-    core.broker.flush_records()
+    core.broker.record_writer.flush()
     core.commit()
     kept = subscription.cursor.to_record({}, 0)
     holes = Subscription(topic, "none", type(subscription.cursor)(4, 5, 0)).cursor
@@ -180,7 +180,7 @@ def test_trimmed_totals_that_do_not_lead_to_the_first_entry_are_corrected(core: 
     ack(subscription, *range(20))
     core.commit()
     topic.trim(20)
-    core.broker.flush_records()
+    core.broker.record_writer.flush()
     core.commit()
     stored = topic.trimmed_messages, topic.trimmed_bytes, topic.stored_bytes
     topic.trimmed_messages, topic.trimmed_bytes = 1000, 7
@@ -194,12 +194,12 @@ def test_trimmed_totals_that_do_not_lead_to_the_first_entry_are_corrected(core: 
 
 @pytest.mark.parametrize(("offset", "broken"), [(40, invariants.SEQUENCE_IDS), (5, invariants.SNAPSHOT)])
 def test_a_snapshot_of_sequence_ids_covers_what_is_stored(core: Core, offset: int, broken: str) -> None:
-    core.broker.set_namespace_policies("public/default", Policies(deduplication=True))
+    core.broker.namespaces.set_policies("public/default", Policies(deduplication=True))
     topic, subscription = filled(core)
     ack(subscription, *range(20))
     core.commit()
     topic.trim(20)
-    core.broker.flush_records()
+    core.broker.record_writer.flush()
     core.commit()
     key = records.DEDUPLICATION + str(topic.name).encode()
     core.store.put(key, records.encode(records.DeduplicationRecord(offset, {"p": 24, "gone": 7})))
@@ -248,8 +248,8 @@ def opened(tmp_path: Path, name: str) -> Core:
 def test_a_healthy_directory_of_format_2_opens_as_it_was(tmp_path: Path) -> None:
     core = opened(tmp_path, "format-2-healthy")
     assert core.broker.metrics.healed_invariants == {}
-    assert core.broker.tenants["acme"].admin_roles == ["admin"]
-    assert core.broker.partitions_of(type(core.topic(ORDERS).name).parse("acme/shop/parts")) == 2
+    assert core.broker.directory.tenants["acme"].admin_roles == ["admin"]
+    assert core.broker.directory.partitions_of(type(core.topic(ORDERS).name).parse("acme/shop/parts")) == 2
     assert core.broker.schemas.latest(ORDERS) is not None
     topic = core.topic(ORDERS)
     subscription = topic.subscription("s")

@@ -18,7 +18,7 @@ from tests.support.subscription_types import SHARED
 
 @pytest.fixture
 def core(core: Core) -> Core:
-    core.broker.set_namespace_policies("public/default", Policies(retention=Retention(-1, -1)))
+    core.broker.namespaces.set_policies("public/default", Policies(retention=Retention(-1, -1)))
     core.commit()
     return core
 
@@ -210,7 +210,7 @@ def test_figures_that_counted_a_lost_run_twice_are_healed_at_a_start(core: Core,
 def test_a_lost_end_of_a_topic_is_owed_by_nobody(core: Core, lost: LostEntries) -> None:
     _, subscription = filled(core)
     ack(subscription, 2, 8, 9)
-    core.broker.flush_records()
+    core.broker.record_writer.flush()
     core.commit()
     lost.lose(8, 9)
     core.restart()
@@ -240,7 +240,7 @@ def test_a_quota_evicts_over_a_damaged_head(core: Core, lost: LostEntries) -> No
     lost.lose(0, 1)
     size = topic.total_bytes
     keep = BacklogQuota(size // 2, "consumer_backlog_eviction")
-    core.broker.set_topic_policies(topic.name, Policies(backlog_quota_size=keep))
+    core.broker.policies.set_topic(topic.name, Policies(backlog_quota_size=keep))
     core.commit()
     for _ in range(10):
         core.advance(1000)

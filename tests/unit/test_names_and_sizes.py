@@ -22,29 +22,29 @@ TOO_LARGE = {"key": "x" * MAX_PROPERTIES_BYTES}
 
 def test_the_longest_names_fit_together_into_a_key(core: Core) -> None:
     tenant = "t" * (MAX_NAMESPACE_NAME_BYTES - 2)
-    core.broker.create_tenant(tenant, TenantRecord())
-    core.broker.create_namespace(f"{tenant}/n", NamespaceRecord())
+    core.broker.tenants.create(tenant, TenantRecord())
+    core.broker.namespaces.create(f"{tenant}/n", NamespaceRecord())
     local = "x" * (MAX_TOPIC_NAME_BYTES - len(f"{PERSISTENT}://{tenant}/n/"))
     name = TopicName.of(PERSISTENT, tenant, "n", local)
-    core.broker.create_partitioned_topic(name, 1)
-    part = core.broker.topics[str(name.with_partition(0))]
+    core.broker.partitioned.create(name, 1)
+    part = core.broker.directory.topics[str(name.with_partition(0))]
     subscription = "s" * MAX_SUBSCRIPTION_NAME_BYTES
     part.create_subscription(subscription)
     assert len(cursor_key(str(name.with_partition(999_999_999)), subscription)) <= MAX_KEY_BYTES
     core.commit()
     core.crash()
-    assert list(core.broker.topics[str(part.name)].subscriptions) == [subscription]
+    assert list(core.broker.directory.topics[str(part.name)].subscriptions) == [subscription]
 
 
 def test_a_tenant_or_namespace_whose_name_is_too_long_is_refused_and_fails_nobody(core: Core) -> None:
     client = Client()
     core.publish(core.producer(core.topic(), client))
     with pytest.raises(PreconditionFailed, match=rf"it has 600 bytes; valid: at most {MAX_NAMESPACE_NAME_BYTES}"):
-        core.broker.create_tenant("t" * 600, TenantRecord())
+        core.broker.tenants.create("t" * 600, TenantRecord())
     with pytest.raises(PreconditionFailed, match="Invalid namespace name 'public/"):
-        core.broker.create_namespace("public/" + "n" * MAX_NAMESPACE_NAME_BYTES, NamespaceRecord())
-    assert set(core.broker.tenants) == {"public"}
-    assert set(core.broker.namespaces) == {"public/default"}
+        core.broker.namespaces.create("public/" + "n" * MAX_NAMESPACE_NAME_BYTES, NamespaceRecord())
+    assert set(core.broker.directory.tenants) == {"public"}
+    assert set(core.broker.directory.namespaces) == {"public/default"}
     core.commit()
     assert len(client.receipts) == 1
     assert not client.errors
@@ -58,12 +58,12 @@ def test_a_producer_whose_name_is_too_long_is_refused(core: Core) -> None:
 
 def test_properties_that_are_too_large_are_refused_wherever_they_are_kept(core: Core) -> None:
     topic = core.topic()
-    core.broker.create_partitioned_topic(TopicName.parse("p"), 1)
+    core.broker.partitioned.create(TopicName.parse("p"), 1)
     for change in (
-        lambda: core.broker.set_namespace_properties("public/default", TOO_LARGE),
-        lambda: core.broker.create_namespace("public/new", NamespaceRecord(properties=TOO_LARGE)),
-        lambda: core.broker.create_topic(TopicName.parse("new"), TOO_LARGE),
-        lambda: core.broker.create_partitioned_topic(TopicName.parse("new"), 1, TOO_LARGE),
+        lambda: core.broker.namespaces.set_properties("public/default", TOO_LARGE),
+        lambda: core.broker.namespaces.create("public/new", NamespaceRecord(properties=TOO_LARGE)),
+        lambda: core.broker.topics.create(TopicName.parse("new"), TOO_LARGE),
+        lambda: core.broker.partitioned.create(TopicName.parse("new"), 1, TOO_LARGE),
         lambda: set_topic_properties(core.broker, topic.name, TOO_LARGE),
         lambda: set_topic_properties(core.broker, TopicName.parse("p"), TOO_LARGE),
         lambda: topic.create_subscription("s", properties=TOO_LARGE),
@@ -72,9 +72,9 @@ def test_properties_that_are_too_large_are_refused_wherever_they_are_kept(core: 
             change()
     assert not topic.properties
     assert not topic.subscriptions
-    assert not core.broker.namespaces["public/default"].properties
-    assert not core.broker.exists(TopicName.parse("new"))
-    assert "public/new" not in core.broker.namespaces
+    assert not core.broker.directory.namespaces["public/default"].properties
+    assert not core.broker.directory.exists(TopicName.parse("new"))
+    assert "public/new" not in core.broker.directory.namespaces
 
 
 def test_schemas_that_are_too_large_together_are_refused_and_not_kept(

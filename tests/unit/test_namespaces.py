@@ -13,12 +13,12 @@ TOPIC = "persistent://public/x/t"
 
 def test_a_namespace_takes_schemas_that_have_no_topic_with_it(tmp_path: Path) -> None:
     core = Core(tmp_path / "d")
-    core.broker.create_namespace("public/x", NamespaceRecord())
+    core.broker.namespaces.create("public/x", NamespaceRecord())
     core.broker.schemas.add(TOPIC, SchemaRecord("t", 1, b"of the first namespace"))
     core.broker.schemas.add("persistent://public/default/t", SchemaRecord("t", 1, b"of another"))
     core.commit()
-    core.broker.delete_namespace("public/x", force=True)
-    core.broker.create_namespace("public/x", NamespaceRecord())
+    core.broker.namespaces.delete("public/x", force=True)
+    core.broker.namespaces.create("public/x", NamespaceRecord())
     assert core.broker.schemas.latest(TOPIC) is None
     core.commit()
     core.restart()

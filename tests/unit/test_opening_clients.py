@@ -24,6 +24,7 @@ from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.clients.client_info import ClientInfo
 from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
 from heliograph_broker.messaging.policies.backlog_quota import QuotaState
+from heliograph_broker.messaging.schemas.schema_registry import schema_key
 from heliograph_broker.usecases.client_properties import MAX_PROPERTIES
 from heliograph_broker.usecases.consumers import ConsumerRequest, OpenedConsumer, subscribe
 from heliograph_broker.usecases.positions import EARLIEST, MessagePosition, Start
@@ -62,8 +63,10 @@ def durable(core: Core, opened: OpenedProducer | OpenedConsumer) -> list[BrokerE
 
 
 def nothing_is_there(core: Core) -> bool:
-    key = core.broker.schema_key(NAME)
-    return not (core.broker.exists(NAME) or core.broker.unconfirmed or core.broker.schemas.latest(key))
+    key = schema_key(NAME)
+    return not (
+        core.broker.directory.exists(NAME) or core.broker.directory.unconfirmed or core.broker.schemas.latest(key)
+    )
 
 
 # -- producers -------------------------------------------------------------------------------------------------------
@@ -77,8 +80,8 @@ def test_a_producer_comes_with_its_topic_its_schema_and_its_subscription(core: C
     assert opened.producer.generated_name
     core.crash()
     assert list(core.topic().subscriptions) == ["s"]
-    assert core.broker.schemas.latest(core.broker.schema_key(NAME)) is not None
-    assert not core.broker.unconfirmed
+    assert core.broker.schemas.latest(schema_key(NAME)) is not None
+    assert not core.broker.directory.unconfirmed
 
 
 @pytest.mark.parametrize(
@@ -98,7 +101,7 @@ def test_a_producer_comes_with_its_topic_its_schema_and_its_subscription(core: C
 def test_a_producer_that_is_refused_leaves_nothing(
     core: Core, options: dict[str, object], policies: Policies, error: type[BrokerError]
 ) -> None:
-    core.broker.set_namespace_policies("public/default", policies)
+    core.broker.namespaces.set_policies("public/default", policies)
     with pytest.raises(error):
         produce(core, **options)  # type: ignore[arg-type]
     assert nothing_is_there(core)
@@ -128,7 +131,7 @@ def test_a_producer_that_waits_for_exclusive_access_is_open_and_not_ready(core: 
 
 def test_a_producer_that_returns_to_a_full_topic_gets_its_quota_to_wait_for(core: Core) -> None:
     quota = BacklogQuota(100, "producer_request_hold")
-    core.broker.set_namespace_policies("public/default", Policies(backlog_quota_size=quota))
+    core.broker.namespaces.set_policies("public/default", Policies(backlog_quota_size=quota))
     topic = core.topic()
     topic.create_subscription("s")
     other = core.producer(topic, name="other")
@@ -148,7 +151,7 @@ def test_a_consumer_comes_with_its_topic_its_subscription_and_its_schema(core: C
     assert durable(core, opened) == [None]
     core.crash()
     assert core.topic().subscriptions["s"].properties == {"owner": "me"}
-    assert core.broker.schemas.latest(core.broker.schema_key(NAME)) is not None
+    assert core.broker.schemas.latest(schema_key(NAME)) is not None
 
 
 @pytest.mark.parametrize(
@@ -166,7 +169,7 @@ def test_a_consumer_comes_with_its_topic_its_subscription_and_its_schema(core: C
 def test_a_consumer_that_is_refused_leaves_nothing(
     core: Core, options: dict[str, object], policies: Policies, error: type[BrokerError]
 ) -> None:
-    core.broker.set_namespace_policies("public/default", policies)
+    core.broker.namespaces.set_policies("public/default", policies)
     with pytest.raises(error):
         consume(core, **options)  # type: ignore[arg-type]
     assert nothing_is_there(core)
@@ -177,7 +180,7 @@ def test_a_second_exclusive_consumer_is_refused_and_the_subscription_stays(core:
     with pytest.raises(ConsumerBusy):
         consume(core, schema=STRING)
     assert len(core.topic().subscriptions["s"].consumers) == 1
-    assert core.broker.schemas.latest(core.broker.schema_key(NAME)) is None
+    assert core.broker.schemas.latest(schema_key(NAME)) is None
 
 
 def test_a_consumer_waits_for_a_seek_of_its_subscription(core: Core) -> None:

@@ -70,7 +70,7 @@ def test_a_ttl_holds_though_a_start_could_not_search_for_it(core: Core, monkeypa
 def test_no_duplicate_is_stored_though_its_original_could_not_be_read(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    core.broker.set_namespace_policies("public/default", Policies(deduplication=True))
+    core.broker.namespaces.set_policies("public/default", Policies(deduplication=True))
     producer = core.producer(core.topic())
     for sequence_id in range(5):
         core.publish(producer, sequence_id=sequence_id)
@@ -88,7 +88,7 @@ def test_no_duplicate_is_stored_though_its_original_could_not_be_read(
 
 
 def test_what_has_expired_goes_though_its_sizes_could_not_be_read(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    core.broker.set_namespace_policies("public/default", Policies(message_ttl_ms=5000))
+    core.broker.namespaces.set_policies("public/default", Policies(message_ttl_ms=5000))
     topic = core.topic()
     topic.create_subscription("s")
     producer = core.producer(topic)

@@ -110,15 +110,15 @@ def test_the_quota_of_a_topic_counts_before_that_of_its_namespace(core: Core) ->
     size_quota(core, 1000, REFUSE)
     topic = core.topic()
     topic.create_subscription("s")
-    core.broker.set_topic_policies(TopicName.parse("t"), Policies(backlog_quota_size=BacklogQuota(500, REFUSE)))
+    core.broker.policies.set_topic(TopicName.parse("t"), Policies(backlog_quota_size=BacklogQuota(500, REFUSE)))
     assert [try_to_send(core, topic, text, 250) for text in "abc"] == [True, True, False]
 
 
 def test_a_limit_of_the_tenant_caps_the_quota(core: Core) -> None:
     size_quota(core, 1_000_000, HOLD)
-    tenant = core.broker.tenants["public"]
+    tenant = core.broker.directory.tenants["public"]
     tenant.limits = Policies(backlog_quota_size=BacklogQuota(500, REFUSE))
-    core.broker.update_tenant("public", tenant)
+    core.broker.tenants.update("public", tenant)
     topic = core.topic()
     topic.create_subscription("s")
     assert [try_to_send(core, topic, text, 250) for text in "abc"] == [True, True, False]

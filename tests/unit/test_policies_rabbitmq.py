@@ -46,7 +46,7 @@ def with_dead_letters(core: Core, ttl_ms: int | None = None) -> Topic:
     dead = core.topic(DEAD)
     dead.create_subscription("watch")
     core.topic("t")
-    core.broker.set_topic_policies(TopicName.parse("t"), Policies(message_ttl_ms=ttl_ms, dead_letter_topic=DEAD))
+    core.broker.policies.set_topic(TopicName.parse("t"), Policies(message_ttl_ms=ttl_ms, dead_letter_topic=DEAD))
     core.commit()
     return dead
 
@@ -119,7 +119,7 @@ def test_messages_are_removed_within_a_second_of_their_expiry(core: Core) -> Non
 def test_a_message_may_expire_at_different_times_in_different_topics_and_not_at_all_in_others(core: Core) -> None:
     topics = [core.topic(name) for name in ("short", "long", "ever")]
     for name, ttl in (("short", SECOND), ("long", MINUTE)):
-        core.broker.set_topic_policies(TopicName.parse(name), Policies(message_ttl_ms=ttl))
+        core.broker.policies.set_topic(TopicName.parse(name), Policies(message_ttl_ms=ttl))
     subscriptions = [topic.create_subscription("s") for topic in topics]
     for topic in topics:
         core.publish_all(topic, "a")
@@ -395,7 +395,7 @@ def test_a_letter_may_die_again_elsewhere_and_counts_its_deaths(core: Core) -> N
     first = with_dead_letters(core, SECOND)
     last = core.topic("last")
     last.create_subscription("watch")
-    core.broker.set_topic_policies(first.name, Policies(message_ttl_ms=SECOND, dead_letter_topic=str(last.name)))
+    core.broker.policies.set_topic(first.name, Policies(message_ttl_ms=SECOND, dead_letter_topic=str(last.name)))
     topic = core.topic()
     topic.create_subscription("s")
     core.publish_all(topic, "a")
@@ -410,7 +410,7 @@ def test_a_letter_may_die_again_elsewhere_and_counts_its_deaths(core: Core) -> N
 def test_a_message_does_not_go_round_in_circles(core: Core) -> None:
     dead = with_dead_letters(core, SECOND)
     topic = core.topic()
-    core.broker.set_topic_policies(dead.name, Policies(message_ttl_ms=SECOND, dead_letter_topic=str(topic.name)))
+    core.broker.policies.set_topic(dead.name, Policies(message_ttl_ms=SECOND, dead_letter_topic=str(topic.name)))
     topic.create_subscription("s")
     core.publish_all(topic, "a")
     for _ in range(5):
@@ -422,7 +422,7 @@ def test_a_message_does_not_go_round_in_circles(core: Core) -> None:
 
 def test_a_topic_that_is_its_own_dead_letter_topic_drops_what_expires(core: Core) -> None:
     topic = core.topic()
-    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=SECOND, dead_letter_topic=str(topic.name)))
+    core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=SECOND, dead_letter_topic=str(topic.name)))
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a")
     core.advance(SECOND)
@@ -435,7 +435,7 @@ def test_a_new_ttl_dead_letters_what_it_lets_expire(core: Core) -> None:
     topic.create_subscription("s")
     core.publish_all(topic, "a")
     core.advance(HOUR)
-    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=MINUTE, dead_letter_topic=DEAD))
+    core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=MINUTE, dead_letter_topic=DEAD))
     core.advance(SECOND)
     assert [texts_of(letter) for letter in letters(core, dead)] == [["a"]]
 
@@ -446,7 +446,7 @@ def test_a_message_is_acknowledged_only_when_its_letter_is_durable(core: Core) -
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a")
     core.clock.advance_ms(SECOND)
-    core.broker.tick()
+    core.broker.ticks.run()
     assert (dead.end_offset, subscription.backlog_messages) == (0, 1)
     core.commit()
     assert (dead.end_offset, subscription.backlog_messages) == (1, 0)
@@ -468,9 +468,9 @@ def test_without_a_dead_letter_topic_what_expires_is_gone(core: Core) -> None:
 
 def test_a_limit_of_the_tenant_caps_the_ttl_of_its_topics(core: Core) -> None:
     set_policies(core, Policies(message_ttl_ms=HOUR))
-    tenant = core.broker.tenants["public"]
+    tenant = core.broker.directory.tenants["public"]
     tenant.limits = Policies(message_ttl_ms=MINUTE)
-    core.broker.update_tenant("public", tenant)
+    core.broker.tenants.update("public", tenant)
     topic = core.topic()
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a")
@@ -479,7 +479,7 @@ def test_a_limit_of_the_tenant_caps_the_ttl_of_its_topics(core: Core) -> None:
 
 
 def test_a_limit_of_the_broker_caps_the_ttl_also_where_nobody_set_one(core: Core) -> None:
-    core.broker.set_broker_policies(Policies(), Policies(message_ttl_ms=MINUTE))
+    core.broker.policies.set_broker(Policies(), Policies(message_ttl_ms=MINUTE))
     topic = core.topic()
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a")
@@ -491,7 +491,7 @@ def test_a_limit_of_the_broker_caps_the_ttl_also_where_nobody_set_one(core: Core
 
 
 def exists(core: Core, name: str = "t") -> bool:
-    return core.broker.exists(TopicName.parse(name))
+    return core.broker.directory.exists(TopicName.parse(name))
 
 
 def test_a_topic_that_nobody_uses_for_its_period_is_deleted_with_its_messages(core: Core) -> None:
@@ -549,7 +549,7 @@ def test_asking_for_a_topic_again_renews_its_period(core: Core) -> None:
     core.topic()
     for _ in range(3):
         core.advance(40 * SECOND)
-        core.broker.redeclared(TopicName.parse("t"))
+        core.broker.topics.redeclared(TopicName.parse("t"))
     assert exists(core)
     core.advance(MINUTE + SECOND)
     assert not exists(core)

@@ -220,7 +220,7 @@ def test_one_limit_zero_and_the_other_not_contradict_each_other() -> None:
 def test_a_topics_own_retention_counts_before_its_namespaces(core: Core) -> None:
     retain(core, -1, -1)
     kept, dropped = core.topic("kept"), core.topic("dropped")
-    core.broker.set_topic_policies(TopicName.parse("dropped"), Policies(retention=Retention(0, 0)))
+    core.broker.policies.set_topic(TopicName.parse("dropped"), Policies(retention=Retention(0, 0)))
     for topic in (kept, dropped):
         core.publish_all(topic, "a")
     settle(core)
@@ -228,7 +228,7 @@ def test_a_topics_own_retention_counts_before_its_namespaces(core: Core) -> None
 
 
 def test_the_brokers_default_retention_holds_where_nobody_sets_one(core: Core) -> None:
-    core.broker.set_broker_policies(Policies(retention=Retention(-1, 600)), Policies())
+    core.broker.policies.set_broker(Policies(retention=Retention(-1, 600)), Policies())
     topic = core.topic()
     core.publish_all(topic, *"abc", size=300)
     settle(core)
@@ -316,13 +316,13 @@ def test_what_a_topic_stores_is_bounded_by_its_quota_and_its_retention_together(
 
 def test_a_limit_of_the_tenant_caps_the_retention_of_its_topics(core: Core) -> None:
     retain(core, -1, -1)
-    tenant = core.broker.tenants["public"]
+    tenant = core.broker.directory.tenants["public"]
     tenant.limits = Policies(retention=Retention(HOUR, 600))
-    core.broker.update_tenant("public", tenant)
+    core.broker.tenants.update("public", tenant)
     topic = core.topic()
     core.publish_all(topic, *"abc", size=300)
     settle(core)
     assert stored(core, topic) == ["b", "c"]
     core.advance(HOUR)
     assert stored(core, topic) == []
-    assert core.broker.namespaces[NAMESPACE].policies.retention == Retention(-1, -1)
+    assert core.broker.directory.namespaces[NAMESPACE].policies.retention == Retention(-1, -1)

@@ -211,8 +211,8 @@ def test_a_removed_ttl_leaves_everything_where_it_is(core: Core) -> None:
 def test_the_ttl_of_a_topic_counts_before_that_of_its_namespace(core: Core) -> None:
     ttl(core, MINUTE)
     long, none = core.topic("long"), core.topic("none")
-    core.broker.set_topic_policies(TopicName.parse("long"), Policies(message_ttl_ms=HOUR))
-    core.broker.set_topic_policies(TopicName.parse("none"), Policies(message_ttl_ms=-1))
+    core.broker.policies.set_topic(TopicName.parse("long"), Policies(message_ttl_ms=HOUR))
+    core.broker.policies.set_topic(TopicName.parse("none"), Policies(message_ttl_ms=-1))
     topics = (long, none, core.topic("short"))
     subscriptions = [topic.create_subscription("s") for topic in topics]
     for topic in topics:

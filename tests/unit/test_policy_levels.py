@@ -7,7 +7,7 @@ from heliograph_api.manifests.manifest_reader import parse
 from heliograph_api.policies.policies import BacklogQuota, Policies, Rate, resolve
 from heliograph_broker.messaging.base.errors import PreconditionFailed
 from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord
-from heliograph_broker.messaging.broker.broker import CONFIGURED_AT_ONCE
+from heliograph_broker.messaging.broker.applied_policies import CONFIGURED_AT_ONCE
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.usecases.apply import apply_resources
 
@@ -24,8 +24,8 @@ spec:
 
 
 def _topic(core: Core) -> Topic:
-    core.broker.create_tenant("shop", TenantRecord())
-    core.broker.create_namespace("shop/web", NamespaceRecord())
+    core.broker.tenants.create("shop", TenantRecord())
+    core.broker.namespaces.create("shop/web", NamespaceRecord())
     return core.topic("shop/web/orders")
 
 
@@ -36,34 +36,34 @@ def _ttl(core: Core) -> int | None:
 def test_the_nearest_level_that_says_something_counts(core: Core) -> None:
     topic = _topic(core)
     assert _ttl(core) is None
-    core.broker.set_broker_policies(Policies(message_ttl_ms=3), Policies())
+    core.broker.policies.set_broker(Policies(message_ttl_ms=3), Policies())
     assert _ttl(core) == 3
-    core.broker.set_namespace_policies("shop/web", Policies(message_ttl_ms=20))
+    core.broker.namespaces.set_policies("shop/web", Policies(message_ttl_ms=20))
     assert _ttl(core) == 20
-    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=100))
+    core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=100))
     assert _ttl(core) == 100
-    core.broker.set_topic_policies(topic.name, Policies())
+    core.broker.policies.set_topic(topic.name, Policies())
     assert _ttl(core) == 20
-    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=-1))
+    core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=-1))
     assert _ttl(core) is None
 
 
 def test_limits_of_tenant_and_broker_cap_every_level_and_the_lower_wins(core: Core) -> None:
     topic = _topic(core)
-    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=1000))
-    core.broker.update_tenant("shop", TenantRecord(limits=Policies(message_ttl_ms=500)))
+    core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=1000))
+    core.broker.tenants.update("shop", TenantRecord(limits=Policies(message_ttl_ms=500)))
     assert _ttl(core) == 500
-    core.broker.set_broker_policies(Policies(), Policies(message_ttl_ms=200))
+    core.broker.policies.set_broker(Policies(), Policies(message_ttl_ms=200))
     assert _ttl(core) == 200
-    core.broker.set_broker_policies(Policies(), Policies(message_ttl_ms=700))
+    core.broker.policies.set_broker(Policies(), Policies(message_ttl_ms=700))
     assert _ttl(core) == 500
-    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=-1))
+    core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=-1))
     assert _ttl(core) == 500
 
 
 def test_broker_policies_and_limits_survive_a_restart(core: Core) -> None:
     _topic(core)
-    core.broker.set_broker_policies(Policies(message_ttl_ms=3000), Policies(max_producers=7))
+    core.broker.policies.set_broker(Policies(message_ttl_ms=3000), Policies(max_producers=7))
     core.restart()
     effective = core.topic("shop/web/orders").effective
     assert (effective.message_ttl_ms, effective.max_producers) == (3000, 7)
@@ -77,7 +77,7 @@ def test_a_lowered_default_lets_stored_messages_expire(core: Core) -> None:
     core.commit()
     core.advance(60_000)
     assert subscription.backlog_messages == 1
-    core.broker.set_broker_policies(Policies(message_ttl_ms=30_000), Policies())
+    core.broker.policies.set_broker(Policies(message_ttl_ms=30_000), Policies())
     core.advance(300)
     assert subscription.backlog_messages == 0
 
@@ -113,9 +113,9 @@ def test_a_quota_nobody_set_comes_from_the_limits() -> None:
 
 def test_a_change_reaches_thousands_of_topics_some_at_a_time(core: Core) -> None:
     topics = [core.topic(f"t{index}") for index in range(2 * CONFIGURED_AT_ONCE + 1)]
-    core.broker.set_namespace_policies("public/default", Policies(message_ttl_ms=1000))
+    core.broker.namespaces.set_policies("public/default", Policies(message_ttl_ms=1000))
     assert sum(topic.ttl_ms == 1000 for topic in topics) == CONFIGURED_AT_ONCE
-    assert core.broker.tick() is True
-    while core.broker.tick():
+    assert core.broker.ticks.run() is True
+    while core.broker.ticks.run():
         pass
     assert all(topic.ttl_ms == 1000 for topic in topics)

@@ -82,7 +82,7 @@ def test_messages_and_bytes_are_limits_each_for_itself() -> None:
 
 
 def test_connections_of_all_producers_wait_when_the_publish_rate_is_reached(core: Core) -> None:
-    core.broker.set_namespace_policies("public/default", Policies(publish_rate=Rate(messages=10)))
+    core.broker.namespaces.set_policies("public/default", Policies(publish_rate=Rate(messages=10)))
     topic = core.topic()
     one, other, elsewhere = Client(), Client(), Client()
     first, _ = core.producer(topic, one, "a"), core.producer(topic, other, "b")
@@ -100,41 +100,41 @@ def test_connections_of_all_producers_wait_when_the_publish_rate_is_reached(core
 
 
 def test_the_hold_ends_at_once_when_the_rate_is_lifted(core: Core) -> None:
-    core.broker.set_namespace_policies("public/default", Policies(publish_rate=Rate(messages=1, period_s=100)))
+    core.broker.namespaces.set_policies("public/default", Policies(publish_rate=Rate(messages=1, period_s=100)))
     client = Client()
     topic = core.topic()
     core.publish(core.producer(topic, client))
     assert client.holds
-    core.broker.set_namespace_policies("public/default", Policies(retention=None))
+    core.broker.namespaces.set_policies("public/default", Policies(retention=None))
     assert not client.holds
     assert topic.publish_limit is None
 
 
 def test_the_hold_ends_when_the_topic_is_deleted(core: Core) -> None:
-    core.broker.set_namespace_policies("public/default", Policies(publish_rate=Rate(messages=1, period_s=100)))
+    core.broker.namespaces.set_policies("public/default", Policies(publish_rate=Rate(messages=1, period_s=100)))
     client = Client()
     core.publish(core.producer(core.topic(), client))
     assert client.holds
-    core.broker.delete_topic(TopicName.parse("t"), force=True)
+    core.broker.topics.delete(TopicName.parse("t"), force=True)
     assert not client.holds
 
 
 def test_setting_another_policy_does_not_begin_a_rate_anew(core: Core) -> None:
     rate = Rate(messages=5)
-    core.broker.set_namespace_policies("public/default", Policies(publish_rate=rate))
+    core.broker.namespaces.set_policies("public/default", Policies(publish_rate=rate))
     client = Client()
     producer = core.producer(core.topic(), client)
     for _ in range(3):
         core.publish(producer)
-    core.broker.set_namespace_policies("public/default", Policies(publish_rate=rate, max_producers=7))
+    core.broker.namespaces.set_policies("public/default", Policies(publish_rate=rate, max_producers=7))
     for _ in range(2):
         core.publish(producer)
     assert client.holds
 
 
 def test_a_rate_holds_for_topics_that_are_not_persistent_too(core: Core) -> None:
-    core.broker.set_namespace_policies("public/default", Policies(publish_rate=Rate(bytes=100)))
-    topic = core.broker.get_or_create_topic(TopicName.parse("non-persistent://public/default/t"))
+    core.broker.namespaces.set_policies("public/default", Policies(publish_rate=Rate(bytes=100)))
+    topic = core.broker.topics.get_or_create(TopicName.parse("non-persistent://public/default/t"))
     client = Client()
     producer = core.producer(topic, client)  # type: ignore[arg-type]
     core.publish(producer, b"x" * 200)
@@ -154,7 +154,7 @@ def backlog(core: Core, entries: int, messages: int = 1) -> None:
 
 @pytest.mark.parametrize("sub_type", [EXCLUSIVE, SHARED, KEY_SHARED])
 def test_every_window_of_a_subscription_keeps_to_its_dispatch_rate(core: Core, sub_type: SubscriptionType) -> None:
-    core.broker.set_namespace_policies("public/default", Policies(subscription_dispatch_rate=Rate(messages=20)))
+    core.broker.namespaces.set_policies("public/default", Policies(subscription_dispatch_rate=Rate(messages=20)))
     subscription = core.topic().create_subscription("s")
     backlog(core, 100)
     client = Client()
@@ -172,7 +172,7 @@ def test_every_window_of_a_subscription_keeps_to_its_dispatch_rate(core: Core, s
 
 
 def test_a_batch_that_reaches_the_rate_goes_whole_and_is_paid_for(core: Core) -> None:
-    core.broker.set_namespace_policies("public/default", Policies(subscription_dispatch_rate=Rate(messages=10)))
+    core.broker.namespaces.set_policies("public/default", Policies(subscription_dispatch_rate=Rate(messages=10)))
     subscription = core.topic().create_subscription("s")
     backlog(core, 10, messages=30)
     client = Client()
@@ -186,7 +186,7 @@ def test_a_batch_that_reaches_the_rate_goes_whole_and_is_paid_for(core: Core) ->
 
 
 def test_the_topics_dispatch_rate_is_shared_by_its_subscriptions_in_turn(core: Core) -> None:
-    core.broker.set_namespace_policies("public/default", Policies(dispatch_rate=Rate(messages=10)))
+    core.broker.namespaces.set_policies("public/default", Policies(dispatch_rate=Rate(messages=10)))
     topic = core.topic()
     subscriptions = [topic.create_subscription(f"s{at}") for at in range(3)]
     backlog(core, 100)
@@ -211,7 +211,7 @@ def test_the_rate_of_one_subscription_goes_before_that_of_all(core: Core) -> Non
     own, others = topic.create_subscription("own"), topic.create_subscription("others")
     backlog(core, 50)
     rates = Policies(subscription_dispatch_rate=Rate(messages=5), subscription_dispatch_rates={"own": Rate(messages=9)})
-    core.broker.set_topic_policies(TopicName.parse("t"), rates)
+    core.broker.policies.set_topic(TopicName.parse("t"), rates)
     for subscription, allowed in ((own, 9), (others, 5)):
         client = Client()
         core.consumer(subscription, SHARED, client, permits=1000)
@@ -221,18 +221,18 @@ def test_the_rate_of_one_subscription_goes_before_that_of_all(core: Core) -> Non
 def test_a_dispatch_rate_set_lifted_or_raised_holds_at_once(core: Core) -> None:
     subscription = core.topic().create_subscription("s")
     backlog(core, 50)
-    core.broker.set_namespace_policies("public/default", Policies(dispatch_rate=Rate(messages=5, period_s=3600)))
+    core.broker.namespaces.set_policies("public/default", Policies(dispatch_rate=Rate(messages=5, period_s=3600)))
     client = Client()
     core.consumer(subscription, SHARED, client, permits=1000)
     assert len(client.take()) == 5
-    core.broker.set_namespace_policies("public/default", Policies(dispatch_rate=Rate(messages=8, period_s=3600)))
+    core.broker.namespaces.set_policies("public/default", Policies(dispatch_rate=Rate(messages=8, period_s=3600)))
     assert len(client.take()) == 8
-    core.broker.set_namespace_policies("public/default", Policies(max_producers=9))
+    core.broker.namespaces.set_policies("public/default", Policies(max_producers=9))
     assert len(client.take()) == 37
 
 
 def test_a_subscription_made_while_the_topics_rate_is_used_up_waits_too(core: Core) -> None:
-    core.broker.set_namespace_policies("public/default", Policies(dispatch_rate=Rate(messages=10)))
+    core.broker.namespaces.set_policies("public/default", Policies(dispatch_rate=Rate(messages=10)))
     topic = core.topic()
     first = topic.create_subscription("first")
     backlog(core, 10)

@@ -35,7 +35,7 @@ def core_settings() -> dict[str, int]:
 
 
 def keep(core: Core, retention: Retention) -> None:
-    core.broker.set_namespace_policies("public/default", Policies(retention=retention))
+    core.broker.namespaces.set_policies("public/default", Policies(retention=retention))
     core.commit()
 
 
@@ -75,7 +75,7 @@ def test_what_is_acknowledged_before_a_look_up_is_durable_with_the_trim_it_allow
 ) -> None:
     keep(core, Retention(0, 0))
     topic, subscription = filled(core, 6)
-    core.broker.flush_records()
+    core.broker.record_writer.flush()
     core.commit()
     # Only the store knows the size of the last one.
     del topic.tail[5]

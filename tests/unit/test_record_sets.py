@@ -33,7 +33,7 @@ def core_settings() -> dict[str, int]:
 @pytest.fixture
 def core(core: Core) -> Core:
     # Acknowledged messages are deleted at once.
-    core.broker.set_namespace_policies("public/default", Policies(retention=Retention(0, 0)))
+    core.broker.namespaces.set_policies("public/default", Policies(retention=Retention(0, 0)))
     core.commit()
     return core
 
@@ -61,7 +61,7 @@ def check(core: Core) -> None:
 
 def hold_flush(core: Core) -> None:
     """Flush now, so that what changes next waits."""
-    core.broker.flush_records()
+    core.broker.record_writer.flush()
     core.commit()
 
 
@@ -71,7 +71,7 @@ def publish(core: Core, topic: Topic, entries: int, deliver_at: int | None = Non
 
 
 CAUSES: dict[str, Callable[[Core, Topic], object]] = {
-    "policy": lambda core, topic: core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=1000)),
+    "policy": lambda core, topic: core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=1000)),
     "roll": lambda core, topic: publish(core, topic, 11),
     "receipted ack of another": lambda core, topic: topic.subscriptions["other"].clear_backlog(lambda error: None),
     "subscription": lambda core, topic: topic.create_subscription("new"),
@@ -112,7 +112,7 @@ def test_acks_without_receipt_are_durable_within_the_time_of_a_flush(core: Core)
     core.commit()
     assert core.store.stats.groups == groups
     core.clock.advance_ms(FLUSH_MS)
-    core.broker.tick()
+    core.broker.ticks.run()
     core.commit()
     core.crash()
     assert core.topic().subscription("s").cursor.mark_delete == 2
@@ -123,7 +123,7 @@ def test_each_write_of_a_set_has_a_higher_version_which_outlives_a_restart(core:
     versions = []
     for offset in range(3):
         ack(subscription, offset)
-        core.broker.flush_records()
+        core.broker.record_writer.flush()
         core.commit()
         stored = core.store.get(subscription.record_key)
         assert stored is not None
@@ -139,27 +139,27 @@ def test_each_write_of_a_set_has_a_higher_version_which_outlives_a_restart(core:
     assert msgspec.msgpack.decode(stored, type=records.TopicRecord).version > versions[-1]
     assert core.store.get(subscription.record_key) is None
     of_broker = core.broker.records.version
-    core.broker.create_tenant("t", TenantRecord())
+    core.broker.tenants.create("t", TenantRecord())
     core.restart()
     assert core.broker.records.version > of_broker
 
 
 def test_a_deleted_topic_leaves_nothing_and_one_of_its_name_begins_at_nothing(core: Core) -> None:
-    core.broker.set_namespace_policies("public/default", Policies(deduplication=True))
+    core.broker.namespaces.set_policies("public/default", Policies(deduplication=True))
     topic, subscription = filled(core, 5)
     ack(subscription, 0)
-    core.broker.delete_topic(topic.name, force=True)
+    core.broker.topics.delete(topic.name, force=True)
     # Late news of what was deleted reach neither the disk nor what comes in its place.
     subscription.acked(None)
     topic.records.changed(subscription)
     filled(core, 2)
-    core.broker.flush_records()
+    core.broker.record_writer.flush()
     core.commit()
     core.crash()
     topic = core.topic()
     assert (topic.first_offset, topic.end_offset) == (0, 2)
     assert topic.subscription("s").backlog_messages == 2
-    core.broker.delete_topic(topic.name, force=True)
+    core.broker.topics.delete(topic.name, force=True)
     core.commit()
     assert not [key for key, _ in core.store.scan(b"") if str(topic.name).encode() in key]
 
@@ -172,9 +172,9 @@ def test_what_a_failed_group_had_is_there_once_anything_is_confirmed(core: Core)
     outcome: list[Exception | None] = []
     with failing_metadata(NO_SPACE):
         topic.create_subscription("durable")
-        core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=5000))
-        core.broker.create_tenant("acme", TenantRecord())
-        core.broker.create_namespace("acme/shop", NamespaceRecord())
+        core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=5000))
+        core.broker.tenants.create("acme", TenantRecord())
+        core.broker.namespaces.create("acme/shop", NamespaceRecord())
         subscription.acknowledge_up_to(3, lambda error: outcome.append(error))
         core.store.after_commit(outcome.append)
         core.commit()
@@ -189,7 +189,7 @@ def test_what_a_failed_group_had_is_there_once_anything_is_confirmed(core: Core)
     assert set(topic.subscriptions) == {"s", "durable"}
     assert topic.subscription("s").cursor.mark_delete == 3
     assert topic.policies == Policies(message_ttl_ms=5000)
-    assert "acme/shop" in core.broker.namespaces
+    assert "acme/shop" in core.broker.directory.namespaces
 
 
 def test_ledger_ids_of_a_reservation_that_failed_are_not_handed_out_twice(core: Core) -> None:
@@ -256,11 +256,11 @@ def test_a_record_that_is_too_large_is_refused_before_anything_changes(
 ) -> None:
     monkeypatch.setattr("heliograph_broker.storage.commit.group.MAX_VALUE_BYTES", 1000)
     with pytest.raises(PreconditionFailed, match="valid: at most 1000"):
-        core.broker.set_namespace_properties("public/default", {"a": "x" * 2000})
-    assert core.broker.namespaces["public/default"].properties == {}
+        core.broker.namespaces.set_properties("public/default", {"a": "x" * 2000})
+    assert core.broker.directory.namespaces["public/default"].properties == {}
     with pytest.raises(PreconditionFailed, match="valid: at most 1000"):
-        core.broker.create_tenant("t", TenantRecord(admin_roles=["x" * 2000]))
-    assert "t" not in core.broker.tenants
+        core.broker.tenants.create("t", TenantRecord(admin_roles=["x" * 2000]))
+    assert "t" not in core.broker.directory.tenants
 
 
 def test_a_set_without_changes_writes_nothing(core: Core) -> None:

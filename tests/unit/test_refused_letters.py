@@ -33,14 +33,14 @@ def _payload(entry: Entry) -> bytes:
 
 def _dying(core: Core, name: str = "t") -> tuple[Topic, Subscription]:
     topic = core.topic(name)
-    core.broker.set_topic_policies(topic.name, DYING)
+    core.broker.policies.set_topic(topic.name, DYING)
     return topic, topic.create_subscription("s")
 
 
 def _small_quota(core: Core) -> Topic:
     """The dead-letter topic, with a backlog and a quota that a large letter exceeds by itself."""
     dead = core.topic(str(DEAD))
-    core.broker.set_topic_policies(dead.name, Policies(backlog_quota_size=BacklogQuota(4000, "producer_exception")))
+    core.broker.policies.set_topic(dead.name, Policies(backlog_quota_size=BacklogQuota(4000, "producer_exception")))
     dead.create_subscription("audit")
     return dead
 
@@ -65,9 +65,9 @@ def test_a_letter_that_never_fits_holds_up_no_other(core: Core, at_once: bool) -
 def test_of_a_batch_only_the_message_that_never_fits_stays(core: Core) -> None:
     dead = _small_quota(core)
     topic, subscription = _dying(core)
-    core.broker.set_topic_policies(topic.name, Policies())
+    core.broker.policies.set_topic(topic.name, Policies())
     core.publish_batch(topic, b"a", LARGE, b"b")
-    core.broker.set_topic_policies(topic.name, DYING)
+    core.broker.policies.set_topic(topic.name, DYING)
     core.advance(2000)
     assert _stored(core, dead) == [b"a", b"b"]
     assert subscription.backlog_messages == 1
@@ -105,7 +105,7 @@ def test_it_is_tried_again_after_growing_pauses_and_the_reason_is_shown(core: Co
     # Once for each pause, whatever else happens on the topic.
     assert failures[-1] <= 9
     # There is room: it goes with the next try, and nothing is suspended any more.
-    core.broker.set_topic_policies(dead.name, Policies())
+    core.broker.policies.set_topic(dead.name, Policies())
     core.advance(61_000)
     assert _stored(core, dead) == [LARGE]
     assert subscription.backlog_messages == 0
@@ -130,7 +130,7 @@ def test_a_new_policy_of_its_topic_lets_it_be_tried_at_once(core: Core) -> None:
     topic, subscription = _dying(core)
     core.publish_all(topic, LARGE, key="k")
     core.advance(100_000)
-    core.broker.set_topic_policies(topic.name, Policies(message_ttl_ms=1000))
+    core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=1000))
     for _ in range(4):
         core.advance(100)
     assert subscription.backlog_messages == 0
@@ -154,7 +154,7 @@ def test_one_that_lives_longer_after_all_is_delivered_once(core: Core, met: str)
         subscription.flow(consumer, 100)
     core.advance(1000)
     assert client.take() == []
-    core.broker.set_topic_policies(topic.name, Policies())
+    core.broker.policies.set_topic(topic.name, Policies())
     core.advance(2000)
     assert [_payload(entry) for _, entry, _, _ in client.take()] == [LARGE]
 
@@ -178,7 +178,7 @@ def test_expiry_by_hand_takes_the_others_and_says_what_stays(core: Core) -> None
     dead = _small_quota(core)
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    core.broker.set_topic_policies(topic.name, Policies(dead_letter_topic=str(DEAD)))
+    core.broker.policies.set_topic(topic.name, Policies(dead_letter_topic=str(DEAD)))
     core.publish_all(topic, b"a", LARGE, b"b", key="k")
     core.advance(5000)
     output: list[str | None] = []
@@ -206,7 +206,7 @@ def test_after_a_restart_it_is_tried_again(core: Core) -> None:
     assert subscription.backlog_messages == 1
     core.advance(100)
     assert [each.task for each in core.broker.containment.of(subscription)] == [LETTERS]
-    core.broker.set_topic_policies(DEAD, Policies(retention=Retention(-1, -1)))
+    core.broker.policies.set_topic(DEAD, Policies(retention=Retention(-1, -1)))
     core.advance(2000)
     assert subscription.backlog_messages == 0
 
@@ -216,13 +216,13 @@ def _terminate(core: Core, dead: Topic) -> None:
 
 
 def _fill(core: Core, dead: Topic) -> None:
-    core.broker.set_topic_policies(dead.name, Policies(backlog_quota_size=BacklogQuota(4000, "producer_request_hold")))
+    core.broker.policies.set_topic(dead.name, Policies(backlog_quota_size=BacklogQuota(4000, "producer_request_hold")))
     core.publish_all(dead, b"x" * 3800, key="k")
 
 
 def _age(core: Core, dead: Topic) -> None:
     core.publish_all(dead, b"old", key="k")
-    core.broker.set_topic_policies(dead.name, Policies(backlog_quota_age=BacklogQuota(1, "producer_exception")))
+    core.broker.policies.set_topic(dead.name, Policies(backlog_quota_age=BacklogQuota(1, "producer_exception")))
     core.advance(100)
 
 
@@ -270,7 +270,7 @@ def test_what_a_topic_asks_of_its_clients_does_not_refuse_letters(core: Core, po
     dead = core.topic(str(DEAD))
     dead.create_subscription("audit")
     core.producer(dead, name="other")
-    core.broker.set_topic_policies(dead.name, policies)
+    core.broker.policies.set_topic(dead.name, policies)
     topic, subscription = _dying(core)
     core.publish_all(topic, LARGE, b"a", key="k")
     core.advance(1500)
@@ -279,7 +279,7 @@ def test_what_a_topic_asks_of_its_clients_does_not_refuse_letters(core: Core, po
 
 
 def test_a_partition_that_takes_nothing_holds_up_no_other_partition(core: Core) -> None:
-    core.broker.create_partitioned_topic(DEAD, 2)
+    core.broker.partitioned.create(DEAD, 2)
     parts = [core.topic(str(DEAD.with_partition(index))) for index in range(2)]
     for part in parts:
         part.create_subscription("audit")

@@ -122,9 +122,9 @@ def test_a_topic_that_cannot_be_written_can_be_deleted(core: Core) -> None:
         broken.records.commit(broken)
         core.commit()
         outcome: list[Exception | None] = []
-        core.broker.delete_topic(broken.name)
+        core.broker.topics.delete(broken.name)
         core.store.after_commit(outcome.append)
         core.commit()
     assert outcome == [None]
     core.crash()
-    assert not core.broker.topics
+    assert not core.broker.directory.topics

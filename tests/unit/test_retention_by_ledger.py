@@ -203,17 +203,17 @@ def test_a_retention_of_nothing_is_exact_at_every_level(core: Core, level: str) 
     assert stored(core, topic) == ["a", "b"]
     nothing = Policies(retention=NOTHING)
     if level == "topic":
-        core.broker.set_topic_policies(TopicName.parse("t"), nothing)
+        core.broker.policies.set_topic(TopicName.parse("t"), nothing)
     elif level == "namespace":
         set_policies(core, nothing)
     elif level == "broker":
-        core.broker.set_broker_policies(nothing, Policies())
+        core.broker.policies.set_broker(nothing, Policies())
     elif level == "limit of the broker":
-        core.broker.set_broker_policies(Policies(), nothing)
+        core.broker.policies.set_broker(Policies(), nothing)
     else:
-        tenant = core.broker.tenants["public"]
+        tenant = core.broker.directory.tenants["public"]
         tenant.limits = nothing
-        core.broker.update_tenant("public", tenant)
+        core.broker.tenants.update("public", tenant)
     settle(core)
     assert stored(core, topic) == ["b"]
     assert kept_by_ledgers(topic) == (0, 0)
@@ -231,12 +231,12 @@ def test_a_retention_that_is_taken_back_leaves_what_the_ledger_keeps(core: Core)
 
 
 def test_a_limit_caps_what_ledgers_keep_and_lengthens_nothing(core: Core) -> None:
-    core.broker.set_broker_policies(Policies(), Policies(retention=Retention(8 * HOUR, 600)))
+    core.broker.policies.set_broker(Policies(), Policies(retention=Retention(8 * HOUR, 600)))
     topic = core.topic()
     core.publish_all(topic, "a", "b", size=400)
     settle(core)
     assert stored(core, topic) == ["b"]
-    core.broker.set_broker_policies(Policies(), Policies(retention=Retention(HOUR, -1)))
+    core.broker.policies.set_broker(Policies(), Policies(retention=Retention(HOUR, -1)))
     core.publish_all(topic, "c")
     assert ledgers_of(topic) == [3]
     settle(core)
@@ -282,7 +282,7 @@ def test_what_ledgers_keep_takes_no_place_in_a_quota(core: Core) -> None:
 
 def test_letters_nobody_subscribed_to_in_time_are_kept(core: Core) -> None:
     letters = core.topic("letters")
-    core.broker.set_topic_policies(
+    core.broker.policies.set_topic(
         core.topic().name, Policies(message_ttl_ms=SECOND, dead_letter_topic=str(letters.name))
     )
     core.topic().create_subscription("s")
@@ -313,6 +313,6 @@ def test_what_ledgers_keep_does_not_keep_an_unused_topic(core: Core, policies: P
     topic.producer_registry.remove(producer)
     topic.used()
     core.advance(MINUTE - 1)
-    assert str(topic.name) in core.broker.topics
+    assert str(topic.name) in core.broker.directory.topics
     core.advance(2 * SECOND)
-    assert str(topic.name) not in core.broker.topics
+    assert str(topic.name) not in core.broker.directory.topics

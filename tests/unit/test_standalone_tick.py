@@ -8,17 +8,22 @@ from heliograph_api.broker_config import BrokerConfig
 from heliograph_broker.standalone import Standalone
 
 
-class _Broker:
+class _Ticks:
     def __init__(self) -> None:
-        self.ticks = 0
+        self.count = 0
         self.enough = asyncio.Event()
 
-    def tick(self) -> bool:
-        self.ticks += 1
-        if self.ticks < 3:
+    def run(self) -> bool:
+        self.count += 1
+        if self.count < 3:
             raise RuntimeError("boom")
         self.enough.set()
         return False
+
+
+class _Broker:
+    def __init__(self) -> None:
+        self.ticks = _Ticks()
 
 
 async def test_a_tick_that_raises_is_followed_by_the_next() -> None:
@@ -28,6 +33,6 @@ async def test_a_tick_that_raises_is_followed_by_the_next() -> None:
     standalone._loop = asyncio.get_running_loop()
     standalone._on_tick()
     async with asyncio.timeout(30):
-        await broker.enough.wait()
+        await broker.ticks.enough.wait()
     assert standalone._tick is not None
     standalone._tick.cancel()

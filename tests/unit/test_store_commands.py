@@ -276,7 +276,7 @@ def test_lost_metadata_makes_each_ledger_a_topic(data: Path, tmp_path: Path, hel
     assert "persistent://public/salvaged/ledger-1: 500 entries" in salvaged.out
     assert fingerprint(data) == before
     core = open_core(tmp_path / "new")
-    names = sorted(str(topic) for topic in core.broker.topics)
+    names = sorted(str(topic) for topic in core.broker.directory.topics)
     assert all(name.startswith("persistent://public/salvaged/ledger-") for name in names)
     numbers = [number for name in names for number in read_all(core, name)]
     assert sorted(numbers) == sorted([*range(ENTRIES)] * 2)
@@ -298,7 +298,7 @@ def test_metadata_that_can_be_read_in_part_loses_no_message(data: Path, tmp_path
     assert heliograph("store", "check", data).code == 1
     assert heliograph("store", "salvage", data, "--to", tmp_path / "new").code == 1
     core = open_core(tmp_path / "new")
-    numbers = [number for name in list(core.broker.topics) for number in read_all(core, str(name))]
+    numbers = [number for name in list(core.broker.directory.topics) for number in read_all(core, str(name))]
     assert sorted(numbers) == sorted([*range(ENTRIES)] * 2)
     core.close()
 
@@ -326,7 +326,7 @@ def test_a_record_that_cannot_be_decoded_is_named_and_not_taken_over(
     assert "3 ledgers that no topic refers to stay in quarantine" in salvaged.out
     assert fingerprint(data) == before
     core = open_core(tmp_path / "new")
-    assert "persistent://public/default/orders" not in core.broker.topics
+    assert "persistent://public/default/orders" not in core.broker.directory.topics
     assert core.broker.metrics.unreadable_records == 2
     core.close()
     # Records kept aside are shown, and the subscription with its topic.

@@ -38,7 +38,7 @@ def test_a_broker_that_cannot_commit_stops_closes_its_store_and_says_so(tmp_path
         broker = Standalone(config(tmp_path / "d"), [])
         await broker.start()
         with failing_metadata(NO_SPACE):
-            broker.broker.create_tenant("acme", TenantRecord())
+            broker.broker.tenants.create("acme", TenantRecord())
             with pytest.raises(StorageFull):
                 await asyncio.wait_for(broker.stop(), 20)
         assert broker.broker.store.closed
@@ -46,7 +46,7 @@ def test_a_broker_that_cannot_commit_stops_closes_its_store_and_says_so(tmp_path
         # Another process may open it, and the drive is not held.
         again = Standalone(config(tmp_path / "d"), [])
         await again.start()
-        assert "acme" not in again.broker.tenants
+        assert "acme" not in again.broker.directory.tenants
         await again.stop()
 
     asyncio.run(run())

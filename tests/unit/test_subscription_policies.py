@@ -78,7 +78,7 @@ def test_subscriptions_of_one_topic_expire_at_times_of_their_own(core: Core) -> 
         never=Policies(message_ttl_ms=-1),
     )
     policies.message_ttl_ms = 5 * SECOND
-    core.broker.set_topic_policies(topic.name, policies)
+    core.broker.policies.set_topic(topic.name, policies)
     core.publish_all(topic)
     core.advance(SECOND - 1)
     assert _backlog(topic) == {"fast": 1, "slow": 1, "never": 1, "topics": 1}
@@ -96,7 +96,7 @@ def test_the_lower_of_the_subscription_s_ttl_and_the_message_s_own_counts(core: 
     topic = core.topic()
     for name in ("short", "long"):
         topic.create_subscription(name)
-    core.broker.set_topic_policies(
+    core.broker.policies.set_topic(
         topic.name, _own(short=Policies(message_ttl_ms=SECOND), long=Policies(message_ttl_ms=9 * SECOND))
     )
     core.publish_all(topic, ttl=str(5 * SECOND))
@@ -112,7 +112,7 @@ def test_a_ttl_holds_at_once_for_what_is_stored_and_for_a_consumer(core: Core) -
         topic.create_subscription(name)
     core.publish_all(topic)
     core.advance(HOUR)
-    core.broker.set_topic_policies(topic.name, _own(s=Policies(message_ttl_ms=HOUR)))
+    core.broker.policies.set_topic(topic.name, _own(s=Policies(message_ttl_ms=HOUR)))
     got: dict[str, int] = {}
     for name in ("s", "t"):
         client = Client()
@@ -124,9 +124,9 @@ def test_a_ttl_holds_at_once_for_what_is_stored_and_for_a_consumer(core: Core) -
 def test_a_ttl_taken_away_spares_what_is_stored(core: Core) -> None:
     topic = core.topic()
     topic.create_subscription("s")
-    core.broker.set_topic_policies(topic.name, _own(s=Policies(message_ttl_ms=SECOND)))
+    core.broker.policies.set_topic(topic.name, _own(s=Policies(message_ttl_ms=SECOND)))
     core.publish_all(topic)
-    core.broker.set_topic_policies(topic.name, Policies())
+    core.broker.policies.set_topic(topic.name, Policies())
     core.advance(HOUR)
     assert _backlog(topic) == {"s": 1}
 
@@ -137,7 +137,7 @@ def test_a_ttl_taken_away_spares_what_is_stored(core: Core) -> None:
 def test_each_subscription_has_a_dead_letter_topic_of_its_own(core: Core) -> None:
     kept = Policies(retention=Retention(-1, -1))
     for name in ("dead", "bin"):
-        core.broker.set_topic_policies(core.topic(name).name, kept)
+        core.broker.policies.set_topic(core.topic(name).name, kept)
     topic = core.topic()
     for name in ("own", "none", "topics"):
         topic.create_subscription(name)
@@ -146,7 +146,7 @@ def test_each_subscription_has_a_dead_letter_topic_of_its_own(core: Core) -> Non
     )
     policies.message_ttl_ms = SECOND
     policies.dead_letter_topic = DEAD
-    core.broker.set_topic_policies(topic.name, policies)
+    core.broker.policies.set_topic(topic.name, policies)
     core.publish_all(topic)
     core.advance(SECOND)
     assert _backlog(topic) == {"own": 0, "none": 0, "topics": 0}
@@ -155,10 +155,10 @@ def test_each_subscription_has_a_dead_letter_topic_of_its_own(core: Core) -> Non
 
 
 def test_what_is_expired_by_hand_goes_to_the_subscription_s_dead_letter_topic(core: Core) -> None:
-    core.broker.set_topic_policies(core.topic("dead").name, Policies(retention=Retention(-1, -1)))
+    core.broker.policies.set_topic(core.topic("dead").name, Policies(retention=Retention(-1, -1)))
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    core.broker.set_topic_policies(topic.name, _own(s=Policies(dead_letter_topic=DEAD)))
+    core.broker.policies.set_topic(topic.name, _own(s=Policies(dead_letter_topic=DEAD)))
     core.publish_all(topic)
     core.advance(SECOND)
     subscription.expire_older_than(1, lambda error: None)
@@ -176,7 +176,7 @@ def test_a_subscription_that_nobody_uses_is_deleted_after_its_own_time(core: Cor
         topic.create_subscription(name)
     policies = _own(short=Policies(subscription_expiration_ms=HOUR), never=Policies(subscription_expiration_ms=-1))
     policies.subscription_expiration_ms = 2 * HOUR
-    core.broker.set_topic_policies(topic.name, policies)
+    core.broker.policies.set_topic(topic.name, policies)
     core.advance(HOUR - 1)
     assert set(topic.subscriptions) == {"short", "topics", "never"}
     core.advance(1)
@@ -190,7 +190,7 @@ def test_a_subscription_that_nobody_uses_is_deleted_after_its_own_time(core: Cor
 def test_a_subscription_in_use_is_never_deleted(core: Core) -> None:
     topic = core.topic()
     topic.create_subscription("s")
-    core.broker.set_topic_policies(topic.name, _own(s=Policies(subscription_expiration_ms=HOUR)))
+    core.broker.policies.set_topic(topic.name, _own(s=Policies(subscription_expiration_ms=HOUR)))
     core.advance(HOUR - 1)
     # It connects in the last moment.
     consumer = core.consumer(topic.subscription("s"), EXCLUSIVE, Client())
@@ -205,7 +205,7 @@ def test_a_subscription_in_use_is_never_deleted(core: Core) -> None:
 
 def test_a_setting_waits_for_its_subscription_and_outlives_it(core: Core) -> None:
     topic = core.topic()
-    core.broker.set_topic_policies(topic.name, _own(s=Policies(message_ttl_ms=SECOND, subscription_expiration_ms=HOUR)))
+    core.broker.policies.set_topic(topic.name, _own(s=Policies(message_ttl_ms=SECOND, subscription_expiration_ms=HOUR)))
     for _ in range(2):
         core.advance(24 * HOUR)
         topic.create_subscription("s")
@@ -223,15 +223,15 @@ def test_a_setting_waits_for_its_subscription_and_outlives_it(core: Core) -> Non
 def test_settings_survive_a_restart(core: Core, partitions: int) -> None:
     name = TopicName.parse("t")
     if partitions:
-        core.broker.create_partitioned_topic(name, partitions)
+        core.broker.partitioned.create(name, partitions)
     else:
         core.topic()
     own = _own(s=Policies(message_ttl_ms=SECOND, dead_letter_topic=DEAD, subscription_expiration_ms=HOUR))
-    core.broker.set_topic_policies(name, own)
+    core.broker.policies.set_topic(name, own)
     core.commit()
     core.restart()
-    assert core.broker.topic_policies(name) == own
-    topic = core.broker.get_topic(name.with_partition(0) if partitions else name)
+    assert core.broker.policies.of_topic(name) == own
+    topic = core.broker.directory.get_topic(name.with_partition(0) if partitions else name)
     assert isinstance(topic, Topic)
     topic.create_subscription("s")
     core.publish_all(topic)

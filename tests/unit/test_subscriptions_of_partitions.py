@@ -26,7 +26,7 @@ NAME = TopicName.parse("t")
 
 
 def partitions(core: Core) -> list[Topic]:
-    topics = [core.broker.get_topic(name) for name in core.broker.concrete_names(NAME)]
+    topics = [core.broker.directory.get_topic(name) for name in core.broker.directory.concrete_names(NAME)]
     assert all(isinstance(topic, Topic) for topic in topics)
     return [topic for topic in topics if isinstance(topic, Topic)]
 
@@ -36,7 +36,7 @@ def names(core: Core) -> list[list[str]]:
 
 
 def test_a_subscription_is_created_on_every_partition_at_its_position(core: Core) -> None:
-    core.broker.create_partitioned_topic(NAME, 2)
+    core.broker.partitioned.create(NAME, 2)
     for topic in partitions(core):
         core.publish_all(topic, count=3)
     create_subscription(core.broker, NAME, "first", position="earliest")
@@ -50,7 +50,7 @@ def test_a_subscription_is_created_on_every_partition_at_its_position(core: Core
 
 
 def test_one_partition_that_has_it_already_leaves_the_others_alone(core: Core) -> None:
-    core.broker.create_partitioned_topic(NAME, 3)
+    core.broker.partitioned.create(NAME, 3)
     partitions(core)[2].create_subscription("s")
     with pytest.raises(Conflict):
         create_subscription(core.broker, NAME, "s")
@@ -58,8 +58,8 @@ def test_one_partition_that_has_it_already_leaves_the_others_alone(core: Core) -
 
 
 def test_one_partition_that_is_full_leaves_the_others_alone(core: Core) -> None:
-    core.broker.set_namespace_policies("public/default", Policies(max_subscriptions=1))
-    core.broker.create_partitioned_topic(NAME, 3)
+    core.broker.namespaces.set_policies("public/default", Policies(max_subscriptions=1))
+    core.broker.partitioned.create(NAME, 3)
     partitions(core)[2].create_subscription("other")
     with pytest.raises(NotAllowed):
         create_subscription(core.broker, NAME, "s")
@@ -69,7 +69,7 @@ def test_one_partition_that_is_full_leaves_the_others_alone(core: Core) -> None:
 def test_one_partition_that_cannot_be_read_leaves_the_others_as_they_were(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    core.broker.create_partitioned_topic(NAME, 3)
+    core.broker.partitioned.create(NAME, 3)
     real = Topic.create_subscription
 
     def unreadable(topic: Topic, *args: object, **kwargs: object) -> object:
@@ -89,21 +89,21 @@ def test_a_missing_topic_is_created_with_its_subscription_by_the_rules_for_clien
     core = Core(tmp_path / "d", default_partitions=2)
     create_subscription(core.broker, NAME, "s")
     assert names(core) == [["s"], ["s"]]
-    core.broker.set_namespace_policies(
+    core.broker.namespaces.set_policies(
         "public/default", Policies(auto_topic_creation=AutoTopicCreation(allow=False), max_subscriptions=1)
     )
     with pytest.raises(TopicNotFound):
         create_subscription(core.broker, TopicName.parse("u"), "s")
     with pytest.raises(NamespaceNotFound):
         create_subscription(core.broker, TopicName.parse("persistent://public/none/u"), "s")
-    core.broker.set_namespace_policies("public/default", Policies(auto_topic_creation=AutoTopicCreation(True, 0)))
+    core.broker.namespaces.set_policies("public/default", Policies(auto_topic_creation=AutoTopicCreation(True, 0)))
     create_subscription(core.broker, TopicName.parse("u"), "s")
     assert list(core.topic("u").subscriptions) == ["s"]
     core.close()
 
 
 def test_a_subscription_with_consumers_is_deleted_on_every_partition_or_none(core: Core) -> None:
-    core.broker.create_partitioned_topic(NAME, 3)
+    core.broker.partitioned.create(NAME, 3)
     create_subscription(core.broker, NAME, "s")
     client = Client()
     core.consumer(partitions(core)[2].subscriptions["s"], SHARED, client)
@@ -121,8 +121,8 @@ def test_looking_up_a_topic_creates_only_what_is_to_be_partitioned(core: Core) -
         return partitions_for_client(core.broker, TopicName.parse(name), lambda *given: created.append(given))
 
     assert look_up("t") == 0
-    core.broker.set_namespace_policies("public/default", Policies(auto_topic_creation=AutoTopicCreation(True, 4)))
-    core.broker.create_partitioned_topic(TopicName.parse("old"), 2)
+    core.broker.namespaces.set_policies("public/default", Policies(auto_topic_creation=AutoTopicCreation(True, 4)))
+    core.broker.partitioned.create(TopicName.parse("old"), 2)
     assert (look_up("old"), look_up("old-partition-1")) == (2, 0)
     with pytest.raises(TopicNotFound):
         look_up("old-partition-2")

@@ -120,15 +120,15 @@ def test_topics_that_trim_and_go_leave_nothing_unknown_whenever_the_process_dies
     for task in (
         lambda: acknowledge(11),
         lambda: core.clock.advance_ms(200),
-        lambda: core.broker.tick(),
+        lambda: core.broker.ticks.run(),
         lambda: acknowledge(22),
         lambda: core.clock.advance_ms(200),
-        lambda: core.broker.tick(),
-        lambda: core.broker.delete_topic(topic.name, force=True),
+        lambda: core.broker.ticks.run(),
+        lambda: core.broker.topics.delete(topic.name, force=True),
     )[:commits]:
         task()
         core.commit()
-    core.broker.tick()
+    core.broker.ticks.run()
     core.crash()
     assert core.store.quarantined == {}
     core.close()
@@ -150,7 +150,7 @@ def test_a_compaction_leaves_neither_leak_nor_loss_whenever_the_process_dies(tmp
     core.crash()
     assert core.store.quarantined == {}
     assert tombstones(core.store) <= set(core.store._segments.ledgers())
-    again = core.broker.topics[str(topic.name)]
+    again = core.broker.directory.topics[str(topic.name)]
     assert isinstance(again, Topic)
     compacted = again.compaction.ledger
     if compacted is not None:

@@ -19,7 +19,7 @@ class Watching:
 
     def __init__(self, core: Core, pattern: str = f"persistent://{NAMESPACE}/.*") -> None:
         compiled = TopicPattern(pattern)
-        self.known = {topic for topic in core.broker.list_topics(NAMESPACE) if compiled.matches(topic)}
+        self.known = {topic for topic in core.broker.directory.list_topics(NAMESPACE) if compiled.matches(topic)}
         self.updates = 0
         self.watcher: TopicListWatcher = core.broker.watches.watch(NAMESPACE, compiled, self.known, self.update)
 
@@ -41,10 +41,10 @@ def test_watchers_hear_of_what_matches(core: Core) -> None:
     every, only_b = Watching(core), Watching(core, f"persistent://{NAMESPACE}/b.*")
     core.topic("b1")
     core.topic("a2")
-    core.broker.delete_topic(topic("a1"))
+    core.broker.topics.delete(topic("a1"))
     assert (every.updates, only_b.updates) == (0, 0)
     core.advance(50)
-    assert every.known == set(core.broker.list_topics(NAMESPACE))
+    assert every.known == set(core.broker.directory.list_topics(NAMESPACE))
     assert only_b.known == {f"persistent://{NAMESPACE}/b1"}
     assert (every.updates, only_b.updates) == (1, 1)
     core.advance(50)
@@ -55,14 +55,14 @@ def test_a_topic_that_came_and_went_is_not_told_and_one_that_came_back_is_told_a
     core.topic("kept")
     watching = Watching(core)
     core.topic("short")
-    core.broker.delete_topic(topic("short"))
+    core.broker.topics.delete(topic("short"))
     core.advance(50)
     assert watching.updates == 0
     notified: list[tuple[list[str], list[str]]] = []
     core.broker.watches.watch(
         NAMESPACE, watching.watcher.list.pattern, watching.known, lambda new, gone, _: notified.append((new, gone))
     )
-    core.broker.delete_topic(topic("kept"))
+    core.broker.topics.delete(topic("kept"))
     core.topic("kept")
     core.advance(50)
     name = f"persistent://{NAMESPACE}/kept"
@@ -97,7 +97,7 @@ def test_nobody_is_told_after_the_end(core: Core) -> None:
 def test_any_number_of_changes_and_watchers_cost_one_hash(core: Core, partitions: int) -> None:
     watching = [Watching(core) for _ in range(20)]
     with patch.object(topic_list, "topics_hash", side_effect=topics_hash) as hashes:
-        core.broker.create_partitioned_topic(topic("parted"), partitions)
+        core.broker.partitioned.create(topic("parted"), partitions)
         core.advance(50)
     assert hashes.call_count == 1
     assert {client.updates for client in watching} == {1}

@@ -31,7 +31,7 @@ def _no_space(*args: Any) -> Any:
 def _filled(core: Core, name: str, policies: Policies | None = None, entries: int = 3) -> Subscription:
     topic = core.topic(name)
     if policies is not None:
-        core.broker.set_topic_policies(topic.name, policies)
+        core.broker.policies.set_topic(topic.name, policies)
     subscription = topic.create_subscription("s")
     producer = core.producer(topic, name=f"p-{name}")
     for number in range(entries):
@@ -198,17 +198,17 @@ def test_inactivity_policies_and_snapshots_of_other_topics_go_on(core: Core, mon
     policies = Policies(deduplication=True, expires_ms=10_000)
     topics = [core.topic(name) for name in ("a", "b", "c")]
     for topic in topics:
-        core.broker.set_topic_policies(topic.name, policies)
+        core.broker.policies.set_topic(topic.name, policies)
     core.commit()
     with monkeypatch.context() as patch:
         in_use = inactivity.in_use
         patch.setattr(inactivity, "in_use", lambda topic: _boom() if topic is topics[0] else in_use(topic))
         core.advance(20_000)
-        assert [name.rpartition("/")[2] for name in core.broker.topics] == ["a"]
+        assert [name.rpartition("/")[2] for name in core.broker.directory.topics] == ["a"]
         assert _suspended(core)[0][0] == str(topics[0].name)
     core.advance(FIRST_PAUSE_MS)
     core.advance(FIRST_PAUSE_MS)
-    assert not core.broker.topics
+    assert not core.broker.directory.topics
 
 
 def test_a_policy_change_reaches_the_other_topics(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ def test_a_policy_change_reaches_the_other_topics(core: Core, monkeypatch: pytes
     core.commit()
     with monkeypatch.context() as patch:
         _Broken(topics[0], "configure").install(patch)
-        core.broker.set_namespace_policies("public/default", Policies(message_ttl_ms=5000))
+        core.broker.namespaces.set_policies("public/default", Policies(message_ttl_ms=5000))
         core.advance(100)
         assert [topic.ttl_ms for topic in topics] == [-1, 5000, 5000]
         assert _suspended(core)[0][0] == str(topics[0].name)

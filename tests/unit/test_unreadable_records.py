@@ -41,10 +41,10 @@ def directory(tmp_path: Path) -> Path:
     """Two topics with ten messages each, of which five are acknowledged and retained."""
     core = Core(tmp_path / "data")
     broker = core.broker
-    broker.set_broker_policies(Policies(retention=Retention(-1, -1)), Policies())
-    broker.create_tenant("acme", TenantRecord())
-    broker.create_namespace(NAMESPACE, records.NamespaceRecord(Policies(deduplication=True)))
-    broker.create_partitioned_topic(TopicName.parse(PARTS), 3)
+    broker.policies.set_broker(Policies(retention=Retention(-1, -1)), Policies())
+    broker.tenants.create("acme", TenantRecord())
+    broker.namespaces.create(NAMESPACE, records.NamespaceRecord(Policies(deduplication=True)))
+    broker.partitioned.create(TopicName.parse(PARTS), 3)
     broker.schemas.add(ORDERS, records.SchemaRecord("orders", 1, b"{}"))
     for name in (ORDERS, BESIDE):
         topic = core.topic(name)
@@ -127,7 +127,7 @@ def test_a_start_goes_on_and_keeps_the_record(directory: Path, kind: str, opened
         core.restart()
     assert not [entry for entry in logs if entry["event"].startswith("a record cannot be read")]
     assert core.broker.metrics.unreadable_records == len(named)
-    assert len(core.broker.tenants) == 2
+    assert len(core.broker.directory.tenants) == 2
 
 
 def test_a_topic_goes_aside_with_all_that_is_of_it(directory: Path, opened: list[Core]) -> None:
@@ -135,7 +135,7 @@ def test_a_topic_goes_aside_with_all_that_is_of_it(directory: Path, opened: list
     damage(directory, KINDS["topic"])
     core = Core(directory)
     opened.append(core)
-    assert ORDERS not in core.broker.topics
+    assert ORDERS not in core.broker.directory.topics
     assert len(core.store.quarantined) == 1, ledgers
     aside = {
         msgspec.msgpack.decode(kept, type=records.UnreadableRecord).key for _, kept in core.store.scan(b"unreadable/")
@@ -184,7 +184,7 @@ def test_a_partitioned_topic_keeps_its_partitions(directory: Path, opened: list[
     damage(directory, KINDS["partitioned"])
     core = Core(directory)
     opened.append(core)
-    assert core.broker.partitions_of(TopicName.parse(PARTS)) == 3
+    assert core.broker.directory.partitions_of(TopicName.parse(PARTS)) == 3
 
 
 def test_ids_of_ledgers_whose_record_is_damaged_are_not_given_again(directory: Path, opened: list[Core]) -> None:

@@ -38,8 +38,8 @@ class _Changes:
         self.applied: list[Applied] = []
         self.changes: list[Change] = []
         #: The policies once everything is applied: broker's defaults, limits by tenant ("": the broker's), namespaces'.
-        self._defaults = broker.broker_policies
-        self._limits: dict[str, Policies] = {"": broker.broker_limits}
+        self._defaults = broker.policies.defaults
+        self._limits: dict[str, Policies] = {"": broker.policies.limits}
         self._namespaces: dict[str, Policies] = {}
         self._new_topics: Counter[str] = Counter()
 
@@ -60,10 +60,10 @@ class _Changes:
             return
         self._clusters.append(name)
         self._defaults, self._limits[""] = defaults, limits
-        if (broker.default_policies, broker.broker_limits) == (defaults, limits):
+        if (broker.policies.broker_defaults, broker.policies.limits) == (defaults, limits):
             self._do("BrokerCluster", name, UNCHANGED, [])
         else:
-            self._do("BrokerCluster", name, CONFIGURED, [lambda: broker.set_broker_policies(defaults, limits)])
+            self._do("BrokerCluster", name, CONFIGURED, [lambda: broker.policies.set_broker(defaults, limits)])
 
     def tenant(self, name: str, resource: Tenant) -> None:
         broker = self._broker
@@ -77,27 +77,27 @@ class _Changes:
             return
         wanted = TenantRecord(resource.spec.admin_roles, clusters, resource.spec.limits.policies())
         self._limits[name] = wanted.limits
-        existing = broker.tenants.get(name)
+        existing = broker.directory.tenants.get(name)
         if existing is None:
-            self._do("Tenant", name, CREATED, [lambda: broker.create_tenant(name, wanted)])
+            self._do("Tenant", name, CREATED, [lambda: broker.tenants.create(name, wanted)])
         elif existing != wanted:
-            self._do("Tenant", name, CONFIGURED, [lambda: broker.update_tenant(name, wanted)])
+            self._do("Tenant", name, CONFIGURED, [lambda: broker.tenants.update(name, wanted)])
         else:
             self._do("Tenant", name, UNCHANGED, [])
 
     def namespace(self, name: str, resource: Namespace) -> None:
         broker = self._broker
         policies = self._namespaces[name] = resource.spec.policies()
-        existing = broker.namespaces.get(name)
+        existing = broker.directory.namespaces.get(name)
         if existing is None:
             record = NamespaceRecord(policies=policies, bundles=resource.spec.bundles)
-            self._do("Namespace", name, CREATED, [lambda: broker.create_namespace(name, record)])
+            self._do("Namespace", name, CREATED, [lambda: broker.namespaces.create(name, record)])
             return
         changes: list[Change] = []
         if existing.policies != policies:
-            changes.append(lambda: broker.set_namespace_policies(name, policies))
+            changes.append(lambda: broker.namespaces.set_policies(name, policies))
         if existing.bundles != (bundles := resource.spec.bundles):
-            changes.append(lambda: broker.set_namespace_bundles(name, bundles))
+            changes.append(lambda: broker.namespaces.set_bundles(name, bundles))
         self._do("Namespace", name, CONFIGURED if changes else UNCHANGED, changes)
 
     def topic(self, name: TopicName, resource: Topic) -> None:
@@ -108,10 +108,10 @@ class _Changes:
             self._refuse(resource, f"spec.partitions: {partitions} is more than {MAX_PARTITIONS}")
             return
         broker = self._broker
-        there = sum(str(part) in broker.topics for part in self._broker.concrete_names(name))
+        there = sum(str(part) in broker.directory.topics for part in self._broker.directory.concrete_names(name))
         if not self._fits(name, resource, wanted, max(0, max(partitions, 1) - there)):
             return
-        if broker.exists(name):
+        if broker.directory.exists(name):
             self._configure_topic(name, resource, wanted)
         else:
             self._create_topic(name, resource, wanted)
@@ -120,7 +120,7 @@ class _Changes:
         """Whether the maxima that will hold allow ``more`` concrete topics, and the topic's subscriptions."""
         broker = self._broker
         namespace, tenant = name.namespace_name, name.tenant
-        record, owner = broker.namespaces.get(namespace), broker.tenants.get(tenant)
+        record, owner = broker.directory.namespaces.get(namespace), broker.directory.tenants.get(tenant)
         effective = resolve(
             wanted,
             self._namespaces.get(namespace, record.policies if record is not None else None),
@@ -129,7 +129,7 @@ class _Changes:
         )
         limit = effective.max_topics
         if limit is not None and more and name.is_persistent:
-            count = count_topics(broker, namespace) + self._new_topics[namespace]
+            count = count_topics(broker.directory, namespace) + self._new_topics[namespace]
             if count + more > limit:
                 self._refuse(
                     resource,
@@ -138,7 +138,7 @@ class _Changes:
                 return False
             self._new_topics[namespace] += more
         limit = effective.max_subscriptions
-        parts = [broker.topics.get(str(part)) for part in self._broker.concrete_names(name)]
+        parts = [broker.directory.topics.get(str(part)) for part in self._broker.directory.concrete_names(name)]
         for part in parts:
             if part is None:
                 continue
@@ -160,18 +160,18 @@ class _Changes:
         properties = resource.spec.properties
         changes: list[Change] = []
         if partitions:
-            changes.append(lambda: broker.create_partitioned_topic(name, partitions, properties))
+            changes.append(lambda: broker.partitioned.create(name, partitions, properties))
         else:
-            changes.append(lambda: _ignore_result(broker.create_topic(name, properties)))
+            changes.append(lambda: _ignore_result(broker.topics.create(name, properties)))
         if wanted is not None:
-            changes.append(lambda: broker.set_topic_policies(name, wanted))
+            changes.append(lambda: broker.policies.set_topic(name, wanted))
         changes.append(lambda: self._add_subscriptions(name, resource.spec.all_subscriptions))
         self._do("Topic", str(name), CREATED, changes, _note(resource))
 
     def _configure_topic(self, name: TopicName, resource: Topic, wanted: Policies | None) -> None:
         broker = self._broker
         partitions = resource.spec.partitions
-        existing = broker.partitions_of(name)
+        existing = broker.directory.partitions_of(name)
         if partitions < existing:
             self._refuse(
                 resource,
@@ -185,26 +185,26 @@ class _Changes:
             )
             return
         # A topic that is declared again counts as used, whether it changes or not.
-        changes: list[Change] = [lambda: broker.redeclared(name)]
-        if broker.missing_partitions(name):
-            changes.append(lambda: broker.create_missed_partitions(name))
+        changes: list[Change] = [lambda: broker.topics.redeclared(name)]
+        if broker.directory.missing_partitions(name):
+            changes.append(lambda: broker.partitioned.create_missing(name))
         if partitions > existing:
-            changes.append(lambda: broker.update_partitions(name, partitions))
+            changes.append(lambda: broker.partitioned.extend(name, partitions))
         if topic_properties(broker, name) != resource.spec.properties:
             changes.append(lambda: set_topic_properties(broker, name, resource.spec.properties))
-        if (broker.topic_policies(name) or Policies()) != (wanted or Policies()):
-            changes.append(lambda: broker.set_topic_policies(name, wanted or Policies()))
+        if (broker.policies.of_topic(name) or Policies()) != (wanted or Policies()):
+            changes.append(lambda: broker.policies.set_topic(name, wanted or Policies()))
         if self._missing_subscriptions(name, resource.spec.all_subscriptions):
             changes.append(lambda: self._add_subscriptions(name, resource.spec.all_subscriptions))
         self._do("Topic", str(name), CONFIGURED if len(changes) > 1 else UNCHANGED, changes, _note(resource))
 
     def _missing_subscriptions(self, name: TopicName, subscriptions: Sequence[str]) -> bool:
-        topics = [self._broker.topics.get(str(part)) for part in self._broker.concrete_names(name)]
+        topics = [self._broker.directory.topics.get(str(part)) for part in self._broker.directory.concrete_names(name)]
         return any(topic is None or sub not in topic.subscriptions for topic in topics for sub in subscriptions)
 
     def _add_subscriptions(self, name: TopicName, subscriptions: Sequence[str]) -> None:
-        for part in self._broker.concrete_names(name):
-            topic = self._broker.get_topic(part)
+        for part in self._broker.directory.concrete_names(name):
+            topic = self._broker.directory.get_topic(part)
             for sub in subscriptions:
                 if sub not in topic.subscriptions:
                     topic.create_subscription(sub)
@@ -231,7 +231,7 @@ def apply_resources(broker: Broker, resources: Sequence[AnyResource]) -> list[Ap
     changes are durable when a ``store.after_commit`` that is asked for now says so.
     """
     try:
-        steps = plan(resources, Existing(broker.tenants, broker.namespaces))
+        steps = plan(resources, Existing(broker.directory.tenants, broker.directory.namespaces))
     except ManifestError as error:
         raise PreconditionFailed(str(error)) from error
     changes = _Changes(broker)

@@ -115,7 +115,7 @@ def _attach(
         subscription,
         sink,
         request.consumer_id,
-        request.name or broker.generate_producer_name(),
+        request.name or broker.producer_names.generate(),
         priority=request.priority,
         epoch=request.epoch,
         key_ranges=request.key_ranges,
@@ -153,7 +153,7 @@ def _create_subscription(broker: Broker, topic: AnyTopic, request: ConsumerReque
     if not isinstance(topic, Topic):
         check_new_subscription(topic)
         return topic.create_subscription(request.subscription)
-    if request.durable and not may_auto_subscribe(broker, topic):
+    if request.durable and not may_auto_subscribe(broker.config, topic):
         raise SubscriptionNotFound(
             f"Subscription does not exist: {request.subscription} has to be created on {topic.name} first"
         )

@@ -16,6 +16,7 @@ from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.clients.client_info import UNKNOWN_CLIENT, ClientInfo
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.delivery.subscription import Subscription
+from heliograph_broker.messaging.schemas.schema_registry import schema_key
 from heliograph_broker.messaging.topic.topic import Topic
 
 from .client_properties import check_client_properties
@@ -93,13 +94,13 @@ def _open(
     if request.schema is not None:
         version = store_schema(broker, topic.name, request.schema, creation)
     if version is None:
-        has_schema = broker.schemas.latest(broker.schema_key(topic.name)) is not None
+        has_schema = broker.schemas.latest(schema_key(topic.name)) is not None
         check_schemaless_producer(topic, has_schema=has_schema)
     producer = Producer(
         topic,
         sink,
         request.producer_id,
-        request.name or broker.generate_producer_name(),
+        request.name or broker.producer_names.generate(),
         generated_name=not request.name or request.generated_name,
         epoch=request.epoch,
         access_mode=request.access_mode,
@@ -122,7 +123,7 @@ def _create_initial_subscription(broker: Broker, topic: AnyTopic, name: str, cre
     if isinstance(named, Subscription):
         named.check_durability(durable=True)
     elif name and isinstance(topic, Topic):
-        if not may_auto_subscribe(broker, topic):
+        if not may_auto_subscribe(broker.config, topic):
             raise NotAllowed(
                 "Could not create the initial subscription due to the auto subscription creation is not allowed."
             )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from heliograph_broker.messaging.schemas.schema_registry import schema_key
+
 from .client_properties import check_client_properties
 
 if TYPE_CHECKING:
@@ -25,8 +27,8 @@ def store_schema(
     :class:`NotAllowed` if its properties are too large.
     """
     check_client_properties(record.properties, "schema properties")
-    policies = broker.effective_policies(name)
-    key = broker.schema_key(name)
+    policies = broker.policies.effective(name)
+    key = schema_key(name)
     may_update = policies.auto_update_schema is not False
     if reads_only and not may_update and broker.schemas.latest(key) is not None:
         broker.schemas.check(key, record, policies.schema_compatibility)

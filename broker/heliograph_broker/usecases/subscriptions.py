@@ -38,9 +38,9 @@ def create_subscription(
     :meth:`~heliograph_broker.messaging.topic.topic.Topic.create_subscription` raises.
     """
     check_subscription(name)
-    if not partitions_for_client(broker, topic_name, broker.create_partitioned_topic):
-        broker.get_or_create_topic(topic_name)
-    topics = [broker.get_topic(part) for part in broker.concrete_names(topic_name)]
+    if not partitions_for_client(broker, topic_name, broker.partitioned.create):
+        broker.topics.get_or_create(topic_name)
+    topics = [broker.directory.get_topic(part) for part in broker.directory.concrete_names(topic_name)]
     if any(name in topic.subscriptions for topic in topics):
         raise Conflict("Subscription already exists for topic")
     for topic in topics:

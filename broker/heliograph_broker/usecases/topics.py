@@ -22,12 +22,12 @@ def partitions_for_client(broker: Broker, name: TopicName, create: Callable[[Top
     is not is created when a client uses it. Raises :class:`NamespaceNotFound`, or :class:`TopicNotFound` for a missing
     topic that the rules do not allow.
     """
-    broker.namespace(name.namespace_name)
-    if broker.exists(name):
-        return broker.partitions_of(name)
-    if not broker.may_auto_create(name):
+    broker.directory.namespace(name.namespace_name)
+    if broker.directory.exists(name):
+        return broker.directory.partitions_of(name)
+    if not broker.topics.may_auto_create(name):
         raise TopicNotFound(f"Topic {name} not found")
-    partitions = auto_topic_creation(broker, name).partitions
+    partitions = auto_topic_creation(broker.config, broker.policies, name).partitions
     if partitions <= 0 or name.partition >= 0:
         return 0
     create(name, partitions)

@@ -37,12 +37,12 @@ class Creation:
         self._schema: tuple[str, int] | None = None
 
     def topic(self, name: TopicName, *, create: bool = True) -> AnyTopic:
-        """Return the topic, created if need be; raises as :meth:`~.broker.Broker.get_or_create_topic`."""
-        known = str(name) in self._broker.topics
-        self._topic = topic = self._broker.get_or_create_topic(name, create=create)
+        """Return the topic, created if need be; raises as :meth:`~.topics.Topics.get_or_create`."""
+        known = str(name) in self._broker.directory.topics
+        self._topic = topic = self._broker.topics.get_or_create(name, create=create)
         self.uses(name.base)
         if not known:
-            self._broker.unconfirmed.add(topic)
+            self._broker.directory.unconfirmed.add(topic)
         return topic
 
     def uses(self, base: TopicName) -> None:
@@ -50,15 +50,15 @@ class Creation:
         self._base = base
 
     def partitioned_topic(self, name: TopicName, partitions: int) -> None:
-        """Create a partitioned topic; raises as :meth:`~.broker.Broker.create_partitioned_topic`."""
-        self._broker.create_partitioned_topic(name, partitions)
-        self._broker.unconfirmed.add(str(name))
+        """Create a partitioned topic; raises as :meth:`~.partitioned_topics.PartitionedTopics.create`."""
+        self._broker.partitioned.create(name, partitions)
+        self._broker.directory.unconfirmed.add(str(name))
 
     def subscription(self, subscription: AnySubscription, *, created: bool) -> None:
         """The request uses ``subscription``, or has ``created`` it."""
         self._subscription = subscription
         if created:
-            self._broker.unconfirmed.add(subscription)
+            self._broker.directory.unconfirmed.add(subscription)
 
     def schema(self, key: str, version: int) -> None:
         """The request uses a version that :meth:`~.schema_registry.SchemaRegistry.claim` gave it."""
@@ -84,13 +84,13 @@ class Creation:
 
     def confirmed(self) -> None:
         """All of it is durable, and the client gets its answer."""
-        self._broker.unconfirmed.difference_update((self._topic, self._subscription, str(self._base)))
+        self._broker.directory.unconfirmed.difference_update((self._topic, self._subscription, str(self._base)))
         if self._schema is not None:
             self._broker.schemas.confirmed(*self._schema)
 
     def refused(self) -> None:
         """Remove what no client knows of and nobody else uses. The request's own client is detached already."""
-        unconfirmed = self._broker.unconfirmed
+        unconfirmed = self._broker.directory.unconfirmed
         subscription = self._subscription
         if subscription is not None and subscription in unconfirmed and not subscription.consumers:
             unconfirmed.discard(subscription)
@@ -103,19 +103,19 @@ class Creation:
         if used is not None and used in unconfirmed and (used.closed or _is_unused(used)):
             unconfirmed.discard(used)
             if not used.closed:
-                self._broker.delete_topic(used.name, force=True)
+                self._broker.topics.delete(used.name, force=True)
         if self._base is not None and str(self._base) in unconfirmed:
             self._refuse_partitioned(self._base)
 
     def _refuse_partitioned(self, base: TopicName) -> None:
         broker = self._broker
-        record = broker.partitioned.get(str(base))
+        record = broker.directory.partitioned.get(str(base))
         if record is not None:
-            parts = [broker.topics.get(str(base.with_partition(index))) for index in range(record.partitions)]
+            parts = [broker.directory.topics.get(str(base.with_partition(index))) for index in range(record.partitions)]
             if record.policies is not None or not all(part is None or _is_unused(part) for part in parts):
                 return
-            broker.delete_partitioned_topic(base, force=True)
-        broker.unconfirmed.discard(str(base))
+            broker.partitioned.delete(base, force=True)
+        broker.directory.unconfirmed.discard(str(base))
 
 
 def _is_unused(topic: AnyTopic) -> bool:

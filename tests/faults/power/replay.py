@@ -76,7 +76,7 @@ class Ledger:
         read = 0
         kinds = dict(SUBSCRIPTIONS)
         for topic_name, name in sorted(self.subscribed):
-            topic = core.broker.topics.get(topic_name)
+            topic = core.broker.directory.topics.get(topic_name)
             if not isinstance(topic, Topic) or name not in topic.subscriptions:
                 raise Broken(f"subscription {name} of {topic_name} is gone")
             read += self._check_subscription(core, topic, name, SubscriptionType(kinds[name]))

@@ -33,12 +33,12 @@ class Seen:
 
 
 def _set(core: Core, **policies: object) -> None:
-    core.broker.set_namespace_policies("public/default", Policies(**policies))  # type: ignore[arg-type]
+    core.broker.namespaces.set_policies("public/default", Policies(**policies))  # type: ignore[arg-type]
 
 
 def _publish(core: Core, count: int, size: int = 100, messages: int = 1) -> int:
     """Publish and return the bytes of one entry."""
-    producer = core.producer(core.topic(), name=f"p{core.broker.generate_producer_name()}")
+    producer = core.producer(core.topic(), name=f"p{core.broker.producer_names.generate()}")
     for _ in range(count):
         core.publish_all(producer, b"x" * size, messages=messages)
     return core.topic().total_bytes // max(1, core.topic().end_offset)

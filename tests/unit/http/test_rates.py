@@ -35,7 +35,7 @@ def broker(tmp_path: Path, clock: VirtualClock) -> Iterator[Broker]:
 
 def test_a_rate_is_what_the_last_minute_brought(broker: Broker, clock: VirtualClock) -> None:
     sampler = RateSampler(broker, broker.clock)
-    topic = broker.create_topic(TOPIC)
+    topic = broker.topics.create(TOPIC)
     assert sampler.rates(topic) == (0.0, 0.0)
     for _ in range(12):
         topic.msg_in += 100
@@ -51,7 +51,7 @@ def test_a_rate_is_what_the_last_minute_brought(broker: Broker, clock: VirtualCl
 
 def test_traffic_after_a_pause_counts_from_the_last_look(broker: Broker, clock: VirtualClock) -> None:
     sampler = RateSampler(broker, broker.clock)
-    topic = broker.create_topic(TOPIC)
+    topic = broker.topics.create(TOPIC)
     topic.msg_in = 50
     list(sampler.sweep())
     for _ in range(20):
@@ -64,11 +64,11 @@ def test_traffic_after_a_pause_counts_from_the_last_look(broker: Broker, clock: 
 
 def test_a_deleted_topic_is_forgotten(broker: Broker, clock: VirtualClock) -> None:
     sampler = RateSampler(broker, broker.clock)
-    topic = broker.create_topic(TOPIC)
+    topic = broker.topics.create(TOPIC)
     topic.msg_in = 5
     clock.advance_ms(10_000)
     list(sampler.sweep())
-    broker.delete_topic(TOPIC)
+    broker.topics.delete(TOPIC)
     list(sampler.sweep())
     topic.msg_in = 0
     assert sampler.rates(topic) == (0.0, 0.0)

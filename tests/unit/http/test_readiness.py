@@ -16,7 +16,7 @@ from aiohttp import ClientSession
 from heliograph_api.broker_config import BrokerConfig
 from heliograph_api.values.names import TopicName
 from heliograph_broker.http.brokers import health
-from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.messaging.broker.ticks import Ticks
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.standalone import Standalone
 from heliograph_broker.storage.base.scheduler import LoopScheduler
@@ -47,7 +47,7 @@ async def standalone(tmp_path: Path) -> AsyncIterator[Standalone]:
 
 
 def publish(running: Standalone) -> Client:
-    topic = running.broker.get_or_create_topic(TopicName.parse("t"))
+    topic = running.broker.topics.get_or_create(TopicName.parse("t"))
     client = Client()
     producer = Producer(topic, client, 1, f"p{len(topic.producers)}")
     topic.producer_registry.add(producer, None)
@@ -74,14 +74,14 @@ async def until(running: Standalone, status: int) -> str:
 @pytest.mark.parametrize("way", ["never called", "raises"])
 async def test_not_ready_while_no_tick_ends(standalone: Standalone, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     monkeypatch.setattr(health, "TICK_TIMEOUT_S", 0.3)
-    tick = Broker.tick
+    run = Ticks.run
 
-    def fail(_: Broker) -> bool:
+    def fail(_: Ticks) -> bool:
         raise RuntimeError("not a single duty's mistake")
 
-    monkeypatch.setattr(Broker, "tick", fail if way == "raises" else lambda _: False)
+    monkeypatch.setattr(Ticks, "run", fail if way == "raises" else lambda _: False)
     assert "the broker's timer last ran" in await until(standalone, 503)
-    monkeypatch.setattr(Broker, "tick", tick)
+    monkeypatch.setattr(Ticks, "run", run)
     await until(standalone, 200)
 
 

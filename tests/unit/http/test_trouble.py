@@ -58,7 +58,7 @@ async def test_not_ready_without_ticks_but_alive(
     assert status == 503
     assert "the broker's timer last ran 12 s ago" in text
     assert (await http.get("/health/live")).status == 200
-    core.broker.tick()
+    core.broker.ticks.run()
     assert (await _ready(core, http))[0] == 200
 
 

@@ -198,15 +198,15 @@ def state(core: Core, *, durable: bool = False) -> dict[str, Any]:
     """Return all that is kept, and all totals."""
     broker = core.broker
     found: dict[str, Any] = {
-        "tenants": sorted(broker.tenants),
-        "namespaces": sorted(broker.namespaces),
-        "partitioned": {name: record.partitions for name, record in broker.partitioned.items()},
+        "tenants": sorted(broker.directory.tenants),
+        "namespaces": sorted(broker.directory.namespaces),
+        "partitioned": {name: record.partitions for name, record in broker.directory.partitioned.items()},
         "schemas": {
             key: [(version.type, version.data) for version in broker.schemas.versions(key)]
             for key in broker.schemas.topics()
         },
     }
-    for name, topic in broker.topics.items():
+    for name, topic in broker.directory.topics.items():
         if not isinstance(topic, Topic):
             continue
         found[name] = (topic.first_offset, topic.end_offset, topic.total_messages, topic.total_bytes, topic.policies)
@@ -332,5 +332,5 @@ def test_a_command_with_a_hostile_field_is_refused_without_a_trace_or_is_valid(
     kept = state(core, durable=True)
     core.restart()
     assert state(core, durable=True) == kept
-    for stored in core.broker.topics:
+    for stored in core.broker.directory.topics:
         assert str(TopicName.parse(stored)) == stored

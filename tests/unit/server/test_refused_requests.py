@@ -65,11 +65,11 @@ def _only_objects_made_here() -> Iterator[None]:
 def server(tmp_path: Path) -> Iterator[VirtualServer]:
     core = Core(tmp_path / "data")
     broker = core.broker
-    broker.create_topic(TopicName.parse(EXISTING))
+    broker.topics.create(TopicName.parse(EXISTING))
     core.topic(EXISTING).create_subscription("reads")
     base = TopicName.parse(NEW["missing partition"]).base
-    broker.create_partitioned_topic(base, 2)
-    broker.delete_topic(base.with_partition(1))
+    broker.partitioned.create(base, 2)
+    broker.topics.delete(base.with_partition(1))
     core.advance(1000)
     yield VirtualServer(core)
     core.close()
@@ -226,13 +226,13 @@ def _refuse(
     server: VirtualServer, client: FarSide, ask: Callable[..., Any], topic: str, case: Case, where: str
 ) -> None:
     broker = server.core.broker
-    record = broker.namespace(NAMESPACE)
+    record = broker.directory.namespace(NAMESPACE)
     before = Footprint(server)
-    broker.set_namespace_policies(NAMESPACE, case.policies)
+    broker.namespaces.set_policies(NAMESPACE, case.policies)
     answer = ask(client, **{"topic": topic, **case.fields})
     assert isinstance(answer, wire.CommandError), where
     assert answer.error == case.error, answer.message
-    broker.set_namespace_policies(NAMESPACE, record.policies or Policies())
+    broker.namespaces.set_policies(NAMESPACE, record.policies or Policies())
     del answer
     Footprint(server).compare(before)
 
@@ -269,7 +269,7 @@ def test_one_that_the_disk_did_not_take_leaves_nothing(
         assert answer.error == wire.PersistenceError
     Footprint(server).compare(before)
     server.core.restart()
-    assert NEW.get(where) not in server.core.broker.topics
+    assert NEW.get(where) not in server.core.broker.directory.topics
 
 
 def test_one_whose_schema_the_store_does_not_take_leaves_nothing(
@@ -329,10 +329,10 @@ def test_what_several_would_have_used_goes_with_the_last_of_them(server: Virtual
 
 def test_a_refused_schema_leaves_no_topic(server: VirtualServer, client: FarSide) -> None:
     before = Footprint(server)
-    server.core.broker.set_namespace_policies(NAMESPACE, Policies(auto_update_schema=False))
+    server.core.broker.namespaces.set_policies(NAMESPACE, Policies(auto_update_schema=False))
     answer = client.request(Type.GET_OR_CREATE_SCHEMA, topic=NEW["persistent"], schema=AVRO)
     assert answer.error_code == wire.IncompatibleSchema
-    server.core.broker.set_namespace_policies(NAMESPACE, Policies())
+    server.core.broker.namespaces.set_policies(NAMESPACE, Policies())
     with failing_metadata(no_space()):
         answer = client.request(Type.GET_OR_CREATE_SCHEMA, topic=NEW["persistent"], schema=AVRO)
         assert answer.error_code == wire.PersistenceError
@@ -344,7 +344,7 @@ def test_partitions_the_disk_did_not_take_are_neither_confirmed_nor_kept(
 ) -> None:
     core = server.core
     before = Footprint(server)
-    core.broker.set_namespace_policies(NAMESPACE, Policies(auto_topic_creation=AutoTopicCreation(True, 3)))
+    core.broker.namespaces.set_policies(NAMESPACE, Policies(auto_topic_creation=AutoTopicCreation(True, 3)))
     core.commit()
     with failing_metadata(no_space()):
         answer = client.request(Type.PARTITIONED_METADATA, topic=NEW["persistent"])
@@ -352,5 +352,5 @@ def test_partitions_the_disk_did_not_take_are_neither_confirmed_nor_kept(
             wire.CommandPartitionedTopicMetadataResponse.Failed,
             wire.PersistenceError,
         )
-    core.broker.set_namespace_policies(NAMESPACE, Policies())
+    core.broker.namespaces.set_policies(NAMESPACE, Policies())
     Footprint(server).compare(before)

@@ -344,7 +344,7 @@ def test_one_producer_consumer_or_watcher_more_than_allowed_is_refused_by_name(t
         refused = client.request(kind, **fields)
         assert refused.error == wire.NotAllowedError
         assert "watchers on a connection: 3 (max_handles_per_connection)" in refused.message
-    assert [str(name) for name in core.broker.topics] == ["persistent://public/default/t"]
+    assert [str(name) for name in core.broker.directory.topics] == ["persistent://public/default/t"]
     # The same one again is no other one; another connection has its own; one that was closed leaves its place.
     assert isinstance(client.request(Type.WATCH_TOPIC_LIST, **watch), wire.CommandWatchTopicListSuccess)
     assert isinstance(other.request(Type.PRODUCER, topic="t", producer_id=1), wire.CommandProducerSuccess)
@@ -369,7 +369,7 @@ def test_properties_larger_than_anybody_needs_are_refused_and_leave_nothing(
     refused = client.request(kind, topic="t", **fields, **{field: pairs})
     assert refused.error == wire.NotAllowedError
     assert "at most 65536 are allowed" in refused.message
-    topics = [topic for topic in server.core.broker.topics.values() if topic.subscriptions or topic.producers]
+    topics = [topic for topic in server.core.broker.directory.topics.values() if topic.subscriptions or topic.producers]
     assert not topics
 
 

@@ -96,7 +96,7 @@ class RateSampler:
         """Look at everything; yields now and then so that a caller on the event loop can let others run."""
         seen: dict[Counted, list[tuple[float, Counters]]] = {}
         now = self._clock.monotonic()
-        for index, topic in enumerate(list(self._broker.topics.values())):
+        for index, topic in enumerate(list(self._broker.directory.topics.values())):
             if index % _TOPICS_AT_ONCE == _TOPICS_AT_ONCE - 1:
                 yield
             self._sample(topic, now, seen)

@@ -135,7 +135,7 @@ async def owned_bundles(request: web.Request) -> web.Response:
     if request.match_info["broker"] != own_address(request):
         raise ApiError(404, f"Broker id '{request.match_info['broker']}' not found in available brokers.")
     owned: dict[str, OwnershipDocument] = {}
-    for namespace, record in request.app[BROKER].namespaces.items():
+    for namespace, record in request.app[BROKER].directory.namespaces.items():
         edges = bundle_boundaries(record.bundles)
         owned |= {f"{namespace}/{low}_{high}": OwnershipDocument() for low, high in pairwise(edges)}
     return as_json(owned)

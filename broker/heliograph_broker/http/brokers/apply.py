@@ -66,8 +66,8 @@ async def apply(request: web.Request) -> web.Response:
 def _sets(broker: Broker, applied: list[Applied]) -> Iterator[RecordSet]:
     """Yield the sets of records of the topics that were applied."""
     for name in (TopicName.parse(each.name) for each in applied if each.kind == "Topic"):
-        for concrete in broker.concrete_names(name):
-            topic = broker.topics.get(str(concrete))
+        for concrete in broker.directory.concrete_names(name):
+            topic = broker.directory.topics.get(str(concrete))
             if isinstance(topic, Topic):
                 yield topic.records
 

@@ -40,7 +40,7 @@ async def get_backup(request: web.Request) -> web.StreamResponse:
     """
     broker = request.app[BROKER]
     # Acknowledgements that asked for no receipt are not waiting to be written then, and the copy's counts are exact.
-    broker.flush_records()
+    broker.record_writer.flush()
     await committed(broker, ())
     begun_ms = broker.clock.now_ms()
     try:

@@ -37,7 +37,7 @@ async def check_ready(broker: Broker) -> None:
     """Raises :class:`ApiError` 503 naming what is wrong."""
     if broker.store.failure is not None:
         raise ApiError(503, f"the store has failed and the broker is stopping: {broker.store.failure}")
-    since_tick = broker.clock.monotonic() - broker.ticked_at
+    since_tick = broker.clock.monotonic() - broker.ticks.ended_at
     if since_tick > TICK_TIMEOUT_S:
         raise ApiError(
             503, f"the broker's timer last ran {since_tick:.0f} s ago: writes, deliveries and expiry are late"
@@ -65,7 +65,7 @@ async def live(request: web.Request) -> web.Response:
 @operation("Check whether the broker can store messages.", answers={200: Ready, 503: Refusal})
 async def ready(request: web.Request) -> web.Response:
     await check_ready(request.app[BROKER])
-    return as_json(Ready("ready", len(request.app[BROKER].topics)))
+    return as_json(Ready("ready", len(request.app[BROKER].directory.topics)))
 
 
 def routes() -> list[web.RouteDef]:

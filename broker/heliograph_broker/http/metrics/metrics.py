@@ -159,7 +159,7 @@ async def metrics(request: web.Request) -> web.StreamResponse:
     with _Turns(broker.store) as turns:
         output = _Output(response, turns, compress)
         await output.write(process_metrics(broker, request.app[LAG], disk, openmetrics))
-        topics = list(broker.topics.values())
+        topics = list(broker.directory.topics.values())
         for first in range(0, len(topics), _TOPICS_AT_ONCE):
             scrape.read_topics(topics[first : first + _TOPICS_AT_ONCE])
             await turns.give()

@@ -90,7 +90,7 @@ class Scrape:
         self.level = broker.config.metrics_level
         self.topics = Table((*TOPIC_COLUMNS, *BUCKET_COLUMNS), ZERO_COLUMNS)
         self.subscriptions = Table(SUBSCRIPTION_COLUMNS, ZERO_SUBSCRIPTION_COLUMNS)
-        self.namespaces = {name: Whole(self.topics, self.subscriptions) for name in broker.namespaces}
+        self.namespaces = {name: Whole(self.topics, self.subscriptions) for name in broker.directory.namespaces}
         self._rates = rates
 
     def read_topics(self, topics: Sequence[AnyTopic]) -> None:

@@ -26,8 +26,8 @@ def _topics(request: web.Request) -> list[AnyTopic]:
     """Return the topics of the path's namespace, or bundle of it. Raises what says that there is no such thing."""
     broker = request.app[BROKER]
     namespace = namespace_of(request)
-    bundles = broker.namespace(namespace).bundles
-    topics = list(broker.topics_by_namespace.get(namespace, {}).values())
+    bundles = broker.directory.namespace(namespace).bundles
+    topics = list(broker.directory.topics_by_namespace.get(namespace, {}).values())
     bundle = request.match_info.get("bundle")
     if bundle is None:
         return topics
@@ -63,7 +63,7 @@ async def unsubscribe(request: web.Request) -> web.Response:
 async def unload(request: web.Request) -> web.Response:
     broker: Broker = request.app[BROKER]
     for topic in _topics(request):
-        broker.unload_topic(topic.name)
+        broker.topics.unload(topic.name)
     return await accepted(broker)
 
 

@@ -26,15 +26,15 @@ _MODE = Parameter("mode", str, "Domain of the topics; default: all.", choices=_M
 async def list_namespaces(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     tenant = tenant_of(request)
-    if tenant not in broker.tenants:
+    if tenant not in broker.directory.tenants:
         raise TenantNotFound("Tenant does not exist")
-    return as_json(sorted(name for name in broker.namespaces if name.startswith(f"{tenant}/")))
+    return as_json(sorted(name for name in broker.directory.namespaces if name.startswith(f"{tenant}/")))
 
 
 @operation("Get the settings of a namespace, under Pulsar's names.", answers={200: NamespaceDocument})
 async def get_namespace(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
-    return as_json(namespace_document(broker.namespace(namespace_of(request)), broker.config))
+    return as_json(namespace_document(broker.directory.namespace(namespace_of(request)), broker.config))
 
 
 @operation(
@@ -46,19 +46,19 @@ async def create_namespace(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = namespace_of(request)
     document = await body_as(request, NamespaceDocument) or NamespaceDocument()
-    broker.create_namespace(name, namespace_record(broker, document))
+    broker.namespaces.create(name, namespace_record(broker, document))
     return await accepted(broker)
 
 
 @operation("Get the bundles of a namespace: ranges of the hashes of its topics' names.", answers={200: BundlesDocument})
 async def get_bundles(request: web.Request) -> web.Response:
-    return as_json(bundles_document(request.app[BROKER].namespace(namespace_of(request))))
+    return as_json(bundles_document(request.app[BROKER].directory.namespace(namespace_of(request))))
 
 
 @operation("Delete a namespace without topics; with force, delete its topics, too.", query=(_FORCE,))
 async def delete_namespace(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
-    broker.delete_namespace(namespace_of(request), force=flag(request, "force"))
+    broker.namespaces.delete(namespace_of(request), force=flag(request, "force"))
     return await accepted(broker)
 
 
@@ -66,11 +66,11 @@ async def delete_namespace(request: web.Request) -> web.Response:
 async def list_topics(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace = namespace_of(request)
-    broker.namespace(namespace)
+    broker.directory.namespace(namespace)
     mode = request.query.get("mode", "PERSISTENT").upper()
     if mode not in _MODES:
         raise ApiError(400, f"mode should be one of {', '.join(_MODES)}, not '{mode}'")
-    return as_json(broker.list_topics(namespace, mode))
+    return as_json(broker.directory.list_topics(namespace, mode))
 
 
 def routes() -> list[web.RouteDef]:

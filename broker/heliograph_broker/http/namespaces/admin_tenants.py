@@ -24,12 +24,12 @@ class TenantInfo(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 @operation("List the tenants.", answers={200: list[str]})
 async def list_tenants(request: web.Request) -> web.Response:
-    return as_json(sorted(request.app[BROKER].tenants))
+    return as_json(sorted(request.app[BROKER].directory.tenants))
 
 
 @operation("Get the admin roles and clusters of a tenant.", answers={200: TenantInfo})
 async def get_tenant(request: web.Request) -> web.Response:
-    record = request.app[BROKER].tenants.get(tenant_of(request))
+    record = request.app[BROKER].directory.tenants.get(tenant_of(request))
     if record is None:
         raise TenantNotFound("Tenant does not exist")
     return as_json(TenantInfo(record.admin_roles, record.allowed_clusters))
@@ -53,7 +53,7 @@ async def _record(request: web.Request, limits: Policies) -> TenantRecord:
 async def create_tenant(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = tenant_of(request)
-    broker.create_tenant(name, await _record(request, Policies()))
+    broker.tenants.create(name, await _record(request, Policies()))
     return await accepted(broker)
 
 
@@ -61,11 +61,11 @@ async def create_tenant(request: web.Request) -> web.Response:
 async def update_tenant(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = tenant_of(request)
-    existing = broker.tenants.get(name)
+    existing = broker.directory.tenants.get(name)
     if existing is None:
         raise TenantNotFound(f"Tenant {name} not found")
     # Limits are not part of Pulsar's TenantInfo: an update through this API leaves them.
-    broker.update_tenant(name, await _record(request, existing.limits))
+    broker.tenants.update(name, await _record(request, existing.limits))
     return await accepted(broker)
 
 
@@ -74,12 +74,12 @@ async def delete_tenant(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = tenant_of(request)
     force = flag(request, "force")
-    if name not in broker.tenants:
+    if name not in broker.directory.tenants:
         raise TenantNotFound("Tenant doesn't exist")
     if force:
-        for namespace in [known for known in broker.namespaces if known.startswith(f"{name}/")]:
-            broker.delete_namespace(namespace, force=True)
-    broker.delete_tenant(name)
+        for namespace in [known for known in broker.directory.namespaces if known.startswith(f"{name}/")]:
+            broker.namespaces.delete(namespace, force=True)
+    broker.tenants.delete(name)
     return await accepted(broker)
 
 

@@ -32,29 +32,29 @@ _Permissions = dict[str, list[str]]
 
 @operation("Get the properties of a namespace.", answers={200: dict[str, str]})
 async def get_properties(request: web.Request) -> web.Response:
-    return as_json(request.app[BROKER].namespace(namespace_of(request)).properties)
+    return as_json(request.app[BROKER].directory.namespace(namespace_of(request)).properties)
 
 
 @operation("Add to the namespace's properties, or replace some.", body=dict[str, str], body_required=True)
 async def put_properties(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace = namespace_of(request)
-    broker.namespace(namespace)
+    broker.directory.namespace(namespace)
     added = await required_body(request, dict[str, str], '{"owner": "payments-team"}')
-    broker.set_namespace_properties(namespace, broker.namespace(namespace).properties | added)
+    broker.namespaces.set_properties(namespace, broker.directory.namespace(namespace).properties | added)
     return await accepted(broker)
 
 
 @operation("Remove all of the namespace's properties.")
 async def clear_properties(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
-    broker.set_namespace_properties(namespace_of(request), {})
+    broker.namespaces.set_properties(namespace_of(request), {})
     return await accepted(broker)
 
 
 @operation("Get one property of the namespace.", answers={200: str, 204: None})
 async def get_property(request: web.Request) -> web.Response:
-    value = request.app[BROKER].namespace(namespace_of(request)).properties.get(request.match_info["key"])
+    value = request.app[BROKER].directory.namespace(namespace_of(request)).properties.get(request.match_info["key"])
     return web.Response(status=204) if value is None else as_text(value)
 
 
@@ -63,7 +63,7 @@ async def put_property(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace = namespace_of(request)
     added = {request.match_info["key"]: request.match_info["value"]}
-    broker.set_namespace_properties(namespace, broker.namespace(namespace).properties | added)
+    broker.namespaces.set_properties(namespace, broker.directory.namespace(namespace).properties | added)
     return await accepted(broker)
 
 
@@ -71,11 +71,11 @@ async def put_property(request: web.Request) -> web.Response:
 async def remove_property(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace = namespace_of(request)
-    properties = dict(broker.namespace(namespace).properties)
+    properties = dict(broker.directory.namespace(namespace).properties)
     value = properties.pop(request.match_info["key"], None)
     if value is None:
         return web.Response(status=204)
-    broker.set_namespace_properties(namespace, properties)
+    broker.namespaces.set_properties(namespace, properties)
     await accepted(broker)
     return as_text(value)
 
@@ -87,21 +87,21 @@ async def remove_property(request: web.Request) -> web.Response:
     "Get the permissions on a namespace: always empty, as there is no authorization.", answers={200: _Permissions}
 )
 async def get_permissions(request: web.Request) -> web.Response:
-    request.app[BROKER].namespace(namespace_of(request))
+    request.app[BROKER].directory.namespace(namespace_of(request))
     return as_json({})
 
 
 @operation("Get the permissions on a topic: always empty, as there is no authorization.", answers={200: _Permissions})
 async def get_topic_permissions(request: web.Request) -> web.Response:
     name = topic_of(request)
-    if not request.app[BROKER].exists(name):
+    if not request.app[BROKER].directory.exists(name):
         raise TopicNotFound(f"Topic {name} not found")
     return as_json({})
 
 
 @operation("Grant or revoke permissions: refused, as there is no authorization.", answers={412: Refusal})
 async def refuse_permission(request: web.Request) -> web.Response:
-    request.app[BROKER].namespace(namespace_of(request))
+    request.app[BROKER].directory.namespace(namespace_of(request))
     raise PreconditionFailed("Authorization is not enabled: every client has all permissions")
 
 
@@ -119,7 +119,7 @@ def _check_clusters(broker: Broker, clusters: list[str]) -> None:
 
 @operation("Get the clusters the namespace is replicated to: this one.", answers={200: list[str]})
 async def get_replication(request: web.Request) -> web.Response:
-    return as_json(request.app[BROKER].namespace(namespace_of(request)).replication_clusters)
+    return as_json(request.app[BROKER].directory.namespace(namespace_of(request)).replication_clusters)
 
 
 @operation(
@@ -131,7 +131,7 @@ async def get_replication(request: web.Request) -> web.Response:
 )
 async def set_replication(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
-    broker.namespace(namespace_of(request))
+    broker.directory.namespace(namespace_of(request))
     _check_clusters(broker, await required_body(request, list[str], _CLUSTERS_EXAMPLE))
     return await accepted(broker)
 
@@ -144,7 +144,7 @@ async def get_topic_replication(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = policy_topic(request)
     if flag(request, "applied"):
-        return as_json(broker.namespace(name.namespace_name).replication_clusters)
+        return as_json(broker.directory.namespace(name.namespace_name).replication_clusters)
     return web.Response(status=204)
 
 

@@ -46,12 +46,12 @@ _FIGURE = re.compile(r"-?[0-9]{1,10}", re.ASCII)
 
 def namespace_policies(broker: Broker, namespace: str) -> Policies:
     """Return a copy to change: nothing holds before the core has taken it. Raises :class:`NamespaceNotFound`."""
-    return msgspec.structs.replace(broker.namespace(namespace).policies)
+    return msgspec.structs.replace(broker.directory.namespace(namespace).policies)
 
 
 def topic_policies(broker: Broker, name: TopicName) -> Policies:
     """Return a copy of what is set at the topic itself, to change."""
-    return msgspec.structs.replace(broker.topic_policies(name) or Policies())
+    return msgspec.structs.replace(broker.policies.of_topic(name) or Policies())
 
 
 def policy_topic(request: web.Request) -> TopicName:
@@ -61,11 +61,11 @@ def policy_topic(request: web.Request) -> TopicName:
     """
     broker = request.app[BROKER]
     name = topic_of(request)
-    if name.namespace_name not in broker.namespaces:
+    if name.namespace_name not in broker.directory.namespaces:
         raise NamespaceNotFound("Namespace not found")
     if name.partition >= 0:
         raise PreconditionFailed("Not allowed to set/get topic policy for a partition")
-    if not broker.exists(name):
+    if not broker.directory.exists(name):
         raise TopicNotFound(f"Topic {name} not found")
     return name
 
@@ -84,11 +84,11 @@ def refuse_unstored(name: TopicName, policy: PolicyPath, path: str) -> None:
 
 def applied_document(broker: Broker, name: TopicName, policy: PolicyPath) -> Any:
     """Return what holds for the topic, None if nothing is set. What a level switched off is shown as it said it."""
-    document = policy.read(broker.effective_policies(name))
+    document = policy.read(broker.policies.effective(name))
     if document is not None:
         return document
-    namespace = broker.namespaces[name.namespace_name].policies
-    for level in (broker.topic_policies(name), namespace, broker.broker_policies):
+    namespace = broker.directory.namespaces[name.namespace_name].policies
+    for level in (broker.policies.of_topic(name), namespace, broker.policies.defaults):
         if level is not None:
             document = policy.read(level)
             if document is not None:
@@ -113,7 +113,7 @@ def _get_of_namespace(policy: PolicyPath) -> Handler:
 
     @operation(f"Get the namespace's own setting: {policy.title}.", answers=_answers(policy, unset))
     async def get(request: web.Request) -> web.Response:
-        record = request.app[BROKER].namespace(namespace_of(request))
+        record = request.app[BROKER].directory.namespace(namespace_of(request))
         return _answer(policy.read(record.policies), unset)
 
     return get
@@ -126,13 +126,13 @@ def _set_of_namespace(policy: PolicyPath) -> Handler:
     async def set_policy(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
         namespace = namespace_of(request)
-        broker.namespace(namespace)
+        broker.directory.namespace(namespace)
         document = await required_body(request, policy.document, policy.example)
         policies = namespace_policies(broker, namespace)
         policy.write(policies, document, Level(NAMESPACE, request.app[CONFIG]))
         if policy.guards_backlog:
             check_retention(broker, policies)
-        broker.set_namespace_policies(namespace, policies)
+        broker.namespaces.set_policies(namespace, policies)
         return await accepted(broker)
 
     return set_policy
@@ -146,7 +146,7 @@ def _remove_of_namespace(policy: PolicyPath) -> Handler:
         policies = namespace_policies(broker, namespace)
         for field in policy.fields:
             setattr(policies, field, None)
-        broker.set_namespace_policies(namespace, policies)
+        broker.namespaces.set_policies(namespace, policies)
         return await accepted(broker)
 
     return remove
@@ -168,7 +168,7 @@ def _get_of_topic(policy: PolicyPath) -> Handler:
         if applied:
             return _answer(applied_document(broker, name, policy), None)
         # No policy is set for all clusters.
-        own = broker.topic_policies(name) if not everywhere else None
+        own = broker.policies.of_topic(name) if not everywhere else None
         return _answer(policy.read(own) if own is not None else None, unset)
 
     return get
@@ -204,7 +204,7 @@ def _set_of_topic(policy: PolicyPath, path: str) -> Handler:
         policy.write(policies, document, Level(TOPIC, request.app[CONFIG]))
         if policy.guards_backlog:
             check_retention(broker, policies, name)
-        broker.set_topic_policies(name, policies)
+        broker.policies.set_topic(name, policies)
         return await accepted(broker)
 
     return set_policy
@@ -219,7 +219,7 @@ def _remove_of_topic(policy: PolicyPath) -> Handler:
             policies = topic_policies(broker, name)
             for field in policy.fields:
                 setattr(policies, field, None)
-            broker.set_topic_policies(name, policies)
+            broker.policies.set_topic(name, policies)
         return await accepted(broker)
 
     return remove
@@ -237,7 +237,7 @@ def _query_number(text: str, name: str) -> int:
 @operation("Remove all settings of the topic, so that the namespace's apply.")
 async def remove_all(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
-    broker.set_topic_policies(policy_topic(request), Policies())
+    broker.policies.set_topic(policy_topic(request), Policies())
     return await accepted(broker)
 
 

@@ -40,7 +40,7 @@ def _refuse_unstored(name: TopicName) -> None:
 
 @operation("Get the namespace's own backlog quotas.", answers={200: QuotaMap})
 async def get_of_namespace(request: web.Request) -> web.Response:
-    return as_json(quota_map(request.app[BROKER].namespace(namespace_of(request)).policies))
+    return as_json(quota_map(request.app[BROKER].directory.namespace(namespace_of(request)).policies))
 
 
 @operation(
@@ -53,13 +53,13 @@ async def get_of_namespace(request: web.Request) -> web.Response:
 async def set_of_namespace(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace = namespace_of(request)
-    broker.namespace(namespace)
+    broker.directory.namespace(namespace)
     kind = _kind(request)
     document = await required_body(request, QuotaDocument, _EXAMPLE)
     policies = namespace_policies(broker, namespace)
     put_quota(policies, kind, document)
     check_quota(broker, policies)
-    broker.set_namespace_policies(namespace, policies)
+    broker.namespaces.set_policies(namespace, policies)
     return await accepted(broker)
 
 
@@ -69,7 +69,7 @@ async def remove_of_namespace(request: web.Request) -> web.Response:
     namespace = namespace_of(request)
     policies = namespace_policies(broker, namespace)
     setattr(policies, QUOTA_FIELDS[_kind(request)], None)
-    broker.set_namespace_policies(namespace, policies)
+    broker.namespaces.set_policies(namespace, policies)
     return await accepted(broker)
 
 
@@ -78,13 +78,13 @@ async def get_of_topic(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = policy_topic(request)
     if flag(request, "applied"):
-        quotas = quota_map(broker.effective_policies(name))
+        quotas = quota_map(broker.policies.effective(name))
         for kind in QUOTA_FIELDS:
             quotas.setdefault(
                 kind, QuotaDocument(policy=BACKLOG_QUOTA_POLICIES[0], limit=-1, limit_size=-1, limit_time=-1)
             )
         return as_json(quotas)
-    own = broker.topic_policies(name) if not flag(request, "isGlobal") else None
+    own = broker.policies.of_topic(name) if not flag(request, "isGlobal") else None
     return as_json(quota_map(own or Policies()))
 
 
@@ -106,7 +106,7 @@ async def set_of_topic(request: web.Request) -> web.Response:
     policies = topic_policies(broker, name)
     put_quota(policies, kind, document)
     check_quota(broker, policies, name)
-    broker.set_topic_policies(name, policies)
+    broker.policies.set_topic(name, policies)
     return await accepted(broker)
 
 
@@ -118,7 +118,7 @@ async def remove_of_topic(request: web.Request) -> web.Response:
     if not flag(request, "isGlobal"):
         policies = topic_policies(broker, name)
         setattr(policies, QUOTA_FIELDS[kind], None)
-        broker.set_topic_policies(name, policies)
+        broker.policies.set_topic(name, policies)
     return await accepted(broker)
 
 

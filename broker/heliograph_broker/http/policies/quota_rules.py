@@ -71,5 +71,5 @@ def check_quota(broker: Broker, policies: Policies, name: TopicName | None = Non
 def _resolved(broker: Broker, policies: Policies, name: TopicName | None) -> Policies:
     """Return what would hold with ``policies``: what a level inherits has to agree with what it says too."""
     if name is None:
-        return resolve(None, policies, broker.broker_policies)
-    return resolve(policies, broker.namespace(name.namespace_name).policies, broker.broker_policies)
+        return resolve(None, policies, broker.policies.defaults)
+    return resolve(policies, broker.directory.namespace(name.namespace_name).policies, broker.policies.defaults)

@@ -41,15 +41,15 @@ def _put(broker: Broker, name: TopicName, subscription: str, own: Policies) -> N
     policies = topic_policies(broker, name)
     others = {key: value for key, value in (policies.subscription_policies or {}).items() if key != subscription}
     policies.subscription_policies = (others if own == Policies() else others | {subscription: own}) or None
-    broker.set_topic_policies(name, policies)
+    broker.policies.set_topic(name, policies)
 
 
 def _applied(broker: Broker, name: TopicName, subscription: str, policy: PolicyPath) -> Any:
     """Return what holds for the subscription; what a level switched off is shown as that level said it."""
-    own = broker.topic_policies(name)
-    namespace = broker.namespaces[name.namespace_name].policies
-    effective = of_subscription(broker.effective_policies(name), subscription)
-    for level in (effective, _own(own, subscription), own, namespace, broker.broker_policies):
+    own = broker.policies.of_topic(name)
+    namespace = broker.directory.namespaces[name.namespace_name].policies
+    effective = of_subscription(broker.policies.effective(name), subscription)
+    for level in (effective, _own(own, subscription), own, namespace, broker.policies.defaults):
         if level is not None and (document := policy.read(level)) is not None:
             return document
     return policy.otherwise(broker.config)
@@ -66,7 +66,7 @@ def _get(policy: PolicyPath) -> Handler:
         name, subscription = policy_topic(request), _subscription(request)
         if flag(request, "applied"):
             return as_json(_applied(broker, name, subscription, policy))
-        document = policy.read(_own(broker.topic_policies(name), subscription))
+        document = policy.read(_own(broker.policies.of_topic(name), subscription))
         return web.Response(status=204) if document is None else as_json(document)
 
     return get
@@ -86,7 +86,7 @@ def _set(policy: PolicyPath, end: str) -> Handler:
         document = await required_body(request, policy.document, policy.example)
         # The topic may be gone by now.
         name = policy_topic(request)
-        own = _own(broker.topic_policies(name), subscription)
+        own = _own(broker.policies.of_topic(name), subscription)
         policy.write(own, document, Level(TOPIC, request.app[CONFIG]))
         _put(broker, name, subscription, own)
         return await accepted(broker)
@@ -99,7 +99,7 @@ def _remove(policy: PolicyPath) -> Handler:
     async def remove(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
         name, subscription = policy_topic(request), _subscription(request)
-        own = _own(broker.topic_policies(name), subscription)
+        own = _own(broker.policies.of_topic(name), subscription)
         for field in policy.fields:
             setattr(own, field, None)
         _put(broker, name, subscription, own)

@@ -32,12 +32,12 @@ def _subscription(request: web.Request) -> str:
 async def get_rate(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name, subscription = policy_topic(request), _subscription(request)
-    own = broker.topic_policies(name)
+    own = broker.policies.of_topic(name)
     rates = (own.subscription_dispatch_rates if own is not None else None) or {}
     if flag(request, "applied"):
         if subscription not in rates:
             return as_json(applied_document(broker, name, _FOR_ALL))
-        effective = subscription_rate(broker.effective_policies(name), subscription)
+        effective = subscription_rate(broker.policies.effective(name), subscription)
         return as_json(dispatch_rate_document(effective if effective is not None else rates[subscription]))
     if subscription not in rates or flag(request, "isGlobal"):
         return web.Response(status=204)
@@ -62,7 +62,7 @@ async def set_rate(request: web.Request) -> web.Response:
     policies = topic_policies(broker, name)
     rates = policies.subscription_dispatch_rates or {}
     policies.subscription_dispatch_rates = rates | {subscription: dispatch_rate_from(document)}
-    broker.set_topic_policies(name, policies)
+    broker.policies.set_topic(name, policies)
     return await accepted(broker)
 
 
@@ -77,7 +77,7 @@ async def remove_rate(request: web.Request) -> web.Response:
     rates = dict(policies.subscription_dispatch_rates or {})
     if not flag(request, "isGlobal") and rates.pop(subscription, None) is not None:
         policies.subscription_dispatch_rates = rates or None
-        broker.set_topic_policies(name, policies)
+        broker.policies.set_topic(name, policies)
     return await accepted(broker)
 
 

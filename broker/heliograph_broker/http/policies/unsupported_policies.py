@@ -92,7 +92,7 @@ def _answers(*shown: Any) -> dict[int, Any]:
 
 def _namespace_checked(request: web.Request) -> Broker:
     broker = request.app[BROKER]
-    broker.namespace(namespace_of(request))
+    broker.directory.namespace(namespace_of(request))
     return broker
 
 

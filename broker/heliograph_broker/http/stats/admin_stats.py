@@ -43,11 +43,11 @@ def _partitions(request: web.Request) -> Iterator[AnyTopic]:
     """Yield the partitions of the path's topic. Raises :class:`TopicNotFound` if it is not partitioned."""
     broker = request.app[BROKER]
     name = topic_of(request)
-    count = broker.partitions_of(name)
+    count = broker.directory.partitions_of(name)
     if not count:
         raise TopicNotFound(f"Partitioned topic {name} not found")
     for index in range(count):
-        yield broker.get_topic(name.with_partition(index))
+        yield broker.directory.get_topic(name.with_partition(index))
 
 
 @operation(
@@ -56,13 +56,13 @@ def _partitions(request: web.Request) -> Iterator[AnyTopic]:
     answers={200: TopicStats},
 )
 async def get_stats(request: web.Request) -> web.Response:
-    topic = request.app[BROKER].get_topic(topic_of(request))
+    topic = request.app[BROKER].directory.get_topic(topic_of(request))
     return as_json(topic_stats(topic, request.app[RATES], own_address(request), _options(request)))
 
 
 @operation("Get the ledgers and cursors of a topic or partition.", answers={200: InternalStats})
 async def get_internal_stats(request: web.Request) -> web.Response:
-    return as_json(internal_stats(request.app[BROKER].get_topic(topic_of(request))))
+    return as_json(internal_stats(request.app[BROKER].directory.get_topic(topic_of(request))))
 
 
 @operation(

@@ -29,11 +29,11 @@ async def all_topics(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     rates, owner = request.app[RATES], own_address(request)
     found: _Topics = {}
-    for at, topic in enumerate(list(broker.topics.values())):
+    for at, topic in enumerate(list(broker.directory.topics.values())):
         if at % _AT_ONCE == _AT_ONCE - 1:
             await asyncio.sleep(0)
         name = topic.name
-        namespace = broker.namespaces.get(name.namespace_name)
+        namespace = broker.directory.namespaces.get(name.namespace_name)
         if namespace is None or topic.closed:
             continue
         bundle = bundle_of(name, namespace.bundles)

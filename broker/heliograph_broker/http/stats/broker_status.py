@@ -39,22 +39,22 @@ async def status(request: web.Request) -> web.Response:
         only = str(NamespaceName.parse(only))
     state = BrokerState(
         version=__version__,
-        defaults=broker.default_policies,
-        limits=broker.broker_limits,
+        defaults=broker.policies.broker_defaults,
+        limits=broker.policies.limits,
         tenants={
             name: TenantState(record.admin_roles, record.allowed_clusters, record.limits)
-            for name, record in broker.tenants.items()
+            for name, record in broker.directory.tenants.items()
             if only is None or only.partition("/")[0] == name
         },
         namespaces={
             name: NamespaceState(record.bundles, record.policies)
-            for name, record in broker.namespaces.items()
+            for name, record in broker.directory.namespaces.items()
             if only in (None, name)
         },
         topics={},
     )
     # A partitioned topic is there before its first partition is looked at, and without any.
-    for base, partitioned in broker.partitioned.items():
+    for base, partitioned in broker.directory.partitioned.items():
         if only is None or base.partition("://")[2].startswith(f"{only}/"):
             state.topics[base] = TopicState(
                 partitioned.partitions, partitioned.policies or Policies(), partitioned.properties
@@ -69,12 +69,16 @@ async def status(request: web.Request) -> web.Response:
         entry.subscriptions.sort()
         if seen[name] < entry.partitions:
             # Asked now, so that those that came while this was looked at are none of them.
-            entry.missing_partitions = broker.missing_partitions(TopicName.parse(name))
+            entry.missing_partitions = broker.directory.missing_partitions(TopicName.parse(name))
     return as_json(state)
 
 
 def _topics(broker: Broker, only: str | None) -> Iterable[AnyTopic]:
-    return broker.topics.values() if only is None else broker.topics_by_namespace.get(only, {}).values()
+    return (
+        broker.directory.topics.values()
+        if only is None
+        else broker.directory.topics_by_namespace.get(only, {}).values()
+    )
 
 
 def _add(state: BrokerState, topic: AnyTopic, seen: Counter[str]) -> None:

@@ -36,7 +36,7 @@ def backlogs(topics: Iterable[object]) -> list[Subscription]:
 def _one(request: web.Request, refusal: str) -> Subscription:
     """Return the path's subscription of a topic that is not partitioned."""
     subscriptions = stored_subscriptions(request)
-    if str(topic_of(request)) in request.app[BROKER].partitioned:
+    if str(topic_of(request)) in request.app[BROKER].directory.partitioned:
         raise ApiError(405, f"{refusal}: name one of its partitions")
     return subscriptions[0]
 

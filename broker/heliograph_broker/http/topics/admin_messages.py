@@ -33,7 +33,7 @@ _MESSAGE_POSITION = Parameter(
 def persistent_topic(request: web.Request) -> Topic:
     """Return the stored topic of the path. Raises :class:`TopicNotFound` if there is none that stores messages."""
     name = topic_of(request)
-    topic = request.app[BROKER].get_topic(name)
+    topic = request.app[BROKER].directory.get_topic(name)
     if not isinstance(topic, Topic):
         raise TopicNotFound(f"Topic {name} stores no messages")
     return topic
@@ -41,7 +41,7 @@ def persistent_topic(request: web.Request) -> Topic:
 
 def one_topic(request: web.Request, refusal: str) -> Topic:
     """As :func:`persistent_topic`, refusing a partitioned topic with ``refusal``."""
-    if str(topic_of(request)) in request.app[BROKER].partitioned:
+    if str(topic_of(request)) in request.app[BROKER].directory.partitioned:
         raise ApiError(405, f"{refusal}: name one of its partitions")
     return persistent_topic(request)
 

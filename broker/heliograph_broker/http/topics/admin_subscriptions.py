@@ -59,7 +59,7 @@ class BacklogAnalysis(msgspec.Struct, rename="camel"):
 def topics_of(request: web.Request) -> list[AnyTopic]:
     """Return the topic of the path, or all its partitions. Raises :class:`TopicNotFound`."""
     broker = request.app[BROKER]
-    return [broker.get_topic(name) for name in concrete_names(broker, topic_of(request))]
+    return [broker.directory.get_topic(name) for name in concrete_names(broker, topic_of(request))]
 
 
 def with_subscription(request: web.Request) -> list[AnyTopic]:
@@ -177,7 +177,7 @@ async def set_replicated(request: web.Request) -> web.Response:
 async def analyze_backlog(request: web.Request) -> web.Response:
     stored = stored_subscriptions(request)
     position = await body_as(request, PositionDocument)
-    if len(stored) > 1 or str(topic_of(request)) in request.app[BROKER].partitioned:
+    if len(stored) > 1 or str(topic_of(request)) in request.app[BROKER].directory.partitioned:
         raise ApiError(405, "Analyze backlog on a partitioned topic is not allowed: name one of its partitions")
     return as_json(await _analysis(stored[0], position))
 

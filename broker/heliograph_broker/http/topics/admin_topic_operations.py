@@ -44,7 +44,7 @@ def _stored(broker: Broker, name: TopicName) -> list[Topic]:
     """Return the topic, or all partitions. Raises :class:`TopicNotFound`, also of one that stores nothing."""
     topics: list[Topic] = []
     for concrete in concrete_names(broker, name):
-        topic = broker.get_topic(concrete)
+        topic = broker.directory.get_topic(concrete)
         if not isinstance(topic, Topic):
             raise TopicNotFound(f"Topic {name} stores no messages")
         topics.append(topic)
@@ -55,7 +55,7 @@ def _stored(broker: Broker, name: TopicName) -> list[Topic]:
 async def unload(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     for name in concrete_names(broker, topic_of(request)):
-        broker.unload_topic(name)
+        broker.topics.unload(name)
     return await accepted(broker)
 
 
@@ -65,7 +65,7 @@ async def unload(request: web.Request) -> web.Response:
 )
 async def terminate(request: web.Request) -> web.Response:
     name = topic_of(request)
-    if str(name) in request.app[BROKER].partitioned:
+    if str(name) in request.app[BROKER].directory.partitioned:
         raise ApiError(405, "Termination of a partitioned topic is not allowed: use terminate/partitions")
     if not name.is_persistent:
         raise ApiError(406, "Need to provide a persistent topic name")
@@ -81,7 +81,7 @@ async def terminate(request: web.Request) -> web.Response:
 async def terminate_partitions(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = topic_of(request)
-    if str(name) not in broker.partitioned:
+    if str(name) not in broker.directory.partitioned:
         raise ApiError(
             405,
             "Termination of a non-partitioned topic is not allowed using partitioned-terminate, please use terminate"

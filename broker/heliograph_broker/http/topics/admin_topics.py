@@ -63,9 +63,9 @@ async def list_topics(request: web.Request) -> web.Response:
     """The concrete topics of one domain: partitions each by name."""
     broker = request.app[BROKER]
     namespace = namespace_of(request)
-    bundles = broker.namespace(namespace).bundles
+    bundles = broker.directory.namespace(namespace).bundles
     persistent = request.match_info["domain"] == "persistent"
-    topics = broker.list_topics(namespace, "PERSISTENT" if persistent else "NON_PERSISTENT")
+    topics = broker.directory.list_topics(namespace, "PERSISTENT" if persistent else "NON_PERSISTENT")
     bundle = request.query.get("bundle")
     if bundle is not None:
         check_bundle(namespace, bundle, bundles)
@@ -77,9 +77,9 @@ async def list_topics(request: web.Request) -> web.Response:
 async def list_partitioned(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace = namespace_of(request)
-    broker.namespace(namespace)
+    broker.directory.namespace(namespace)
     prefix = f"{request.match_info['domain']}://{namespace}/"
-    return as_json(sorted(name for name in broker.partitioned if name.startswith(prefix)))
+    return as_json(sorted(name for name in broker.directory.partitioned if name.startswith(prefix)))
 
 
 @operation("Create a topic that is not partitioned; the body holds its properties.", body=dict[str, str])
@@ -87,7 +87,7 @@ async def create_topic(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = topic_of(request)
     properties = await body_as(request, dict[str, str])
-    broker.create_topic(name, properties)
+    broker.topics.create(name, properties)
     return await accepted(broker)
 
 
@@ -95,11 +95,11 @@ async def create_topic(request: web.Request) -> web.Response:
 async def delete_topic(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = topic_of(request)
-    if str(name) in broker.partitioned:
+    if str(name) in broker.directory.partitioned:
         raise Conflict(
             f"{name} is a partitioned topic, instead of calling delete topic, please call delete-partitioned-topic."
         )
-    broker.delete_topic(name, force=flag(request, "force"))
+    broker.topics.delete(name, force=flag(request, "force"))
     return await accepted(broker)
 
 
@@ -124,7 +124,7 @@ async def create_partitioned(request: web.Request) -> web.Response:
     document = await _partitions(request)
     if document.partitions <= 0:
         raise ApiError(406, "Number of partitions should be more than 0")
-    broker.create_partitioned_topic(name, document.partitions, document.properties)
+    broker.partitioned.create(name, document.partitions, document.properties)
     return await accepted(broker)
 
 
@@ -137,9 +137,9 @@ async def create_partitioned(request: web.Request) -> web.Response:
 async def update_partitions(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = topic_of(request)
-    if str(name) in broker.topics:
+    if str(name) in broker.directory.topics:
         raise Conflict(f"Topic {name} is not the partitioned topic.")
-    broker.update_partitions(name, (await _partitions(request)).partitions)
+    broker.partitioned.extend(name, (await _partitions(request)).partitions)
     return await accepted(broker)
 
 
@@ -153,13 +153,13 @@ async def get_partitions(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = topic_of(request)
     if flag(request, "checkAllowAutoCreation"):
-        partitions = partitions_for_client(broker, name, broker.create_partitioned_topic)
+        partitions = partitions_for_client(broker, name, broker.partitioned.create)
     else:
-        broker.namespace(name.namespace_name)
-        partitions = broker.partitions_of(name)
-        if not broker.exists(name):
+        broker.directory.namespace(name.namespace_name)
+        partitions = broker.directory.partitions_of(name)
+        if not broker.directory.exists(name):
             raise TopicNotFound(f"Topic {name} not found")
-    record = broker.partitioned.get(str(name))
+    record = broker.directory.partitioned.get(str(name))
     return as_json(PartitionsAnswer(partitions, False, record.properties if record is not None else {}))
 
 
@@ -167,26 +167,26 @@ async def get_partitions(request: web.Request) -> web.Response:
 async def delete_partitioned(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = topic_of(request)
-    if str(name) in broker.topics:
+    if str(name) in broker.directory.topics:
         raise Conflict(
             f"{name} is a non-partitioned topic. Instead of calling delete-partitioned-topic please call delete."
         )
-    broker.delete_partitioned_topic(name, force=flag(request, "force"))
+    broker.partitioned.delete(name, force=flag(request, "force"))
     return await accepted(broker)
 
 
 @operation("Create the missing partitions of a topic.")
 async def create_missed_partitions(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
-    broker.create_missed_partitions(topic_of(request))
+    broker.partitioned.create_missing(topic_of(request))
     return await accepted(broker)
 
 
 def concrete_names(broker: Broker, name: TopicName) -> list[TopicName]:
     """Return the topic itself or all its partitions. Raises :class:`TopicNotFound`."""
-    if not broker.partitions_of(name):
-        broker.get_topic(name)
-    return broker.concrete_names(name)
+    if not broker.directory.partitions_of(name):
+        broker.directory.get_topic(name)
+    return broker.directory.concrete_names(name)
 
 
 def routes() -> list[web.RouteDef]:

@@ -28,7 +28,7 @@ async def lookup(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     began = broker.clock.monotonic()
     try:
-        broker.namespace(topic_of(request).namespace_name)
+        broker.directory.namespace(topic_of(request).namespace_name)
     except (BrokerError, InvalidName):
         broker.metrics.lookup_answered(began, found=False)
         raise
@@ -40,7 +40,7 @@ async def lookup(request: web.Request) -> web.Response:
 @operation("Get the bundle of a topic: the hash range of its name.", answers={200: str})
 async def bundle(request: web.Request) -> web.Response:
     name = topic_of(request)
-    return as_text(bundle_of(name, request.app[BROKER].namespace(name.namespace_name).bundles))
+    return as_text(bundle_of(name, request.app[BROKER].directory.namespace(name.namespace_name).bundles))
 
 
 def routes() -> list[web.RouteDef]:

@@ -12,6 +12,7 @@ from heliograph_broker.http.base.context import BROKER, as_json, committed, requ
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import operation
 from heliograph_broker.messaging.base.records import SchemaRecord
+from heliograph_broker.messaging.schemas.schema_registry import schema_key
 
 _EXAMPLE = '{"type": "JSON", "schema": "{...}", "properties": {}}'
 
@@ -88,7 +89,7 @@ async def get_schema(request: web.Request) -> web.Response:
     text = request.match_info.get("version")
     if text is not None and not (text.isascii() and text.isdigit()):
         raise ApiError(400, f"a schema version is a number from 0 on, not '{text}'")
-    found = broker.schemas.get(broker.schema_key(topic_of(request)), None if text is None else int(text))
+    found = broker.schemas.get(schema_key(topic_of(request)), None if text is None else int(text))
     if found is None:
         raise ApiError(404, "Schema not found")
     return as_json(_document(*found))
@@ -97,7 +98,7 @@ async def get_schema(request: web.Request) -> web.Response:
 @operation("Get all versions of a topic's schema.", answers={200: SchemaVersions})
 async def list_schemas(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
-    versions = broker.schemas.versions(broker.schema_key(topic_of(request)))
+    versions = broker.schemas.versions(schema_key(topic_of(request)))
     if not versions:
         raise ApiError(404, "Schema not found")
     return as_json(SchemaVersions([_document(record, at) for at, record in enumerate(versions)]))
@@ -121,9 +122,9 @@ async def post_schema(request: web.Request) -> web.Response:
         properties=document.properties,
         created_ms=broker.clock.now_ms(),
     )
-    broker.namespace(name.namespace_name)
+    broker.directory.namespace(name.namespace_name)
     # An administrator may always add one: that clients may not is what auto_update_schema is for.
-    version = broker.schemas.add(broker.schema_key(name), record, broker.effective_policies(name).schema_compatibility)
+    version = broker.schemas.add(schema_key(name), record, broker.policies.effective(name).schema_compatibility)
     await committed(broker)
     return as_json(SchemaVersionAnswer(SchemaVersion(version)))
 
@@ -131,7 +132,7 @@ async def post_schema(request: web.Request) -> web.Response:
 @operation("Delete a topic's schema with all its versions.", answers={200: SchemaVersionAnswer})
 async def delete_schema(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
-    version = broker.schemas.delete(broker.schema_key(topic_of(request)))
+    version = broker.schemas.delete(schema_key(topic_of(request)))
     if version is None:
         raise ApiError(404, "Schema not found")
     await committed(broker)

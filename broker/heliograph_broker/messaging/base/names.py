@@ -6,6 +6,7 @@ does not fit is refused here, before anything changes.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 
 from heliograph_api.values.names import InvalidName, check_subscription
@@ -53,3 +54,19 @@ def _check_size(what: str, text: str, limit: int) -> None:
     size = len(text.encode())
     if size > limit:
         raise PreconditionFailed(f"Invalid {what} {text[:40]!r}...: it has {size} bytes; valid: at most {limit}")
+
+
+class ProducerNames:
+    """Names for producers whose clients give them none; no producer has one twice."""
+
+    __slots__ = ("_cluster", "_rng", "_serial")
+
+    def __init__(self, cluster: str, rng: random.Random) -> None:
+        self._cluster = cluster
+        self._rng = rng
+        self._serial = rng.getrandbits(32)
+
+    def generate(self) -> str:
+        """Return a producer name that no producer has."""
+        self._serial += 1
+        return f"{self._cluster}-{self._rng.getrandbits(24):x}-{self._serial}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heliograph_api.policies.policies import AutoTopicCreation, Policies
+from heliograph_api.policies.policies import AutoTopicCreation
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.messaging.base.errors import (
@@ -23,8 +23,11 @@ from heliograph_broker.messaging.base.names import COMPACTION, check_producer_na
 from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
 
 if TYPE_CHECKING:
-    from heliograph_broker.messaging.delivery.subscription import Subscription
+    from heliograph_api.broker_config import BrokerConfig
+
     from heliograph_broker.messaging.topic.directory import AnyTopic, Directory
+
+    from .policy_levels import PolicyLevels
 
 
 def check_producer(topic: AnyTopic, name: str, *, encrypted: bool) -> None:
@@ -85,62 +88,40 @@ def check_new_subscription(topic: AnyTopic) -> None:
         )
 
 
-def may_auto_subscribe(broker: Directory, topic: AnyTopic) -> bool:
+def may_auto_subscribe(config: BrokerConfig, topic: AnyTopic) -> bool:
     """Whether subscribing with an unknown name creates the subscription."""
     allowed = topic.effective.auto_subscription_creation
-    return broker.config.allow_auto_subscription_creation if allowed is None else allowed
+    return config.allow_auto_subscription_creation if allowed is None else allowed
 
 
-def auto_topic_creation(broker: Directory, name: TopicName) -> AutoTopicCreation:
+def auto_topic_creation(config: BrokerConfig, policies: PolicyLevels, name: TopicName) -> AutoTopicCreation:
     """Return the policy for topics that clients name and that do not exist; by default the broker's settings."""
-    policy = broker.effective_policies(name).auto_topic_creation
+    policy = policies.effective(name).auto_topic_creation
     if policy is not None:
         return policy
-    return AutoTopicCreation(broker.config.allow_auto_topic_creation, broker.config.default_partitions)
+    return AutoTopicCreation(config.allow_auto_topic_creation, config.default_partitions)
 
 
-def count_topics(broker: Directory, namespace: str) -> int:
+def count_topics(directory: Directory, namespace: str) -> int:
     """Return how many persistent topics a namespace has; each partition is one."""
-    return sum(topic.persistent for topic in broker.topics_by_namespace.get(namespace, {}).values())
+    return sum(topic.persistent for topic in directory.topics_by_namespace.get(namespace, {}).values())
 
 
-def check_new_topics(broker: Directory, name: TopicName, count: int, *, partitioned: bool) -> None:
+def check_new_topics(
+    directory: Directory, policies: PolicyLevels, name: TopicName, count: int, *, partitioned: bool
+) -> None:
     """Whether the namespace may have ``count`` more persistent topics; each partition is one.
 
     Raises :class:`NotAllowed` (409) for one topic, :class:`PreconditionFailed` (412) for partitions, as Pulsar does.
     """
     if not name.is_persistent:
         return
-    limit = broker.effective_policies(name).max_topics
+    limit = policies.effective(name).max_topics
     if limit is None:
         return
-    existing = count_topics(broker, name.namespace_name)
+    existing = count_topics(directory, name.namespace_name)
     if existing + count > limit:
         reason = (
             f"Exceed maximum number of topics in namespace. It has {existing} of {limit}, {count} more are asked for"
         )
         raise PreconditionFailed(reason) if partitioned else NotAllowed(reason)
-
-
-def configure_unacked(broker: Directory, subscription: Subscription) -> None:
-    """Set how much consumers may hold unacknowledged; consumers that may have more now get it at once."""
-    topic = subscription.topic
-    per_consumer = _unacked(broker, topic.name, topic.effective, "max_unacked_per_consumer")
-    per_subscription = _unacked(broker, topic.name, topic.effective, "max_unacked_per_subscription")
-    if (subscription.max_unacked_per_consumer, subscription.max_unacked_messages) != (per_consumer, per_subscription):
-        subscription.limit_unacked(per_consumer, per_subscription)
-        subscription.notify()
-
-
-def _unacked(broker: Directory, name: TopicName, effective: Policies, field: str) -> int:
-    """Return an effective maximum, 0 for none: that is what a policy of 0 says, else the broker's setting counts."""
-    maximum: int | None = getattr(effective, field)
-    if maximum is not None:
-        return maximum
-    namespace = broker.namespaces.get(name.namespace_name)
-    below = namespace.policies if namespace is not None else None
-    levels = (broker.topic_policies(name), below, broker.broker_policies)
-    if any(level is not None and getattr(level, field) is not None for level in levels):
-        return 0
-    setting: int = getattr(broker.config, field)
-    return setting

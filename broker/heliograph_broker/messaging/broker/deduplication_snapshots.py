@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.policies.deduplication import PURGE_INTERVAL_MS
 
 if TYPE_CHECKING:
     from heliograph_api.values.names import TopicName
 
+    from heliograph_broker.messaging.base.containment import Containment
+    from heliograph_broker.messaging.log.record_set import BrokerRecords
     from heliograph_broker.messaging.log.sound_records import SoundRecords
     from heliograph_broker.messaging.topic.directory import Directory
 
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 class Snapshots:
     """The snapshots found at start, until their topics take them, and the round of looks at inactive producers."""
 
-    __slots__ = ("_broker", "_found", "_next_check_ms")
+    __slots__ = ("_containment", "_directory", "_found", "_next_check_ms", "_records")
 
-    def __init__(self, broker: Directory) -> None:
-        self._broker = broker
+    def __init__(self, directory: Directory, broker_records: BrokerRecords, containment: Containment) -> None:
+        self._directory = directory
+        self._records = broker_records
+        self._containment = containment
         self._found: dict[str, bytes] = {}
         self._next_check_ms = 0
 
@@ -37,17 +40,16 @@ class Snapshots:
     def loaded(self) -> None:
         """Drop what no topic took: deduplication is off there, or the topic is gone."""
         for name in self._found:
-            self._broker.records.delete(records.DEDUPLICATION + name.encode())
+            self._records.delete(records.DEDUPLICATION + name.encode())
         self._found.clear()
 
-    def run(self) -> None:
-        """Now and then let topics forget inactive producers."""
-        now_ms = monotonic_ms(self._broker.clock)
+    def run(self, now_ms: int) -> None:
+        """Now and then let topics forget inactive producers; ``now_ms`` is monotonic."""
         if now_ms >= self._next_check_ms:
             self._next_check_ms = now_ms + PURGE_INTERVAL_MS
-            for topic in self._broker.topics.values():
+            for topic in self._directory.topics.values():
                 if topic.deduplication is not None:
                     # Tried again with the next round.
-                    self._broker.containment.attempt(
+                    self._containment.attempt(
                         topic, "deduplication", partial(topic.deduplication.forget_inactive, now_ms, topic.producers)
                     )

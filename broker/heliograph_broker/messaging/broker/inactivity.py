@@ -31,7 +31,11 @@ from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.topic.topic import Topic
 
 if TYPE_CHECKING:
+    from heliograph_broker.clock import Clock
+    from heliograph_broker.messaging.base.containment import Containment
     from heliograph_broker.messaging.topic.directory import AnyTopic, Directory
+
+    from .applied_policies import AppliedPolicies
 
 log = structlog.get_logger(__name__)
 
@@ -96,85 +100,45 @@ def subscription_expiry_ms(subscription: Subscription, now_ms: int) -> int | Non
     return subscription.last_used_ms + period
 
 
-def next_due_ms(broker: Directory, topic: AnyTopic, now_ms: int) -> int | None:
-    """Return when :func:`apply` may have something to do with the topic next; None if no policy says so."""
-    dues = [_whole_due(broker, topic, due_of, now_ms) for due_of in (expiry_ms, inactivity_ms)]
-    if isinstance(topic, Topic):
-        # One that is created later is due later than this.
-        dues += [
-            now_ms + level.subscription_expiration_ms
-            for level in subscription_levels(topic.effective)
-            if level.subscription_expiration_ms is not None
-        ]
-        dues += [subscription_expiry_ms(subscription, now_ms) for subscription in topic.subscriptions.values()]
-    return min((due for due in dues if due is not None), default=None)
-
-
-def _parts(broker: Directory, topic: AnyTopic) -> Iterator[AnyTopic]:
+def _parts(directory: Directory, topic: AnyTopic) -> Iterator[AnyTopic]:
     """Yield all partitions of the topic's partitioned topic, or the topic itself."""
-    partitions = broker.partitions_of(topic.name.base)
+    partitions = directory.partitions_of(topic.name.base)
     if not partitions:
         yield topic
     for index in range(partitions):
-        part = broker.topics.get(str(topic.name.base.with_partition(index)))
+        part = directory.topics.get(str(topic.name.base.with_partition(index)))
         if part is not None:
             yield part
-
-
-def _whole_due(broker: Directory, topic: AnyTopic, due_of: Due, now_ms: int) -> int | None:
-    """As ``due_of``, for all partitions together. Their first one is asked for them all, the others say None."""
-    if topic.name.partition > 0 and next(_parts(broker, topic)) is not topic:
-        return None
-    due = due_of(topic, now_ms)
-    if due is None or due > now_ms or topic.name.partition < 0:
-        return due
-    for part in _parts(broker, topic):
-        broker.configure_waiting(part)
-        other = due_of(part, now_ms)
-        if other is None:
-            return None
-        due = max(due, other)
-    return due
-
-
-def apply(broker: Directory, topic: AnyTopic, now_ms: int) -> None:
-    """Delete of the topic's subscriptions, or the topic itself, what is due."""
-    for name, due_of in (("expires", expiry_ms), ("inactive_topic", inactivity_ms)):
-        due = _whole_due(broker, topic, due_of, now_ms)
-        if due is not None and due <= now_ms:
-            base = topic.name.base
-            log.info("topic deleted: nobody used it", topic=str(base), policy=name)
-            if broker.partitions_of(base):
-                broker.delete_partitioned_topic(base, force=True)
-            else:
-                broker.delete_topic(topic.name, force=True)
-            return
-    if isinstance(topic, Topic):
-        for subscription in list(topic.subscriptions.values()):
-            due = subscription_expiry_ms(subscription, now_ms)
-            if due is not None and due <= now_ms:
-                log.info("subscription expired", topic=str(topic.name), subscription=subscription.name)
-                if subscription.durable:
-                    topic.delete_subscription(subscription.name)
-                else:
-                    topic.drop_subscription(subscription)
 
 
 class InactivityWatch:
     """Topics by the time one of the three policies may have something to do (monotonic ms)."""
 
-    __slots__ = ("_broker", "_queue")
+    __slots__ = ("_applied", "_clock", "_containment", "_delete", "_directory", "_queue")
 
-    def __init__(self, broker: Directory) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        directory: Directory,
+        applied: AppliedPolicies,
+        clock: Clock,
+        containment: Containment,
+        delete: Callable[[AnyTopic], None],
+    ) -> None:
+        """``delete`` deletes a topic, or its partitioned topic, with its data and subscriptions."""
+        self._directory = directory
+        self._applied = applied
+        self._clock = clock
+        self._containment = containment
+        self._delete = delete
         self._queue: DueQueue[AnyTopic] = DueQueue()
+        applied.observer = self.configured
 
     def configured(self, topic: AnyTopic) -> None:
         """A topic is new, or its policies changed."""
-        self._schedule(topic, monotonic_ms(self._broker.clock))
+        self._schedule(topic, monotonic_ms(self._clock))
 
     def _schedule(self, topic: AnyTopic, now_ms: int) -> None:
-        due = next_due_ms(self._broker, topic, now_ms)
+        due = self.next_due_ms(topic, now_ms)
         if due is not None:
             self._queue.schedule(topic, max(due, now_ms + 1))
         else:
@@ -184,20 +148,67 @@ class InactivityWatch:
         """Do what is due."""
         if not len(self._queue):
             return
-        now_ms = monotonic_ms(self._broker.clock)
+        now_ms = monotonic_ms(self._clock)
         while (topic := self._queue.take(now_ms)) is not None:
             if not topic.closed:
-                self._broker.containment.attempt(
+                self._containment.attempt(
                     topic, "inactivity", partial(self._check, topic, now_ms), partial(self.configured, topic)
                 )
 
     def _check(self, topic: AnyTopic, now_ms: int) -> None:
         # A policy that was taken away, and whose change is durable, must not delete anything any more.
-        self._broker.configure_waiting(topic)
-        apply(self._broker, topic, now_ms)
+        self._applied.configure_waiting(topic)
+        self._apply(topic, now_ms)
         if not topic.closed:
             self._schedule(topic, now_ms)
 
     def forget(self, topic: AnyTopic) -> None:
         """The topic was deleted."""
         self._queue.forget(topic)
+
+    def next_due_ms(self, topic: AnyTopic, now_ms: int) -> int | None:
+        """Return when :meth:`_apply` may have something to do with the topic next; None if no policy says so."""
+        dues = [self._whole_due(topic, due_of, now_ms) for due_of in (expiry_ms, inactivity_ms)]
+        if isinstance(topic, Topic):
+            # One that is created later is due later than this.
+            dues += [
+                now_ms + level.subscription_expiration_ms
+                for level in subscription_levels(topic.effective)
+                if level.subscription_expiration_ms is not None
+            ]
+            dues += [subscription_expiry_ms(subscription, now_ms) for subscription in topic.subscriptions.values()]
+        return min((due for due in dues if due is not None), default=None)
+
+    def _whole_due(self, topic: AnyTopic, due_of: Due, now_ms: int) -> int | None:
+        """As ``due_of``, for all partitions together. Their first one is asked for them all, the others say None."""
+        if topic.name.partition > 0 and next(_parts(self._directory, topic)) is not topic:
+            return None
+        due = due_of(topic, now_ms)
+        if due is None or due > now_ms or topic.name.partition < 0:
+            return due
+        for part in _parts(self._directory, topic):
+            self._applied.configure_waiting(part)
+            other = due_of(part, now_ms)
+            if other is None:
+                return None
+            due = max(due, other)
+        return due
+
+    def _apply(self, topic: AnyTopic, now_ms: int) -> None:
+        """Delete of the topic's subscriptions, or the topic itself, what is due."""
+        for name, due_of in (("expires", expiry_ms), ("inactive_topic", inactivity_ms)):
+            due = self._whole_due(topic, due_of, now_ms)
+            if due is not None and due <= now_ms:
+                base = topic.name.base
+                log.info("topic deleted: nobody used it", topic=str(base), policy=name)
+                self._delete(topic)
+                return
+        if isinstance(topic, Topic):
+            for subscription in list(topic.subscriptions.values()):
+                due = subscription_expiry_ms(subscription, now_ms)
+                if due is not None and due <= now_ms:
+                    log.info("subscription expired", topic=str(topic.name), subscription=subscription.name)
+                    if subscription.durable:
+                        topic.delete_subscription(subscription.name)
+                    else:
+                        topic.drop_subscription(subscription)

@@ -12,25 +12,25 @@ from heliograph_broker.messaging.base.names import check_properties
 from heliograph_broker.messaging.topic.topic import Topic
 
 if TYPE_CHECKING:
-    from .broker import Broker
+    from .parts import BrokerParts
 
 
-def topic_properties(broker: Broker, name: TopicName) -> dict[str, str]:
+def topic_properties(broker: BrokerParts, name: TopicName) -> dict[str, str]:
     """Return what is attached to a topic or partitioned topic. Raises :class:`TopicNotFound`."""
-    record = broker.partitioned.get(str(name))
-    return record.properties if record is not None else broker.get_topic(name).properties
+    record = broker.directory.partitioned.get(str(name))
+    return record.properties if record is not None else broker.directory.get_topic(name).properties
 
 
-def set_topic_properties(broker: Broker, name: TopicName, properties: dict[str, str]) -> None:
+def set_topic_properties(broker: BrokerParts, name: TopicName, properties: dict[str, str]) -> None:
     """Replace them; durable with the next group. Raises :class:`TopicNotFound` or :class:`PreconditionFailed`."""
     check_properties(properties)
-    record = broker.partitioned.get(str(name))
+    record = broker.directory.partitioned.get(str(name))
     if record is not None:
         changed = msgspec.structs.replace(record, properties=properties)
         broker.records.put(records.PARTITIONED + str(name).encode(), records.encode(changed))
         record.properties = properties
         return
-    topic = broker.get_topic(name)
+    topic = broker.directory.get_topic(name)
     topic.properties = properties
     if isinstance(topic, Topic):
         topic.records.commit(topic)

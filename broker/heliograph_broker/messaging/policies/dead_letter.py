@@ -28,9 +28,6 @@ from heliograph_broker.messaging.messages.key_hash import sticky_hash
 from heliograph_broker.messaging.messages.message_ttl import TTL_PROPERTY
 
 if TYPE_CHECKING:
-    import random
-
-    from heliograph_api.broker_config import BrokerConfig
     from heliograph_api.protocol import wire_pb2 as wire
 
     from heliograph_broker.messaging.log.subscribed_log import LogSubscription
@@ -69,31 +66,29 @@ class _Letter(NamedTuple):
 
 
 class LetterTopics:
-    """The broker, as dead letters know it: where they go."""
+    """The topics of the broker, as dead letters know them: where they go."""
 
-    config: BrokerConfig
-    rng: random.Random
+    __slots__ = ()
+
     topics: Mapping[str, PublishTarget]
 
     def partitions_of(self, name: TopicName) -> int:
         """Return the number of partitions, 0 for a topic that is not partitioned or does not exist."""
         raise NotImplementedError
 
-    def create_topic(self, name: TopicName, properties: dict[str, str] | None = None) -> PublishTarget:
-        """Create a topic that is not partitioned. Raises :class:`BrokerError`."""
-        raise NotImplementedError
-
 
 class DeadLetters(LetterBox):
     """Publishes letters as a producer of its own and hears of their receipts (a ``ProducerSink``)."""
 
-    def __init__(self, broker: LetterTopics) -> None:
-        self._broker = broker
+    def __init__(self, name: str, topics: LetterTopics, create: Callable[[TopicName], PublishTarget]) -> None:
+        """``name`` is the producer's; ``create`` creates a topic or raises :class:`BrokerError`."""
+        self._name = name
+        self._topics = topics
+        self._create = create
         self._producers: dict[str, Producer] = {}
         #: by producer id: what waits for its receipt, in order
         self._waiting: dict[int, deque[tuple[_Flight, _Letter]]] = {}
         self._topic_names: dict[int, str] = {}
-        self._name = f"{broker.config.cluster_name}-dead-letters-{broker.rng.getrandbits(32):08x}"
         self._sequence = 0
         self._publishing = False
         self._publishing_bytes = 0
@@ -112,7 +107,7 @@ class DeadLetters(LetterBox):
         ``settle`` is called for each one that is durable in ``target``, or must not go there again. ``ended`` follows
         when nothing is under way any more, with the reason if the others could not be stored.
         """
-        flight = _Flight(self._broker, target, subscription, settle, ended)
+        flight = _Flight(self._topics, target, subscription, settle, ended)
         for entry, bits in expiring:
             try:
                 letters = self._letters(target, subscription, entry, bits, now_ms)
@@ -158,15 +153,15 @@ class DeadLetters(LetterBox):
         metadata = letter.metadata
         try:
             name = TopicName.parse(target)
-            partitions = self._broker.partitions_of(name)
+            partitions = self._topics.partitions_of(name)
             if partitions:
                 spread = sticky_hash(metadata) or self._sequence
                 name = name.with_partition(spread % partitions)
             if str(name) in flight.closed:
                 return
-            topic = self._broker.topics.get(str(name))
+            topic = self._topics.topics.get(str(name))
             if topic is None:
-                topic = self._broker.create_topic(name)
+                topic = self._create(name)
         except (BrokerError, InvalidName) as error:
             flight.refused(f"dead-letter topic {target}: {error}", target)
             return
@@ -246,12 +241,12 @@ class DeadLetters(LetterBox):
 class _Flight:
     """The letters of one run, some of them on their way to the disk."""
 
-    __slots__ = ("_broker", "_ended", "_published", "_target", "closed", "error", "settle", "subscription", "under_way")
+    __slots__ = ("_ended", "_published", "_target", "_topics", "closed", "error", "settle", "subscription", "under_way")
 
     def __init__(
-        self, broker: LetterTopics, target: str, subscription: LogSubscription, settle: Settle, ended: Ended
+        self, topics: LetterTopics, target: str, subscription: LogSubscription, settle: Settle, ended: Ended
     ) -> None:
-        self._broker = broker
+        self._topics = topics
         self._target = target
         #: Topics (the target or partitions of it) that refused a letter as they would any other.
         self.closed: set[str] = set()
@@ -288,7 +283,7 @@ class _Flight:
             return False
         try:
             name = TopicName.parse(self._target)
-            partitions = self._broker.partitions_of(name)
+            partitions = self._topics.partitions_of(name)
         except InvalidName:
             return True
         return not partitions or self._target in self.closed or len(self.closed) >= partitions

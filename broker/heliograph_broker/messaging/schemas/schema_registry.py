@@ -27,6 +27,11 @@ def decode_version(data: bytes) -> int:
     return version
 
 
+def schema_key(name: TopicName) -> str:
+    """Return the name a topic's schemas are kept under; partitions share their topic's."""
+    return str(name.base)
+
+
 class SchemaRegistry:
     """Schemas by schema topic (a partitioned topic's parts share one)."""
 

@@ -1,44 +1,45 @@
-"""The broker, as admission and the other parts that look after its topics know it: names, policies, deletion."""
+"""The names a broker knows: tenants, namespaces, partitioned topics and topics."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heliograph_broker.messaging.base.errors import TopicNotFound
+from heliograph_broker.messaging.base.errors import NamespaceNotFound, TopicNotFound
 from heliograph_broker.messaging.policies.dead_letter import LetterTopics
 
 from .non_persistent import NonPersistentTopic
 from .topic import Topic
 
 if TYPE_CHECKING:
-    from heliograph_api.policies.policies import Policies
     from heliograph_api.values.names import TopicName
 
-    from heliograph_broker.clock import Clock
-    from heliograph_broker.messaging.base.containment import Containment
-    from heliograph_broker.messaging.base.records import NamespaceRecord, PartitionedRecord
-    from heliograph_broker.messaging.log.record_set import BrokerRecords
-    from heliograph_broker.storage.store import LedgerStore
+    from heliograph_broker.messaging.base.records import NamespaceRecord, PartitionedRecord, TenantRecord
 
 AnyTopic = Topic | NonPersistentTopic
 
 
 class Directory(LetterTopics):
-    """See the module."""
+    """Finds what the broker has by its name. Creating and deleting is the business of other parts of the broker."""
 
-    store: LedgerStore
-    clock: Clock
-    containment: Containment
-    #: The durable state that belongs to no topic.
-    records: BrokerRecords
-    #: Every concrete topic by full name, and the same by namespace.
-    topics: dict[str, AnyTopic]
-    topics_by_namespace: dict[str, dict[str, AnyTopic]]
-    #: The partitioned topics by full name.
-    partitioned: dict[str, PartitionedRecord]
-    namespaces: dict[str, NamespaceRecord]
-    #: What holds where no level says anything.
-    broker_policies: Policies
+    __slots__ = ("namespaces", "partitioned", "tenants", "topics", "topics_by_namespace", "unconfirmed")
+
+    def __init__(self) -> None:
+        self.tenants: dict[str, TenantRecord] = {}
+        self.namespaces: dict[str, NamespaceRecord] = {}
+        #: The partitioned topics by full name.
+        self.partitioned: dict[str, PartitionedRecord] = {}
+        #: Every concrete topic by full name, and the same by namespace.
+        self.topics: dict[str, AnyTopic] = {}
+        self.topics_by_namespace: dict[str, dict[str, AnyTopic]] = {}
+        #: Topics and subscriptions that no client knows of yet, see ``usecases.unconfirmed``.
+        self.unconfirmed: set[object] = set()
+
+    def namespace(self, name: str) -> NamespaceRecord:
+        """Raises :class:`NamespaceNotFound`."""
+        record = self.namespaces.get(name)
+        if record is None:
+            raise NamespaceNotFound("Namespace does not exist")
+        return record
 
     def get_topic(self, name: TopicName) -> AnyTopic:
         """Raises :class:`TopicNotFound`."""
@@ -51,6 +52,13 @@ class Directory(LetterTopics):
         """Return the number of partitions, 0 for a topic that is not partitioned or does not exist."""
         record = self.partitioned.get(str(name))
         return record.partitions if record is not None else 0
+
+    def partitioned_topic(self, name: TopicName) -> PartitionedRecord:
+        """Raises :class:`TopicNotFound`."""
+        record = self.partitioned.get(str(name))
+        if record is None:
+            raise TopicNotFound(f"Topic {name} not found or not partitioned")
+        return record
 
     def exists(self, name: TopicName) -> bool:
         return str(name) in self.topics or str(name) in self.partitioned
@@ -71,26 +79,12 @@ class Directory(LetterTopics):
             name for name, topic in topics.items() if mode == "ALL" or topic.persistent == (mode == "PERSISTENT")
         )
 
-    def topic_policies(self, name: TopicName) -> Policies | None:
-        """Return what is set at the topic itself (for a partition: at its partitioned topic)."""
-        raise NotImplementedError
+    def add(self, topic: AnyTopic) -> None:
+        full_name = str(topic.name)
+        self.topics[full_name] = topic
+        self.topics_by_namespace.setdefault(topic.name.namespace_name, {})[full_name] = topic
 
-    def effective_policies(self, name: TopicName) -> Policies:
-        """Return what holds for a topic: topic, else namespace, else broker, capped by tenant and broker."""
-        raise NotImplementedError
-
-    def configure_waiting(self, topic: AnyTopic) -> None:
-        """Apply the policies of a topic that were changed and wait for their turn; nothing is left to do then."""
-        raise NotImplementedError
-
-    def create_topic(self, name: TopicName, properties: dict[str, str] | None = None) -> AnyTopic:
-        """Create a topic that is not partitioned. Raises :class:`Conflict` or :class:`NamespaceNotFound`."""
-        raise NotImplementedError
-
-    def delete_topic(self, name: TopicName, force: bool = False) -> None:
-        """Delete a topic with its data and subscriptions."""
-        raise NotImplementedError
-
-    def delete_partitioned_topic(self, name: TopicName, force: bool = False) -> None:
-        """Delete a partitioned topic and all its partitions, or nothing."""
-        raise NotImplementedError
+    def remove(self, topic: AnyTopic) -> None:
+        full_name = str(topic.name)
+        del self.topics[full_name]
+        self.topics_by_namespace[topic.name.namespace_name].pop(full_name, None)

@@ -25,7 +25,7 @@ def lookup(session: Session, command: wire.BaseCommand) -> None:
     response.request_id = request.request_id
     try:
         name = parse_topic(request.topic)
-        session.broker.namespace(name.namespace_name)
+        session.broker.directory.namespace(name.namespace_name)
     except BrokerError as error:
         response.response = wire.CommandLookupTopicResponse.Failed
         response.error = error_code(error)
@@ -52,7 +52,7 @@ def partitioned_metadata(session: Session, command: wire.BaseCommand) -> None:
         name = parse_topic(request.topic)
         creation.uses(name)
         partitions = partitions_for_client(broker, name, creation.partitioned_topic)
-        doubtful = str(name) in broker.unconfirmed
+        doubtful = str(name) in broker.directory.unconfirmed
     except BrokerError as error:
         response.response = wire.CommandPartitionedTopicMetadataResponse.Failed
         response.error = error_code(error)
@@ -80,7 +80,7 @@ def topics_of_namespace(session: Session, command: wire.BaseCommand) -> None:
     request = command.getTopicsOfNamespace
     try:
         # No error for an unknown namespace: a pattern may be subscribed to before its first topic exists.
-        topics = session.broker.list_topics(request.namespace, _Mode.Mode.Name(request.mode))
+        topics = session.broker.directory.list_topics(request.namespace, _Mode.Mode.Name(request.mode))
         filtered = request.HasField("topics_pattern")
         if filtered:
             pattern = TopicPattern(request.topics_pattern)
@@ -106,12 +106,12 @@ def watch_topic_list(session: Session, command: wire.BaseCommand) -> None:
     _end_watch(session, watcher_id)
     try:
         session.check_handles()
-        session.broker.namespace(request.namespace)
+        session.broker.directory.namespace(request.namespace)
         pattern = TopicPattern(request.topics_pattern)
     except BrokerError as error:
         session.refuse(request.request_id, error)
         return
-    topics = [topic for topic in session.broker.list_topics(request.namespace) if pattern.matches(topic)]
+    topics = [topic for topic in session.broker.directory.list_topics(request.namespace) if pattern.matches(topic)]
 
     def update(new: list[str], deleted: list[str], list_hash: str) -> None:
         change = wire.BaseCommand(type=wire.BaseCommand.WATCH_TOPIC_UPDATE)

@@ -6,7 +6,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import BrokerError
-from heliograph_broker.messaging.schemas.schema_registry import decode_version, encode_version
+from heliograph_broker.messaging.schemas.schema_registry import decode_version, encode_version, schema_key
 from heliograph_broker.server.error_codes import error_code
 from heliograph_broker.server.session import Session
 from heliograph_broker.usecases.schemas import store_schema
@@ -40,7 +40,7 @@ def get_schema(session: Session, command: wire.BaseCommand) -> None:
     try:
         name = parse_topic(request.topic)
         version = decode_version(request.schema_version) if request.schema_version else None
-        found = broker.schemas.get(broker.schema_key(name), version)
+        found = broker.schemas.get(schema_key(name), version)
     except BrokerError as error:
         response.error_code = error_code(error)
         response.error_message = str(error)
