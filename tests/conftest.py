@@ -1,4 +1,4 @@
-"""What every tier may use; a cluster is brought up for the first test that asks for one."""
+"""Fixtures of every tier; a cluster is brought up for the first test that asks for one."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ __all__ = [
     "pytest_sessionfinish",
 ]
 
-# How long an example takes says nothing on a busy machine, and no test asserts time.
+# The duration of an example means nothing on a busy machine, and no test asserts time.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

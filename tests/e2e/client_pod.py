@@ -90,7 +90,7 @@ class ClientPod:
         return self._cluster.kubectl("exec", "-n", self._namespace, "client", "--", *command, timeout_s=timeout_s)
 
     def heliograph(self, *arguments: str) -> str:
-        """What ``heliograph ARGUMENTS`` prints, asked by HTTP."""
+        """Return the output of ``heliograph ARGUMENTS``, asked by HTTP."""
         return self._exec("env", f"HELIOGRAPH_HTTP_URL={self._http_url}", "heliograph", *arguments)
 
     def metrics(self) -> str:
@@ -106,7 +106,7 @@ class ClientPod:
         self._exec("python", "-c", PUBLISH, self.url, topic, *messages)
 
     def fill(self, topic: str) -> int:
-        """How many messages of 10,000 bytes the topic takes until its quota is exceeded."""
+        """Return the number of messages of 10,000 bytes that the topic takes until its quota is exceeded."""
         return int(self._exec("python", "-c", FILL, self.url, topic))
 
     def consume(self, topic: str, subscription: str, count: int, *, acknowledge: bool) -> list[str]:

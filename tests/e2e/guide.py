@@ -1,4 +1,4 @@
-"""What a guide shows in its blocks of shell commands, and how a test runs it as written."""
+"""Reads the blocks of shell commands in a guide and runs them as written."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Shell:
         self.environment = dict(environment) | {"KUBECONFIG": str(kubeconfig)}
 
     def run(self, command: str, *, timeout_s: float = 360.0) -> str:
-        """What a command prints. Raises :class:`AssertionError` with what it complains of if it fails."""
+        """Return the output of a command. Raises :class:`AssertionError` with what it complains of if it fails."""
         done = subprocess.run(
             ["bash", "-ec", command],
             cwd=PROJECT,

@@ -1,4 +1,4 @@
-"""What the images promise: a small layer over their base, nothing of root's, and the same files each time."""
+"""The images are a small layer over their base, contain nothing of root's, and are the same files each time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Built:
 
 
 def copy_of_project(directory: Path) -> Path:
-    """What the images are made of, as it is now: nobody edits a copy between two builds."""
+    """Return a copy of the images' sources as they are now: nobody edits a copy between two builds."""
     for name in ("api", "broker", "operator", "pipeline", "images", "locks", "scripts"):
         shutil.copytree(PROJECT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
     for file in (PROJECT / ".dockerignore", *PROJECT.glob("[!.]*")):
@@ -58,7 +58,7 @@ def build(project: Path, archive: Path, *options: str) -> Built:
 
 
 def inspected(name: str) -> dict[str, Any]:
-    """What buildah knows of the image ``localhost/NAME:dev``."""
+    """Return buildah's description of the image ``localhost/NAME:dev``."""
     command = ["buildah", "inspect", "--type", "image", f"localhost/{name}:dev"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""What tests wait for, beside what ``kubectl wait`` knows."""
+"""Waits for states that ``kubectl wait`` does not know."""
 
 from __future__ import annotations
 

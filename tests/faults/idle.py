@@ -1,4 +1,4 @@
-"""What a broker does when nobody asks for anything: next to nothing."""
+"""An idle broker does next to nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.broker_process import BrokerProcess
 #: Processor time an idle broker may take: a loop that never ends takes all of one processor.
 IDLE_WINDOW_S = 1.0
 IDLE_CPU_S = 0.5
-#: What the last clients left behind is dealt with first.
+#: The broker first finishes the work that the last clients caused.
 _SETTLING_S = 0.3
 
 

@@ -1,4 +1,4 @@
-"""What a broker has promised, recorded as it promises it, and the check of a recovered broker against that.
+"""Records a broker's promises as it makes them, and checks a recovered broker against them.
 
 A receipt promises the message; an ACK_RESPONSE promises that it never comes back. A request that was not answered
 when the broker died may have happened or not: both are right, but what a recovered broker then shows is a promise

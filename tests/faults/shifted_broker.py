@@ -24,7 +24,7 @@ from heliograph_broker.standalone import Standalone
 
 from tests.support.broker_process import BrokerProcess
 
-#: How long (s) the broker here waits before it believes a wall clock that was set.
+#: Time (s) before this broker believes a wall clock that was set.
 CONFIRM_S = 5.0
 _OFFSET = struct.Struct("<q")
 

@@ -40,7 +40,7 @@ SETTINGS = {
 #: The chance of a second kill while the broker starts: a quarter of all kills are then of that kind.
 KILLED_AGAIN = 1 / 3
 DRAINED_WITHIN_S = 60.0
-#: What may stay of all segments when nothing is stored any more.
+#: Bytes of segments that may remain when nothing is stored any more.
 EMPTY_SEGMENTS_BYTES = 4 * 1024 * 1024
 Subscribe = wire.CommandSubscribe
 #: Name, type, whether acknowledged cumulatively, consumers beside the one that recounts.
@@ -216,7 +216,7 @@ class DefaultAckRounds:
         for link in links:
             link.muted = True
         for link in links:
-            # What the broker had sent before it died still arrives, and counts.
+            # Messages that the broker had sent before it died still arrive, and count.
             await asyncio.wait_for(link.ended.wait(), 10)
             link.check()
         if self.rng.random() < KILLED_AGAIN:

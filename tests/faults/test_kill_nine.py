@@ -81,7 +81,7 @@ class KillRounds:
         for link in links:
             link.muted = True
         for link in links:
-            # What the broker had sent before it died still arrives, and counts.
+            # Messages that the broker had sent before it died still arrive, and count.
             await asyncio.wait_for(link.ended.wait(), 10)
             link.check()
         if self.rng.random() < KILLED_AGAIN:

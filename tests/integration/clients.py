@@ -1,4 +1,4 @@
-"""What the client tests share: connecting, receiving with a deadline, polling, fresh topic names."""
+"""Helpers of the client tests: connecting, receiving with a deadline, polling, fresh topic names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import pulsar
 
-#: How long a message or a change of state may take before a test fails; a healthy broker needs far less.
+#: Time that a message or a change of state may take before a test fails; a healthy broker needs far less.
 DEADLINE_S = 15.0
 DEADLINE_MS = int(DEADLINE_S * 1000)
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class RunningBroker(Protocol):
-    """What these tests need of the ``broker`` fixture."""
+    """The part of the ``broker`` fixture that these tests need."""
 
     @property
     def service_url(self) -> str: ...

@@ -108,7 +108,7 @@ def test_a_restored_broker_serves_everything_receipted_before_the_backup(
         left = {int(each.data().split()[0]) for each in receive_many(acked, counts["acked"], acknowledge=False)}
         assert len(left) == counts["acked"]
         assert receive_available(idle) == receive_available(acked) == []
-        # What the restored cursor has as acknowledged was, what was never acknowledged is still there.
+        # The restored cursor has acknowledged only acknowledged messages; the others are still there.
         assert set(numbers) - left <= acknowledged
         assert {number for number in numbers if number % 7 == 0} <= left
         producer = client.create_producer("busy")

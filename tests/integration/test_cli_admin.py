@@ -20,7 +20,7 @@ from .clients import fresh_name
 
 
 class Ran(NamedTuple):
-    """What a command printed."""
+    """The output of a command."""
 
     out: str
     err: str

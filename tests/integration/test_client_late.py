@@ -1,4 +1,4 @@
-"""Where no retention is set, clients find what was published, or acknowledged, before they came."""
+"""Without a retention, clients find messages that were published, or acknowledged, before they came."""
 
 from __future__ import annotations
 

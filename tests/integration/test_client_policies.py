@@ -1,4 +1,4 @@
-"""What a real Pulsar in its default settings does not keep, kept here: the official client against the real process."""
+"""Guarantees that a Pulsar in its default settings does not give: the official client against the real process."""
 
 from __future__ import annotations
 

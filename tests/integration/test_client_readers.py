@@ -161,7 +161,7 @@ def test_seek_by_id_of_an_exclusive_start_goes_on_after_it(client: pulsar.Client
 
 
 def test_consumer_seeks_by_publish_time(client: pulsar.Client, topic: str) -> None:
-    # What every subscription has passed, by acknowledging or by a seek, is soon trimmed: one stays behind.
+    # Messages that every subscription has passed, by acknowledging or by a seek, are soon trimmed: one stays behind.
     client.subscribe(topic, "keeper")
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)

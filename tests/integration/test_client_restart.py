@@ -43,7 +43,7 @@ def client(own_broker: BrokerProcess) -> Iterator[pulsar.Client]:
 
 @pytest.fixture(params=[False, True], ids=["in good order", "killed"])
 def killed(request: pytest.FixtureRequest) -> bool:
-    """Which end the broker takes."""
+    """The signal that ends the broker."""
     return bool(request.param)
 
 
@@ -137,7 +137,7 @@ def test_partitions_schemas_and_names_are_kept(
         producer.send(str(i))
     values: set[str] = set()
     while len(values) < 9:
-        # What the client had in its queue when the connection ended may come twice.
+        # Messages in the client's queue when the connection ended may come twice.
         values.add(consumer.receive(RECONNECT_MS).value())
     assert values == {str(i) for i in range(9)}
     with pytest.raises(pulsar.IncompatibleSchema):

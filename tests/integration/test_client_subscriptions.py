@@ -1,4 +1,4 @@
-"""How the four subscription types share messages among consumers, as consumers come and go."""
+"""The four subscription types share messages among consumers, as consumers come and go."""
 
 from __future__ import annotations
 

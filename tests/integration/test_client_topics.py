@@ -95,7 +95,7 @@ def test_partitions_may_grow_and_clients_notice(client: pulsar.Client, broker: R
         assert sorted(payloads(receive_many(late, 9))) == [b"%d" % i for i in range(9)]
     finally:
         fresh.close()
-    # What lands on the first partition reaches the consumer that knows of one partition only.
+    # Messages on the first partition reach the consumer that knows of one partition only.
     assert len(receive_available(consumer)) >= 3
 
 

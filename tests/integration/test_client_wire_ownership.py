@@ -1,4 +1,4 @@
-"""Whose a subscription is: a reader never touches a durable one of its name, and a refusal leaves nothing behind."""
+"""A reader never touches a durable subscription of its name, and a refusal leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What connections cost a real broker, how many it takes, and that they never take what the store needs."""
+"""The cost of connections in a real broker, their limit, and that they never take what the store needs."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ async def test_the_answer_is_compressed_for_who_takes_that(api: HttpApi) -> None
         ("*/*", False),
         ("text/plain;version=0.0.4", False),
         ("application/openmetrics-text", True),
-        # What Prometheus sends.
+        # The header that Prometheus sends.
         (
             "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,"
             "application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.2,*/*;q=0.1",

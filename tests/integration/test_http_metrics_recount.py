@@ -29,7 +29,7 @@ _APART_S = 2
 
 
 class Backlog(NamedTuple):
-    """What a subscription has not acknowledged; ``published_ms`` of the oldest message, 0 without."""
+    """The unacknowledged messages of a subscription; ``published_ms`` of the oldest message, 0 without."""
 
     messages: int
     bytes: int

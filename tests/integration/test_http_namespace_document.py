@@ -73,7 +73,7 @@ EVERYTHING: dict[str, Any] = {
     "properties": {"a": "b"},
     "migrated": False,
 }
-#: What Java's client sends for a namespace nobody set anything for.
+#: The request of Java's client for a namespace without any settings.
 JAVAS = (
     '{"auth_policies":{"namespace_auth":{},"destination_auth":{},"subscription_auth_roles":{}},"replication_clusters":[],'
     '"allowed_clusters":[],"bundles":{"numBundles":4},"backlog_quota_map":{},"clusterDispatchRate":{},'

@@ -1,4 +1,4 @@
-"""What the admin API can do to topics and subscriptions, with messages in them; and what it refuses."""
+"""Operations of the admin API on topics and subscriptions with messages in them; and its refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a policy's path refuses: Pulsar's statuses and words where it has any, and never half a change."""
+"""Refusals of a policy's path: Pulsar's statuses and words where it has any, and never half a change."""
 
 from __future__ import annotations
 

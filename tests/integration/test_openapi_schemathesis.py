@@ -37,7 +37,7 @@ from tests.support.broker_process import BrokerProcess
 from .clients import connect, ignore_receipt
 
 CASES = 5000
-#: What hypothesis finds out to be the only request possible is sent once: the others make up for it.
+#: If hypothesis finds only one possible request, it is sent once: the others make up for it.
 MARGIN = 1.25
 SEED = 20_260_611
 TIMEOUT_S = 30.0

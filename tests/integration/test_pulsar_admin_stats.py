@@ -17,7 +17,7 @@ from .clients import RunningBroker, eventually, fresh_name, receive_many, rest
 pytestmark = pytest.mark.skipif(missing() is not None, reason=f"pulsar-admin is not tested: {missing()}")
 
 
-#: What Pulsar's brokers answer and its client's classes have no place for.
+#: Fields that Pulsar's brokers answer and its client's classes have no place for.
 _DROPPED = {
     "damagedEntries",
     "firstConsumedFlowTimestamp",

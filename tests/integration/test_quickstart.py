@@ -15,7 +15,7 @@ from .clients import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: What the issue allows on two cores, installation excluded.
+#: Time limit on two cores, installation excluded.
 ALLOWED_S = 180.0
 
 

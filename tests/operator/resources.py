@@ -12,7 +12,7 @@ PLURALS = {"Topic": "htopic", "Namespace": "hns", "Tenant": "htenant", "BrokerCl
 WITHIN_S = 60.0
 
 
-#: What :meth:`Resources.family` makes, as it may be deleted.
+#: The resources of :meth:`Resources.family`, in an order in which they may be deleted.
 FAMILY = (("Topic", "orders"), ("Namespace", "payments"), ("Tenant", "shop"))
 
 

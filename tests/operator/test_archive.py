@@ -214,7 +214,7 @@ def test_a_cron_job_goes_with_the_archive_and_messages_stay_held(
 def test_a_run_ends_before_its_topic_is_deleted(served: Resources, runs: Runs, broker: BrokerProcess) -> None:
     runs.wait_cron_job()
     runs.begin("under-way")
-    # What holds up the job's end holds up the topic's.
+    # A finalizer that holds up the end of the job holds up the topic's.
     runs.kubectl("patch", "job", "under-way", "--type=merge", "-p", '{"metadata": {"finalizers": ["example.org/x"]}}')
     served.wait("the run is seen", lambda: archived(served).get("running") is True)
     served.delete("Topic", "orders")

@@ -1,4 +1,4 @@
-"""What the operator asks of a broker: together for many, and seldom if it does not answer."""
+"""The operator's requests to a broker: together for many, and seldom if it does not answer."""
 
 from __future__ import annotations
 

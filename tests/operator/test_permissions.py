@@ -29,7 +29,8 @@ from .resources import FAMILY, Resources
 
 Uses = set[tuple[str, str, str]]
 
-#: What no request of the operator's own shows: kopf watches, and some clusters ask for the last on every owned object.
+#: Permissions that no request of the operator's own shows: kopf watches, and some clusters ask for the last on every
+#: owned object.
 WITHOUT_REQUEST: Uses = {
     *(("watch", "heliograph.dev", kind.plural) for kind in KINDS.values()),
     ("update", "heliograph.dev", "brokerclusters/finalizers"),

@@ -1,4 +1,4 @@
-"""What a Topic says is so in the broker, whatever the order it was applied in, and the status says how it is."""
+"""The operator makes topics match their resources, in any order of applying, and reports in the status."""
 
 from __future__ import annotations
 

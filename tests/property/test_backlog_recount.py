@@ -16,7 +16,7 @@ from tests.support.subscription_types import EXCLUSIVE
 
 
 class _Entry:
-    """What the recount knows of a published entry."""
+    """The recount's view of a published entry."""
 
     def __init__(self, messages: int, size: int, receive_ms: int) -> None:
         self.messages = messages

@@ -48,7 +48,7 @@ class History:
         self.entries: list[list[Message]] = []
         self.horizon = -1
         self.kept: list[Place] = []
-        #: What each durable subscription has acknowledged.
+        #: The acknowledged messages of each durable subscription.
         self.acked: dict[str, set[Place]] = {}
         self.positions: list[tuple[int, int]] = []
         self.topic.compaction.start()

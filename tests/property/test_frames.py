@@ -25,7 +25,7 @@ LIMIT = LARGEST + FRAME_OVERHEAD
 
 #: The type of a command, the command's bytes, the entry.
 Frame = tuple[int, bytes, bytes]
-#: What a stream is read as: its frames, and the mistake that ends it.
+#: The result of reading a stream: its frames, and the mistake that ends it.
 Result = tuple[list[Frame], str | None]
 
 EXAMPLES = settings(max_examples=200, deadline=None)

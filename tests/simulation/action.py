@@ -1,4 +1,4 @@
-"""What an operation of a history does: to whom, about which topic, and with what it draws."""
+"""An operation of a history: its actor, its topic, and its random draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators do: policies, skipping, clearing, expiring, deleting, unloading, compacting."""
+"""Operations of administrators: policies, skipping, clearing, expiring, deleting, unloading, compacting."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .client import ProducerModel, SimulatedClient
     from .world import World
 
-#: How many producers send at a time.
+#: Number of producers that send at a time.
 _SENDERS = (1, 2, 2, 3)
 Held = tuple[Message, Position, int]
 

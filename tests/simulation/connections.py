@@ -49,7 +49,7 @@ def do_foreign_client(world: World, client: SimulatedClient, number: int, rng: r
     connect_foreign_client(world, rng)
 
 
-#: What a socket may cost the broker before it has said who it is (bytes).
+#: Limit of a socket's buffer before its client has connected (bytes).
 FOREIGN_CLIENT_BYTES = 16 * 1024
 
 

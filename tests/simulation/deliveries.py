@@ -1,4 +1,4 @@
-"""What must hold of each delivery: nothing acknowledged comes again, order, one holder, chunked messages as wholes."""
+"""Rules of each delivery: nothing acknowledged comes again, order, one holder, chunked messages as wholes."""
 
 from __future__ import annotations
 

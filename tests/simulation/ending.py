@@ -1,4 +1,4 @@
-"""What must hold at the end of every history, whatever happened in it.
+"""Checks at the end of every history, whatever happened in it.
 
 The trouble stops. Then everything that is promised is delivered, what was acknowledged for sure is not, the counts are
 those of a recount, everything can be acknowledged, expires, goes to the dead-letter topic once, and gives space back.
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from .client import SimulatedClient
     from .world import World
 
-#: What the counts say when nothing is left, beside metadata and the segment that is open (bytes).
+#: Bytes of all files when nothing is left, beside metadata and the segment that is open.
 _DISK_LEFT = 400 * 1024
-#: How long suspended work may wait until it is tried again (ms).
+#: Time (ms) that suspended work may wait until it is tried again.
 _PATIENCE_MS = 150_000
 
 
@@ -73,13 +73,13 @@ def end(world: World) -> None:
 
 
 def _check_expired(world: World) -> None:
-    """What had to expire long ago is in no backlog any more. Raises :class:`Violation`."""
+    """Check that messages that had to expire long ago are in no backlog. Raises :class:`Violation`."""
     now = world.machine.clock.now_ms()
     for topic in _living(world):
         stored = world.stored(topic)
         assert stored is not None
         if len(topic.policies) > 1 or getattr(topic.policies[0], "dead_letter_topic", None) in CLOGGED:
-            # Which ones hold is not known, or there is nowhere to expire to.
+            # It is not known which policies apply, or there is nowhere to expire to.
             continue
         for message in topic.messages:
             own = -1 if message.batched else message.ttl_ms
@@ -219,7 +219,8 @@ def _check_received(
         places[position] = places.get(position, 0) | bits
         got[message.number] = got.get(message.number, 0) | bits
     now = world.machine.clock.now_ms()
-    # What may be expired is withheld at once and leaves the counts a moment later, with the clock in doubt much later.
+    # A message that may be expired is withheld at once and leaves the counts a moment later, with the clock in doubt
+    # much later.
     waits = world.stepped
     for message in subscription.topic.messages:
         if message.deliver_at_ms > now and subscription.owes(message):

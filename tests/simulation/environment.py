@@ -85,7 +85,7 @@ Grow = Callable[[int], None]
 
 
 class Environment:
-    """What ``lmdb.open`` returns. ``step`` is asked before each commit, sync and reading, ``grow`` before it grows."""
+    """The result of ``lmdb.open``. ``step`` is asked before each commit, sync and reading, ``grow`` before it grows."""
 
     def __init__(
         self, file: EnvironmentFile, map_bytes: int, step: Step, grow: Grow, *, readonly: bool, sync: bool

@@ -1,4 +1,4 @@
-"""What happens in one run: a list of operations made from a seed, each of which means something by itself.
+"""The history of one run: a list of operations made from a seed, each of which means something by itself.
 
 An operation names its actors by small numbers and has a seed of its own for what it draws, so that a history from which
 others were taken away can still be run: that is how one that fails is made small.
@@ -40,7 +40,7 @@ _TRAFFIC = {
     "seek": 1.5,
     "settle": 6,
 }
-#: What operators do.
+#: The operations of administrators.
 _ADMINISTRATION = {
     "set_policies": 7,
     "skip": 1,
@@ -75,7 +75,7 @@ class _Some(NamedTuple):
 #: Operations inserted into some runs, drawn apart so that all others stay as they are.
 _ADDED = {"produce_chunks": _Some(0.3, 10), "unread_messages": _Some(0.12, 2), "lose_metadata": _Some(0.06, 1)}
 
-#: What some runs have much of, so that rare combinations come often: a *profile*, drawn by the seed.
+#: Operations that are frequent in some runs, so that rare combinations come often: a *profile*, drawn by the seed.
 PROFILES: dict[str, dict[str, float]] = {
     "trimming": {"trim_race": 12, "acknowledge": 30, "produce": 30, "crash": 3},
     "withholding": {"withhold": 10, "set_policies": 10},
@@ -102,9 +102,9 @@ def profile(seed: int) -> str | None:
     return None if seed % 2 else sorted(PROFILES)[seed // 2 % len(PROFILES)]
 
 
-#: What every run may meet.
+#: Operations that every run may contain.
 TROUBLES = ("crash", "disk", "reads", "clocks", "slow", "hostile")
-#: What the others meet when it is asked for: less is claimed after it.
+#: Operations of the other runs, if they are asked for: less is claimed after them.
 DAMAGE = ("damage", "metadata")
 
 

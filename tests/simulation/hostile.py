@@ -1,4 +1,4 @@
-"""What no client sends, and entries that cannot be parsed and are stored all the same."""
+"""Requests that no client sends, and entries that cannot be parsed and are stored all the same."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def smuggle(world: World, topic: TopicModel, rng: random.Random) -> None:
     try:
         stored.publish(producer, number, 0, metadata, frame)
     except ValueError:
-        # Where the batch is opened at once, it is found out at once.
+        # A broker that opens the batch at once finds it out at once.
         message.refused = True
 
 

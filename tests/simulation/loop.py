@@ -46,7 +46,7 @@ class SimulatedClock:
 
 
 class Timer:
-    """What ``call_later`` returns."""
+    """The result of ``call_later``."""
 
     __slots__ = ("_callback", "_context", "_when", "cancelled_")
 

@@ -32,7 +32,7 @@ class Violation(Exception):
 
 
 class ChunkedMessage:
-    """What a client sent in chunks, each an entry of its own; it is there once the last of them is."""
+    """A message that a client sent in chunks, each an entry of its own; it is there once the last of them is."""
 
     def __init__(self, name: str, count: int) -> None:
         self.name = name
@@ -73,7 +73,7 @@ class Message:
         self.ttl_ms = ttl_ms
         #: Whether a broker may refuse it, set it aside, or find that it cannot be read.
         self.hostile = hostile
-        #: What it is a chunk of.
+        #: The message that it is a chunk of.
         self.chunked = chunked
         if chunked is not None:
             chunked.chunks.append(self)
@@ -117,7 +117,7 @@ class TopicModel:
         self.unknown = False
         self.messages: list[Message] = []
         self.subscriptions: dict[str, SubscriptionModel] = {}
-        #: What may be set now, newest last; the first one is confirmed.
+        #: The settings that may apply now, newest last; the first one is confirmed.
         self.policies: list[object] = [None]
         self.ttl_ms = -1
         #: Whether a quota may acknowledge its oldest messages.

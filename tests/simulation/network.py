@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from .loop import SimulatedLoop
 
-#: What the kernels on both sides take of what a client does not read (bytes).
+#: Bytes that the kernels on both sides hold for a client that does not read.
 SOCKET_BYTES = 64 * 1024
 
 

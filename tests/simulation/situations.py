@@ -28,7 +28,7 @@ UNREACHABLE = "persistent://public/missing/letters"
 _LETTERS = "persistent://public/default/small-letters"
 #: Dead-letter topics that nothing may get into: what goes there may wait forever.
 CLOGGED = (UNREACHABLE, _LETTERS)
-#: What segments may take beside what is live (bytes): the open one, one that leaves, and copies.
+#: Bytes of segments beside live ones: the open one, one that leaves, and copies.
 _BURST_BYTES = 256 * 1024
 _BURSTS = 60
 #: Nothing expires, waits, is trimmed or held back.
@@ -181,7 +181,7 @@ def poisoned_expiry(world: World, client: SimulatedClient, number: int, rng: ran
 
 
 def raising(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
-    """What the broker does for one topic raises for a while. Everything else must go on."""
+    """Let the broker's work for one topic raise for a while. Everything else must go on."""
     stored = world.stored(world.topic(number))
     if stored is None:
         return

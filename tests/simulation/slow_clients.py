@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .client import SimulatedClient
     from .world import World
 
-#: What may wait for a client that does not read, beside what its kernel takes (bytes): some write limits.
+#: Bytes that may wait for a client that does not read, beside its kernel's buffers: some write limits.
 _UNREAD_BYTES = 6 * 32 * 1024
 _REQUESTS = 2000
 #: More, in all, than kernels and the broker keep for a client that does not read.

@@ -74,7 +74,7 @@ def _read(rng: random.Random, real: Any, simulated: Any) -> None:
                 _same(one, other, "key")
                 _same(one, other, "value")
                 if not one.key():
-                    # Where a cursor goes from beyond the end LMDB decides by what it did before.
+                    # LMDB decides by earlier moves where a cursor goes from beyond the end.
                     one.first()
                     other.first()
         assert _items(mine) == _items(theirs)

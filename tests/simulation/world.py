@@ -44,7 +44,7 @@ from .model import (
 )
 from .situations import SITUATIONS
 
-#: What each kind of operation does.
+#: The function of each kind of operation.
 ACTIONS: dict[str, Action] = {
     **producing.ACTIONS,
     **chunking.ACTIONS,
@@ -92,7 +92,7 @@ class World:
         #: When (virtual ms) it was noted last which messages may have expired.
         self.expired_noted_ms = 0
         self.power_cut = False
-        #: What the wall clock was ahead by of late, and until when (virtual ms) the broker may still go by that.
+        #: Recent lead of the wall clock, and the time (virtual ms) until which the broker may still go by it.
         self.offsets: list[tuple[int, int]] = []
         self.damaged_ledgers: set[int] = set()
 

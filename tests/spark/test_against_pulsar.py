@@ -35,7 +35,7 @@ from .conftest import COMMAND, publish
 ROOT = Path(__file__).parents[2]
 JARS = ROOT / ".cache" / "java-tools" / ".installed-standalone"
 PLUGIN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
-#: How errors say it: by the broker's binary port, and by its REST API.
+#: The wording of errors: by the broker's binary port, and by its REST API.
 REFUSED = re.compile(r"the credentials were refused|was refused with 401 \w+ \(pulsar\.admin\.authParams\)")
 
 pytestmark = pytest.mark.skipif(

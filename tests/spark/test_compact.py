@@ -131,7 +131,7 @@ def test_runs_side_by_side_make_one_whole_table_and_leave_nothing_beside_it(
     producer.flush()
     name = archived(spark, broker, topic, tmp_path / "archive")
     options = CompactOptions(str(tmp_path / "archive"), str(tmp_path / "tables"))
-    # What a killed run has left of the version that is made now; it may be one that runs, and goes with the next one.
+    # A killed run has left files of the version that is made now; it may be one that runs, and goes with the next one.
     left = tmp_path / "tables" / "_staging" / Path(topic_directory("", name)).name / "00000001-killed"
     left.mkdir(parents=True)
     with ThreadPoolExecutor(3) as runs:

@@ -74,7 +74,7 @@ class Tables:
         return all(each.is_file() for each in parts) and len({each.read_text() for each in parts}) == 1
 
     def newest(self) -> tuple[int, Path] | None:
-        """What a reader finds now, which is always a whole table."""
+        """Return the table that a reader finds now, which is always a whole one."""
         markers = [
             each for each in self.directory.glob("_version-*.json") if re.fullmatch(r"_\S+-\d{8}\.json", each.name)
         ]
@@ -219,7 +219,7 @@ def test_a_table_of_a_release_that_did_not_name_it_is_read_and_followed(spark: S
     for part in "ab":
         (before / f"part-{part}").write_text("before")
     (tables.directory / "_version-00000001.json").write_text(json.dumps({"rows": 2, "made_of": "nothing"}))
-    # What a killed run of that release has left of the next version: its table, and the file that was to name it.
+    # A killed run of that release has left the table of the next version, and the file that was to name it.
     (tables.directory / "version=00000002").mkdir()
     (tables.directory / "__version-00000002.json.unfinished").write_text("{")
     assert compact._newest(Directory(spark, str(tables.directory))) == Table(1, str(before), 2, "nothing")

@@ -1,4 +1,4 @@
-"""What docs/pipeline.md shows is run as it stands, on a broker of its own address."""
+"""Runs the commands of docs/pipeline.md as they stand, on a broker of its own address."""
 
 from __future__ import annotations
 

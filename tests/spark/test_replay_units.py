@@ -1,4 +1,4 @@
-"""What a replay decides without Spark: how fast a task sends, what order sequence ids have, which moment is meant."""
+"""Decisions of a replay without Spark: a task's rate, the order of sequence ids, the meaning of a moment."""
 
 from __future__ import annotations
 

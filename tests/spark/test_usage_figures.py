@@ -1,4 +1,4 @@
-"""What usage makes of the broker's answers and of counts, without Spark and without a broker."""
+"""The usage statistics from the broker's answers and from counts, without Spark and without a broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOPIC = "persistent://sales/eu/orders"
 def answer(
     backlogs: dict[str, int], limit: int | None = 10_000, out: float = 0.0, stored: int = 4_000
 ) -> dict[str, Any]:
-    """What ``…/stats`` says that matters here."""
+    """Return the fields of ``…/stats`` that matter here."""
     return {
         "storageSize": stored,
         "backlogSize": max(backlogs.values(), default=0),

@@ -46,7 +46,7 @@ def shown(path: Path) -> str | None:
 
 @pytest.fixture
 def stops(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How often a run stops."""
+    """The number of times that a run stops."""
     make_steps(monkeypatch)
     alone = run(spark, tmp_path / "alone", 1)
     count = 0

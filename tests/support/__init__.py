@@ -1,4 +1,4 @@
-"""What tests of several tiers share.
+"""Code that tests of several tiers share.
 
 Entries as clients send them come from :mod:`.entries`, the core without sockets from :mod:`.core`, a broker's process
 from :mod:`.broker_process`, a cluster from :mod:`.cluster` and :mod:`.cluster_fixtures`.

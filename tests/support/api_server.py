@@ -21,7 +21,7 @@ _UNKNOWN = re.compile(r'unknown field "([^"]+)"')
 
 @dataclass(frozen=True)
 class Refusal:
-    """What the API server did not take, by the paths of the fields it named."""
+    """A refusal of the API server, by the paths of the fields it named."""
 
     message: str
     fields: list[str]
@@ -89,6 +89,6 @@ class ApiServer:
         if status["code"] not in (400, 422):
             raise AssertionError(f"{method} {path}: {status['message']}")
         causes = status.get("details", {}).get("causes", [])
-        # What it did not look at, because of what it found before, is a cause of its own.
+        # The API server lists fields that it skipped, because of an earlier error, as a cause of their own.
         named = [cause["field"] for cause in causes if "some validation rules were not checked" not in cause["message"]]
         return Refusal(status["message"], [*named, *_UNKNOWN.findall(status["message"])])

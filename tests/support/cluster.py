@@ -25,7 +25,7 @@ class ClusterCommandError(Exception):
 
 
 def run(command: Iterable[str], *, environment: Mapping[str, str], given: str | None, timeout_s: float) -> str:
-    """What a command writes to standard output. Raises :class:`ClusterCommandError` for any other end than 0."""
+    """Return a command's standard output. Raises :class:`ClusterCommandError` for any other end than 0."""
     arguments = list(command)
     try:
         done = subprocess.run(
@@ -68,7 +68,7 @@ class Cluster:
         return Path(f"/proc/{self._node_process()}/ns/net")
 
     def kubectl(self, *arguments: str, input: str | None = None, timeout_s: float = COMMAND_WITHIN_S) -> str:
-        """What ``kubectl ARGUMENTS`` prints. Raises :class:`ClusterCommandError` with what it complains of."""
+        """Return the output of ``kubectl ARGUMENTS``. Raises :class:`ClusterCommandError` with what it complains of."""
         return run(["kubectl", *arguments], environment=self.environment, given=input, timeout_s=timeout_s)
 
     def kubectl_json(self, *arguments: str, input: str | None = None) -> Any:
@@ -76,7 +76,7 @@ class Cluster:
         return json.loads(self.kubectl(*arguments, "-o", "json", input=input))
 
     def helm(self, *arguments: str, timeout_s: float = 300.0) -> str:
-        """What ``helm ARGUMENTS`` prints. Raises :class:`ClusterCommandError` with what it complains of."""
+        """Return the output of ``helm ARGUMENTS``. Raises :class:`ClusterCommandError` with what it complains of."""
         return run(["helm", *arguments], environment=self.environment, given=None, timeout_s=timeout_s)
 
     def apply(self, *manifests: str | Mapping[str, Any], namespace: str | None = None) -> None:
@@ -91,7 +91,7 @@ class Cluster:
         run([str(SCRIPT), "load", str(archive)], environment=self.environment, given=None, timeout_s=180)
 
     def run_in_netns(self, *command: str, input: str | None = None, timeout_s: float = COMMAND_WITHIN_S) -> str:
-        """What a command of this host prints when its network and its DNS are the cluster's. Needs root."""
+        """Return the output of a command of this host that uses the cluster's network and DNS. Needs root."""
         return run(self._entering(command), environment=self.environment, given=input, timeout_s=timeout_s)
 
     def command_in_netns(self, *command: str) -> list[str]:
@@ -143,7 +143,7 @@ class Cluster:
         for command in (
             ("get", "pods,pvc,services,statefulsets", "-o", "wide"),
             ("get", "events", "--sort-by=.metadata.creationTimestamp"),
-            # What keeps it, where it is being deleted.
+            # The finalizers that keep it, if it is being deleted.
             ("get", "namespace", namespace, "-o", "jsonpath={.status}{'\\n'}"),
         ):
             parts.append(self._output(*command, "-n", namespace))

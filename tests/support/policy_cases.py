@@ -1,4 +1,4 @@
-"""What the tests of single policies share: policies set on the core, messages published and read back by name."""
+"""Helpers of the tests of single policies: policies set on the core, messages published and read back by name."""
 
 from __future__ import annotations
 

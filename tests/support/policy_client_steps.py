@@ -1,4 +1,4 @@
-"""What clients do in a history: publish, subscribe, take, acknowledge, give back, come back."""
+"""Steps of clients in a history: publish, subscribe, take, acknowledge, give back, come back."""
 
 from __future__ import annotations
 

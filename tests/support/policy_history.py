@@ -15,7 +15,7 @@ THEMES = ("retention", "ttl", "own ttl", "dead letters", "size quota", "age quot
 
 _TTLS = (0, 300, 1000, 1500, 2000, 4000, 10_000)
 _SIZES = (0, 10, 40, 120, 300)
-#: What one, two, five or eight messages of 40 bytes take as they are stored: limits that are met to the byte.
+#: Stored sizes of one, two, five or eight messages of 40 bytes: limits that are met to the byte.
 _EXACTLY = (67, 134, 335, 536)
 _ACTIONS = ("producer_exception", "producer_request_hold", "consumer_backlog_eviction")
 

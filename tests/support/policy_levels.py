@@ -1,4 +1,4 @@
-"""Which policy holds for a topic, in the plainest way: level by level, then the limits."""
+"""Resolves the policy of a topic in the plainest way: level by level, then the limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PolicyLevels:
         self.levels: dict[str, Level] = {}
 
     def policy(self, topic: str, name: str) -> Any:
-        """What holds for a topic: its own word, else its namespace's, else the broker's; then the limits."""
+        """Return the policy of a topic: its own, else its namespace's, else the broker's; then the limits."""
         value: Any = None
         for level in (f"topic:{topic}", f"namespace:{self._namespace_of[topic]}", "broker"):
             value = self.levels.get(level, {}).get(name)

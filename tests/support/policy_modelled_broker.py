@@ -38,7 +38,7 @@ NAMESPACES = {"t": "live", "d": "dead", "e": "dead"}
 
 @dataclass
 class HistoryResult:
-    """What a history was made of, so that a run can say that it tested something."""
+    """Counts of the steps of a history, so that a run can show that it tested something."""
 
     steps: int = 0
     published: int = 0

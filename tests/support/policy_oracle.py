@@ -1,4 +1,4 @@
-"""What policies do to messages, said in the plainest way: lists, loops over all of it, nothing kept up to date.
+"""The effects of policies on messages, in the plainest way: lists, loops over all of it, nothing kept up to date.
 
 Written from the texts, not from the broker: it imports none of the core. It knows topics by a short name, entries
 by their number in the topic, and time in ms. Where the texts leave the broker a choice (which of two Shared
@@ -18,7 +18,7 @@ from .policy_oracle_state import (
     require,
 )
 
-#: How late after its time a delayed message may come, ms.
+#: Longest delay after its time with which a delayed message may come, ms.
 DELAY_GRAIN = 500
 
 
@@ -34,7 +34,7 @@ class Oracle(PolicyLevels):
         #: Entries found expired since the last tick: should they not be any more, the next tick brings them.
         self.passed_over: set[tuple[str, str, int]] = set()
         self.delayed_at_tick = dict.fromkeys(namespaces, True)
-        #: What happened in all, for the report of a run.
+        #: Counts of all events, for the report of a run.
         self.totals = {"expired": 0, "evicted": 0, "loops": 0}
         #: (topic, subscription, entry) sent in this step and not looked at yet.
         self.just_sent: set[tuple[str, str, int]] = set()
@@ -63,7 +63,7 @@ class Oracle(PolicyLevels):
     def expired(
         self, topic: OracleTopic, subscription: OracleSubscription, entry: StoredEntry, fresh: int | None = None
     ) -> set[int]:
-        """Which unacknowledged messages of the entry are over; from ``fresh`` on entries became durable just now."""
+        """Return expired unacknowledged messages of the entry; from ``fresh`` on entries became durable just now."""
         over: set[int] = set()
         if not subscription.durable:
             return over
@@ -201,7 +201,7 @@ class Oracle(PolicyLevels):
         return period is not None and since is not None and self.now - since >= period
 
     def over_quota(self, topic: OracleTopic, subscription: OracleSubscription) -> str | None:
-        """Which quota takes from this backlog now."""
+        """Return the quota that evicts from this backlog now."""
         quota = self.policy(topic.name, "backlog_quota_size")
         if quota is not None and quota[1] == EVICT and self.backlog(topic, subscription)[1] > quota[0]:
             return "size"

@@ -1,4 +1,4 @@
-"""Which deliveries are right, and which are missing: what the policy oracle says of consumers."""
+"""The policy oracle's judgment of deliveries: those that are right, and those that are missing."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class DeliveryOracle(Oracle):
             if (topic.name, subscription.name, entry.number) in self.passed_over:
                 continue
             if subscription.kind == "Key_Shared" and len(subscription.permits) > 1:
-                # Whose key it is is the broker's choice: only if all of them are ready nothing may be left.
+                # The broker chooses the owner of a key: only if all of them are ready nothing may be left.
                 if ready != set(subscription.permits):
                     continue
                 if any(topic.entries[at].key == entry.key for at in subscription.held):
@@ -87,7 +87,7 @@ class DeliveryOracle(Oracle):
             )
 
     def give_back(self, subscription: OracleSubscription, consumer: int, *, count: bool) -> None:
-        """What a consumer holds is to be delivered again."""
+        """Mark a consumer's messages to be delivered again."""
         for number in [number for number, holder in subscription.held.items() if holder == consumer]:
             del subscription.held[number]
             subscription.spent.add(number)

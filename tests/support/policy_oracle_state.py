@@ -1,4 +1,4 @@
-"""What the policy oracle remembers: messages, entries, subscriptions and topics as plain lists and sets."""
+"""The state of the policy oracle: messages, entries, subscriptions and topics as plain lists and sets."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class OracleTopic:
     #: Entries before this number are gone.
     first: int = 0
     subscriptions: dict[str, OracleSubscription] = field(default_factory=dict)
-    #: What must have been deleted by the next tick.
+    #: Messages that must have been deleted by the next tick.
     overdue_trim: int = 0
     refused_size: int = 0
     refused_age: int = 0

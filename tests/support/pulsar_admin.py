@@ -25,12 +25,12 @@ _QUICK = ("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp")
 _JAVA = (*_QUICK, f"{_FETCHED}/admin-tool/*")
 #: A command takes some hundredths of a second, the first one three seconds; a machine busy with other tests gets more.
 _COMMAND_WITHIN_S = 180.0
-#: What the logging library says once in every JVM.
+#: The logging library's output, once in every JVM.
 _NO_LOGGING = "SLF4J(W): "
 
 
 class Ran(NamedTuple):
-    """What a command came to."""
+    """The result of a command."""
 
     code: int
     out: str

@@ -58,7 +58,7 @@ class WireLink(asyncio.Protocol):
         self.send_errors: list[wire.CommandSendError] = []
         #: Set when the broker is known to be gone: what still arrives counts, but nothing is sent any more.
         self.muted = False
-        #: What a callback raised; see :meth:`check`.
+        #: The error that a callback raised; see :meth:`check`.
         self.failure: Exception | None = None
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()

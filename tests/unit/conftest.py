@@ -1,4 +1,4 @@
-"""What unit tests share: a broker's core, opened for each test and closed after it."""
+"""Fixtures of unit tests: a broker's core, opened for each test and closed after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What administration commands read from their options, and the table of policies they are made from."""
+"""Values of options of administration commands, and the table of policies they are made from."""
 
 from __future__ import annotations
 

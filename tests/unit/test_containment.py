@@ -1,4 +1,4 @@
-"""What raises is suspended and tried again with growing pauses; everything else goes on."""
+"""A task that raises is suspended and tried again with growing pauses; everything else goes on."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def core(core: Core) -> Core:
 
 
 def crash(core: Core) -> None:
-    """What kill -9 does: nothing that was not committed is there afterwards."""
+    """Crash as kill -9 does: nothing that was not committed is there afterwards."""
     core.close()
     core._open()
 

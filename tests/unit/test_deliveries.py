@@ -1,4 +1,4 @@
-"""What consumers hold: settled at a cost that does not grow with what others hold, and forgotten in time."""
+"""Deliveries of consumers: settled at a cost that does not grow with others' deliveries, and forgotten in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which consumer gets what, on the real core: order, permits, takeover, redelivery, delay."""
+"""Dispatch to consumers, on the real core: order, permits, takeover, redelivery, delay."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_a_key_stays_with_its_holder_until_all_of_it_is_acknowledged(core: Core)
     for key in range(40):
         core.publish_all(topic, key=str(key))
     moved = set(range(40, 80)) - set(offsets(one))
-    # What moved to the newcomer waits, since the first consumer still holds entries of those keys.
+    # Keys that moved to the newcomer wait, since the first consumer still holds entries of those keys.
     assert moved
     assert offsets(two) == []
     subscription.acknowledge(first, [AckId(*topic.position(offset)) for offset in held], None)

@@ -1,4 +1,4 @@
-"""What a client claims is checked before anything is counted: text, counts, TTLs. The real core, virtual time."""
+"""The broker checks a client's claims before it counts anything: text, counts, TTLs. The real core, virtual time."""
 
 from __future__ import annotations
 

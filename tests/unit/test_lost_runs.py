@@ -1,4 +1,4 @@
-"""What a run of lost entries leaves of a backlog: never less than nothing, never more than the truth. The real core."""
+"""The backlog with a run of lost entries: never less than nothing, never more than the truth. The real core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends with a namespace."""
+"""Deletion of a namespace ends everything in it."""
 
 from __future__ import annotations
 

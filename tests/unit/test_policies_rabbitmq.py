@@ -1,4 +1,4 @@
-"""What RabbitMQ's guide to time-to-live says, as this broker keeps it: TTLs, TTL 0, dead letters, expires."""
+"""The statements of RabbitMQ's guide to time-to-live that this broker keeps: TTLs, TTL 0, dead letters, expires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of the repository itself, whatever the broker does."""
+"""Rules of the repository itself, whatever the broker does."""
 
 from __future__ import annotations
 

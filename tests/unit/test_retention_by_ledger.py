@@ -1,4 +1,4 @@
-"""Where no level sets a retention, what nobody has in a backlog stays as long as its ledger."""
+"""If no level sets a retention, messages in no backlog stay as long as their ledger."""
 
 from __future__ import annotations
 

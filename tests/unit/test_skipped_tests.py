@@ -1,4 +1,4 @@
-"""What a run of the tests left out is named at its end, with the reason."""
+"""A run of the tests names the tests that it left out at its end, with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker has many of takes no more memory than its slots: a base class without them would add a dictionary."""
+"""Frequent objects take no more memory than their slots: a base class without them would add a dictionary."""
 
 from __future__ import annotations
 

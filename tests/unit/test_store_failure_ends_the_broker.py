@@ -70,7 +70,7 @@ def test_a_failed_store_makes_the_broker_not_ready_and_ends_it_with_an_error(
             seen.append((answer.status, await answer.text()))
 
     async def stop(self: Standalone) -> None:
-        # What a probe sees between the failure and the end.
+        # The answers to a probe between the failure and the end.
         await probe(self.http_url)
         await begin_stop(self)
 

@@ -33,7 +33,7 @@ for kept in (root / (name.replace("/", "-") + "." + sys.argv[-1].replace("/", "-
         break
 """
 STUBS = ("scripts/setup", "scripts/cluster", "scripts/build-image", "scripts/java-tools")
-#: What a stub does that waits for SIGINT, and notes it.
+#: The code of a stub that waits for SIGINT, and notes it.
 WAIT = """
 def interrupted(number, frame):
     (root / "interrupted").write_text(name)

@@ -1,4 +1,4 @@
-"""What a run of the tests consists of: which parts in which order, which of them there is time for, what is named."""
+"""Plans of test runs: the parts and their order, those that there is time for, and those that are named."""
 
 from __future__ import annotations
 

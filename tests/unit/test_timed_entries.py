@@ -1,4 +1,4 @@
-"""What waits for its time is released, whenever the index learns of it."""
+"""Entries that wait for their time are released, whenever the index learns of it."""
 
 from __future__ import annotations
 

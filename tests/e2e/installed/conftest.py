@@ -31,7 +31,7 @@ class Installation:
 
 @pytest.fixture(scope="package")
 def installation(cluster: Cluster, images: Images, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """What README's commands install. The operator serves all Kubernetes namespaces as long as it is there."""
+    """Run README's commands for installation. The operator serves all Kubernetes namespaces as long as it is there."""
     directory = tmp_path_factory.mktemp("installation")
     with only_operator(cluster, everywhere=True):
         try:

@@ -1,4 +1,4 @@
-"""What somebody changes behind the operator's back is set right within a minute, and said."""
+"""The operator reverts changes behind its back within a minute, and reports them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What README and the operator's guide show, as written; and messages through the broker that is there then."""
+"""The commands of README and the operator's guide, as written; and messages through the broker that they create."""
 
 from __future__ import annotations
 

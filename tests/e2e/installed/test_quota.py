@@ -14,7 +14,7 @@ SUBSCRIPTIONS = ("billing", "warehouse")
 
 
 def exceeded(metrics: str) -> list[float]:
-    """What the broker's metrics say of the quota by size of each partition of the topic."""
+    """Return the broker's metrics of the quota by size for each partition of the topic."""
     samples = re.findall(r"^heliograph_backlog_quota_exceeded\{(.*?)\} (\S+)", metrics, re.MULTILINE)
     return [float(value) for labels, value in samples if f'topic="{ORDERS}' in labels and '"size"' in labels]
 

@@ -1,4 +1,4 @@
-"""What a recorded run did to its files: the lines of ``strace`` as operations on one directory, and the promises."""
+"""Reads a recorded run: the lines of ``strace`` as operations on one directory, and the promises."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Written(NamedTuple):
 
 
 class Synced(NamedTuple):
-    """What had been done before operation ``began`` is durable: of the file, or the names in the directory."""
+    """Operations before ``began`` are durable: of the file, or the names in the directory."""
 
     handle: int
     path: str

@@ -45,7 +45,7 @@ class Broken(Exception):
 
 
 class Ledger:
-    """What had been promised at a moment."""
+    """The promises up to a moment."""
 
     def __init__(self) -> None:
         self.subscribed: set[tuple[str, str]] = set()

@@ -17,7 +17,7 @@ PRODUCER_ID = 1
 CONSUMER_ID = 1
 
 CONNECT = encode(Type.CONNECT, client_version="spoiler", protocol_version=21)
-#: What a case's connection begins with: a producer and a consumer that later commands can name.
+#: The first commands of a case's connection: a producer and a consumer that later commands can name.
 OPENING = (
     CONNECT
     + encode(Type.PRODUCER, topic=TOPIC, producer_id=PRODUCER_ID, request_id=1)

@@ -1,4 +1,4 @@
-"""What a defect is made of: names in the broker that are replaced while it is there."""
+"""The parts of a defect: names in the broker that are replaced while it is there."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from .patches import Defect, Patch
 _commit = RecordSet.commit
 _flush = RecordSet.flush
 _seal_records = RecordSet.seal
-#: What may be written with the next group, by set of records; all of it once the set is flushed.
+#: Records that may be written with the next group, by set of records; all of it once the set is flushed.
 _asked: dict[RecordSet, set[bytes] | None] = {}
 
 

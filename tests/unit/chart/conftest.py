@@ -15,7 +15,7 @@ import yaml
 PROJECT = Path(__file__).parents[3]
 CHART = PROJECT / "charts" / "heliograph"
 KUBERNETES = "1.34.4"
-#: Where helm writes: nothing of a person's own is read or changed.
+#: Directories of helm: nothing of a person's own is read or changed.
 _HOMES = ("HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME")
 
 Manifest = dict[str, Any]
@@ -36,7 +36,7 @@ class Helm:
         self._home = home
 
     def run(self, *arguments: str, values: Manifest | None = None) -> subprocess.CompletedProcess[str]:
-        """How ``helm ARGUMENTS`` ends; ``values`` go into a file for it."""
+        """Run ``helm ARGUMENTS``; ``values`` go into a file for it."""
         command = [self._program, *arguments]
         if values is not None:
             file = self._home / "values.json"
@@ -45,7 +45,7 @@ class Helm:
         return subprocess.run(command, capture_output=True, text=True, env=self._environment, timeout=120, check=False)
 
     def template(self, *arguments: str, **values: Any) -> list[Manifest]:
-        """What the chart renders with these values."""
+        """Return the chart rendered with these values."""
         done = self.run(
             "template",
             "main",

@@ -1,4 +1,4 @@
-"""Which entry of a backlog is the n-th; and what is answered of a stored entry."""
+"""Numbering of the entries of a backlog; and the answers for a stored entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What quotas, expiry, dead letters and rates do is in the metrics, to the message; on virtual time."""
+"""Metrics show quotas, expiry, dead letters and rates to the message; on virtual time."""
 
 from __future__ import annotations
 

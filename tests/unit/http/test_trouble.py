@@ -1,4 +1,4 @@
-"""What people and probes see of trouble: statistics, metrics, REST, readiness."""
+"""People and probes see trouble: statistics, metrics, REST, readiness."""
 
 from __future__ import annotations
 

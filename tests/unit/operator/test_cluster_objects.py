@@ -1,4 +1,4 @@
-"""What a BrokerCluster becomes in Kubernetes."""
+"""The Kubernetes objects of a BrokerCluster."""
 
 from __future__ import annotations
 

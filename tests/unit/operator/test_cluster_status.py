@@ -1,4 +1,4 @@
-"""What a BrokerCluster says of its pods: Kubernetes' own reasons, not only that something is wrong."""
+"""The status of a BrokerCluster gives Kubernetes' own reasons, not only that something is wrong."""
 
 from __future__ import annotations
 

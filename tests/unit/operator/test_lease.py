@@ -1,4 +1,4 @@
-"""Which of two operators leads, by the clock of each."""
+"""One of two operators leads, by the clock of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as drift, and what is only more than was asked for."""
+"""Drift is distinguished from additions that others made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How levels combine, what limits cap, and which policies contradict each other."""
+"""Combination of levels, caps by limits, and policies that contradict each other."""
 
 from __future__ import annotations
 

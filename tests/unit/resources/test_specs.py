@@ -1,4 +1,4 @@
-"""What a spec says of policies reaches the core, in the core's units and in every field."""
+"""Every policy of a spec reaches the core, in the core's units."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ EVERYTHING: dict[str, Any] = {
 def test_every_policy_of_the_core_can_be_said_in_a_manifest() -> None:
     policies = NamespacePolicySpec.model_validate(EVERYTHING).policies()
     unset = {field for field in Policies.__struct_fields__ if getattr(policies, field) is None}
-    # What Pulsar's clients are shown and nothing else looks at, and what is set for subscriptions, not for topics.
+    # Fields that only Pulsar's clients are shown, and fields of subscriptions, not of topics.
     assert unset == {"delayed_delivery_tick_ms", "subscription_dispatch_rates", "subscription_policies"}
 
 

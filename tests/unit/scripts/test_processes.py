@@ -1,4 +1,4 @@
-"""How a command of the project ends."""
+"""Ways in which a command of the project ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all connections together hold in memory is limited: on virtual time, with transports that nobody reads."""
+"""The memory of all connections together is limited: on virtual time, with transports that nobody reads."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.integration.wire.specimens import SPECIMENS
 from tests.support.core import Core
 from tests.support.virtual_connection import VirtualServer
 
-#: What only brokers send: to clients, or to each other for transactions.
+#: Commands that only brokers send: to clients, or to each other for transactions.
 OF_BROKERS = {
     Type.CONNECTED,
     Type.SEND_RECEIPT,

@@ -68,7 +68,7 @@ _IN_ORDER = CONNECT + encode(
 #: Command -> what its connection begins with, where that is another thing than usual.
 OPENINGS = {"connect": b"", "ack_cumulative": _IN_ORDER}
 
-#: What a client may not send, and transactions, which there are not.
+#: Commands that a client may not send, and transactions, which there are not.
 NEVER_TAKEN = {"send_receipt", "message", "auth_challenge"} | {
     "add_partition_to_txn",
     "add_subscription_to_txn",
