@@ -21,8 +21,8 @@ import typer
 from heliograph_spark.run.session import SessionOptions, build_session
 from pyspark.sql import SparkSession
 
-from tests.integration.clients import ignore_receipt, rest
 from tests.support.broker_process import BrokerProcess
+from tests.support.clients import ignore_receipt, rest
 
 COMMAND = str(Path(sys.executable).with_name("heliograph-spark"))
 _SPLITS = (1, 2, 4)

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import urllib.request
 from collections import deque
 from random import Random
-from typing import Any
 
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
 
-from tests.integration.wire.client import make_batch, make_entry
-from tests.support.wire_link import AckAnswer, Type, WireLink
+from tests.support.entries import make_entry
+from tests.support.rest import topic_stats
+from tests.support.wire_link import AckAnswer, WireLink
 
 from .promises import Delivered, PromiseBroken, Promises, Published, SubscriptionPromises, all_bits, position
 
 _UINT64 = (1 << 64) - 1
 RECOUNT_WITHIN_S = 30.0
-
-
-def get_json(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return json.load(answer)
 
 
 class LoadProducer:
@@ -64,18 +57,12 @@ class LoadProducer:
         messages = self._rng.randint(2, 20) if self._batches else 1
         body = b"%s:%d " % (self.name.encode(), self._sequence_id) + b"." * self._rng.randrange(400)
         if self._batches:
-            entry = make_batch([body] * messages, sequence_id=self._sequence_id, producer_name=self.name)
+            entry = make_entry([body] * messages, sequence_id=self._sequence_id, producer_name=self.name)
         else:
             key = {"partition_key": f"key-{self._rng.randrange(self._keys)}"} if self._keys else {}
             entry = make_entry(body, producer_name=self.name, sequence_id=self._sequence_id, **key)
         self._unanswered.append(len(entry))
-        self.link.send(
-            Type.SEND,
-            entry,
-            producer_id=self._producer_id,
-            sequence_id=self._sequence_id,
-            num_messages=messages,
-        )
+        self.link.publish(self._producer_id, entry, sequence_id=self._sequence_id, messages=messages)
 
     def _receipted(self, receipt: wire.CommandSendReceipt) -> None:
         at = receipt.message_id
@@ -300,7 +287,7 @@ def check_backlog(
     http_url: str, topic: str, subscription: str, delivered: list[Delivered], *, namespace: str = "public/default"
 ) -> None:
     """Compare the counts of the admin REST with a recount. Raises :class:`PromiseBroken`."""
-    stats = get_json(f"{http_url}/admin/v2/persistent/{namespace}/{topic}/stats")["subscriptions"][subscription]
+    stats = topic_stats(http_url, f"{namespace}/{topic}")["subscriptions"][subscription]
     messages = sum(entry.remaining.bit_count() for entry in delivered)
     size = sum(entry.size for entry in delivered)
     if (stats["msgBacklog"], stats["backlogSize"]) != (messages, size):

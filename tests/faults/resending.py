@@ -8,8 +8,9 @@ from collections import deque
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
 
-from tests.integration.wire.client import WireError, make_entry
-from tests.support.wire_link import Type, WireLink
+from tests.support.entries import make_entry
+from tests.support.wire_client import WireError
+from tests.support.wire_link import WireLink
 
 WITHIN_S = 30.0
 
@@ -70,7 +71,7 @@ class Resender:
 
     def _send(self, sequence_id: int) -> None:
         entry = make_entry(b"." * 200, producer_name=self.name, sequence_id=sequence_id)
-        self.link.send(Type.SEND, entry, producer_id=self._producer_id, sequence_id=sequence_id, num_messages=1)
+        self.link.publish(self._producer_id, entry, sequence_id=sequence_id)
 
     def _receipt(self, receipt: wire.CommandSendReceipt) -> None:
         assert receipt.sequence_id == self._unanswered.popleft(), "receipts are not in order"

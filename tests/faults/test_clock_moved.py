@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.integration.wire.client import make_entry
-from tests.support.wire_link import Type, WireLink, closing_links
+from tests.support.entries import make_entry
+from tests.support.rest import apply, topic_stats
+from tests.support.wire_link import WireLink, closing_links
 
 from .idle import check_idle
-from .rest import apply, topic_stats
 from .shifted_broker import ShiftedBroker
 
 HOUR_MS = 3_600_000
@@ -93,9 +93,7 @@ class Client:
         for _ in range(count):
             self._sequence += 1
             entry = make_entry(body.rjust(200, b"."), sequence_id=self._sequence, **delayed)
-            self._link.send(
-                Type.SEND, entry, producer_id=self._producers[name], sequence_id=self._sequence, num_messages=1
-            )
+            self._link.publish(self._producers[name], entry, sequence_id=self._sequence)
         async with asyncio.timeout(WITHIN_S):
             while self._receipts < wanted:
                 await self._link.ping()

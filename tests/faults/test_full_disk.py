@@ -20,13 +20,14 @@ from urllib.error import HTTPError
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.integration.wire.client import WireError, make_entry
 from tests.support.broker_process import BrokerProcess
-from tests.support.wire_link import Type, WireLink, closing_links
+from tests.support.entries import make_entry
+from tests.support.rest import call, topic_stats
+from tests.support.wire_client import WireError
+from tests.support.wire_link import WireLink, closing_links
 
 from .kill_load import LoadConsumer, check_backlog
 from .promises import Delivered, Promises, Published, SubscriptionPromises
-from .rest import call, topic_stats
 
 MIB = 1 << 20
 DISK_BYTES = 32 * MIB
@@ -132,7 +133,7 @@ class Publisher:
         self._sequence_id += 1
         entry = make_entry(bytes(self._size), producer_name=self.name, sequence_id=self._sequence_id)
         self._pending[self._sequence_id] = len(entry)
-        self._link.send(Type.SEND, entry, producer_id=self._id, sequence_id=self._sequence_id, num_messages=1)
+        self._link.publish(self._id, entry, sequence_id=self._sequence_id)
 
     async def _wait(self, deadline: float) -> None:
         assert time.monotonic() < deadline, f"{len(self._pending)} entries are not answered"

@@ -6,32 +6,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.rest import call, keep_nothing, topic_stats
 
 from .resending import WITHIN_S, Audit, Resender
-from .rest import keep_nothing
 
 TOPIC = "killed"
 #: Small, so that ledgers roll and the snapshot is behind by many of them.
 SETTINGS = {"HELIOGRAPH_LEDGER_MAX_ENTRIES": "300", "HELIOGRAPH_MAX_UNACKED_PER_CONSUMER": "0"}
 
 
-def _call(url: str, body: object = None, method: str = "GET") -> str:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        return str(answer.read().decode())
-
-
 async def _kills(broker: BrokerProcess, rounds: int, rng: random.Random) -> tuple[list[Resender], Audit]:
-    await asyncio.to_thread(_call, f"{broker.http_url}/admin/v2/namespaces/public/default/deduplication", True, "POST")
+    await asyncio.to_thread(call, f"{broker.http_url}/admin/v2/namespaces/public/default/deduplication", "POST", True)
     await asyncio.to_thread(keep_nothing, broker.http_url)
     resenders = [Resender("few", 3, TOPIC), Resender("many", 300, TOPIC)]
     audit = Audit(TOPIC)
@@ -73,7 +64,7 @@ def test_what_is_sent_again_after_a_kill_is_stored_exactly_once(tmp_path: Path, 
     rounds = max(3, rounds // 4)
     try:
         resenders, audit = asyncio.run(_kills(broker, rounds, random.Random(seed)))
-        stats = json.loads(_call(f"{broker.http_url}/admin/v2/persistent/public/default/{TOPIC}/stats"))
+        stats = topic_stats(broker.http_url, f"public/default/{TOPIC}")
     except (AssertionError, TimeoutError) as error:
         raise AssertionError(f"{error!r}; log:\n{broker.log_tail()}") from error
     finally:

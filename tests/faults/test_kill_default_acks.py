@@ -19,15 +19,15 @@ import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
 
-from tests.integration.wire.client import ConnectionEndedError, WireError, make_entry
 from tests.support.broker_process import BrokerProcess
-from tests.support.wire_link import Type, WireLink, closing_links
+from tests.support.rest import call, topic_stats
+from tests.support.wire_client import ConnectionEndedError, WireError
+from tests.support.wire_link import WireLink, closing_links, publish_one
 
 from .idle import check_idle
 from .kill_load import LoadConsumer, LoadProducer, check_backlog
 from .promises import PromiseBroken, Promises, SubscriptionPromises
 from .resending import Audit, Resender
-from .rest import call, topic_stats
 
 NAMESPACE = "public/killed"
 #: Ledgers so small that one rolls in every moment, and with it the topic's record is written.
@@ -105,17 +105,6 @@ class KilledTopic:
     def acknowledged(self) -> int:
         helpers = [helper for each in self.helpers.values() for helper in each]
         return sum(consumer.acknowledged for consumer in (*self.consumers.values(), *helpers))
-
-
-async def publish_one(service_url: str, topic: str, producer_name: str) -> None:
-    link = await WireLink.connect(service_url)
-    receipted = asyncio.Event()
-    link.on_receipt = lambda receipt: receipted.set()
-    producer_id = await link.producer(topic, producer_name=producer_name, user_provided_producer_name=True)
-    entry = make_entry(b"", producer_name=producer_name, sequence_id=1)
-    link.send(Type.SEND, entry, producer_id=producer_id, sequence_id=1, num_messages=1)
-    await asyncio.wait_for(receipted.wait(), 10)
-    link.close()
 
 
 class Expiring:

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.wire.client import ConnectionEndedError, make_entry
 from tests.support.broker_process import BrokerProcess
-from tests.support.wire_link import Type, WireLink
+from tests.support.rest import keep_nothing, topic_stats
+from tests.support.wire_client import ConnectionEndedError
+from tests.support.wire_link import WireLink, publish_one
 
-from .kill_load import LoadConsumer, LoadProducer, check_backlog, get_json
+from .kill_load import LoadConsumer, LoadProducer, check_backlog
 from .promises import Promises, SubscriptionPromises
-from .rest import keep_nothing
 
 TOPIC = "killed"
 #: Small, so that ledgers roll and segments are rewritten and unlinked many times a round.
@@ -62,7 +62,7 @@ class KillRounds:
         for consumer in self.consumers:
             await consumer.open(self.broker.service_url, TOPIC)
         sentinel = f"sentinel-{number}"
-        await self._publish_sentinel(sentinel)
+        await publish_one(self.broker.service_url, TOPIC, sentinel)
         for consumer in self.consumers:
             delivered = await consumer.recount(sentinel)
             self.recounted += len(delivered)
@@ -88,20 +88,6 @@ class KillRounds:
             await asyncio.to_thread(self.broker.kill_while_starting, self.rng.random())
         self.starts.append(await asyncio.to_thread(self.broker.start))
 
-    async def _publish_sentinel(self, name: str) -> None:
-        link = await WireLink.connect(self.broker.service_url)
-        receipted = asyncio.Event()
-
-        def on_receipt(receipt: object) -> None:
-            receipted.set()
-
-        link.on_receipt = on_receipt
-        producer_id = await link.producer(TOPIC, producer_name=name, user_provided_producer_name=True)
-        entry = make_entry(b"", producer_name=name, sequence_id=1)
-        link.send(Type.SEND, entry, producer_id=producer_id, sequence_id=1, num_messages=1)
-        await asyncio.wait_for(receipted.wait(), 10)
-        link.close()
-
 
 async def kill_rounds(broker: BrokerProcess, rounds: int, rng: random.Random) -> KillRounds:
     run = KillRounds(broker, rng)
@@ -122,7 +108,7 @@ def test_promises_survive_kill_nine(tmp_path: Path, rounds: int, seed: int) -> N
     began = time.monotonic()
     try:
         run = asyncio.run(kill_rounds(broker, rounds, random.Random(seed)))
-        stats = get_json(f"{broker.http_url}/admin/v2/persistent/public/default/{TOPIC}/stats")
+        stats = topic_stats(broker.http_url, f"public/default/{TOPIC}")
     finally:
         if broker.running:
             broker.kill9()

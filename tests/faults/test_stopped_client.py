@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.integration.clients import eventually
-from tests.integration.wire.client import Type, WireClient, WireError, make_entry, payload_of
 from tests.support.broker_process import BrokerProcess
+from tests.support.clients import eventually
+from tests.support.entries import make_entry
+from tests.support.wire_client import Type, WireClient, WireError, payload_of
 
 from .stopped_client import PRODUCER_NAME
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pulsar
 import pytest
 
-from tests.integration.clients import RunningBroker, connect, fresh_name
+from tests.support.clients import RunningBroker, connect, fresh_name
 
 
 @pytest.fixture

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import urllib.request
 from typing import Any
 
-from tests.integration.clients import DEADLINE_S, RunningBroker, fresh_name
-
-_API_VERSION = "heliograph.dev/v1alpha1"
-
-
-def apply(broker: RunningBroker, *resources: dict[str, Any]) -> list[dict[str, str]]:
-    """Apply resources (without ``apiVersion``); return what became of each."""
-    documents = "\n---\n".join(json.dumps({"apiVersion": _API_VERSION, **resource}) for resource in resources)
-    request = urllib.request.Request(f"{broker.http_url}/heliograph/v1/apply", method="POST", data=documents.encode())
-    with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
-        applied: list[dict[str, str]] = json.load(response)
-    return applied
+from tests.support.clients import RunningBroker, fresh_name
+from tests.support.rest import apply
 
 
 class PolicyNamespace:
@@ -31,7 +19,7 @@ class PolicyNamespace:
 
     def set(self, **policies: Any) -> None:
         apply(
-            self._broker,
+            self._broker.http_url,
             {"kind": "Tenant", "metadata": {"name": self._tenant}},
             {
                 "kind": "Namespace",

@@ -15,7 +15,8 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from tests.integration.clients import (
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import (
     DEADLINE_MS,
     backlog,
     connect,
@@ -25,7 +26,6 @@ from tests.integration.clients import (
     receive_available,
     receive_many,
 )
-from tests.support.broker_process import BrokerProcess
 
 SEGMENTS = {"HELIOGRAPH_SEGMENT_BYTES": str(1 << 20), "HELIOGRAPH_LEDGER_MAX_ENTRIES": "500"}
 

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.clients import backlog, eventually, fresh_name
 from tests.support.interrupts import take_interrupts
-
-from .clients import backlog, eventually, fresh_name
 
 MANIFEST = """
 apiVersion: heliograph.dev/v1alpha1

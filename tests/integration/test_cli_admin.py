@@ -15,8 +15,7 @@ from heliograph_broker.cli.policies.policy_flags import Policy
 from heliograph_broker.cli.policies.policy_levels import NAMESPACE_POLICIES, SUBSCRIPTION_POLICIES, TOPIC_POLICIES
 
 from tests.support.broker_process import BrokerProcess
-
-from .clients import fresh_name
+from tests.support.clients import fresh_name
 
 
 class Ran(NamedTuple):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import pulsar
 import pytest
 
-from tests.integration.clients import (
+from tests.support.clients import (
     DEADLINE_MS,
     RunningBroker,
     backlog,
     eventually,
     ignore_receipt,
+    numbers,
     payloads,
+    publish_batch,
     receive_many,
     receive_or_none,
 )
@@ -50,7 +52,7 @@ def test_nack_of_one_message_of_a_batch_brings_only_what_is_unacked(client: puls
         negative_ack_redelivery_delay_ms=100,
         batch_index_ack_enabled=True,
     )
-    publish_batch(client, topic, 5)
+    publish_batch(client, topic, numbers(0, 4))
     messages = receive_many(consumer, 5, acknowledge=False)
     for message in messages[:4]:
         consumer.acknowledge(message)
@@ -115,21 +117,12 @@ def test_cumulative_ack_is_refused_on_shared_types(
         consumer.acknowledge_cumulative(consumer.receive(DEADLINE_MS))
 
 
-def publish_batch(client: pulsar.Client, topic: str, count: int) -> None:
-    """Publish ``count`` messages as one entry."""
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=5000)
-    for i in range(count):
-        producer.send_async(b"%d" % i, ignore_receipt)
-    producer.flush()
-    producer.close()
-
-
 def test_batch_index_acks_survive_the_consumer(client: pulsar.Client, broker: RunningBroker, topic: str) -> None:
     def subscribe() -> pulsar.Consumer:
         return client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared, batch_index_ack_enabled=True)
 
     consumer = subscribe()
-    publish_batch(client, topic, 10)
+    publish_batch(client, topic, numbers(0, 9))
     messages = receive_many(consumer, 10, acknowledge=False)
     assert len({m.message_id().entry_id() for m in messages}) == 1
     for message in messages:
@@ -145,7 +138,7 @@ def test_batch_index_acks_survive_the_consumer(client: pulsar.Client, broker: Ru
 
 def test_cumulative_ack_inside_a_batch(client: pulsar.Client, broker: RunningBroker, topic: str) -> None:
     consumer = client.subscribe(topic, "s", batch_index_ack_enabled=True)
-    publish_batch(client, topic, 10)
+    publish_batch(client, topic, numbers(0, 9))
     messages = receive_many(consumer, 10, acknowledge=False)
     consumer.acknowledge_cumulative(messages[3])
     eventually(lambda: backlog(broker, topic, "s") == 6, what="a backlog of 6")
@@ -159,7 +152,7 @@ def test_cumulative_ack_inside_the_first_batch_without_index_acks_acknowledges_n
 ) -> None:
     """The client names the entry before the batch, which is -1 for the first one of a ledger."""
     consumer = client.subscribe(topic, "s")
-    publish_batch(client, topic, 10)
+    publish_batch(client, topic, numbers(0, 9))
     producer = client.create_producer(topic)
     last = producer.send(b"10")
     first, *others = receive_many(consumer, 11, acknowledge=False)
@@ -176,7 +169,7 @@ def test_batch_is_done_when_every_message_is_acked_without_index_acks(
     client: pulsar.Client, broker: RunningBroker, topic: str
 ) -> None:
     consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
-    publish_batch(client, topic, 10)
+    publish_batch(client, topic, numbers(0, 9))
     messages = receive_many(consumer, 10, acknowledge=False)
     for message in messages[:9]:
         consumer.acknowledge(message)

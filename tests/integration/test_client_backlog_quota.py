@@ -9,8 +9,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.integration.clients import DEADLINE_MS, RunningBroker, eventually, receive_many, rest
 from tests.integration.policies import PolicyNamespace
+from tests.support.clients import DEADLINE_MS, RunningBroker, eventually, receive_many, rest
 
 _MESSAGE = b"m" * 1000
 

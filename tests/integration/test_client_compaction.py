@@ -11,7 +11,8 @@ import pulsar
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.integration.clients import (
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import (
     DEADLINE_MS,
     RunningBroker,
     backlog,
@@ -24,8 +25,7 @@ from tests.integration.clients import (
     rest,
     stats,
 )
-from tests.integration.wire.client import WireClient, WireError
-from tests.support.broker_process import BrokerProcess
+from tests.support.wire_client import WireClient, WireError
 
 
 def keep_all(broker: RunningBroker, topic: str) -> None:

@@ -10,7 +10,8 @@ import pulsar
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.integration.clients import (
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import (
     RunningBroker,
     connect,
     eventually,
@@ -20,8 +21,8 @@ from tests.integration.clients import (
     receive_many,
     rest,
 )
-from tests.integration.wire.client import Type, WireClient, WireError, make_entry
-from tests.support.broker_process import BrokerProcess
+from tests.support.entries import make_entry
+from tests.support.wire_client import Type, WireClient, WireError
 
 _MINUS_ONE = (1 << 64) - 1
 KEEP = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.clients import RunningBroker
+from tests.support.clients import RunningBroker
 
 GO_MODULE = Path(__file__).parent / "go"
 

@@ -7,27 +7,25 @@ import json
 import pulsar
 import pytest
 
-from tests.integration.clients import (
+from tests.integration.policies import PolicyNamespace
+from tests.support.clients import (
     DEADLINE_MS,
     RunningBroker,
     eventually,
+    numbers,
     payloads,
+    publish,
     read_all,
     receive_many,
     receive_or_none,
     rest,
 )
-from tests.integration.policies import PolicyNamespace
 
 
 @pytest.fixture
 def namespace(broker: RunningBroker) -> PolicyNamespace:
     """A namespace of which no level sets a retention."""
     return PolicyNamespace(broker)
-
-
-def numbers(first: int, last: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, last + 1)]
 
 
 def wait_until_trimmed(broker: RunningBroker, client: pulsar.Client, namespace: PolicyNamespace) -> None:
@@ -39,21 +37,14 @@ def wait_until_trimmed(broker: RunningBroker, client: pulsar.Client, namespace: 
     rest(broker, "PUT", canary)
     rest(broker, "POST", f"{canary}/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
     for _ in range(2):
-        publish(client, namespace.topic("canary"), 1)
+        publish(client, namespace.topic("canary"), numbers(0, 0))
         eventually(lambda: rest(broker, "GET", f"{canary}/stats")["storageSize"] == 0, what="the last message deleted")
-
-
-def publish(client: pulsar.Client, topic: str, count: int = 10) -> None:
-    producer = client.create_producer(topic)
-    for number in range(count):
-        producer.send(b"%d" % number, partition_key=f"k{number % 3}")
-    producer.close()
 
 
 def test_a_reader_opened_after_publishing_finds_everything(
     broker: RunningBroker, client: pulsar.Client, namespace: PolicyNamespace
 ) -> None:
-    publish(client, namespace.topic())
+    publish(client, namespace.topic(), numbers(0, 9), keys=3)
     wait_until_trimmed(broker, client, namespace)
     assert read_all(client.create_reader(namespace.topic(), pulsar.MessageId.earliest)) == numbers(0, 9)
     assert read_all(client.create_reader(namespace.topic(), pulsar.MessageId.earliest)) == numbers(0, 9)
@@ -62,7 +53,7 @@ def test_a_reader_opened_after_publishing_finds_everything(
 def test_a_table_view_opened_after_publishing_has_every_key(
     broker: RunningBroker, client: pulsar.Client, namespace: PolicyNamespace
 ) -> None:
-    publish(client, namespace.topic(), 30)
+    publish(client, namespace.topic(), numbers(0, 29), keys=3)
     wait_until_trimmed(broker, client, namespace)
     view = client.create_table_view(namespace.topic())
     assert {key: view.get(key) for key in ("k0", "k1", "k2")} == {"k0": b"27", "k1": b"28", "k2": b"29"}
@@ -73,7 +64,7 @@ def test_a_reader_finds_what_every_subscription_has_acknowledged(
     broker: RunningBroker, client: pulsar.Client, namespace: PolicyNamespace
 ) -> None:
     consumer = client.subscribe(namespace.topic(), "s")
-    publish(client, namespace.topic())
+    publish(client, namespace.topic(), numbers(0, 9), keys=3)
     receive_many(consumer, 10)
     path = f"persistent/{namespace.name}/t"
 
@@ -90,7 +81,7 @@ def test_seeking_back_after_acknowledging_finds_the_messages(
     broker: RunningBroker, client: pulsar.Client, namespace: PolicyNamespace, kind: pulsar.ConsumerType
 ) -> None:
     consumer = client.subscribe(namespace.topic(), "s", consumer_type=kind)
-    publish(client, namespace.topic())
+    publish(client, namespace.topic(), numbers(0, 9), keys=3)
     receive_many(consumer, 10)
     stats = f"persistent/{namespace.name}/t/stats"
     eventually(
@@ -105,7 +96,7 @@ def test_a_subscription_from_the_earliest_message_on_may_come_late(
     broker: RunningBroker, client: pulsar.Client, namespace: PolicyNamespace
 ) -> None:
     rest(broker, "PUT", f"persistent/{namespace.name}/t/partitions", 2)
-    publish(client, namespace.topic())
+    publish(client, namespace.topic(), numbers(0, 9), keys=3)
     wait_until_trimmed(broker, client, namespace)
     consumer = client.subscribe(namespace.topic(), "late", initial_position=pulsar.InitialPosition.Earliest)
     assert sorted(payloads(receive_many(consumer, 10))) == numbers(0, 9)
@@ -161,7 +152,7 @@ def test_a_retention_of_nothing_leaves_nothing_to_come_late_for(
     broker: RunningBroker, client: pulsar.Client, namespace: PolicyNamespace
 ) -> None:
     namespace.set(retention={"time": "0", "size": "0"})
-    publish(client, namespace.topic())
+    publish(client, namespace.topic(), numbers(0, 9), keys=3)
     stats = f"persistent/{namespace.name}/t/stats"
     eventually(lambda: rest(broker, "GET", stats)["storageSize"] == 0, what="everything deleted")
     assert read_all(client.create_reader(namespace.topic(), pulsar.MessageId.earliest)) == []

@@ -11,7 +11,7 @@ import pulsar
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.integration.clients import (
+from tests.support.clients import (
     DEADLINE_MS,
     RunningBroker,
     eventually,
@@ -20,7 +20,8 @@ from tests.integration.clients import (
     receive_many,
     rest,
 )
-from tests.integration.wire.client import WireClient, WireError, make_entry
+from tests.support.entries import make_entry
+from tests.support.wire_client import WireClient, WireError
 
 SHARED = pulsar.ConsumerType.Shared
 

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.integration.clients import (
+from tests.support.clients import (
     DEADLINE_MS,
     RunningBroker,
     backlog,

@@ -9,7 +9,8 @@ import pulsar
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.integration.clients import (
+from tests.integration.policies import PolicyNamespace
+from tests.support.clients import (
     DEADLINE_MS,
     RunningBroker,
     eventually,
@@ -19,8 +20,9 @@ from tests.integration.clients import (
     receive_many,
     rest,
 )
-from tests.integration.policies import PolicyNamespace, apply
-from tests.integration.wire.client import WireClient, WireError, make_entry
+from tests.support.entries import make_entry
+from tests.support.rest import apply
+from tests.support.wire_client import WireClient, WireError
 
 _KIB = b"k" * 1024
 
@@ -156,7 +158,7 @@ def test_a_ttl_that_is_none_is_refused_by_name(broker: RunningBroker) -> None:
     with WireClient(broker.service_url) as wired:
         producer = wired.producer(namespace.topic())
         with pytest.raises(WireError, match="x-message-ttl is 'soon'") as refused:
-            wired.publish(producer, make_entry(b"never", properties=[wire.KeyValue(key="x-message-ttl", value="soon")]))
+            wired.publish(producer, make_entry(b"never", ttl="soon"))
         assert refused.value.code == wire.NotAllowedError
         wired.publish(producer, make_entry(b"kept"), sequence_id=1)
     assert _stats(broker, namespace)["msgInCounter"] == 1
@@ -206,7 +208,7 @@ def test_subscriptions_of_one_topic_expire_and_dead_letter_by_themselves(
         "subscriptions": ["fast", "slow"],
         "subscriptionPolicies": [{"name": "fast", "messageTTL": "500ms", "deadLetterTopic": dead}],
     }
-    apply(broker, {"kind": "Topic", "metadata": {"name": "t"}, "spec": spec})
+    apply(broker.http_url, {"kind": "Topic", "metadata": {"name": "t"}, "spec": spec})
     client.create_producer(topic).send(b"x")
     letter = watcher.receive(DEADLINE_MS)
     assert (letter.data(), letter.properties()["x-death-subscription"]) == (b"x", "fast")

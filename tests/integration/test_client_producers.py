@@ -9,7 +9,7 @@ from datetime import timedelta
 import pulsar
 import pytest
 
-from tests.integration.clients import (
+from tests.support.clients import (
     DEADLINE_MS,
     DEADLINE_S,
     RunningBroker,

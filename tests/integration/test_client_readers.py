@@ -7,13 +7,14 @@ import time
 import pulsar
 import pytest
 
-from tests.integration.clients import (
+from tests.support.clients import (
     DEADLINE_MS,
     RunningBroker,
     backlog,
     create_partitions,
     eventually,
     ignore_receipt,
+    numbers,
     payloads,
     read_all,
     receive_many,
@@ -28,10 +29,6 @@ def ids(client: pulsar.Client, topic: str) -> list[pulsar.MessageId]:
     client.subscribe(topic, "keeper")
     producer = client.create_producer(topic)
     return [producer.send(b"%d" % i) for i in range(10)]
-
-
-def numbers(first: int, last: int) -> list[bytes]:
-    return [b"%d" % i for i in range(first, last + 1)]
 
 
 @pytest.mark.usefixtures("ids")

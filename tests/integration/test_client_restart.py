@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import pulsar
 import pytest
 
-from tests.integration.clients import (
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import (
     backlog,
     connect,
     create_partitions,
@@ -19,7 +20,6 @@ from tests.integration.clients import (
     rest,
     stats,
 )
-from tests.support.broker_process import BrokerProcess
 
 #: A client tries again with growing pauses, so on a busy machine it may come back long after the broker.
 RECONNECT_MS = 60_000

@@ -19,7 +19,7 @@ from pulsar.schema import (
     StringSchema,
 )
 
-from tests.integration.clients import DEADLINE_MS, RunningBroker, connect, ignore_receipt, rest
+from tests.support.clients import DEADLINE_MS, RunningBroker, connect, ignore_receipt, rest
 
 
 class Flight(Record):  # type: ignore[misc]

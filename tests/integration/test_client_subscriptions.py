@@ -7,7 +7,7 @@ from collections import defaultdict
 import pulsar
 import pytest
 
-from tests.integration.clients import (
+from tests.support.clients import (
     DEADLINE_MS,
     RunningBroker,
     backlog,

@@ -9,7 +9,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.integration.clients import (
+from tests.support.clients import (
     DEADLINE_MS,
     RunningBroker,
     connect,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pulsar
 import pytest
 
-from tests.integration.clients import (
+from tests.support.clients import (
     DEADLINE_MS,
     RunningBroker,
     backlog,

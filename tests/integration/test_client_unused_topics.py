@@ -9,7 +9,8 @@ import urllib.request
 import pulsar
 import pytest
 
-from tests.integration.clients import DEADLINE_S, RunningBroker, eventually, fresh_name, rest
+from tests.support.clients import DEADLINE_S, RunningBroker, eventually, fresh_name, rest
+from tests.support.rest import fetch
 
 PERIOD_S = 2
 
@@ -68,8 +69,7 @@ def test_creating_a_topic_again_and_looking_at_its_messages_keep_it(
         time.sleep(0.2)
     deadline = time.monotonic() + 2 * PERIOD_S
     while time.monotonic() < deadline:
-        with urllib.request.urlopen(f"{broker.http_url}/admin/v2/{path}/subscription/s/position/1") as message:
-            assert message.read() == b"x"
+        assert fetch(f"{broker.http_url}/admin/v2/{path}/subscription/s/position/1") == b"x"
         time.sleep(0.2)
     used = time.monotonic()
     eventually(lambda: topics(broker, namespace) == [], within_s=PERIOD_S + DEADLINE_S, what="the topic's end")

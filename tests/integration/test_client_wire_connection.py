@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.integration.clients import RunningBroker, create_partitions, eventually
-from tests.integration.wire.client import Type, WireClient, WireError, encode, make_entry, payload_of
+from tests.support.clients import RunningBroker, create_partitions, eventually
+from tests.support.entries import make_entry
+from tests.support.wire_client import Type, WireClient, WireError, encode, payload_of
 
 MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 

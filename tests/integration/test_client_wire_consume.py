@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.integration.clients import RunningBroker, backlog, eventually, rest, stats
-from tests.integration.wire.client import Frame, Type, WireClient, WireError, make_batch, make_entry, payload_of
 from tests.support.broker_process import BrokerProcess
+from tests.support.clients import RunningBroker, backlog, eventually, numbers, rest, stats
+from tests.support.entries import make_entry
+from tests.support.wire_client import Frame, Type, WireClient, WireError, payload_of
 
 Sub = wire.CommandSubscribe
 CUMULATIVE = wire.CommandAck.Cumulative
@@ -23,18 +24,8 @@ def wired(broker: RunningBroker) -> Iterator[WireClient]:
         yield client
 
 
-def publish_numbers(client: WireClient, topic: str, count: int) -> list[Any]:
-    """Publish 0 … count-1 and return their message ids."""
-    producer = client.producer(topic)
-    return [client.publish(producer, make_entry(b"%d" % i, sequence_id=i), sequence_id=i) for i in range(count)]
-
-
 def payloads(frames: list[Frame]) -> list[bytes]:
     return [payload_of(frame) for frame in frames]
-
-
-def numbers(first: int, last: int) -> list[bytes]:
-    return [b"%d" % i for i in range(first, last + 1)]
 
 
 def position(message_id: Any) -> tuple[int, int]:
@@ -44,7 +35,7 @@ def position(message_id: Any) -> tuple[int, int]:
 @pytest.mark.parametrize("kind", [Sub.Exclusive, Sub.Shared, Sub.Failover, Sub.Key_Shared], ids=Sub.SubType.Name)
 def test_permits_are_kept_to(wired: WireClient, topic: str, kind: int) -> None:
     consumer = wired.subscribe(topic, subType=kind)
-    publish_numbers(wired, topic, 5)
+    wired.publish_numbers(topic, 5)
     assert [f for f in wired.fence() if f.command.type == Type.MESSAGE] == []
     wired.flow(consumer, 2)
     assert payloads(wired.messages(2)) == numbers(0, 1)
@@ -61,7 +52,7 @@ def test_batch_uses_as_many_permits_as_it_has_messages(wired: WireClient, topic:
     wired.flow(consumer, 5)
     producer = wired.producer(topic)
     for i in range(3):
-        wired.publish(producer, make_batch([b"x"] * 5), sequence_id=i, num_messages=5)
+        wired.publish(producer, make_entry([b"x"] * 5), sequence_id=i, num_messages=5)
     wired.messages(1)
     assert wired.fence() == []
     wired.flow(consumer, 10)
@@ -70,7 +61,7 @@ def test_batch_uses_as_many_permits_as_it_has_messages(wired: WireClient, topic:
 
 def test_ack_with_many_ids_is_confirmed(wired: WireClient, broker: RunningBroker, topic: str) -> None:
     consumer = wired.subscribe(topic, subType=Sub.Shared)
-    ids = publish_numbers(wired, topic, 6)
+    ids = wired.publish_numbers(topic, 6)
     wired.flow(consumer, 100)
     wired.messages(6)
     answer = wired.ack(consumer, ids[0], ids[2], ids[5])
@@ -84,7 +75,7 @@ def test_ack_with_many_ids_is_confirmed(wired: WireClient, broker: RunningBroker
 @pytest.mark.parametrize("kind", [Sub.Exclusive, Sub.Failover], ids=Sub.SubType.Name)
 def test_cumulative_ack(wired: WireClient, broker: RunningBroker, topic: str, kind: int) -> None:
     consumer = wired.subscribe(topic, subType=kind)
-    ids = publish_numbers(wired, topic, 6)
+    ids = wired.publish_numbers(topic, 6)
     wired.flow(consumer, 100)
     wired.messages(6)
     assert not wired.ack(consumer, ids[3], ack_type=CUMULATIVE).HasField("error")
@@ -95,7 +86,7 @@ def test_cumulative_ack_before_the_first_entry_of_a_ledger_is_of_what_is_before_
     wired: WireClient, broker: RunningBroker, topic: str
 ) -> None:
     consumer = wired.subscribe(topic)
-    ids = publish_numbers(wired, topic, 3)
+    ids = wired.publish_numbers(topic, 3)
     before = wire.MessageIdData(ledgerId=ids[0].ledgerId, entryId=0xFFFFFFFFFFFFFFFF)
     assert not wired.ack(consumer, before, ack_type=CUMULATIVE).HasField("error")
     assert backlog(broker, topic, "s") == 3
@@ -105,7 +96,7 @@ def test_cumulative_ack_of_what_was_never_stored_is_refused(
     wired: WireClient, broker: RunningBroker, topic: str
 ) -> None:
     consumer = wired.subscribe(topic)
-    *_, last = publish_numbers(wired, topic, 3)
+    *_, last = wired.publish_numbers(topic, 3)
     for ledger, entry in ((last.ledgerId, last.entryId + 1), (last.ledgerId + 1, 0), (2**63 - 1, 2**63 - 1)):
         beyond = wire.MessageIdData(ledgerId=ledger, entryId=entry)
         answer = wired.ack(consumer, beyond, ack_type=CUMULATIVE)
@@ -118,7 +109,7 @@ def test_cumulative_ack_is_refused_on_shared_types(
     wired: WireClient, broker: RunningBroker, topic: str, kind: int
 ) -> None:
     consumer = wired.subscribe(topic, subType=kind)
-    ids = publish_numbers(wired, topic, 3)
+    ids = wired.publish_numbers(topic, 3)
     wired.flow(consumer, 100)
     wired.messages(3)
     assert wired.ack(consumer, ids[1], ack_type=CUMULATIVE).error == wire.NotAllowedError
@@ -129,7 +120,7 @@ def test_ack_of_a_message_that_was_never_published_changes_nothing(
     wired: WireClient, broker: RunningBroker, topic: str
 ) -> None:
     consumer = wired.subscribe(topic, subType=Sub.Shared)
-    ids = publish_numbers(wired, topic, 3)
+    ids = wired.publish_numbers(topic, 3)
     future = wire.MessageIdData(ledgerId=ids[0].ledgerId, entryId=10_000)
     elsewhere = wire.MessageIdData(ledgerId=ids[0].ledgerId + 1000, entryId=0)
     wired.ack(consumer, future, elsewhere)
@@ -143,7 +134,7 @@ def test_ack_set_marks_batch_indexes_and_comes_back_on_redelivery(
 ) -> None:
     consumer = wired.subscribe(topic, subType=Sub.Shared)
     producer = wired.producer(topic)
-    batch = make_batch(numbers(0, 7))
+    batch = make_entry(numbers(0, 7))
     message_id = wired.publish(producer, batch, num_messages=8)
     wired.flow(consumer, 100)
     wired.messages(1)
@@ -171,7 +162,7 @@ def test_ack_set_marks_batch_indexes_and_comes_back_on_redelivery(
 
 def test_redeliver_by_id(wired: WireClient, topic: str) -> None:
     consumer = wired.subscribe(topic, subType=Sub.Shared)
-    ids = publish_numbers(wired, topic, 4)
+    ids = wired.publish_numbers(topic, 4)
     wired.flow(consumer, 100)
     wired.messages(4)
     wired.send(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=consumer, message_ids=[ids[1], ids[3]])
@@ -183,7 +174,7 @@ def test_redeliver_by_id(wired: WireClient, topic: str) -> None:
 
 def test_redeliver_of_an_acked_message_brings_nothing(wired: WireClient, topic: str) -> None:
     consumer = wired.subscribe(topic, subType=Sub.Shared)
-    ids = publish_numbers(wired, topic, 2)
+    ids = wired.publish_numbers(topic, 2)
     wired.flow(consumer, 100)
     wired.messages(2)
     wired.ack(consumer, ids[0])
@@ -195,7 +186,7 @@ def test_redeliver_of_an_acked_message_brings_nothing(wired: WireClient, topic: 
 
 def test_redeliver_all_on_exclusive(wired: WireClient, topic: str) -> None:
     consumer = wired.subscribe(topic)
-    ids = publish_numbers(wired, topic, 4)
+    ids = wired.publish_numbers(topic, 4)
     wired.flow(consumer, 100)
     wired.messages(4)
     wired.ack(consumer, ids[0])
@@ -206,7 +197,7 @@ def test_redeliver_all_on_exclusive(wired: WireClient, topic: str) -> None:
 def test_messages_of_an_ended_connection_go_to_the_others(broker: RunningBroker, topic: str) -> None:
     leaving = WireClient(broker.service_url)
     gone = leaving.subscribe(topic, subType=Sub.Shared)
-    publish_numbers(leaving, topic, 4)
+    leaving.publish_numbers(topic, 4)
     leaving.flow(gone, 100)
     leaving.messages(4)
     with WireClient(broker.service_url) as staying:
@@ -226,7 +217,7 @@ def test_get_last_message_id_with_mark_delete_position(wired: WireClient, topic:
 
     empty = last()
     assert wire.MessageIdData.FromString(empty.last_message_id.SerializeToString()).entryId in (2**64 - 1,)
-    ids = publish_numbers(wired, topic, 5)
+    ids = wired.publish_numbers(topic, 5)
     answer = last()
     assert position(answer.last_message_id) == position(ids[4])
     assert answer.last_message_id.batch_index == -1
@@ -234,7 +225,7 @@ def test_get_last_message_id_with_mark_delete_position(wired: WireClient, topic:
     wired.messages(5)
     wired.ack(consumer, ids[2], ack_type=CUMULATIVE)
     assert position(last().consumer_mark_delete_position) == position(ids[2])
-    batch = wired.publish(wired.producer(topic), make_batch([b"a", b"b", b"c"]), num_messages=3)
+    batch = wired.publish(wired.producer(topic), make_entry([b"a", b"b", b"c"]), num_messages=3)
     answer = last()
     assert position(answer.last_message_id) == position(batch)
     assert answer.last_message_id.batch_index == 2
@@ -242,7 +233,7 @@ def test_get_last_message_id_with_mark_delete_position(wired: WireClient, topic:
 
 def test_consumer_stats(wired: WireClient, topic: str) -> None:
     consumer = wired.subscribe(topic, subType=Sub.Shared, consumer_name="counted")
-    ids = publish_numbers(wired, topic, 5)
+    ids = wired.publish_numbers(topic, 5)
     wired.flow(consumer, 3)
     wired.messages(3)
     wired.ack(consumer, ids[0])
@@ -284,7 +275,7 @@ def test_shared_priority_is_served_first(wired: WireClient, topic: str) -> None:
     high = wired.subscribe(topic, subType=Sub.Shared, priority_level=0)
     wired.flow(low, 10)
     wired.flow(high, 3)
-    publish_numbers(wired, topic, 5)
+    wired.publish_numbers(topic, 5)
     receivers = [f.body.consumer_id for f in wired.messages(5)]
     assert receivers == [high, high, high, low, low]
 
@@ -300,7 +291,7 @@ def test_force_topic_creation_false_on_a_missing_topic(wired: WireClient, topic:
 def test_start_from_now_rollback(wired: WireClient, topic: str) -> None:
     keeper = wired.subscribe(topic, "keeper")
     producer = wired.producer(topic)
-    publish_numbers(wired, topic, 3)
+    wired.publish_numbers(topic, 3)
     for rollback, expected in ((3600, numbers(0, 2)), (0, [])):
         reader = wired.subscribe(
             topic,
@@ -325,7 +316,7 @@ def test_non_durable_subscription_starts_at_an_id_and_leaves_nothing(
     wired: WireClient, broker: RunningBroker, topic: str
 ) -> None:
     wired.subscribe(topic, "keeper")
-    ids = publish_numbers(wired, topic, 5)
+    ids = wired.publish_numbers(topic, 5)
     # The broker starts at the given message itself; skipping it is the client's business.
     reader = wired.subscribe(topic, "reader", durable=False, start_message_id=ids[2])
     wired.flow(reader, 100)
@@ -390,7 +381,7 @@ def test_subscription_properties_and_consumer_metadata_are_shown(
 
 def test_redelivery_with_old_consumer_epoch_is_ignored(wired: WireClient, topic: str) -> None:
     consumer = wired.subscribe(topic, consumer_epoch=5)
-    publish_numbers(wired, topic, 2)
+    wired.publish_numbers(topic, 2)
     wired.flow(consumer, 100)
     wired.messages(2)
     wired.send(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=consumer, consumer_epoch=6)
@@ -403,8 +394,8 @@ def test_cumulative_ack_inside_a_batch_comes_back_as_ack_set(
 ) -> None:
     consumer = wired.subscribe(topic)
     first = wired.producer(topic)
-    ids = publish_numbers(wired, topic, 2)
-    batch = wired.publish(first, make_batch(numbers(0, 4)), num_messages=5)
+    ids = wired.publish_numbers(topic, 2)
+    batch = wired.publish(first, make_entry(numbers(0, 4)), num_messages=5)
     wired.flow(consumer, 100)
     wired.messages(3)
     within = wire.MessageIdData(
@@ -422,7 +413,7 @@ def test_cumulative_ack_inside_a_batch_comes_back_as_ack_set(
 
 def test_batch_of_more_than_64_messages_keeps_every_index(wired: WireClient, broker: RunningBroker, topic: str) -> None:
     consumer = wired.subscribe(topic, subType=Sub.Shared)
-    message_id = wired.publish(wired.producer(topic), make_batch([b"x"] * 130), num_messages=130)
+    message_id = wired.publish(wired.producer(topic), make_entry([b"x"] * 130), num_messages=130)
     wired.flow(consumer, 1000)
     wired.messages(1)
     every = (1 << 130) - 1
@@ -455,7 +446,7 @@ def test_closing_a_consumer_returns_its_messages_and_its_permits(broker: Running
         leaving = client.subscribe(topic, subType=Sub.Shared)
         staying = client.subscribe(topic, subType=Sub.Shared)
         client.flow(leaving, 10)
-        publish_numbers(client, topic, 4)
+        client.publish_numbers(topic, 4)
         assert {f.body.consumer_id for f in client.messages(4)} == {leaving}
         client.flow(staying, 2)
         client.request(Type.CLOSE_CONSUMER, Type.SUCCESS, consumer_id=leaving)
@@ -471,7 +462,7 @@ def test_receipted_ack_survives_a_kill(broker_factory: Callable[..., BrokerProce
     own.start()
     with WireClient(own.service_url) as client:
         consumer = client.subscribe(topic, subType=Sub.Shared)
-        ids = publish_numbers(client, topic, 5)
+        ids = client.publish_numbers(topic, 5)
         client.flow(consumer, 100)
         client.messages(5)
         assert not client.ack(consumer, ids[0], ids[3]).HasField("error")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.integration.clients import RunningBroker, backlog, rest
-from tests.integration.wire.client import Type, WireClient, WireError, make_entry, payload_of
+from tests.support.clients import RunningBroker, backlog, rest
+from tests.support.wire_client import Type, WireClient, WireError, payload_of
 
 Sub = wire.CommandSubscribe
 TAKEN = "subscription with the same name already exists"
@@ -26,17 +26,12 @@ def subscriptions(broker: RunningBroker, topic: str) -> list[str]:
     return sorted(rest(broker, "GET", f"persistent/public/default/{topic}/subscriptions"))
 
 
-def publish(client: WireClient, topic: str, count: int) -> list[Any]:
-    producer = client.producer(topic)
-    return [client.publish(producer, make_entry(b"%d" % i, sequence_id=i), sequence_id=i) for i in range(count)]
-
-
 @pytest.mark.parametrize("connected", [False, True])
 def test_a_reader_cannot_take_a_durable_subscription_over(
     wired: WireClient, broker: RunningBroker, topic: str, connected: bool
 ) -> None:
     owner = wired.subscribe(topic, "s", subType=Sub.Shared)
-    ids = publish(wired, topic, 5)
+    ids = wired.publish_numbers(topic, 5)
     if not connected:
         wired.request(Type.CLOSE_CONSUMER, Type.SUCCESS, consumer_id=owner)
     with pytest.raises(WireError, match=f"Durable {TAKEN}: 's'") as refused:
@@ -61,7 +56,7 @@ def test_a_durable_consumer_cannot_join_what_ends_with_a_reader(
         wired.producer(topic, initial_subscription_name="s")
     wired.request(Type.CLOSE_CONSUMER, Type.SUCCESS, consumer_id=reader)
     wired.subscribe(topic, "s", subType=Sub.Shared)
-    publish(wired, topic, 2)
+    wired.publish_numbers(topic, 2)
     assert backlog(broker, topic, "s") == 2
 
 

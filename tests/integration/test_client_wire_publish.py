@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.integration.clients import RunningBroker, rest
-from tests.integration.wire.client import Type, WireClient, WireError, make_batch, make_entry, payload_of
+from tests.support.clients import RunningBroker, rest
+from tests.support.entries import make_entry
+from tests.support.wire_client import Type, WireClient, WireError, payload_of
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_receipt_of_a_batch_names_its_highest_sequence_id(wired: WireClient, top
     producer = wired.producer(topic)
     wired.send(
         Type.SEND,
-        make_batch([b"a", b"b", b"c"], sequence_id=5),
+        make_entry([b"a", b"b", b"c"], sequence_id=5),
         producer_id=producer,
         sequence_id=5,
         highest_sequence_id=7,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.integration.clients import RunningBroker, rest
-from tests.integration.wire.client import Type, WireClient
+from tests.support.clients import RunningBroker, rest
+from tests.support.wire_client import Type, WireClient
 
 Mode = wire.CommandGetTopicsOfNamespace
 

@@ -15,9 +15,11 @@ from urllib.parse import urlsplit
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.integration.clients import eventually
-from tests.integration.wire.client import Type, WireClient, encode, make_entry
 from tests.support.broker_process import BrokerProcess
+from tests.support.clients import eventually
+from tests.support.entries import make_entry
+from tests.support.rest import metrics
+from tests.support.wire_client import Type, WireClient, encode
 
 MIB = 1024 * 1024
 ANNOUNCED = struct.pack(">II", 5 * MIB, 20)
@@ -49,8 +51,7 @@ def sockets(url: str, count: int, data: bytes = b"") -> Iterator[list[socket.soc
 
 def metric(broker: BrokerProcess, name: str, **labels: str) -> float:
     """Return one sample of the broker's metrics."""
-    with urllib.request.urlopen(f"{broker.http_url}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
+    text = metrics(broker.http_url)
     wanted = name + ("{" + ",".join(f'{key}="{value}"' for key, value in labels.items()) + "}" if labels else "")
     values = [float(line.rpartition(" ")[2]) for line in text.splitlines() if line.rpartition(" ")[0] == wanted]
     assert len(values) == 1, f"{wanted}: {values}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-import urllib.request
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,8 +14,9 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from tests.integration.clients import connect, eventually, receive_available, rest
 from tests.support.broker_process import BrokerProcess
+from tests.support.clients import connect, eventually, receive_available, rest
+from tests.support.rest import fetch
 from tests.support.wire_link import WireLink
 
 Labels = tuple[tuple[str, str], ...]
@@ -41,9 +41,7 @@ Recount = dict[str, dict[str, Backlog]]
 
 def scrape(broker: BrokerProcess) -> Samples:
     """Return every sample by name and labels (sorted, the cluster left out)."""
-    request = urllib.request.Request(f"{broker.http_url}/metrics", headers={"Accept": "application/openmetrics-text"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        text = answer.read().decode()
+    text = fetch(f"{broker.http_url}/metrics", accept="application/openmetrics-text").decode()
     return {
         (sample.name, tuple(sorted(pair for pair in sample.labels.items() if pair[0] != "cluster"))): sample.value
         for family in text_string_to_metric_families(text)  # type: ignore[no-untyped-call]

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import pulsar
 import pytest
 
-from .clients import RunningBroker, eventually, fresh_name, ignore_receipt, receive_many, rest
+from tests.support.clients import RunningBroker, eventually, fresh_name, ignore_receipt, receive_many, rest
+from tests.support.rest import fetch
 
 
 class Answer(NamedTuple):
@@ -261,8 +262,8 @@ def test_a_namespace_is_cleared_by_bundle(broker: RunningBroker, client: pulsar.
         producer = client.create_producer(topic.name)
         producer.send(b"x")
         producer.close()
-        with urllib.request.urlopen(f"{broker.http_url}/lookup/v2/topic/persistent/{topic.name}/bundle") as answer:
-            bundles.setdefault(answer.read().decode(), []).append(topic)
+        bundle = fetch(f"{broker.http_url}/lookup/v2/topic/persistent/{topic.name}/bundle").decode()
+        bundles.setdefault(bundle, []).append(topic)
     assert len(bundles) > 1
     for bundle, inside in bundles.items():
         listed = rest(broker, "GET", f"persistent/{namespace}?bundle={bundle}")

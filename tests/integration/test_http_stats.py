@@ -6,14 +6,13 @@ import json
 import time
 import urllib.error
 import urllib.request
-from typing import Any
 
 import pulsar
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-
-from .clients import fresh_name
+from tests.support.clients import fresh_name
+from tests.support.rest import call, metrics
 
 
 def _fields(text: str) -> set[str]:
@@ -69,17 +68,6 @@ _CURSOR_FIELDS = _fields(
 )
 
 
-def _get(broker: BrokerProcess, path: str, accept: str = "*/*") -> bytes:
-    request = urllib.request.Request(f"{broker.http_url}{path}", headers={"Accept": accept})
-    with urllib.request.urlopen(request, timeout=30) as response:
-        body: bytes = response.read()
-        return body
-
-
-def _json(broker: BrokerProcess, path: str) -> Any:
-    return json.loads(_get(broker, path))
-
-
 def _send(broker: BrokerProcess, method: str, path: str, body: str = "") -> None:
     request = urllib.request.Request(f"{broker.http_url}{path}", data=body.encode(), method=method)
     with urllib.request.urlopen(request, timeout=30) as response:
@@ -100,10 +88,10 @@ def test_topic_and_internal_stats_after_traffic(broker: BrokerProcess, client: p
         consumer.acknowledge(message)
     consumer.acknowledge(received[10])
     # The client groups acknowledgments: closing sends what is left.
-    before = _json(broker, f"{path}/stats")
+    before = call(f"{broker.http_url}{path}/stats")
     consumer.close()
     producer.flush()
-    stats = _json(broker, f"{path}/stats")
+    stats = call(f"{broker.http_url}{path}/stats")
     assert set(before) == _TOPIC_FIELDS
     assert set(before["subscriptions"]["ks"]) == _SUBSCRIPTION_FIELDS
     assert set(before["subscriptions"]["ks"]["consumers"][0]) == _CONSUMER_FIELDS
@@ -118,7 +106,7 @@ def test_topic_and_internal_stats_after_traffic(broker: BrokerProcess, client: p
     idle = stats["subscriptions"]["idle"]
     assert idle["msgBacklog"] == 20
     assert idle["backlogSize"] == stats["storageSize"] == stats["backlogSize"] == stats["bytesInCounter"]
-    internal = _json(broker, f"{path}/internalStats")
+    internal = call(f"{broker.http_url}{path}/internalStats")
     assert set(internal) == _INTERNAL_FIELDS
     assert set(internal["cursors"]["ks"]) == _CURSOR_FIELDS
     ledger = internal["ledgers"][0]["ledgerId"]
@@ -127,18 +115,18 @@ def test_topic_and_internal_stats_after_traffic(broker: BrokerProcess, client: p
     assert internal["cursors"]["ks"]["individuallyDeletedMessages"] == f"[({ledger}:9..{ledger}:10]]"
     assert internal["cursors"]["idle"]["markDeletePosition"] == f"{ledger}:-1"
     assert internal["ledgers"][0]["size"] == internal["totalSize"] == stats["storageSize"]
-    metrics = _get(broker, "/metrics").decode()
+    text = metrics(broker.http_url)
     labels = f'cluster="standalone",namespace="public/default",topic="persistent://public/default/{topic}"'
-    assert f"pulsar_msg_backlog{{{labels}}} 34\n" in metrics
-    assert f'pulsar_subscription_back_log{{{labels},subscription="ks"}} 14\n' in metrics
-    assert f"pulsar_in_messages_total{{{labels}}} 20\n" in metrics
+    assert f"pulsar_msg_backlog{{{labels}}} 34\n" in text
+    assert f'pulsar_subscription_back_log{{{labels},subscription="ks"}} 14\n' in text
+    assert f"pulsar_in_messages_total{{{labels}}} 20\n" in text
 
 
 def test_latencies_sizes_and_lookups_are_measured(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     labels = f'cluster="standalone",namespace="public/default",topic="persistent://public/default/{topic}"'
 
     def value(name: str, more: str = labels) -> float:
-        lines = _get(broker, "/metrics").decode().splitlines()
+        lines = metrics(broker.http_url).splitlines()
         (found,) = [line for line in lines if line.startswith(f"{name}{{{more}}} ")]
         return float(found.rpartition(" ")[2])
 
@@ -173,12 +161,12 @@ def test_partitioned_stats_are_the_sum(broker: BrokerProcess, client: pulsar.Cli
     producer = client.create_producer(topic, batching_enabled=False)
     for _ in range(100):
         producer.send(b"y" * 10)
-    whole = _json(broker, f"{path}/partitioned-stats?perPartition=false")
+    whole = call(f"{broker.http_url}{path}/partitioned-stats?perPartition=false")
     assert whole["metadata"] == {"partitions": 4, "deleted": False}
     assert whole["partitions"] == {}
     assert set(whole) == (_TOPIC_FIELDS - {"deduplicationStatus", "ownerBroker"}) | {"metadata", "partitions"}
     assert len(whole["publishers"]) == 1
-    parts = _json(broker, f"{path}/partitioned-stats")["partitions"]
+    parts = call(f"{broker.http_url}{path}/partitioned-stats")["partitions"]
     assert sorted(parts) == [f"persistent://public/default/{topic}-partition-{index}" for index in range(4)]
     for field in ("msgInCounter", "bytesInCounter", "storageSize", "backlogSize"):
         assert whole[field] == sum(part[field] for part in parts.values())
@@ -193,13 +181,13 @@ def test_what_is_not_wanted_is_left_out_and_what_costs_more_comes_on_demand(
     producer = client.create_producer(topic)
     began = time.time() * 1000
     producer.send(b"z" * 50)
-    stats = _json(broker, f"{path}/stats?getPreciseBacklog=true")
+    stats = call(f"{broker.http_url}{path}/stats?getPreciseBacklog=true")
     assert stats["subscriptions"]["s"]["backlogSize"] == stats["backlogSize"] > 50
     assert stats["subscriptions"]["s"]["earliestMsgPublishTimeInBacklog"] == 0
     assert (len(stats["publishers"]), len(stats["subscriptions"]["s"]["consumers"])) == (1, 1)
     assert stats["oldestBacklogMessageSubscriptionName"] == "s"
     query = "subscriptionBacklogSize=false&getEarliestTimeInBacklog=true&excludePublishers=true&excludeConsumers=true"
-    stats = _json(broker, f"{path}/stats?{query}")
+    stats = call(f"{broker.http_url}{path}/stats?{query}")
     subscription = stats["subscriptions"]["s"]
     assert subscription["backlogSize"] == -1
     assert stats["backlogSize"] > 50
@@ -208,7 +196,7 @@ def test_what_is_not_wanted_is_left_out_and_what_costs_more_comes_on_demand(
     assert (stats["publishers"], subscription["consumers"]) == ([], [])
     assert subscription["msgBacklog"] == 1
     with pytest.raises(urllib.error.HTTPError, match="400"):
-        _json(broker, f"{path}/stats?excludeConsumers=perhaps")
+        call(f"{broker.http_url}{path}/stats?excludeConsumers=perhaps")
     consumer.close()
 
 
@@ -219,7 +207,7 @@ def test_quota_limits_and_usage_are_in_the_stats(broker: BrokerProcess, client: 
         _send(broker, "POST", f"/admin/v2/namespaces/public/{topic}/backlogQuota?backlogQuotaType={kind}", body)
     path = f"/admin/v2/persistent/public/{topic}/t"
     _send(broker, "PUT", path)
-    stats = _json(broker, f"{path}/stats")
+    stats = call(f"{broker.http_url}{path}/stats")
     assert (stats["backlogQuotaLimitSize"], stats["backlogQuotaLimitTime"]) == (5_000_000, 7200)
     assert stats["oldestBacklogMessageAgeSeconds"] == -1
     assert "oldestBacklogMessageSubscriptionName" not in stats
@@ -231,7 +219,7 @@ def test_a_non_persistent_topic_says_what_it_dropped(broker: BrokerProcess, clie
     producer = client.create_producer(name, batching_enabled=False)
     for _ in range(20):
         producer.send(b"x")
-    stats = _json(broker, f"/admin/v2/non-persistent/public/default/{topic}/stats")
+    stats = call(f"{broker.http_url}/admin/v2/non-persistent/public/default/{topic}/stats")
     assert set(stats) == (_TOPIC_FIELDS - {"oldestBacklogMessageSubscriptionName"}) | {"msgDropRate"}
     assert set(stats["publishers"][0]) == _PRODUCER_FIELDS | {"msgDropRate"}
     assert stats["msgInCounter"] == 20
@@ -240,7 +228,7 @@ def test_a_non_persistent_topic_says_what_it_dropped(broker: BrokerProcess, clie
     assert subscription["msgDropRate"] > 0
     assert subscription["msgOutCounter"] < 20
     assert subscription["isDurable"] is False
-    internal = _json(broker, f"/admin/v2/non-persistent/public/default/{topic}/internalStats")
+    internal = call(f"{broker.http_url}/admin/v2/non-persistent/public/default/{topic}/internalStats")
     assert set(internal) == _INTERNAL_FIELDS
     assert (internal["ledgers"], internal["cursors"]) == ([], {})
     consumer.close()
@@ -249,7 +237,7 @@ def test_a_non_persistent_topic_says_what_it_dropped(broker: BrokerProcess, clie
 def test_internal_stats_of_every_partition(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     path = f"/admin/v2/persistent/public/default/{topic}"
     _send(broker, "PUT", f"{path}/partitions", "3")
-    stats = _json(broker, f"{path}/partitioned-internalStats")
+    stats = call(f"{broker.http_url}{path}/partitioned-internalStats")
     assert stats["metadata"] == {"partitions": 3, "deleted": False}
     assert len(stats["partitions"]) == 3
     assert all(set(part) == _INTERNAL_FIELDS for part in stats["partitions"].values())

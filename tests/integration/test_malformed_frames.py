@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.broker_process import BrokerProcess
-
-from .wire.client import Frame, Type, WireClient, encode, make_entry, payload_of
-from .wire.specimens import CONNECT, OPENING, PRODUCER_ID, SPECIMENS, flip, with_extreme_fields
+from tests.support.entries import make_entry
+from tests.support.wire_client import Frame, Type, WireClient, encode, payload_of
+from tests.support.wire_specimens import CONNECT, OPENING, PRODUCER_ID, SPECIMENS, flip, with_extreme_fields
 
 ENDS_WITHIN_S = 20.0
 #: A healthy producer and consumer exchange a message once in so many cases.

@@ -6,20 +6,18 @@ RssAnon is what counts: LMDB's mapped pages belong to the page cache, which the 
 from __future__ import annotations
 
 import asyncio
-import json
-import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
 
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.integration.wire.client import make_batch, make_entry
 from tests.support.broker_process import BrokerProcess
-from tests.support.wire_link import Type, WireLink
+from tests.support.entries import make_entry
+from tests.support.rest import topic_stats
+from tests.support.wire_link import WireLink
 
 pytestmark = pytest.mark.alone
 
@@ -99,9 +97,7 @@ class Flood:
         for _ in range(count):
             await asyncio.wait_for(self._window.acquire(), 30)
             self._link.check()
-            self._link.send(
-                Type.SEND, entry, producer_id=self._producer_id, sequence_id=self._sent, num_messages=messages
-            )
+            self._link.publish(self._producer_id, entry, sequence_id=self._sent, messages=messages)
             self._sent += 1
         async with asyncio.timeout(60):
             await self._receipted(target)
@@ -109,11 +105,6 @@ class Flood:
 
     def close(self) -> None:
         self._link.close()
-
-
-def get_json(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return json.load(answer)
 
 
 def test_an_idle_broker_is_small_and_soon_ready(tmp_path: Path) -> None:
@@ -163,7 +154,7 @@ def test_a_stalled_subscription_does_not_grow_memory(
         consumer = await stall(broker.service_url, "stalled")
         producer = await Flood.open(broker.service_url, "stalled", 200)
         if size == 1024:
-            await producer.publish(make_batch([bytes(1024)] * 64), 1024 * MIB // (64 * 1024), 64)
+            await producer.publish(make_entry([bytes(1024)] * 64), 1024 * MIB // (64 * 1024), 64)
         else:
             await producer.publish(make_entry(bytes(size)), 1024 * MIB // size)
         producer.close()
@@ -205,7 +196,7 @@ def test_idle_topics_cost_little_and_a_start_with_them_and_a_backlog_is_short(br
 
     async def fill() -> None:
         producer = await Flood.open(broker.service_url, "idle-0", 100)
-        await producer.publish(make_batch([bytes(100)] * 100), BACKLOG_MESSAGES // 100, 100)
+        await producer.publish(make_entry([bytes(100)] * 100), BACKLOG_MESSAGES // 100, 100)
         producer.close()
         # Single entries too: they are what a start would have to count.
         producer = await Flood.open(broker.service_url, "idle-1", 2000)
@@ -227,5 +218,5 @@ def test_idle_topics_cost_little_and_a_start_with_them_and_a_backlog_is_short(br
     print(f"started in {', '.join(f'{start:.2f} s' for start in starts)}, then {held / MIB:.0f} MiB")
     assert min(starts) < START_BELOW_S
     assert held < IDLE_BELOW + TOPICS_COST_BELOW
-    stats = get_json(f"{broker.http_url}/admin/v2/persistent/public/default/idle-0/stats")
+    stats = topic_stats(broker.http_url, "public/default/idle-0")
     assert stats["subscriptions"]["s"]["msgBacklog"] == BACKLOG_MESSAGES

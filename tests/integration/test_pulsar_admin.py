@@ -9,9 +9,8 @@ from typing import Any
 import pulsar
 import pytest
 
+from tests.support.clients import RunningBroker, eventually, fresh_name, publish, receive_many, rest
 from tests.support.pulsar_admin import PulsarAdmin, library_calls, missing
-
-from .clients import RunningBroker, eventually, fresh_name, receive_many, rest
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=f"pulsar-admin is not tested: {missing()}")
 
@@ -38,18 +37,13 @@ def full(broker: RunningBroker, client: pulsar.Client, namespace: str) -> str:
     """A topic with ten messages m0..m9, all in the backlog of subscription ``s``; its name is ``tenant/ns/t``."""
     topic = f"{namespace}/t"
     rest(broker, "PUT", f"persistent/{topic}/subscription/s")
-    publish(client, topic, 10)
+    publish(client, topic, named(10), keys=2)
     return topic
 
 
-def publish(client: pulsar.Client, topic: str, count: int, size: int = 0) -> list[pulsar.MessageId]:
-    producer = client.create_producer(topic, batching_enabled=False, send_timeout_millis=5000)
-    ids = [
-        producer.send(f"m{at}".encode().ljust(size, b"."), {"at": str(at)}, partition_key=f"k{at % 2}")
-        for at in range(count)
-    ]
-    producer.close()
-    return ids
+def named(count: int, size: int = 0) -> list[bytes]:
+    """Return the payloads m0, m1 and so on, padded to ``size`` bytes."""
+    return [f"m{at}".encode().ljust(size, b".") for at in range(count)]
 
 
 def stats(broker: RunningBroker, topic: str) -> Any:
@@ -104,7 +98,7 @@ def test_a_retention_with_one_zero_is_refused_and_changes_nothing(admin: PulsarA
 def test_retention_keeps_messages_and_lets_them_go_at_once_when_it_ends(
     admin: PulsarAdmin, broker: RunningBroker, client: pulsar.Client, namespace: str
 ) -> None:
-    publish(client, f"{namespace}/t", 10)
+    publish(client, f"{namespace}/t", named(10), keys=2)
     assert admin(f"topicPolicies get-retention {namespace}/t -ap").out == "null\n"
     admin(f"namespaces set-retention {namespace} --size -1 --time -1")
     admin(f"topics create {namespace}/other")
@@ -160,13 +154,13 @@ def test_a_size_quota_refuses_producers_until_the_backlog_is_cleared(
     admin(f"topics create-subscription {topic} -s s")
     admin(f"namespaces set-backlog-quota {namespace} --limit 10K --policy producer_exception")
     with pytest.raises(pulsar.PulsarException, match="Quota"):
-        publish(client, topic, 20, size=1024)
+        publish(client, topic, named(20, size=1024), keys=2)
     shown = admin(f"topics stats {topic}").json
     assert shown["backlogQuotaLimitSize"] == 10 * 1024
     assert 8 * 1024 < shown["backlogSize"] <= 10 * 1024
     admin(f"namespaces clear-backlog {namespace} --force")
     assert backlog(broker, topic) == 0
-    publish(client, topic, 1)
+    publish(client, topic, named(1), keys=2)
     assert backlog(broker, topic) == 1
 
 
@@ -185,7 +179,7 @@ def test_clear_backlog_takes_all_subscriptions_or_one(
     for topic in ("a", "b"):
         for subscription in ("s", "other"):
             rest(broker, "PUT", f"persistent/{namespace}/{topic}/subscription/{subscription}")
-        publish(client, f"{namespace}/{topic}", 3)
+        publish(client, f"{namespace}/{topic}", named(3), keys=2)
     admin(f"namespaces clear-backlog {namespace} -s s --force")
     assert [backlog(broker, f"{namespace}/{topic}") for topic in "ab"] == [0, 0]
     assert [backlog(broker, f"{namespace}/{topic}", "other") for topic in "ab"] == [3, 3]
@@ -397,14 +391,14 @@ def test_topics_are_unloaded_compacted_truncated_and_terminated(
     assert compacted == [b"m8", b"m9"]
     reader.close()
     assert admin(f"topics info-internal {full}").json["cursors"]["s"]["markDelete"]["entryId"] == 9
-    publish(client, full, 2)
+    publish(client, full, named(2), keys=2)
     admin(f"topics trim-topic {full}")
     admin(f"topics truncate {full}")
     eventually(lambda: stats(broker, full)["storageSize"] == 0, what="everything gone")
     assert "total message is zero" in admin.refused(f"topics examine-messages {full}")
     assert "terminated at" in admin(f"topics terminate {full}").out
     with pytest.raises(pulsar.PulsarException, match="Terminated"):
-        publish(client, full, 1)
+        publish(client, full, named(1), keys=2)
     consumer.close()
     admin(f"topics create-partitioned-topic {namespace}/p --partitions 2")
     assert admin(f"topics partitioned-terminate {namespace}/p").out.count("successfully terminated") == 2

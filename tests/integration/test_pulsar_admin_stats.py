@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import pulsar
 import pytest
 
+from tests.support.clients import RunningBroker, eventually, fresh_name, receive_many, rest
 from tests.support.pulsar_admin import PulsarAdmin, missing
-
-from .clients import RunningBroker, eventually, fresh_name, receive_many, rest
+from tests.support.rest import metrics
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=f"pulsar-admin is not tested: {missing()}")
 
@@ -84,9 +83,8 @@ def _used_topic(broker: RunningBroker, client: pulsar.Client, topic: str) -> lis
     receive_many(consumers[1], 4)
 
     def acknowledged() -> bool:
-        with urllib.request.urlopen(f"{broker.http_url}/metrics", timeout=10) as answer:
-            metrics = answer.read().decode()
-        found = re.findall(rf'^pulsar_subscription_back_log{{.*"{topic}(?:-partition-.)?",.* (\d+)$', metrics, re.M)
+        text = metrics(broker.http_url)
+        found = re.findall(rf'^pulsar_subscription_back_log{{.*"{topic}(?:-partition-.)?",.* (\d+)$', text, re.M)
         return sum(map(int, found)) == 10 + 9 + 6
 
     eventually(acknowledged, what="the clients' acknowledgments")

@@ -17,7 +17,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.cluster import Cluster
 from tests.support.operator_process import OperatorProcess
 
-from .broker_side import publish, topic_state
+from .broker_side import publish_to, topic_state
 from .resources import Resources
 
 ORDERS = "persistent://shop/payments/orders"
@@ -139,7 +139,7 @@ def test_an_archive_is_a_cron_job_of_the_topics_and_a_subscription_that_holds_me
     ):
         assert expected in container["args"]
     assert topic_state(broker, ORDERS).subscriptions == ["heliograph-archive"]
-    publish(broker, ORDERS, 7)
+    publish_to(broker, ORDERS, 7)
     served.wait("the lag is shown", lambda: archived(served).get("lag") == 7)
     assert served.events("orders", "DriftRepaired") == []
     pending = served.condition("Topic", "orders", "Archived")

@@ -7,7 +7,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.operator_process import OperatorProcess
 
-from .broker_side import admin, broker_state, publish, topic_state
+from .broker_side import admin, broker_state, publish_to, topic_state
 from .resources import FAMILY, Resources
 
 ORDERS = "persistent://shop/payments/orders"
@@ -47,7 +47,7 @@ def test_delete_if_empty_looks_first(operator: OperatorProcess, served: Resource
     served.family(deletionPolicy="DeleteIfEmpty", subscriptions=["billing"])
     served.topic("idle", deletionPolicy="DeleteIfEmpty")
     served.wait_ready("Topic", "idle")
-    publish(broker, ORDERS, 1)
+    publish_to(broker, ORDERS, 1)
     for name in ("orders", "idle"):
         served.delete("Topic", name)
         served.wait_gone("Topic", name)

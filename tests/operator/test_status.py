@@ -11,7 +11,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.operator_process import OperatorProcess
 
-from .broker_side import consume, publish
+from .broker_side import consume, publish_to
 from .resources import Resources
 
 ORDERS = "persistent://shop/payments/orders"
@@ -25,7 +25,7 @@ def test_backlog_and_quota_are_shown_and_an_exceeded_quota_is_a_condition_and_an
         subscriptions=["billing"],
     )
     assert served.status("Topic", "orders")["quotaUsed"] == "0%"
-    publish(broker, ORDERS, 5, size=1000)
+    publish_to(broker, ORDERS, 5, size=1000)
     status = served.wait("the backlog is shown", lambda: _with_messages(served, 5), 30)
     assert 40 <= status["quotaUsedPercent"] <= 60
     assert status["quotaUsed"] == f"{status['quotaUsedPercent']}%"
@@ -33,7 +33,7 @@ def test_backlog_and_quota_are_shown_and_an_exceeded_quota_is_a_condition_and_an
     assert {"oldestAge", "oldestTime"} < status["backlog"].keys()
     for kind, name in (("Namespace", "payments"), ("Tenant", "shop")):
         served.wait(f"{kind} adds up", lambda of=(kind, name): served.status(*of)["backlog"]["messages"] == 5, 30)
-    publish(broker, ORDERS, 4, size=1000)
+    publish_to(broker, ORDERS, 4, size=1000)
     _refused(broker)
     served._kubectl("wait", "--for=condition=QuotaExceeded", "htopic", "orders", "--timeout=30s")
     assert served.condition("Topic", "orders", "QuotaExceeded")["reason"] == "SizeQuotaExceeded"
@@ -50,7 +50,7 @@ def _with_messages(served: Resources, messages: int) -> dict[str, object] | None
 
 def _refused(broker: BrokerProcess) -> None:
     with pytest.raises(pulsar.PulsarException, match=r"Quota|ProducerBlocked"):
-        publish(broker, ORDERS, 3, size=1000)
+        publish_to(broker, ORDERS, 3, size=1000)
 
 
 def test_a_broker_away_is_told_asked_seldom_and_noticed_when_it_is_back(

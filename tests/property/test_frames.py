@@ -16,8 +16,9 @@ from heliograph_api.protocol.receive_buffer import ReceiveBuffer, SharedBuffer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.integration.wire.client import Type, encode, make_entry
-from tests.integration.wire.specimens import CONNECT, SPECIMENS, flip, with_extreme_fields
+from tests.support.entries import make_entry
+from tests.support.wire_client import Type, encode
+from tests.support.wire_specimens import CONNECT, SPECIMENS, flip, with_extreme_fields
 
 #: The largest message; frames may be larger by what is not message.
 LARGEST = 20_000

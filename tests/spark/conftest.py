@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import heliograph_spark
-import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.integration.client_fixtures import client, topic
-from tests.integration.clients import RunningBroker, rest
 from tests.support.broker_process import BrokerProcess
+from tests.support.clients import RunningBroker, rest
 
 __all__ = ["broker", "client", "spark", "topic"]
 
@@ -36,12 +35,6 @@ def keep_everything(broker: RunningBroker) -> None:
     """Let the broker keep what nobody is subscribed to, also if the tests go on for longer than a ledger."""
     forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
     rest(broker, "POST", "namespaces/public/default/retention", forever)
-
-
-def keep_nothing(broker: RunningBroker, namespace: str) -> None:
-    """Let what every subscription has acknowledged go at once, and not with its ledger."""
-    nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
-    rest(broker, "POST", f"namespaces/{namespace}/retention", nothing)
 
 
 @pytest.fixture(scope="session")
@@ -84,11 +77,3 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     heliograph_spark.register(session)
     yield session
     session.stop()
-
-
-def publish(client: pulsar.Client, topic: str, contents: list[bytes], **settings: object) -> list[pulsar.MessageId]:
-    """Publish each content as a message of its own; returns their ids."""
-    producer = client.create_producer(topic, **settings)
-    ids = [producer.send(each) for each in contents]
-    producer.close()
-    return ids

@@ -28,9 +28,9 @@ from heliograph_spark.run.archived import read_archive
 from heliograph_spark.run.session import Broker, reason
 from pyspark.sql import SparkSession
 
-from tests.integration.clients import connect, fresh_name
+from tests.support.clients import connect, fresh_name, publish
 
-from .conftest import COMMAND, publish
+from .conftest import COMMAND
 
 ROOT = Path(__file__).parents[2]
 JARS = ROOT / ".cache" / "java-tools" / ".installed-standalone"

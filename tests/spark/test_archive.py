@@ -20,10 +20,11 @@ from heliograph_spark.run.archived import archived_topics, read_archive, topic_d
 from heliograph_spark.run.session import Broker
 from pyspark.sql import SparkSession
 
-from tests.integration.clients import backlog, create_partitions, eventually, ignore_receipt, rest
 from tests.support.broker_process import BrokerProcess
+from tests.support.clients import backlog, create_partitions, eventually, ignore_receipt, publish, rest
+from tests.support.rest import keep_nothing
 
-from .conftest import COMMAND, keep_nothing, publish
+from .conftest import COMMAND
 
 HELD = "heliograph-archive"
 
@@ -146,7 +147,7 @@ def test_what_is_not_archived_is_held_and_what_is_archived_is_let_go(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
     rest(broker, "PUT", f"namespaces/public/{topic}")
-    keep_nothing(broker, f"public/{topic}")
+    keep_nothing(broker.http_url, f"public/{topic}")
     name = f"public/{topic}/t"
     holder = client.subscribe(name, "holder")
     publish(client, name, [b"%d" % number for number in range(5)])
@@ -170,7 +171,7 @@ def test_messages_that_are_gone_are_named_and_skipped_only_when_asked(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
     rest(broker, "PUT", f"namespaces/public/{topic}")
-    keep_nothing(broker, f"public/{topic}")
+    keep_nothing(broker.http_url, f"public/{topic}")
     name = f"persistent://public/{topic}/t"
     holder = client.subscribe(name, "holder")
     publish(client, name, [b"0", b"1"])

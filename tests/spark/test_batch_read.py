@@ -10,10 +10,11 @@ import pulsar
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.integration.clients import create_partitions, eventually, fresh_name, rest
 from tests.support.broker_process import BrokerProcess
+from tests.support.clients import create_partitions, eventually, fresh_name, publish, rest
+from tests.support.rest import keep_nothing
 
-from .conftest import Elsewhere, keep_nothing, publish
+from .conftest import Elsewhere
 
 
 class Reading(pulsar.schema.Record):  # type: ignore[misc]
@@ -175,7 +176,7 @@ def test_a_topic_whose_retention_nobody_set_is_read_whole_though_all_is_acknowle
     if not isinstance(broker, Elsewhere):
         # When a topic that keeps nothing has deleted what came later, twice, all topics were checked.
         rest(broker, "PUT", f"namespaces/public/{topic}-brief")
-        keep_nothing(broker, f"public/{topic}-brief")
+        keep_nothing(broker.http_url, f"public/{topic}-brief")
         brief = f"public/{topic}-brief/t"
         for _ in range(2):
             publish(client, brief, [b"x"])
@@ -190,7 +191,7 @@ def test_expired_offsets_are_named_and_skipped_only_when_asked(
     if isinstance(broker, Elsewhere):
         pytest.skip("Pulsar trims whole ledgers, and minutes later")
     rest(broker, "PUT", f"namespaces/public/{topic}")
-    keep_nothing(broker, f"public/{topic}")
+    keep_nothing(broker.http_url, f"public/{topic}")
     name = f"public/{topic}/t"
     holder = client.subscribe(name, "holder", initial_position=pulsar.InitialPosition.Earliest)
     ids = publish(client, name, [b"%d" % number for number in range(6)])

@@ -10,8 +10,8 @@ from heliograph_spark.run.sink import java_hash
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as f
 
-from tests.integration.clients import create_partitions
 from tests.support.broker_process import BrokerProcess
+from tests.support.clients import create_partitions
 
 from .test_batch_read import read
 

@@ -15,8 +15,8 @@ from heliograph_spark.run.archived import topic_directory
 from heliograph_spark.run.session import Broker
 from pyspark.sql import SparkSession
 
-from tests.integration.clients import create_partitions, eventually, ignore_receipt, rest
 from tests.support.broker_process import BrokerProcess
+from tests.support.clients import create_partitions, eventually, ignore_receipt, rest
 
 
 def archived(spark: SparkSession, broker: BrokerProcess, topic: str, path: Path) -> str:

@@ -23,10 +23,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from tests.integration.clients import fresh_name
 from tests.support.broker_process import BrokerProcess
-
-from .conftest import publish
+from tests.support.clients import fresh_name, publish
 
 _NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 _NOON_MS = 1_767_355_200_000

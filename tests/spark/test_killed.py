@@ -20,8 +20,8 @@ import pytest
 from heliograph_spark.run.archived import read_archive
 from pyspark.sql import SparkSession
 
-from tests.integration.clients import create_partitions, ignore_receipt, read_all, rest
 from tests.support.broker_process import BrokerProcess
+from tests.support.clients import create_partitions, ignore_receipt, read_all, rest
 
 from .conftest import COMMAND
 

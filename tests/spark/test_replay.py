@@ -23,10 +23,9 @@ from heliograph_spark.run.session import Broker, reason
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from tests.integration.clients import create_partitions, eventually, fresh_name, ignore_receipt, rest, stats
 from tests.support.broker_process import BrokerProcess
+from tests.support.clients import create_partitions, eventually, fresh_name, ignore_receipt, publish, rest, stats
 
-from .conftest import publish
 from .test_batch_read import Reading, read
 from .test_docs import GUIDE
 

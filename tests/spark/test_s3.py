@@ -18,9 +18,9 @@ import pulsar
 import pytest
 from pyarrow import dataset
 
-from tests.integration.clients import RunningBroker
+from tests.support.clients import RunningBroker, publish
 
-from .conftest import COMMAND, publish
+from .conftest import COMMAND
 
 PROJECT = Path(__file__).parents[2]
 TOOLS = PROJECT / ".cache" / "s3"

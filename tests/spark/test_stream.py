@@ -8,10 +8,8 @@ import pulsar
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.integration.clients import backlog, create_partitions, eventually, read_all, rest
 from tests.support.broker_process import BrokerProcess
-
-from .conftest import publish
+from tests.support.clients import backlog, create_partitions, eventually, publish, read_all, rest
 
 WITHIN_S = 120
 

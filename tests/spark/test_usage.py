@@ -19,10 +19,9 @@ from heliograph_spark.jobs.usage import UsageOptions, usage
 from heliograph_spark.run.session import Broker, reason
 from pyspark.sql import SparkSession
 
-from tests.integration.clients import fresh_name, ignore_receipt, rest
 from tests.support.broker_process import BrokerProcess
+from tests.support.clients import fresh_name, ignore_receipt, publish, rest
 
-from .conftest import publish
 from .test_replay import archive, documented, program
 
 QUOTA = 1 << 20

@@ -7,10 +7,9 @@ from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
 
-from tests.support.subscription_types import EXCLUSIVE, SHARED
-
 from .core import Client, Core
 from .entries import open_entry
+from .subscription_types import EXCLUSIVE, SHARED
 
 NAMESPACE = "public/default"
 SECOND = 1000

@@ -7,8 +7,6 @@ from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.delivery.subscription import Subscription
 
-from tests.support.subscription_types import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
-
 from .entries import TTL_PROPERTY
 from .policy_entries import encode
 from .policy_modelled_broker import ModelledBroker
@@ -24,6 +22,7 @@ from .policy_oracle_state import (
     require,
     valid_ttl,
 )
+from .subscription_types import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
 _KINDS = {"Exclusive": EXCLUSIVE, "Failover": FAILOVER, "Shared": SHARED, "Key_Shared": KEY_SHARED}
 

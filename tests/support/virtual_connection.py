@@ -14,8 +14,8 @@ from heliograph_broker.clock import VirtualClock
 from heliograph_broker.server.listener import Listener
 from heliograph_broker.server.session import Session
 
-from tests.integration.wire.client import Frame, Type, encode
-from tests.support.core import Core
+from .core import Core
+from .wire_client import Frame, Type, encode
 
 
 class _Handle:

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.integration.wire.client import ConnectionEndedError, Frame, WireError, encode
+from .entries import make_entry
+from .wire_client import ConnectionEndedError, Frame, WireError, encode
 
 Type = wire.BaseCommand
 REQUEST_TIMEOUT_S = 30.0
@@ -202,6 +203,10 @@ class WireLink(asyncio.Protocol):
         await self.request(Type.PRODUCER, topic=topic, producer_id=producer_id, **fields)
         return producer_id
 
+    def publish(self, producer_id: int, entry: bytes, *, sequence_id: int, messages: int = 1) -> None:
+        """Send an entry; its receipt is for ``on_receipt``."""
+        self.send(Type.SEND, entry, producer_id=producer_id, sequence_id=sequence_id, num_messages=messages)
+
     async def subscribe(self, topic: str, subscription: str, **fields: Any) -> int:
         """Subscribe and return the consumer id; permits must still be given with FLOW."""
         consumer_id = next(self._ids)
@@ -233,3 +238,14 @@ class WireLink(asyncio.Protocol):
         """Drop the connection without any further command."""
         if self._transport is not None:
             self._transport.abort()
+
+
+async def publish_one(service_url: str, topic: str, producer_name: str) -> None:
+    """Publish an empty message over a connection of its own, and wait until it is stored."""
+    link = await WireLink.connect(service_url)
+    receipted = asyncio.Event()
+    link.on_receipt = lambda receipt: receipted.set()
+    producer_id = await link.producer(topic, producer_name=producer_name, user_provided_producer_name=True)
+    link.publish(producer_id, make_entry(b"", producer_name=producer_name, sequence_id=1), sequence_id=1)
+    await asyncio.wait_for(receipted.wait(), REQUEST_TIMEOUT_S)
+    link.close()

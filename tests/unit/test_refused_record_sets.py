@@ -12,9 +12,9 @@ from heliograph_broker.messaging.base.containment import FIRST_PAUSE_MS
 from heliograph_broker.messaging.topic.topic import Topic
 from structlog.testing import capture_logs
 
-from tests.integration.wire.client import Type
 from tests.support.core import Client, Core
 from tests.support.virtual_connection import VirtualServer
+from tests.support.wire_client import Type
 
 SUBSCRIBE: dict[str, Any] = {"subscription": "s", "subType": wire.CommandSubscribe.Shared}
 

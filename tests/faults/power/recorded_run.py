@@ -21,9 +21,9 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_broker.standalone import Standalone
 from heliograph_broker.storage.base.completion import completed
 
-from tests.faults.rest import call
-from tests.integration.wire.client import make_batch, make_entry
-from tests.support.wire_link import AckAnswer, Type, WireLink
+from tests.support.entries import make_entry
+from tests.support.rest import call
+from tests.support.wire_link import AckAnswer, WireLink
 
 #: Small, so that ledgers and segments end, are trimmed, rewritten and unlinked all the time.
 SETTINGS = {"ledger_max_entries": 20, "segment_bytes": 1024 * 1024}
@@ -73,9 +73,9 @@ class Producer:
         if messages == 1:
             entry = make_entry(body, sequence_id=number)
         else:
-            entry = make_batch([body[: len(body) // 3]] * messages, sequence_id=number)
+            entry = make_entry([body[: len(body) // 3]] * messages, sequence_id=number)
         self._unanswered.append((entry.hex()[:16], messages))
-        self._link.send(Type.SEND, entry, producer_id=self._id, sequence_id=number, num_messages=messages)
+        self._link.publish(self._id, entry, sequence_id=number, messages=messages)
 
     def _receipted(self, receipt: wire.CommandSendReceipt) -> None:
         at = receipt.message_id
@@ -190,7 +190,7 @@ async def _load(broker: Standalone, producers: list[Producer], consumers: list[C
     await link.subscribe(passing, "s")
     made = await link.producer(passing)
     for number in range(50):
-        link.send(Type.SEND, make_entry(bytes(2000)), producer_id=made, sequence_id=number, num_messages=1)
+        link.publish(made, make_entry(bytes(2000)), sequence_id=number)
     await link.ping()
     await asyncio.sleep(LOAD_S / 2)
     url = f"{broker.http_url}/admin/v2/persistent/public/default/passing-{life}?force=true"

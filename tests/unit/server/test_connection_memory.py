@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.integration.wire.client import Type, encode, make_entry
 from tests.support.core import Core
+from tests.support.entries import make_entry
 from tests.support.virtual_connection import FarSide, VirtualServer
+from tests.support.wire_client import Type, encode
 
 KIB = 1024
 LIMIT = 1024 * KIB

@@ -13,10 +13,10 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_broker.server.commands.connection_commands import refuse_transaction
 from heliograph_broker.server.commands.handlers import HANDLERS
 
-from tests.integration.wire.client import _FIELD_OF_TYPE, Type, encode
-from tests.integration.wire.specimens import SPECIMENS
 from tests.support.core import Core
 from tests.support.virtual_connection import VirtualServer
+from tests.support.wire_client import _FIELD_OF_TYPE, Type, encode
+from tests.support.wire_specimens import SPECIMENS
 
 #: Commands that only brokers send: to clients, or to each other for transactions.
 OF_BROKERS = {

@@ -20,11 +20,11 @@ from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.records import SchemaRecord
 from heliograph_broker.messaging.topic.topic import Topic
 
-from tests.integration.wire.client import Type, encode, make_entry, payload_of
-from tests.integration.wire.specimens import CONNECT, CONSUMER_ID, OPENING, SPECIMENS, TOPIC
 from tests.support.core import Core
-from tests.support.entries import seal
+from tests.support.entries import make_entry, seal
 from tests.support.virtual_connection import FarSide, VirtualServer
+from tests.support.wire_client import Type, encode, payload_of
+from tests.support.wire_specimens import CONNECT, CONSUMER_ID, OPENING, SPECIMENS, TOPIC
 
 #: Messages within messages are spoiled down to this depth; an id names others without end.
 DEPTH = 3

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.integration.wire.client import Type
 from tests.support.core import Core
 from tests.support.failing_metadata import failing_metadata
 from tests.support.virtual_connection import VirtualServer
+from tests.support.wire_client import Type
 
 NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 SUBSCRIBE: dict[str, Any] = {"topic": "t", "subscription": "s", "subType": wire.CommandSubscribe.Exclusive}

@@ -24,10 +24,10 @@ from heliograph_broker.messaging.schemas.schema_registry import SchemaRegistry
 from heliograph_broker.messaging.topic.non_persistent import NonPersistentSubscription, NonPersistentTopic
 from heliograph_broker.messaging.topic.topic import Topic
 
-from tests.integration.wire.client import Type
 from tests.support.core import Core
 from tests.support.failing_metadata import failing_metadata
 from tests.support.virtual_connection import FarSide, VirtualServer
+from tests.support.wire_client import Type
 
 
 def no_space() -> OSError:

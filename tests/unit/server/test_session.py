@@ -17,9 +17,10 @@ from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.clients.producer import Producer, ProducerRegistry
 from heliograph_broker.messaging.delivery.subscription import Subscription
 
-from tests.integration.wire.client import Type, encode, make_entry
 from tests.support.core import Core
+from tests.support.entries import make_entry
 from tests.support.virtual_connection import FarSide, VirtualServer
+from tests.support.wire_client import Type, encode
 
 FAILOVER = wire.CommandSubscribe.Failover
 SHARED = wire.CommandSubscribe.Shared

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.integration.wire.client import Type
 from tests.support.core import Core
 from tests.support.virtual_connection import VirtualServer
+from tests.support.wire_client import Type
 
 
 @pytest.fixture

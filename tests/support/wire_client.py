@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from heliograph_api.protocol import encoder, frames
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.support.entries import seal
+from .entries import make_entry
 
 TIMEOUT_S = 15.0
 Type = wire.BaseCommand
@@ -61,26 +61,6 @@ class Frame(NamedTuple):
     def body(self) -> Any:
         """The message inside the command."""
         return getattr(self.command, _FIELD_OF_TYPE[self.command.type])
-
-
-def make_entry(payload: bytes, *, producer_name: str = "wire", sequence_id: int = 0, **metadata: Any) -> bytes:
-    """Return an entry as a client would publish it now; ``metadata`` are further fields of MessageMetadata."""
-    head = wire.MessageMetadata(
-        producer_name=producer_name,
-        sequence_id=sequence_id,
-        publish_time=metadata.pop("publish_time", int(time.time() * 1000)),
-        **metadata,
-    ).SerializeToString()
-    return seal(head, payload)
-
-
-def make_batch(payloads: list[bytes], *, producer_name: str = "wire", sequence_id: int = 0) -> bytes:
-    """Return one entry that holds several messages."""
-    body = b""
-    for payload in payloads:
-        single = wire.SingleMessageMetadata(payload_size=len(payload)).SerializeToString()
-        body += struct.pack(">I", len(single)) + single + payload
-    return make_entry(body, producer_name=producer_name, sequence_id=sequence_id, num_messages_in_batch=len(payloads))
 
 
 def payload_of(frame: Frame) -> bytes:
@@ -260,6 +240,11 @@ class WireClient:
                 if frame.command.type == Type.SEND_ERROR:
                     raise WireError(frame.body.error, self.inbox.pop(index).body.message)
             self.inbox.append(self.read_frame())
+
+    def publish_numbers(self, topic: str, count: int) -> list[Any]:
+        """Publish the texts of numbers from 0 on; returns their message ids."""
+        producer = self.producer(topic)
+        return [self.publish(producer, make_entry(b"%d" % i, sequence_id=i), sequence_id=i) for i in range(count)]
 
     def messages(self, count: int) -> list[Frame]:
         """Return the next ``count`` MESSAGE frames."""

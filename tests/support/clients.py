@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 import pulsar
+
+from .rest import call
 
 #: Time that a message or a change of state may take before a test fails; a healthy broker needs far less.
 DEADLINE_S = 15.0
@@ -39,6 +38,37 @@ def connect(url: str, **options: Any) -> pulsar.Client:
     """Return an official client that logs errors only; ``url`` is ``pulsar://…`` or ``http://…``."""
     options.setdefault("operation_timeout_seconds", 15)
     return pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), **options)
+
+
+def publish(
+    client: pulsar.Client, topic: str, contents: Iterable[bytes], *, keys: int = 0, **settings: Any
+) -> list[pulsar.MessageId]:
+    """Publish each content as a message of its own; returns their ids.
+
+    Every message has its number as the property ``at``, and one of ``keys`` keys in turn. ``settings`` are those of
+    the producer, which is closed afterwards.
+    """
+    producer = client.create_producer(topic, **settings)
+    ids = [
+        producer.send(each, {"at": str(at)}, partition_key=f"k{at % keys}" if keys else None)
+        for at, each in enumerate(contents)
+    ]
+    producer.close()
+    return ids
+
+
+def publish_batch(client: pulsar.Client, topic: str, contents: Iterable[bytes]) -> None:
+    """Publish the contents as one entry."""
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=5000)
+    for each in contents:
+        producer.send_async(each, ignore_receipt)
+    producer.flush()
+    producer.close()
+
+
+def numbers(first: int, last: int) -> list[bytes]:
+    """Return the texts of numbers, the last one included."""
+    return [b"%d" % number for number in range(first, last + 1)]
 
 
 def receive_many(
@@ -104,15 +134,7 @@ def rest(broker: RunningBroker, method: str, path: str, body: object = None) -> 
 
     Raises :class:`urllib.error.HTTPError` for a refusal.
     """
-    request = urllib.request.Request(
-        f"{broker.http_url}/admin/v2/{path}",
-        method=method,
-        data=None if body is None else json.dumps(body).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
-        text = response.read()
-    return json.loads(text) if text else None
+    return call(f"{broker.http_url}/admin/v2/{path}", method, body)
 
 
 def stats(broker: RunningBroker, local_name: str) -> dict[str, Any]:

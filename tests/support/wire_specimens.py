@@ -10,7 +10,8 @@ from google.protobuf.message import Message
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.encoder import encode_command, encode_command_with_entry
 
-from .client import _FIELD_OF_TYPE, Type, encode, make_batch, make_entry
+from .entries import make_entry
+from .wire_client import _FIELD_OF_TYPE, Type, encode
 
 TOPIC = "persistent://public/default/spoiled"
 PRODUCER_ID = 1
@@ -56,7 +57,7 @@ SPECIMENS: dict[str, bytes] = {
     ),
     "send": encode(Type.SEND, make_entry(b"single"), producer_id=PRODUCER_ID, sequence_id=1, num_messages=1),
     "send_batch": encode(
-        Type.SEND, make_batch([b"a", b"bc", b""]), producer_id=PRODUCER_ID, sequence_id=2, num_messages=3
+        Type.SEND, make_entry([b"a", b"bc", b""]), producer_id=PRODUCER_ID, sequence_id=2, num_messages=3
     ),
     "close_producer": encode(Type.CLOSE_PRODUCER, producer_id=PRODUCER_ID, request_id=9),
     "subscribe": encode(

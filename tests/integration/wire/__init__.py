@@ -1,1 +1,0 @@
-"""A raw client of the binary protocol for tests that assert exact commands."""
