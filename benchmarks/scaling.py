@@ -105,7 +105,7 @@ def cumulative_ack(core: Core, n: int) -> Callable[[], object]:
     topic, subscription = _subscribed(core, n, EXCLUSIVE)
     consumer = subscription.consumers[0]
     ids = iter([AckId(*topic.position(offset)) for offset in range(n)])
-    return lambda: subscription.acknowledge_cumulative(consumer, next(ids), None)
+    return lambda: subscription.acks.acknowledge_cumulative(consumer, next(ids), None)
 
 
 def single_ack(core: Core, n: int) -> Callable[[], object]:
@@ -113,7 +113,7 @@ def single_ack(core: Core, n: int) -> Callable[[], object]:
     order = list(range(n))
     random.Random(1).shuffle(order)
     ids = iter([AckId(*topic.position(offset)) for offset in order])
-    return lambda: subscription.acknowledge(None, [next(ids)], None)
+    return lambda: subscription.acks.acknowledge(None, [next(ids)], None)
 
 
 def negative_ack(core: Core, n: int) -> Callable[[], object]:
@@ -157,7 +157,7 @@ def passing_acknowledged(core: Core, n: int) -> Callable[[], object]:
     topic = core.topic()
     subscription = topic.create_subscription("s")
     _publish(core, topic, n)
-    subscription.acknowledge(None, [AckId(*topic.position(offset)) for offset in range(1, n - 1)], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.position(offset)) for offset in range(1, n - 1)], None)
 
     def come_and_go() -> None:
         subscription.remove_consumer(core.consumer(subscription, EXCLUSIVE, Sink(), permits=10))
@@ -310,7 +310,7 @@ def delayed_memory(count: int) -> float:
         _publish(core, topic, count, delay_ms=lambda _: _DAY_MS + rng.randrange(30 * _DAY_MS))
         gc.collect()
         used = _anonymous_bytes() - before
-        assert subscription.backlog_messages == count + 1_000
+        assert subscription.acks.backlog_messages == count + 1_000
         assert len(topic.timed.waiting) == count + 1_000
     return used / count
 

@@ -338,7 +338,9 @@ async def test_a_subscriptions_own_rate_is_capped_and_reaches_its_gate(api: Http
     assert subscription_rate(effective, "other") == Rate(100, -1, 1)
     assert isinstance(topic, Topic)
     assert topic.subscriptions["s"].dispatch_gate is not None
-    assert topic.subscriptions["free"].dispatch_gate is None
+    free = topic.subscriptions["free"].dispatch_gate
+    assert free is not None
+    assert (free.own, free.shared) == (None, None)
     record = api.broker.directory.tenants["public"]
     limits = Policies(subscription_dispatch_rate=Rate(10, -1, 1))
     api.broker.tenants.update("public", type(record)(record.admin_roles, record.allowed_clusters, limits))

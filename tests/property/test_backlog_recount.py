@@ -72,7 +72,7 @@ class BacklogMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from("ab"), data=st.data())
     def ack_entries(self, name: str, data: st.DataObject) -> None:
         indexes = data.draw(st.lists(st.integers(0, len(self.entries) - 1), min_size=1, max_size=6))
-        self.subscription(name).acknowledge(None, [self._id(index) for index in indexes], None)
+        self.subscription(name).acks.acknowledge(None, [self._id(index) for index in indexes], None)
         self.core.commit()
         for index in indexes:
             self.unacked[name][index] = 0
@@ -82,7 +82,7 @@ class BacklogMachine(RuleBasedStateMachine):
     def ack_batch_indexes(self, name: str, data: st.DataObject) -> None:
         index = data.draw(st.integers(0, len(self.entries) - 1))
         remaining = data.draw(st.integers(0, (1 << self.entries[index].messages) - 1))
-        self.subscription(name).acknowledge(None, [self._id(index, remaining)], None)
+        self.subscription(name).acks.acknowledge(None, [self._id(index, remaining)], None)
         self.core.commit()
         self.unacked[name][index] &= remaining
 
@@ -90,7 +90,7 @@ class BacklogMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from("ab"), data=st.data())
     def ack_cumulatively(self, name: str, data: st.DataObject) -> None:
         index = data.draw(st.integers(0, len(self.entries) - 1))
-        self.subscription(name).acknowledge_up_to(index, None)
+        self.subscription(name).acks.acknowledge_up_to(index, None)
         self.core.commit()
         self.unacked[name][: index + 1] = [0] * (index + 1)
 
@@ -112,7 +112,7 @@ class BacklogMachine(RuleBasedStateMachine):
     def expire(self, name: str, age: int) -> None:
         now = self.core.clock.now_ms()
         outcome: list[object] = []
-        self.subscription(name).expire_older_than(age, outcome.append)
+        self.subscription(name).expiry.expire_older_than(age, outcome.append)
         self.core.commit()
         assert outcome == [None]
         for at, entry in enumerate(self.entries):
@@ -134,8 +134,8 @@ class BacklogMachine(RuleBasedStateMachine):
             if not hasattr(self, "topic"):
                 return
             subscription = self.subscription(name)
-            assert subscription.backlog_messages == sum(each.bit_count() for each in bits)
-            assert subscription.backlog_bytes == sum(
+            assert subscription.acks.backlog_messages == sum(each.bit_count() for each in bits)
+            assert subscription.acks.backlog_bytes == sum(
                 entry.size for entry, each in zip(self.entries, bits, strict=True) if each
             )
 

@@ -135,7 +135,7 @@ class ChunkMachine(RuleBasedStateMachine):
 
     def _acknowledge(self, consumer: Consumer, name: str, offsets: list[int]) -> None:
         self.done.add(name)
-        self.subscription.acknowledge(consumer, [AckId(*self.topic.position(offset)) for offset in offsets], None)
+        self.subscription.acks.acknowledge(consumer, [AckId(*self.topic.position(offset)) for offset in offsets], None)
 
     @precondition(lambda self: self.clients)
     @rule()
@@ -152,7 +152,7 @@ class ChunkMachine(RuleBasedStateMachine):
                 break
         assert self.sent <= self.done, "messages are stuck"
         unfinished = sum(chunk for _, chunk, _ in self.open.values())
-        assert self.subscription.backlog_messages == unfinished
+        assert self.subscription.acks.backlog_messages == unfinished
         chunks = getattr(self.subscription.dispatcher, "_chunks")  # noqa: B009
         assert isinstance(chunks, ChunkedMessages)
         assert len(chunks) == unfinished

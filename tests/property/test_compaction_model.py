@@ -217,19 +217,21 @@ class History:
             up_to = self.rng.choice(received)
             size = len(self.entries[up_to.offset])
             remaining = (1 << size) - (1 << (up_to.nth + 1))
-            subscription.acknowledge_cumulative(consumer, AckId(*self.positions[up_to.offset], remaining or None), None)
+            subscription.acks.acknowledge_cumulative(
+                consumer, AckId(*self.positions[up_to.offset], remaining or None), None
+            )
             acked.update(place for place in received if place <= up_to)
             return
         chosen = received if how == "all" else [place for place in received if self.rng.random() < 0.5]
         for place in self.rng.sample(chosen, len(chosen)):
             size = len(self.entries[place.offset])
             others = ((1 << size) - 1) & ~(1 << place.nth)
-            subscription.acknowledge(consumer, [AckId(*self.positions[place.offset], others or None)], None)
+            subscription.acks.acknowledge(consumer, [AckId(*self.positions[place.offset], others or None)], None)
             acked.add(place)
         if how == "all":
             assert isinstance(subscription, Subscription)
-            assert (subscription.backlog_messages, subscription.backlog_bytes) == (0, 0)
-            assert (consumer.unacked, subscription.pending) == (0, {})
+            assert (subscription.acks.backlog_messages, subscription.acks.backlog_bytes) == (0, 0)
+            assert (consumer.unacked, subscription.acks.pending) == (0, {})
 
 
 OPERATIONS = ["publish", "publish", "publish", "compact", "crash", "trim", "restart", "read", "consume", "other"]

@@ -176,7 +176,7 @@ class _History:
             known = self.stored.setdefault(entry.offset, (metadata.producer_name, send))
             assert known == (metadata.producer_name, send)
             if self._rng.random() < 0.7:
-                subscription.acknowledge(None, [AckId(entry.ledger_id, entry.entry_id)], None)
+                subscription.acks.acknowledge(None, [AckId(entry.ledger_id, entry.entry_id)], None)
 
 
 @pytest.mark.parametrize("seed", range(60))

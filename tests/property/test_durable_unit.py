@@ -177,11 +177,11 @@ class DurableUnitMachine(RuleBasedStateMachine):
                 for position in self.unacked[key]:
                     offset = topic.offset_of(*position)
                     assert offset is not None, f"{position} of {key} is gone"
-                    assert not subscription.cursor.is_acked(offset), f"{position} of {key} is acknowledged"
+                    assert not subscription.acks.cursor.is_acked(offset), f"{position} of {key} is acknowledged"
                     assert topic.header(offset) is not None
                 for position in self.acked[key]:
                     offset = topic.offset_of(*position)
-                    assert offset is None or subscription.cursor.is_acked(offset), f"{position} of {key} is back"
+                    assert offset is None or subscription.acks.cursor.is_acked(offset), f"{position} of {key} is back"
                 self.check_counts(topic, subscription)
 
     def check_counts(self, topic: Topic, subscription: Subscription) -> None:
@@ -189,10 +189,10 @@ class DurableUnitMachine(RuleBasedStateMachine):
         for offset in range(topic.first_offset, topic.end_offset):
             header = topic.header(offset)
             assert header is not None
-            bits = subscription.unacked_bits(offset, header.messages)
+            bits = subscription.acks.unacked_bits(offset, header.messages)
             messages += bits.bit_count()
             size += header.size if bits else 0
-        assert (subscription.backlog_messages, subscription.backlog_bytes) == (messages, size)
+        assert (subscription.acks.backlog_messages, subscription.acks.backlog_bytes) == (messages, size)
 
     # -- what clients and operators do -----------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class DurableUnitMachine(RuleBasedStateMachine):
             if error is None:
                 acked.update(chosen)
 
-        subscription.acknowledge(None, [AckId(*position) for position in chosen], done if receipt else None)
+        subscription.acks.acknowledge(None, [AckId(*position) for position in chosen], done if receipt else None)
 
     @rule(topic=topics, name=subscriptions, choice=st.integers(0, 1000))
     def acknowledge_part_of_a_batch(self, topic: str, name: str, choice: int) -> None:
@@ -261,7 +261,7 @@ class DurableUnitMachine(RuleBasedStateMachine):
         if subscription is not None and waiting:
             position = waiting[choice % len(waiting)]
             if BATCHES[self.received[topic][position] % len(BATCHES)] > 1:
-                subscription.acknowledge(None, [AckId(*position, 0b1)], None)
+                subscription.acks.acknowledge(None, [AckId(*position, 0b1)], None)
 
     @rule(topic=topics, ttl_ms=st.integers(10**9, 10**9 + 50))
     def change_policies(self, topic: str, ttl_ms: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 from heliograph_api.policies.policies import Policies, Retention
 from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.log.recount import recount
+from heliograph_broker.messaging.log.skipping import skip_range
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -52,7 +53,7 @@ class LostEntriesMachine(RuleBasedStateMachine):
         self.sizes = list(sizes)
         self.unacked = [(1 << messages) - 1 for messages in sizes]
         for offset in acked & set(range(len(sizes))):
-            self.subscription.acknowledge(None, [self._id(offset)], None)
+            self.subscription.acks.acknowledge(None, [self._id(offset)], None)
             self.core.commit()
             self.unacked[offset] = 0
         self.lost.lose(*(lost & set(range(len(sizes)))))
@@ -68,7 +69,7 @@ class LostEntriesMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def acknowledge(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(0, len(self.sizes) - 1))
-        self.subscription.acknowledge(None, [self._id(offset)], None)
+        self.subscription.acks.acknowledge(None, [self._id(offset)], None)
         self.core.commit()
         self.unacked[offset] = 0
 
@@ -76,8 +77,8 @@ class LostEntriesMachine(RuleBasedStateMachine):
     def acknowledge_batch_indexes(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(0, len(self.sizes) - 1))
         remaining = data.draw(st.integers(0, (1 << self.sizes[offset]) - 1))
-        lost = offset in self.lost.entries and offset not in self.subscription.pending
-        self.subscription.acknowledge(None, [self._id(offset, remaining)], None)
+        lost = offset in self.lost.entries and offset not in self.subscription.acks.pending
+        self.subscription.acks.acknowledge(None, [self._id(offset, remaining)], None)
         self.core.commit()
         # The size of a lost batch is unknown, so all of it is acknowledged.
         self.unacked[offset] &= 0 if lost else remaining
@@ -85,7 +86,7 @@ class LostEntriesMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def acknowledge_cumulatively(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(0, len(self.sizes) - 1))
-        self.subscription.acknowledge_up_to(offset, None)
+        self.subscription.acks.acknowledge_up_to(offset, None)
         self.core.commit()
         self.unacked[: offset + 1] = [0] * (offset + 1)
 
@@ -96,18 +97,18 @@ class LostEntriesMachine(RuleBasedStateMachine):
         last = first
         while last + 1 in self.lost.entries and data.draw(st.booleans()):
             last += 1
-        self.subscription.skip_damaged(first, last, "damaged")
+        skip_range(self.subscription, first, last, "damaged")
         self.core.commit()
         self.unacked[first : last + 1] = [0] * (last + 1 - first)
 
     @rule(count=st.integers(1, 20))
     def skip_by_hand(self, count: int) -> None:
         outcome: list[object] = []
-        before = [self.subscription.unacked_bits(at, messages) for at, messages in enumerate(self.sizes)]
-        self.subscription.skip(count, outcome.append)
+        before = [self.subscription.acks.unacked_bits(at, messages) for at, messages in enumerate(self.sizes)]
+        self.subscription.acks.skip(count, outcome.append)
         self.core.commit()
         assert outcome == [None]
-        after = [self.subscription.unacked_bits(at, messages) for at, messages in enumerate(self.sizes)]
+        after = [self.subscription.acks.unacked_bits(at, messages) for at, messages in enumerate(self.sizes)]
         assert before != after or not any(before)
         self.unacked = after
 
@@ -127,7 +128,7 @@ class LostEntriesMachine(RuleBasedStateMachine):
     def _note_skipped(self) -> None:
         """A dispatcher, an eviction or a restart decides by itself what to pass over: only of what is lost."""
         for offset, messages in enumerate(self.sizes):
-            if offset in self.lost.entries and not self.subscription.unacked_bits(offset, messages):
+            if offset in self.lost.entries and not self.subscription.acks.unacked_bits(offset, messages):
                 self.unacked[offset] = 0
 
     @rule(data=st.data())
@@ -143,7 +144,7 @@ class LostEntriesMachine(RuleBasedStateMachine):
     @rule()
     def trim(self) -> None:
         topic = self.core.topic()
-        topic.trim(self.subscription.cursor.first_unacked())
+        topic.trim(self.subscription.acks.cursor.first_unacked())
         self.core.commit()
 
     @rule()
@@ -155,23 +156,27 @@ class LostEntriesMachine(RuleBasedStateMachine):
     def the_backlog_is_within_the_truth(self) -> None:
         topic, subscription = self.core.topic(), self.subscription
         for offset, bits in enumerate(self.unacked):
-            assert subscription.unacked_bits(offset, self.sizes[offset]) == bits
+            assert subscription.acks.unacked_bits(offset, self.sizes[offset]) == bits
         truth = sum(bits.bit_count() for bits in self.unacked)
         certain = sum(bits.bit_count() for at, bits in enumerate(self.unacked) if at not in self.lost.entries)
-        assert certain <= subscription.backlog_messages <= truth
-        assert subscription.backlog_bytes >= 0
+        assert certain <= subscription.acks.backlog_messages <= truth
+        assert subscription.acks.backlog_bytes >= 0
         if not self.lost.entries.intersection(range(len(self.sizes))):
-            assert subscription.backlog_messages == truth
-        cursor = subscription.cursor
-        counted = recount(topic, cursor, subscription.pending)
+            assert subscription.acks.backlog_messages == truth
+        cursor = subscription.acks.cursor
+        counted = recount(topic, cursor, subscription.acks.pending)
         assert counted is not None
         assert 0 <= topic.total_messages - counted[0] <= truth
 
     @invariant()
     def consumers_hold_what_they_were_given(self) -> None:
         subscription = self.subscription
-        held = sum(subscription._unacked_in(offset, each.messages) for offset, each in subscription.pending.items())
-        assert sum(consumer.unacked for consumer in subscription.consumers) == subscription.unacked_messages == held
+        held = sum(
+            subscription.acks._unacked_in(offset, each.messages) for offset, each in subscription.acks.pending.items()
+        )
+        assert (
+            sum(consumer.unacked for consumer in subscription.consumers) == subscription.acks.unacked_messages == held
+        )
 
     def teardown(self) -> None:
         self._patch.undo()

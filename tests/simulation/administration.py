@@ -88,15 +88,15 @@ def _some_subscription(world: World, number: int, rng: random.Random) -> Subscri
 
 
 def do_skip(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
-    _by_hand(world, number, rng, lambda subscription, done: subscription.skip(rng.randint(1, 20), done))
+    _by_hand(world, number, rng, lambda sub, done: sub.acks.skip(rng.randint(1, 20), done))
 
 
 def do_clear(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
-    _by_hand(world, number, rng, lambda subscription, done: subscription.clear_backlog(done))
+    _by_hand(world, number, rng, lambda sub, done: sub.acks.clear_backlog(done))
 
 
 def do_expire(world: World, client: SimulatedClient, number: int, rng: random.Random) -> None:
-    _by_hand(world, number, rng, lambda subscription, done: subscription.expire_older_than(rng.choice([0, 500]), done))
+    _by_hand(world, number, rng, lambda sub, done: sub.expiry.expire_older_than(rng.choice([0, 500]), done))
 
 
 def _by_hand(world: World, number: int, rng: random.Random, what: Callable[..., None]) -> None:

@@ -94,7 +94,7 @@ def _check_expired(world: World) -> None:
             for position in message.positions:
                 offset = stored.offset_of(*position)
                 for model in topic.owed():
-                    if offset is not None and not stored.subscriptions[model.name].cursor.is_acked(offset):
+                    if offset is not None and not stored.subscriptions[model.name].acks.cursor.is_acked(offset):
                         raise Violation("expired and still there", f"{message!r} of {model!r}, {age} ms old")
 
 
@@ -130,7 +130,7 @@ def recount(world: World) -> None:
         if not isinstance(topic, Topic):
             continue
         for subscription in topic.subscriptions.values():
-            cursor = subscription.cursor
+            cursor = subscription.acks.cursor
             messages = size = 0
             whole = True
             for offset in range(max(topic.first_offset, cursor.mark_delete + 1), topic.end_offset):
@@ -147,7 +147,7 @@ def recount(world: World) -> None:
                 left = cursor.partial.get(offset)
                 messages += header.messages if left is None else left.bit_count()
                 size += header.size
-            counted, backlog = (messages, size), (subscription.backlog_messages, subscription.backlog_bytes)
+            counted, backlog = (messages, size), (subscription.acks.backlog_messages, subscription.acks.backlog_bytes)
             if whole and not world.damages and counted != backlog:
                 raise Violation(
                     "backlog count",
@@ -169,7 +169,7 @@ def _drain(world: World, *, keep: bool) -> dict[SubscriptionModel, dict[str, int
         for subscription in topic.owed():
             stored = world.stored(topic)
             assert stored is not None
-            expected = stored.subscriptions[subscription.name].backlog_messages
+            expected = stored.subscriptions[subscription.name].acks.backlog_messages
             for consumer in list(subscription.consumers):
                 consumer.end()
             consumer = consuming.subscribe(world, client, topic, subscription.name, SHARED, 100_000)
@@ -251,7 +251,7 @@ def _clear(world: World) -> None:
         for subscription in topic.owed():
             outcome: list[object] = []
             subscription.excuse_all()
-            stored.subscriptions[subscription.name].clear_backlog(outcome.append)
+            stored.subscriptions[subscription.name].acks.clear_backlog(outcome.append)
             for _ in range(100):
                 if outcome:
                     break
@@ -281,7 +281,7 @@ def _expire_all(world: World, backlogs: dict[SubscriptionModel, dict[str, int]])
         world.advance(500)
         _take_letters(client, audit)
         if not any(
-            stored.subscriptions[subscription.name].backlog_messages
+            stored.subscriptions[subscription.name].acks.backlog_messages
             for topic in _living(world)
             if (stored := world.stored(topic)) is not None
             for subscription in topic.owed()
@@ -318,11 +318,11 @@ def _check_empty(world: World) -> None:
         stored = world.stored(topic)
         assert stored is not None
         for model in topic.owed():
-            subscription = stored.subscriptions[model.name]
-            if subscription.backlog_messages or subscription.backlog_bytes:
+            acks = stored.subscriptions[model.name].acks
+            if acks.backlog_messages or acks.backlog_bytes:
                 raise Violation(
                     "a backlog that nothing ends",
-                    f"{model!r}: {subscription.backlog_messages} messages, {subscription.backlog_bytes} bytes",
+                    f"{model!r}: {acks.backlog_messages} messages, {acks.backlog_bytes} bytes",
                 )
 
 

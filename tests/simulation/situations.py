@@ -160,7 +160,7 @@ def clock_steps(world: World, client: SimulatedClient, number: int, rng: random.
             if offset is None or message.deliver_at_ms:
                 continue
             for subscription in stored.subscriptions.values():
-                if subscription.durable and not subscription.cursor.is_acked(offset):
+                if subscription.durable and not subscription.acks.cursor.is_acked(offset):
                     raise Violation("expired and still there", f"{message!r}, 90 s after the clock was set")
     expectations.set_wall_clock(world, before)
 
@@ -250,7 +250,7 @@ def _read_around(world: World, client: SimulatedClient, topic: TopicModel, rng: 
         raise Violation("lost entries keep others", f"{missing} of {model!r} not delivered")
     _acknowledge(world, client, consumer, 1000)
     world.advance(5000)
-    left = stored.subscriptions[model.name].backlog_messages
+    left = stored.subscriptions[model.name].acks.backlog_messages
     if left and not consumer.closed and not world.machine.disk.failed:
         raise Violation("lost entries stay in the backlog", f"{left} messages of {model!r}")
 

@@ -254,7 +254,7 @@ class ClientSteps(ModelledBroker):
         if found is None or not found[0].durable:
             return
         numbers = [number for entry in entries if (number := self._number(topic, entry)) is not None]
-        found[1].acknowledge(None, [self._id(topic, number) for number in numbers], None)
+        found[1].acks.acknowledge(None, [self._id(topic, number) for number in numbers], None)
         for number in numbers:
             found[0].forget(number)
 
@@ -263,7 +263,7 @@ class ClientSteps(ModelledBroker):
         number = self._number(topic, entry)
         if found is None or number is None or not found[0].durable:
             return
-        found[1].acknowledge(None, [self._id(topic, number, remaining)], None)
+        found[1].acks.acknowledge(None, [self._id(topic, number, remaining)], None)
         self._keep_of_batch(topic, found[0], number, remaining)
 
     def _keep_of_batch(self, topic: str, oracle: OracleSubscription, number: int, remaining: int) -> None:
@@ -282,7 +282,7 @@ class ClientSteps(ModelledBroker):
         consumer = self.consumers[next(iter(oracle.permits))]
         whole = len(self.oracle.topics[topic].entries[number].messages) == 1
         remaining = None if whole or not of_batch or not oracle.durable else of_batch
-        subscribed.acknowledge_cumulative(consumer, self._id(topic, number, remaining), None)
+        subscribed.acks.acknowledge_cumulative(consumer, self._id(topic, number, remaining), None)
         for below in [at for at in oracle.unacked if at < number]:
             oracle.forget(below)
         if remaining is None:

@@ -95,7 +95,7 @@ class PolicyDriver(ClientSteps):
         if found is None or not found[0].durable:
             return
         outcome, done = self._done()
-        found[1].clear_backlog(done)
+        found[1].acks.clear_backlog(done)
         self.core.commit()
         require(outcome == [None], f"clear: {outcome}")
         for number in list(found[0].unacked):
@@ -106,7 +106,7 @@ class PolicyDriver(ClientSteps):
         if found is None or not found[0].durable:
             return
         outcome, done = self._done()
-        found[1].skip(messages, done)
+        found[1].acks.skip(messages, done)
         self.core.commit()
         require(outcome == [None], f"skip: {outcome}")
         for _ in range(messages):
@@ -121,7 +121,7 @@ class PolicyDriver(ClientSteps):
         if found is None or not found[0].durable:
             return []
         outcome, done = self._done()
-        found[1].expire_older_than(ms, done)
+        found[1].expiry.expire_older_than(ms, done)
         self.core.commit()
         require(outcome == [None], f"expire by age: {outcome}")
         oracle = self.oracle.topics[topic]
@@ -134,7 +134,7 @@ class PolicyDriver(ClientSteps):
         if found is None or number is None or not found[0].durable:
             return []
         outcome, done = self._done()
-        found[1].expire_up_to(*self._topic(topic).position(number), done)
+        found[1].expiry.expire_up_to(*self._topic(topic).position(number), done)
         self.core.commit()
         require(outcome == [None], f"expire up to: {outcome}")
         return self.oracle.expire_by_hand(self.oracle.topics[topic], found[0], number + 1)
@@ -214,7 +214,7 @@ class PolicyDriver(ClientSteps):
             before = {subscription.name: set(subscription.unacked) for subscription in topic.durable()}
             missing: dict[str, set[int]] = {}
             for name, numbers in before.items():
-                cursor = self._topic(topic.name).subscription(name).cursor
+                cursor = self._topic(topic.name).subscription(name).acks.cursor
                 missing[name] = {number for number in numbers if cursor.is_acked(number)}
             self.oracle.evict(topic, missing)
             for subscription in topic.durable():

@@ -240,21 +240,23 @@ class ModelledBroker:
         messages, size = self.oracle.backlog(topic, oracle)
         unacked = {
             entry.number: {
-                index for index in range(len(entry.messages)) if core.cursor.partial.get(entry.number, -1) >> index & 1
+                index
+                for index in range(len(entry.messages))
+                if core.acks.cursor.partial.get(entry.number, -1) >> index & 1
             }
             for entry in topic.kept()
-            if not core.cursor.is_acked(entry.number)
+            if not core.acks.cursor.is_acked(entry.number)
         }
         same(f"{where}: unacknowledged", unacked, dict(sorted(oracle.unacked.items())))
-        same(f"{where}: backlog in messages", core.backlog_messages, messages)
-        same(f"{where}: backlog in bytes", core.backlog_bytes, size)
-        same(f"{where}: age of the oldest", core.oldest_unacked_age_ms(), self.oracle.oldest_age(topic, oracle))
-        same(f"{where}: expired", core.msg_expired, oracle.expired)
+        same(f"{where}: backlog in messages", core.acks.backlog_messages, messages)
+        same(f"{where}: backlog in bytes", core.acks.backlog_bytes, size)
+        same(f"{where}: age of the oldest", core.acks.oldest_unacked_age_ms(), self.oracle.oldest_age(topic, oracle))
+        same(f"{where}: expired", core.expiry.msg_expired, oracle.expired)
         held = sum(len(oracle.unacked[number]) for number in oracle.held)
-        same(f"{where}: held by consumers", core.unacked_messages, held)
+        same(f"{where}: held by consumers", core.acks.unacked_messages, held)
         for counter in ("dead_lettered", "loops"):
             name = {"loops": "dead_letter_loops"}.get(counter, counter)
-            same(f"{where}: {name}", getattr(core, name), getattr(oracle, counter))
+            same(f"{where}: {name}", getattr(core.expiry, name), getattr(oracle, counter))
 
 
 def same(what: str, core: object, oracle: object) -> None:

@@ -20,12 +20,12 @@ def test_a_cumulative_move_ends_on_a_cursor_behind_the_trim_point(tmp_path: Path
     core.publish_all(producer, count=stored)
     # As a crash left it once: what is trimmed was acknowledged in memory only, the acks beyond are on disk.
     topic.first_offset = 2
-    subscription.cursor.ack(stored - 1, 1, len(b"x"))
+    subscription.acks.cursor.ack(stored - 1, 1, len(b"x"))
     outcome: list[BrokerError | None] = []
-    subscription.clear_backlog(outcome.append)
+    subscription.acks.clear_backlog(outcome.append)
     core.commit()
     assert outcome == [None]
-    assert all(subscription.cursor.is_acked(offset) for offset in range(2, stored))
+    assert all(subscription.acks.cursor.is_acked(offset) for offset in range(2, stored))
     core.close()
 
 
@@ -39,11 +39,11 @@ def test_a_cumulative_move_over_entries_that_are_gone_is_refused(
     producer = core.producer(topic, Client())
     core.publish_all(producer, count=3)
     if holes:
-        subscription.cursor.ack(1, 1, 1)
+        subscription.acks.cursor.ack(1, 1, 1)
     topic.tail.clear()
     monkeypatch.setattr(LedgerStore, "read_headers", lambda self, ledger, first, last, callback: callback([]))
     outcome: list[BrokerError | None] = []
-    subscription.clear_backlog(outcome.append)
+    subscription.acks.clear_backlog(outcome.append)
     assert isinstance(outcome[0], PersistenceError)
-    assert subscription.backlog_messages == (2 if holes else 3)
+    assert subscription.acks.backlog_messages == (2 if holes else 3)
     core.close()

@@ -184,7 +184,7 @@ def test_the_maximum_of_unacknowledged_messages_follows_the_policy_at_once(core:
     core.commit()
     assert not client.take()
     entries = [AckId(*topic.position(at)) for at in range(150)]
-    subscription.acknowledge(None, entries, None)
+    subscription.acks.acknowledge(None, entries, None)
     assert len(client.take()) == 1
 
 

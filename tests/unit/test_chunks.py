@@ -119,7 +119,7 @@ def test_a_topic_forgets_that_it_had_chunks(core: Core) -> None:
     topic = core.topic()
     assert topic.chunks_below == 3
     subscription = topic.subscription("s")
-    subscription.acknowledge(None, [AckId(*topic.position(offset)) for offset in range(3)], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.position(offset)) for offset in range(3)], None)
     core.advance(1_000)
     assert topic.first_offset == 3
     core.restart()
@@ -156,11 +156,11 @@ def _skip_damaged(core: Core, topic: Topic, subscription: Subscription) -> None:
 
 
 def _clear(core: Core, topic: Topic, subscription: Subscription) -> None:
-    subscription.clear_backlog(lambda error: None)
+    subscription.acks.clear_backlog(lambda error: None)
 
 
 def _skip(core: Core, topic: Topic, subscription: Subscription) -> None:
-    subscription.skip(1000, lambda error: None)
+    subscription.acks.skip(1000, lambda error: None)
 
 
 def _truncate(core: Core, topic: Topic, subscription: Subscription) -> None:
@@ -183,7 +183,7 @@ def _trim(core: Core, topic: Topic, subscription: Subscription) -> None:
 
 def _acknowledge_unseen(core: Core, topic: Topic, subscription: Subscription) -> None:
     ids = [AckId(*topic.position(offset)) for offset in range(topic.end_offset)]
-    subscription.acknowledge(None, ids, None)
+    subscription.acks.acknowledge(None, ids, None)
 
 
 def _seek(core: Core, topic: Topic, subscription: Subscription) -> None:
@@ -211,10 +211,10 @@ def test_nothing_is_remembered_of_chunks_that_end_while_their_consumer_takes_no_
         assert _tables(subscription)[3] == 4
     assert _tables(subscription)[0] >= 2
     if not contiguous:
-        subscription.acknowledge(first, [AckId(*topic.position(1))], None)
+        subscription.acks.acknowledge(first, [AckId(*topic.position(1))], None)
     end(core, topic, subscription)
     core.commit()
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
     assert subscription.dispatcher is None or _tables(subscription) == (0, 0, 0, 0)
     # And those that come later are delivered.
     consumer = first
@@ -227,7 +227,7 @@ def test_nothing_is_remembered_of_chunks_that_end_while_their_consumer_takes_no_
     publish_chunks(core, topic, 4, count=3)
     assert sorted(offsets(slow) + offsets(fast)) == [begin, begin + 1, begin + 2]
     assert _tables(subscription) == (3, 1, 0, 0)
-    subscription.acknowledge(None, [AckId(*topic.position(begin + number)) for number in range(3)], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.position(begin + number)) for number in range(3)], None)
     assert _tables(subscription) == (0, 0, 0, 0)
 
 

@@ -63,13 +63,13 @@ def test_machinery_goes_on_while_the_clock_is_set(core: Core, step: int) -> None
     core.publish_all(core.topic(), count=50)
     core.clock.step_wall_ms(step)
     for entry in range(50):
-        subscription.acknowledge(None, [AckId(*topic.position(entry))], None)
+        subscription.acks.acknowledge(None, [AckId(*topic.position(entry))], None)
     core.commit()
     core.advance(500)
     core.advance(500)
     assert topic.stored_messages == 0
     core.crash()
-    assert _sub(core).backlog_messages == 0
+    assert _sub(core).acks.backlog_messages == 0
 
 
 @STEPS
@@ -83,9 +83,9 @@ def test_one_message_published_meanwhile_is_like_the_others(core: Core, step: in
     core.advance(50)
     core.publish_all(core.topic(), count=99)
     _pass(core, TTL - MINUTE)
-    assert _sub(core).backlog_messages == 101
+    assert _sub(core).acks.backlog_messages == 101
     _pass(core, 2 * MINUTE)
-    assert _sub(core).backlog_messages == 0
+    assert _sub(core).acks.backlog_messages == 0
 
 
 @BETWEEN
@@ -98,22 +98,22 @@ def test_ttl_holds_when_the_clock_stays_set(core: Core, step: int, between: Betw
     _pass(core, LONG)
     between(core)
     core.publish_all(core.topic())
-    assert _sub(core).backlog_messages == 2
+    assert _sub(core).acks.backlog_messages == 2
     _pass(core, 4 * MINUTE)
-    assert _sub(core).backlog_messages == 2
+    assert _sub(core).acks.backlog_messages == 2
     _pass(core, 2 * MINUTE)
-    assert _sub(core).backlog_messages == 1
+    assert _sub(core).acks.backlog_messages == 1
     between(core)
     _pass(core, 5 * MINUTE)
-    assert _sub(core).backlog_messages == 0
+    assert _sub(core).acks.backlog_messages == 0
     # And set back again.
     core.publish_all(core.topic())
     core.clock.step_wall_ms(-step)
     _pass(core, LONG)
     between(core)
-    assert _sub(core).backlog_messages == 1
+    assert _sub(core).acks.backlog_messages == 1
     _pass(core, TTL)
-    assert _sub(core).backlog_messages == 0
+    assert _sub(core).acks.backlog_messages == 0
 
 
 @pytest.mark.parametrize("step", [-HOUR, -YEAR])
@@ -126,10 +126,10 @@ def test_ttl_holds_when_the_broker_starts_with_its_clock_set_back(core: Core, st
     core.restart()
     core.publish_all(core.topic(), count=5)
     _pass(core, 5 * MINUTE)
-    assert _sub(core).backlog_messages == 6
+    assert _sub(core).acks.backlog_messages == 6
     core.restart()
     _pass(core, 6 * MINUTE)
-    assert _sub(core).backlog_messages == 0
+    assert _sub(core).acks.backlog_messages == 0
     # It is put right while the broker runs, and the broker starts again.
     core.publish_all(core.topic())
     core.clock.step_wall_ms(-step)
@@ -137,9 +137,9 @@ def test_ttl_holds_when_the_broker_starts_with_its_clock_set_back(core: Core, st
     core.restart()
     core.publish_all(core.topic())
     _pass(core, TTL - 3 * MINUTE)
-    assert _sub(core).backlog_messages == 2
+    assert _sub(core).acks.backlog_messages == 2
     _pass(core, 4 * MINUTE)
-    assert _sub(core).backlog_messages == 0
+    assert _sub(core).acks.backlog_messages == 0
 
 
 def test_a_topic_dated_a_year_ahead_is_healed_by_a_restart(core: Core) -> None:
@@ -152,16 +152,16 @@ def test_a_topic_dated_a_year_ahead_is_healed_by_a_restart(core: Core) -> None:
     core.publish_all(core.topic(), count=99)
     core.restart()
     core.publish_all(core.topic())
-    assert _sub(core).oldest_unacked_age_ms() == 0
+    assert _sub(core).acks.oldest_unacked_age_ms() == 0
     topic = core.topic()
     header = topic.header(topic.end_offset - 1)
     assert header is not None
     assert header.receive_ms == core.clock.now_ms()
     _pass(core, TTL - MINUTE)
-    assert _sub(core).backlog_messages == 102
+    assert _sub(core).acks.backlog_messages == 102
     core.crash()
     _pass(core, 2 * MINUTE)
-    assert _sub(core).backlog_messages == 0
+    assert _sub(core).acks.backlog_messages == 0
 
 
 @BETWEEN
@@ -197,15 +197,15 @@ def test_a_quota_by_age_holds(core: Core, step: int, between: Between) -> None:
     _pass(core, LONG)
     between(core)
     core.publish_all(core.topic())
-    age = _sub(core).oldest_unacked_age_ms()
+    age = _sub(core).acks.oldest_unacked_age_ms()
     assert abs(age - 5 * MINUTE) <= 2 * SECOND
     _pass(core, 4 * MINUTE)
-    assert _sub(core).backlog_messages == 2
+    assert _sub(core).acks.backlog_messages == 2
     _pass(core, 2 * MINUTE)
-    assert _sub(core).backlog_messages == 1
+    assert _sub(core).acks.backlog_messages == 1
     between(core)
     _pass(core, 5 * MINUTE)
-    assert _sub(core).backlog_messages == 0
+    assert _sub(core).acks.backlog_messages == 0
 
 
 @STEPS

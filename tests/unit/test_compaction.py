@@ -287,7 +287,7 @@ def test_empty_topic_is_compacted_to_nothing(core: Core) -> None:
     topic = core.topic()
     compact(core, topic)
     assert topic.compaction.ledger is None
-    assert topic.subscriptions[COMPACTION].backlog_messages == 0
+    assert topic.subscriptions[COMPACTION].acks.backlog_messages == 0
 
 
 def test_compacted_data_outlives_the_originals_and_a_restart(core: Core) -> None:
@@ -305,7 +305,7 @@ def test_compacted_data_outlives_the_originals_and_a_restart(core: Core) -> None
         assert {m.key: m.position[:2] for m in found} == positions
         core.restart()
         topic = core.topic()
-    assert topic.subscriptions[COMPACTION].backlog_messages == 0
+    assert topic.subscriptions[COMPACTION].acks.backlog_messages == 0
     publish(core, topic, ("k0", b"new"))
     compact(core, topic)
     core.advance(1000)
@@ -320,7 +320,7 @@ def test_nothing_is_trimmed_before_it_is_compacted(core: Core) -> None:
     core.advance(1000)
     core.advance(1000)
     assert topic.first_offset == 0
-    assert topic.subscriptions[COMPACTION].backlog_messages == 10
+    assert topic.subscriptions[COMPACTION].acks.backlog_messages == 10
     assert topic.backlog_size() == 0
     compact(core, topic)
     core.advance(1000)
@@ -435,7 +435,7 @@ def test_topic_deleted_while_it_is_compacted_leaves_nothing(core: Core) -> None:
 
 def acknowledge(subscription: Subscription, message: Seen, remaining: int | None = None) -> None:
     ledger, entry, _ = message.position
-    subscription.acknowledge(None, [AckId(ledger, entry, remaining)], None)
+    subscription.acks.acknowledge(None, [AckId(ledger, entry, remaining)], None)
 
 
 def test_backlog_of_a_durable_subscription_comes_to_zero_by_single_acknowledgments(core: Core) -> None:
@@ -448,9 +448,9 @@ def test_backlog_of_a_durable_subscription_comes_to_zero_by_single_acknowledgmen
     assert len(messages) == 3
     for message in reversed(messages):
         acknowledge(subscription, message)
-    assert (subscription.backlog_messages, subscription.backlog_bytes) == (0, 0)
-    assert subscription.cursor.mark_delete == 30
-    assert (consumer.unacked, subscription.pending) == (0, {})
+    assert (subscription.acks.backlog_messages, subscription.acks.backlog_bytes) == (0, 0)
+    assert subscription.acks.cursor.mark_delete == 30
+    assert (consumer.unacked, subscription.acks.pending) == (0, {})
     core.advance(1000)
     assert topic.first_offset == 31
 
@@ -462,22 +462,22 @@ def test_backlog_comes_to_zero_by_cumulative_acknowledgment(core: Core) -> None:
     compact(core, topic)
     _, consumer, client = attach(subscription)
     last = seen(client)[-1]
-    subscription.acknowledge_cumulative(consumer, AckId(*last.position[:2]), None)
-    assert (subscription.backlog_messages, subscription.backlog_bytes, consumer.unacked) == (0, 0, 0)
+    subscription.acks.acknowledge_cumulative(consumer, AckId(*last.position[:2]), None)
+    assert (subscription.acks.backlog_messages, subscription.acks.backlog_bytes, consumer.unacked) == (0, 0, 0)
 
 
 def test_what_was_acknowledged_before_the_compaction_stays_so(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s", "earliest")
     publish(core, topic, *((f"k{i % 3}", b"%d" % i) for i in range(30)))
-    subscription.acknowledge(None, [AckId(*topic.position(i)) for i in (4, 9, 28)], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.position(i)) for i in (4, 9, 28)], None)
     compact(core, topic)
     _, _, client = attach(subscription)
     messages = seen(client)
     assert [message.payload for message in messages] == [b"27", b"29"]
     for message in messages:
         acknowledge(subscription, message)
-    assert (subscription.backlog_messages, subscription.backlog_bytes) == (0, 0)
+    assert (subscription.acks.backlog_messages, subscription.acks.backlog_bytes) == (0, 0)
 
 
 def test_batch_in_part_left_out_is_acknowledged_by_the_rest(core: Core) -> None:
@@ -491,10 +491,10 @@ def test_batch_in_part_left_out_is_acknowledged_by_the_rest(core: Core) -> None:
     assert consumer.permits == 997
     assert consumer.unacked == 3
     acknowledge(subscription, first, 0b110)
-    assert subscription.backlog_messages == 2
+    assert subscription.acks.backlog_messages == 2
     acknowledge(subscription, second, 0b011)
     acknowledge(subscription, third)
-    assert (subscription.backlog_messages, subscription.backlog_bytes, consumer.unacked) == (0, 0, 0)
+    assert (subscription.acks.backlog_messages, subscription.acks.backlog_bytes, consumer.unacked) == (0, 0, 0)
 
 
 def test_trimmed_messages_are_owed_until_they_are_acknowledged(core: Core) -> None:
@@ -517,7 +517,7 @@ def test_trimmed_messages_are_owed_until_they_are_acknowledged(core: Core) -> No
     _, consumer, client = attach(subscription)
     messages = seen(client)
     assert [message.payload for message in messages] == [b"18", b"19"]
-    subscription.acknowledge_cumulative(consumer, AckId(*messages[1].position[:2]), None)
+    subscription.acks.acknowledge_cumulative(consumer, AckId(*messages[1].position[:2]), None)
     assert consumer.unacked == 0
     publish(core, topic, ("new", b"1"))
     assert contents(client) == [("new", b"1")]
@@ -572,7 +572,7 @@ def test_trimming_under_a_reader_that_has_read_on_brings_nothing_again(core: Cor
     subscription, consumer, client = reader(core, topic)
     assert len(contents(client)) == 21
     compact(core, topic)
-    topic.subscriptions["s"].clear_backlog(lambda error: None)
+    topic.subscriptions["s"].acks.clear_backlog(lambda error: None)
     core.advance(1000)
     assert topic.first_offset == topic.end_offset
     publish(core, topic, ("k0", b"20"))
@@ -614,7 +614,7 @@ def test_clearing_the_backlog_settles_what_is_owed(core: Core) -> None:
     subscription = topic.create_subscription("s", "earliest")
     _, consumer, client = attach(subscription, owed=0, permits=2)
     assert len(seen(client)) == 2
-    subscription.clear_backlog(lambda error: None)
+    subscription.acks.clear_backlog(lambda error: None)
     assert consumer.unacked == 0
     subscription.flow(consumer, 100)
     assert seen(client) == []

@@ -46,24 +46,24 @@ def _messages(*offsets: int) -> int:
 def test_a_skipped_entry_leaves_the_backlog_and_is_counted_and_listed(core: Core) -> None:
     topic, subscription = _filled(core)
     skip_entry(subscription, 3, "bit rot")
-    assert subscription.backlog_messages == _messages(0, 1, 2, 4, 5, 6, 7, 8, 9)
-    assert (subscription.skipped_entries, subscription.skipped_messages) == (1, 4)
+    assert subscription.acks.backlog_messages == _messages(0, 1, 2, 4, 5, 6, 7, 8, 9)
+    assert (subscription.acks.skipped_entries, subscription.acks.skipped_messages) == (1, 4)
     (damaged,) = topic.damaged.ranges
     assert (damaged.ledger_id, damaged.entry_id) == topic.position(3)
     assert damaged.reason == "bit rot"
     skip_range(subscription, 0, 9, "bit rot")
-    assert (subscription.backlog_messages, subscription.backlog_bytes) == (0, 0)
-    assert (subscription.skipped_entries, topic.damaged.entries) == (10, 10)
+    assert (subscription.acks.backlog_messages, subscription.acks.backlog_bytes) == (0, 0)
+    assert (subscription.acks.skipped_entries, topic.damaged.entries) == (10, 10)
 
 
 def test_what_is_acknowledged_is_not_skipped_again(core: Core) -> None:
     topic, subscription = _filled(core)
     skip_entry(subscription, 3, "bit rot")
     skip_entry(subscription, 3, "bit rot")
-    assert subscription.skipped_entries == topic.damaged.entries == 1
+    assert subscription.acks.skipped_entries == topic.damaged.entries == 1
     other = topic.create_subscription("other", "earliest")
     skip_entry(other, 3, "bit rot")
-    assert other.skipped_entries == topic.damaged.entries == 1
+    assert other.acks.skipped_entries == topic.damaged.entries == 1
 
 
 @pytest.mark.parametrize("lost", [{3, 4, 5}, {0, 1}, {8, 9}, set(range(10))])
@@ -79,11 +79,11 @@ def test_entries_without_headers_are_counted_from_what_lies_around_them(
         for offset in sorted(lost, reverse=True):
             skip_entry(subscription, offset, "segment missing")
     left = set(range(10)) - lost
-    assert subscription.backlog_messages == _messages(*left)
-    assert subscription.skipped_entries == len(lost)
+    assert subscription.acks.backlog_messages == _messages(*left)
+    assert subscription.acks.skipped_entries == len(lost)
     monkeypatch.undo()
     headers = {offset: subscription.topic.header(offset) for offset in left}
-    assert subscription.backlog_bytes == sum(header.size for header in headers.values() if header is not None)
+    assert subscription.acks.backlog_bytes == sum(header.size for header in headers.values() if header is not None)
 
 
 def test_what_was_acknowledged_in_a_lost_run_is_not_counted_twice_in_the_end(
@@ -91,15 +91,15 @@ def test_what_was_acknowledged_in_a_lost_run_is_not_counted_twice_in_the_end(
 ) -> None:
     topic, subscription = _filled(core)
     ledger_id = topic.position(0)[0]
-    subscription.acknowledge(None, [AckId(ledger_id, 4), AckId(ledger_id, 5, 0b100111)], None)
+    subscription.acks.acknowledge(None, [AckId(ledger_id, 4), AckId(ledger_id, 5, 0b100111)], None)
     _lose_headers(core, monkeypatch, {3, 4, 5, 6})
     skip_range(subscription, 3, 6, "segment missing")
-    subscription.acknowledge(None, [AckId(ledger_id, entry) for entry in (0, 1)], None)
+    subscription.acks.acknowledge(None, [AckId(ledger_id, entry) for entry in (0, 1)], None)
     skip_entry(subscription, 2, "bit rot")
     # The next range that is skipped finds everything below it acknowledged.
     _lose_headers(core, monkeypatch, {3, 4, 5, 6, 7})
     skip_entry(subscription, 7, "segment missing")
-    assert subscription.backlog_messages == _messages(8, 9)
+    assert subscription.acks.backlog_messages == _messages(8, 9)
 
 
 def test_the_list_outlives_a_restart_and_ends_with_its_topic(core: Core) -> None:
@@ -176,31 +176,31 @@ def test_expiry_goes_around_a_poison_entry(
     core.broker.policies.set_topic(topic.name, policies)
     for _ in range(30):
         core.advance(1000)
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
     assert not subscription.expiry.running
     assert core.broker.containment.idle
     if harm == "lost":
-        assert subscription.skipped_entries == (2 if dead_letter else 0)
+        assert subscription.acks.skipped_entries == (2 if dead_letter else 0)
     elif dead_letter:
-        assert (subscription.skipped_entries, subscription.skipped_messages) == (1, 5)
+        assert (subscription.acks.skipped_entries, subscription.acks.skipped_messages) == (1, 5)
         assert "CRC32-C" in topic.damaged.ranges[0].reason
     if dead_letter:
         # These batches cannot be opened, so each goes as a whole.
-        assert subscription.dead_lettered == letters.topic.end_offset == (9 if harm == "flipped" else 8)
+        assert subscription.expiry.dead_lettered == letters.topic.end_offset == (9 if harm == "flipped" else 8)
     assert topic.stored_messages == 0
 
 
 def test_expiry_of_a_spared_backlog_goes_around_lost_entries(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     topic, subscription = _filled(core)
     ledger_id = topic.position(0)[0]
-    subscription.acknowledge(None, [AckId(ledger_id, 8)], None)
+    subscription.acks.acknowledge(None, [AckId(ledger_id, 8)], None)
     _lose(core, monkeypatch, range(4, 6))
     core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=1000))
     core.advance(2000)
     core.advance(2000)
-    assert subscription.backlog_messages == 0
-    assert subscription.skipped_entries == 2
-    assert subscription.msg_expired == _messages(*range(10)) - _messages(8)
+    assert subscription.acks.backlog_messages == 0
+    assert subscription.acks.skipped_entries == 2
+    assert subscription.expiry.msg_expired == _messages(*range(10)) - _messages(8)
 
 
 @pytest.mark.parametrize("up_to", [5, 7])
@@ -214,14 +214,14 @@ def test_a_cumulative_ack_goes_over_lost_entries(
     subscription = topic.subscription("s")
     ledger_id = topic.position(0)[0]
     if before is not None:
-        subscription.acknowledge(None, [AckId(ledger_id, before)], None)
+        subscription.acks.acknowledge(None, [AckId(ledger_id, before)], None)
     _lose(core, monkeypatch, range(4, 6))
     done: list[object] = []
-    subscription.acknowledge_up_to(up_to, done.append)
+    subscription.acks.acknowledge_up_to(up_to, done.append)
     core.commit()
     assert done == [None]
-    assert subscription.backlog_messages == _messages(*range(up_to + 1, 10))
-    assert subscription.cursor.mark_delete == up_to
+    assert subscription.acks.backlog_messages == _messages(*range(up_to + 1, 10))
+    assert subscription.acks.cursor.mark_delete == up_to
 
 
 @pytest.mark.parametrize(("trimmed", "first"), [(4, 4), (5, 4), (6, 4), (7, 7)])
@@ -230,11 +230,11 @@ def test_a_topic_is_trimmed_before_and_behind_lost_entries(
 ) -> None:
     topic, subscription = _filled(core)
     _lose(core, monkeypatch, range(4, 7))
-    subscription.acknowledge_up_to(trimmed - 1, None)
+    subscription.acks.acknowledge_up_to(trimmed - 1, None)
     topic.trim(trimmed)
     assert topic.first_offset == first
-    subscription.acknowledge_up_to(8, None)
-    assert subscription.backlog_messages == _messages(9)
+    subscription.acks.acknowledge_up_to(8, None)
+    assert subscription.acks.backlog_messages == _messages(9)
     assert topic.trim(9) >= 2
     assert topic.stored_messages == _messages(9)
 
@@ -243,7 +243,7 @@ def test_the_oldest_message_is_the_first_that_can_be_read(core: Core, monkeypatc
     _, subscription = _filled(core)
     _lose(core, monkeypatch, range(3))
     core.clock.advance_ms(5000)
-    assert subscription.oldest_unacked_age_ms() == 5000
+    assert subscription.acks.oldest_unacked_age_ms() == 5000
 
 
 def test_a_seek_to_the_end_of_lost_entries_finds_its_place(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +253,7 @@ def test_a_seek_to_the_end_of_lost_entries_finds_its_place(core: Core, monkeypat
     subscription.seek(7, None, done.append)
     core.commit()
     assert done == [None]
-    assert subscription.backlog_messages == _messages(7, 8, 9)
+    assert subscription.acks.backlog_messages == _messages(7, 8, 9)
 
 
 def test_compaction_goes_around_lost_entries(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:

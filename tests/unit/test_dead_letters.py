@@ -54,7 +54,11 @@ def test_an_expired_message_arrives_with_headers_that_tell_its_story(core: Core)
         "x-death-topics": '["persistent://public/default/t"]',
     }
     subscription = topic.subscription("s")
-    assert (subscription.backlog_messages, subscription.msg_expired, subscription.dead_lettered) == (0, 1, 1)
+    assert (subscription.acks.backlog_messages, subscription.expiry.msg_expired, subscription.expiry.dead_lettered) == (
+        0,
+        1,
+        1,
+    )
 
 
 def test_each_subscription_sends_its_own_letter_and_one_that_acknowledged_sends_none(core: Core) -> None:
@@ -63,7 +67,7 @@ def test_each_subscription_sends_its_own_letter_and_one_that_acknowledged_sends_
     for name in ("a", "b", "c"):
         topic.create_subscription(name)
     core.publish_all(topic, b"x", key="k")
-    topic.subscription("b").acknowledge_up_to(0, None)
+    topic.subscription("b").acks.acknowledge_up_to(0, None)
     core.advance(1000)
     assert [headers["x-death-subscription"] for headers, _ in _letters(core, dead)] == ["a", "c"]
 
@@ -102,11 +106,11 @@ def test_a_loop_ends_where_it_began(core: Core) -> None:
     dead.create_subscription("s")
     core.publish_all(topic, b"x", key="k")
     core.advance(1000)
-    assert dead.subscription("s").backlog_messages == 1
+    assert dead.subscription("s").acks.backlog_messages == 1
     core.advance(2000)
-    assert dead.subscription("s").backlog_messages == 0
-    assert dead.subscription("s").dead_letter_loops == 1
-    assert topic.subscription("s").backlog_messages == 0
+    assert dead.subscription("s").acks.backlog_messages == 0
+    assert dead.subscription("s").expiry.dead_letter_loops == 1
+    assert topic.subscription("s").acks.backlog_messages == 0
 
 
 def test_messages_of_a_batch_become_letters_of_their_own(core: Core) -> None:
@@ -116,13 +120,13 @@ def test_messages_of_a_batch_become_letters_of_their_own(core: Core) -> None:
     core.publish_batch(topic, b"a", b"b", b"c")
     position = topic.last_position()
     subscription = topic.subscription("s")
-    subscription.acknowledge_entry(0, 3, topic.header(0).size, 0b101)  # type: ignore[union-attr]
+    subscription.acks.acknowledge_entry(0, 3, topic.header(0).size, 0b101)  # type: ignore[union-attr]
     core.advance(1000)
     assert [(payload, headers["x-death-message-id"]) for headers, payload in _letters(core, dead)] == [
         (b"a", f"{position[0]}:{position[1]}:0"),
         (b"c", f"{position[0]}:{position[1]}:2"),
     ]
-    assert (subscription.msg_expired, subscription.backlog_messages) == (2, 0)
+    assert (subscription.expiry.msg_expired, subscription.acks.backlog_messages) == (2, 0)
 
 
 def test_messages_of_one_batch_expire_each_at_its_own_time(core: Core) -> None:
@@ -137,11 +141,11 @@ def test_messages_of_one_batch_expire_each_at_its_own_time(core: Core) -> None:
     subscription = topic.subscription("s")
     core.advance(1000)
     assert [payload for _, payload in _letters(core, dead)] == [b"soon"]
-    assert subscription.backlog_messages == 2
+    assert subscription.acks.backlog_messages == 2
     core.advance(4000)
     assert [payload for _, payload in _letters(core, dead)] == [b"soon", b"late"]
     core.advance(60_000)
-    assert (subscription.backlog_messages, subscription.msg_expired) == (1, 2)
+    assert (subscription.acks.backlog_messages, subscription.expiry.msg_expired) == (1, 2)
 
 
 def test_a_consumer_gets_of_a_batch_what_has_not_expired(core: Core) -> None:
@@ -155,7 +159,7 @@ def test_a_consumer_gets_of_a_batch_what_has_not_expired(core: Core) -> None:
     assert remaining == 0b10
     assert [payload for _, payload in open_entry(entry.frame)] == [b"soon", b"never"]
     core.advance(500)
-    assert subscription.backlog_messages == 1
+    assert subscription.acks.backlog_messages == 1
 
 
 def test_the_letter_of_a_partitioned_topic_goes_to_a_partition(core: Core) -> None:
@@ -185,13 +189,13 @@ def test_a_message_stays_while_its_letter_cannot_be_stored_and_nobody_gets_it(co
     core.consumer(subscription, EXCLUSIVE, client, permits=10)
     core.advance(1000)
     assert client.take() == []
-    assert (subscription.backlog_messages, subscription.dead_lettered) == (1, 0)
-    assert subscription.dead_letter_failures >= 1
+    assert (subscription.acks.backlog_messages, subscription.expiry.dead_lettered) == (1, 0)
+    assert subscription.expiry.dead_letter_failures >= 1
     core.broker.policies.set_topic(dead.name, Policies())
     for _ in range(10):
         core.advance(50)
-    assert (subscription.backlog_messages, subscription.dead_lettered) == (0, 1)
-    assert dead.subscription("mourner").backlog_messages == 1
+    assert (subscription.acks.backlog_messages, subscription.expiry.dead_lettered) == (0, 1)
+    assert dead.subscription("mourner").acks.backlog_messages == 1
 
 
 def test_letters_survive_a_restart_between_expiry_and_reading(core: Core) -> None:
@@ -203,7 +207,7 @@ def test_letters_survive_a_restart_between_expiry_and_reading(core: Core) -> Non
     core.restart()
     dead = core.topic("dead")
     assert [payload for _, payload in _letters(core, dead)] == [b"x"]
-    assert core.topic("t").subscription("s").backlog_messages == 0
+    assert core.topic("t").subscription("s").acks.backlog_messages == 0
     core.advance(10_000)
     assert len(_letters(core, dead)) == 1
 
@@ -239,12 +243,12 @@ def test_letters_settle_one_by_one_into_a_full_topic_that_is_drained(core: Core)
         core.advance(1000)
         for _, entry, _, _ in client.take():
             seen.append(entry.frame[parse_entry(entry.frame).payload_offset :][:4])
-            drain.acknowledge(consumer, [AckId(entry.ledger_id, entry.entry_id)], None)
+            drain.acks.acknowledge(consumer, [AckId(entry.ledger_id, entry.entry_id)], None)
         core.commit()
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
     assert seen == [b"%04d" % number for number in range(500)]
-    assert subscription.dead_lettered == 500
-    assert subscription.dead_letter_failures > 0
+    assert subscription.expiry.dead_lettered == 500
+    assert subscription.expiry.dead_letter_failures > 0
 
 
 def test_a_batch_of_which_some_letters_were_refused_sends_only_the_others_later(core: Core) -> None:
@@ -257,13 +261,13 @@ def test_a_batch_of_which_some_letters_were_refused_sends_only_the_others_later(
     core.broker.policies.set_topic(dead.name, limited)
     core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=1000, dead_letter_topic=str(dead.name)))
     core.advance(2000)
-    stored = drain.backlog_messages
+    stored = drain.acks.backlog_messages
     assert 0 < stored < 10
-    assert subscription.backlog_messages == 10 - stored
+    assert subscription.acks.backlog_messages == 10 - stored
     core.broker.policies.set_topic(dead.name, Policies(retention=Retention(-1, -1)))
     for _ in range(5):
         core.advance(1000)
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
     assert [payload[:4] for _, payload in _letters(core, dead)] == [b"%04d" % number for number in range(10)]
 
 
@@ -282,11 +286,11 @@ def test_what_is_expired_by_hand_twice_is_dead_lettered_once(core: Core) -> None
     dead = _dead(core)
     topic, answers = _expiring(core, Policies())
     subscription = topic.subscription("s")
-    subscription.expire_older_than(100, answers.append)
-    subscription.expire_older_than(100, answers.append)
+    subscription.expiry.expire_older_than(100, answers.append)
+    subscription.expiry.expire_older_than(100, answers.append)
     core.commit()
     assert answers == [None, None]
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
     assert [payload for _, payload in _letters(core, dead)] == [b"1", b"2", b"3"]
 
 
@@ -296,10 +300,10 @@ def test_what_the_ttl_forwards_is_not_forwarded_again_by_hand(core: Core) -> Non
     subscription = topic.subscription("s")
     core.broker.ticks.run()
     assert subscription.expiry.running
-    subscription.expire_older_than(100, answers.append)
+    subscription.expiry.expire_older_than(100, answers.append)
     core.commit()
     assert answers == [None]
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
     assert [payload for _, payload in _letters(core, dead)] == [b"1", b"2", b"3"]
 
 
@@ -307,11 +311,11 @@ def test_a_seek_ends_an_expiry_by_hand_that_waits_for_a_run(core: Core) -> None:
     dead = _dead(core)
     topic, answers = _expiring(core, Policies())
     subscription = topic.subscription("s")
-    subscription.expire_up_to(*topic.position(0), answers.append)
-    subscription.expire_older_than(100, answers.append)
+    subscription.expiry.expire_up_to(*topic.position(0), answers.append)
+    subscription.expiry.expire_older_than(100, answers.append)
     subscription.seek(0, None, answers.append)
     core.commit()
     assert answers == [None, None, None]
-    assert subscription.backlog_messages == 3
+    assert subscription.acks.backlog_messages == 3
     # The first had been sent when the seek came.
     assert [payload for _, payload in _letters(core, dead)] == [b"1"]

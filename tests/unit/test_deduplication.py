@@ -239,7 +239,7 @@ def test_what_was_trimmed_is_remembered_over_a_crash(core: Core) -> None:
     subscription = topic.create_subscription("s")
     send(core, core.producer(topic), *range(10))
     core.commit()
-    subscription.acknowledge_up_to(9, None)
+    subscription.acks.acknowledge_up_to(9, None)
     core.commit()
     core.advance(1000)
     assert topic.first_offset == 10
@@ -255,7 +255,7 @@ def test_what_is_trimmed_right_after_a_start_is_remembered_over_the_next_crash(c
     core.commit()
     crash(core)
     topic = core.topic()
-    topic.subscriptions["s"].acknowledge_up_to(9, None)
+    topic.subscriptions["s"].acks.acknowledge_up_to(9, None)
     core.commit()
     core.advance(1000)
     assert topic.first_offset == 10

@@ -180,7 +180,7 @@ def test_delays_that_do_not_count_any_more_are_over_at_once(core: Core) -> None:
     assert offsets(client) == [0, 1]
     # And those delivered meanwhile do not come again when they would have been due.
     core.broker.policies.set_topic(TopicName.parse("t"), Policies(delayed_delivery=True))
-    subscription.acknowledge(consumer, [AckId(*topic.position(0))], None)
+    subscription.acks.acknowledge(consumer, [AckId(*topic.position(0))], None)
     core.advance(30_000)
     assert offsets(client) == []
 
@@ -214,7 +214,7 @@ def test_a_topic_without_timed_entries_is_not_searched_at_a_start(core: Core) ->
     assert topic.has_timed
     core.advance(1_000)
     assert sorted(offsets(client)) == [0, 1, 2]
-    subscription.acknowledge(consumer, [AckId(*topic.position(offset)) for offset in range(3)], None)
+    subscription.acks.acknowledge(consumer, [AckId(*topic.position(offset)) for offset in range(3)], None)
     core.broker.policies.set_topic(TopicName.parse("t"), Policies(retention=Retention(0, 0)))
     core.advance(1_000)
     assert topic.first_offset == 3

@@ -39,11 +39,11 @@ class CountingDeliveries(Deliveries):
 def test_a_cumulative_ack_looks_at_what_it_settles_only(core: Core, in_flight: int) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    subscription.pending = pending = CountingDeliveries()
+    subscription.acks.pending = pending = CountingDeliveries()
     core.publish_all(topic, count=in_flight)
     consumer = core.consumer(subscription, EXCLUSIVE, Client(), permits=in_flight)
     assert len(pending) == in_flight
-    subscription.acknowledge_cumulative(consumer, AckId(*topic.position(9)), None)
+    subscription.acks.acknowledge_cumulative(consumer, AckId(*topic.position(9)), None)
     assert (pending.settled, len(pending), consumer.unacked) == (10, in_flight - 10, in_flight - 10)
 
 
@@ -51,7 +51,7 @@ def test_a_cumulative_ack_looks_at_what_it_settles_only(core: Core, in_flight: i
 def test_a_consumer_that_leaves_costs_what_it_holds(core: Core, others: int) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    subscription.pending = pending = CountingDeliveries()
+    subscription.acks.pending = pending = CountingDeliveries()
     leaving = core.consumer(subscription, SHARED, Client(), permits=20, name="leaving")
     core.publish_all(topic, count=20)
     for number in range(others):
@@ -93,12 +93,12 @@ def test_the_consumers_of_a_subscription_hold_no_more_than_its_limit(
     for number, client in enumerate(clients):
         core.consumer(subscription, sub_type, client, consumer_id=number, name=f"c{number}", permits=100)
     seen: list[int] = []
-    while subscription.backlog_messages:
+    while subscription.acks.backlog_messages:
         delivered = [entry.offset for client in clients for _, entry, _, _ in client.take()]
         assert delivered
         seen += delivered
-        assert subscription.unacked_messages <= 7
-        subscription.acknowledge(None, [AckId(*topic.position(offset)) for offset in delivered], None)
+        assert subscription.acks.unacked_messages <= 7
+        subscription.acks.acknowledge(None, [AckId(*topic.position(offset)) for offset in delivered], None)
     assert sorted(seen) == list(range(40))
     core.close()
 
@@ -109,17 +109,17 @@ def test_counts_of_redeliveries_end_with_their_entries(core: Core) -> None:
     core.publish_all(topic, count=300)
     consumer = core.consumer(subscription, SHARED, Client(), permits=300)
     subscription.redeliver(consumer, None, None)
-    assert len(subscription.redelivery_counts) == 300
+    assert len(subscription.acks.redelivery_counts) == 300
     # Taken back and not delivered again: nobody holds them when they are settled.
-    subscription.acknowledge(None, [AckId(*topic.position(offset)) for offset in range(50, 100)], None)
-    assert len(subscription.redelivery_counts) == 250
-    subscription.skip(20, lambda error: None)
-    assert len(subscription.redelivery_counts) == 230
+    subscription.acks.acknowledge(None, [AckId(*topic.position(offset)) for offset in range(50, 100)], None)
+    assert len(subscription.acks.redelivery_counts) == 250
+    subscription.acks.skip(20, lambda error: None)
+    assert len(subscription.acks.redelivery_counts) == 230
     core.broker.policies.set_topic(TopicName.parse("t"), Policies(message_ttl_ms=1000))
     core.advance(2000)
-    assert subscription.backlog_messages == 0
-    assert not subscription.redelivery_counts
-    assert not subscription.redelivery_counts._offsets
+    assert subscription.acks.backlog_messages == 0
+    assert not subscription.acks.redelivery_counts
+    assert not subscription.acks.redelivery_counts._offsets
 
 
 def test_a_seek_begins_to_count_again(core: Core) -> None:
@@ -130,8 +130,8 @@ def test_a_seek_begins_to_count_again(core: Core) -> None:
     subscription.redeliver(consumer, None, None)
     subscription.seek(0, None, lambda error: None)
     core.commit()
-    assert not subscription.redelivery_counts
-    assert not subscription.redelivery_counts._offsets
+    assert not subscription.acks.redelivery_counts
+    assert not subscription.acks.redelivery_counts._offsets
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 64, 65_535, 65_536, 65_537, 1_000_000])
@@ -148,7 +148,7 @@ def test_a_long_run_of_acknowledged_entries_is_passed_at_once(core: Core) -> Non
     client = Client()
     subscription = topic.create_subscription("s")
     core.publish_all(topic, count=2_000)
-    subscription.cursor.ack_range(1, 1_998, 1_998, 1_998)
+    subscription.acks.cursor.ack_range(1, 1_998, 1_998, 1_998)
     with patch("heliograph_broker.messaging.delivery.dispatch_single.run_end", side_effect=run_end) as steps:
         core.consumer(subscription, EXCLUSIVE, client, permits=10)
     assert [entry.offset for _, entry, _, _ in client.take()] == [0, 1999]
@@ -163,5 +163,5 @@ def test_who_has_nothing_to_deliver_asks_no_consumer(core: Core) -> None:
     core.publish_all(topic, count=100)
     with patch.object(Consumer, "ready", property(lambda consumer: pytest.fail("nothing is to be delivered"))):
         subscription.flow(subscription.consumers[3], 5)
-        subscription.acknowledge(None, [AckId(*topic.position(7))], None)
-    assert subscription.unacked_messages == sum(consumer.unacked for consumer in subscription.consumers) == 99
+        subscription.acks.acknowledge(None, [AckId(*topic.position(7))], None)
+    assert subscription.acks.unacked_messages == sum(consumer.unacked for consumer in subscription.consumers) == 99

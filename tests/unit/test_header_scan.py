@@ -29,10 +29,10 @@ def test_a_message_with_a_ttl_expires_after_a_restart_wherever_its_segment(tmp_p
     core = _timed_in_the_second_segment(tmp_path)
     core.restart()
     subscription = core.topic().subscription("s")
-    assert subscription.backlog_messages == 3
+    assert subscription.acks.backlog_messages == 3
     core.advance(1000)
     core.advance(1000)
-    assert subscription.backlog_messages == 2
+    assert subscription.acks.backlog_messages == 2
     core.close()
 
 

@@ -116,5 +116,5 @@ def test_entries_read_from_the_store_are_cache_misses(tmp_path: Path) -> None:
     core.publish_all(producer, count=5)
     core.consumer(subscription, EXCLUSIVE, Client(), permits=10)
     assert topic.metrics.cache_misses == 5
-    assert subscription.entries_out == 5
+    assert subscription.sent.entries_out == 5
     core.close()

@@ -92,12 +92,14 @@ def test_a_publish_that_raises_has_moved_nothing(core: Core, monkeypatch: pytest
             core.publish(producer, messages=1_000_000, sequence_id=2)
     core.publish(producer, sequence_id=2)
     core.commit()
-    assert subscription.backlog_messages == 2
-    assert subscription.backlog_bytes == topic.stored_bytes == sum(len(make_frame(sequence_id=n)[1]) for n in (1, 2))
+    assert subscription.acks.backlog_messages == 2
+    assert (
+        subscription.acks.backlog_bytes == topic.stored_bytes == sum(len(make_frame(sequence_id=n)[1]) for n in (1, 2))
+    )
     assert len(client.receipts) == 2
     assert not topic.has_in_flight
     core.restart()
-    assert core.topic().subscription("s").backlog_messages == 2
+    assert core.topic().subscription("s").acks.backlog_messages == 2
 
 
 def test_an_invalid_ttl_inside_a_batch_with_a_ttl_is_refused(core: Core) -> None:

@@ -230,7 +230,7 @@ def test_an_inactive_topic_goes_when_its_subscriptions_are_caught_up(core: Core)
     topic.producer_registry.remove(producer)
     core.advance(5 * PERIOD_MS)
     assert there(core)
-    subscription.acknowledge_up_to(0, None)
+    subscription.acks.acknowledge_up_to(0, None)
     core.commit()
     goes_after(core, PERIOD_MS)
 

@@ -48,7 +48,7 @@ def filled(core: Core, entries: int = 25) -> tuple[Topic, Subscription]:
 
 def ack(subscription: Subscription, *offsets: int, remaining: int | None = None) -> None:
     ids = [AckId(*subscription.topic.position(offset), remaining) for offset in offsets]
-    subscription.acknowledge(None, ids, lambda error: None)
+    subscription.acks.acknowledge(None, ids, lambda error: None)
 
 
 def change_cursor(core: Core, subscription: Subscription, **changes: object) -> None:
@@ -75,7 +75,7 @@ def recount(topic: StoredTopic, subscription: Subscription) -> tuple[int, int]:
     for offset in range(topic.first_offset, topic.end_offset):
         header = topic.header(offset)
         assert header is not None
-        bits = subscription.unacked_bits(offset, header.messages)
+        bits = subscription.acks.unacked_bits(offset, header.messages)
         messages += bits.bit_count()
         size += header.size if bits else 0
     return messages, size
@@ -84,11 +84,14 @@ def recount(topic: StoredTopic, subscription: Subscription) -> tuple[int, int]:
 def check(core: Core, subscription: Subscription, *broken: str) -> None:
     """Everything agrees, what was healed is counted, and the next start finds nothing to heal."""
     assert {each for each, count in core.broker.metrics.healed_invariants.items() if count} == set(broken)
-    assert recount(subscription.topic, subscription) == (subscription.backlog_messages, subscription.backlog_bytes)
+    assert recount(subscription.topic, subscription) == (
+        subscription.acks.backlog_messages,
+        subscription.acks.backlog_bytes,
+    )
     core.restart()
     assert not core.broker.metrics.healed_invariants
     again = core.topic(str(subscription.topic.name)).subscription("s")
-    assert again.cursor.to_record({}, 0) == subscription.cursor.to_record({}, 0)
+    assert again.acks.cursor.to_record({}, 0) == subscription.acks.cursor.to_record({}, 0)
 
 
 def test_a_cursor_behind_the_trim_point_is_lifted_and_keeps_what_it_has_beyond(core: Core) -> None:
@@ -100,12 +103,12 @@ def test_a_cursor_behind_the_trim_point_is_lifted_and_keeps_what_it_has_beyond(c
     topic.trim(20)
     core.broker.record_writer.flush()
     core.commit()
-    kept = subscription.cursor.to_record({}, 0)
+    kept = subscription.acks.cursor.to_record({}, 0)
     change_cursor(core, subscription, mark_delete=4, acked_messages=5 + 1 + 1, acked_bytes=123)
     core.crash()
     topic = core.topic()
     subscription = topic.subscription("s")
-    assert subscription.cursor.to_record({}, 0) == kept
+    assert subscription.acks.cursor.to_record({}, 0) == kept
     assert delivered(core, subscription) == [20, 21, 23, 24]
     check(core, subscription, invariants.TRIM_POINT)
 
@@ -117,13 +120,13 @@ def test_a_lifted_cursor_goes_on_over_what_is_acknowledged_next_to_it(core: Core
     topic.trim(20)
     core.broker.record_writer.flush()
     core.commit()
-    kept = subscription.cursor.to_record({}, 0)
-    holes = Subscription(topic, "none", type(subscription.cursor)(4, 5, 0)).cursor
+    kept = subscription.acks.cursor.to_record({}, 0)
+    holes = Subscription(topic, "none", type(subscription.acks.cursor)(4, 5, 0)).acks.cursor
     holes.ack_range(20, 21, 2, 0)
     change_cursor(core, subscription, mark_delete=4, acked_messages=7, acked=holes.acked.serialize())
     core.crash()
     subscription = core.topic().subscription("s")
-    assert subscription.cursor.to_record({}, 0) == kept
+    assert subscription.acks.cursor.to_record({}, 0) == kept
     check(core, subscription, invariants.TRIM_POINT)
 
 
@@ -134,7 +137,7 @@ def test_a_cursor_ahead_of_the_entries_does_not_swallow_what_comes_next(core: Co
     core.crash()
     topic = core.topic()
     subscription = topic.subscription("s")
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
     core.publish(core.producer(topic), b"next", sequence_id=100)
     core.commit()
     # A client with the id of an entry that is gone does not acknowledge this one by it.
@@ -145,15 +148,15 @@ def test_a_cursor_ahead_of_the_entries_does_not_swallow_what_comes_next(core: Co
 
 def test_single_acks_ahead_of_the_entries_are_forgotten(core: Core) -> None:
     _, subscription = filled(core)
-    holes = type(subscription.cursor)(-1, 0, 0)
+    holes = type(subscription.acks.cursor)(-1, 0, 0)
     for offset in (3, 30, 31):
         holes.ack(offset, 1, 1)
     holes.partial[33] = 1
     change_cursor(core, subscription, acked=holes.acked.serialize(), partial={33: b"\x01"}, acked_messages=5)
     core.crash()
     subscription = core.topic().subscription("s")
-    assert list(subscription.cursor.acked) == [3]
-    assert not subscription.cursor.partial
+    assert list(subscription.acks.cursor.acked) == [3]
+    assert not subscription.acks.cursor.partial
     check(core, subscription, invariants.CURSOR)
 
 
@@ -166,12 +169,12 @@ def test_figures_that_no_recount_gives_are_counted_again(core: Core, holes: bool
         ack(subscription, 14, 15)
         ack(subscription, 23, remaining=0b011)
     core.commit()
-    cursor = subscription.cursor
+    cursor = subscription.acks.cursor
     kept = cursor.to_record({}, 0)
     change_cursor(core, subscription, acked_messages=cursor.acked_messages + wrong)
     core.crash()
     subscription = core.topic().subscription("s")
-    assert subscription.cursor.to_record({}, 0) == kept
+    assert subscription.acks.cursor.to_record({}, 0) == kept
     check(core, subscription, invariants.COUNTS)
 
 
@@ -256,9 +259,9 @@ def test_a_healthy_directory_of_format_2_opens_as_it_was(tmp_path: Path) -> None
     assert (topic.first_offset, topic.end_offset, len(topic.ledgers)) == (0, 25, 3)
     assert topic.policies == Policies(message_ttl_ms=3_600_000_000)
     assert subscription.properties == {"of": "the subscription"}
-    assert subscription.cursor.mark_delete == 11
+    assert subscription.acks.cursor.mark_delete == 11
     assert delivered(core, subscription) == [*range(12, 22), 23, 24]
-    assert subscription.backlog_messages == 10 + 2 + 1
+    assert subscription.acks.backlog_messages == 10 + 2 + 1
     client = Client()
     producer = core.producer(topic, client, "writer")
     core.publish(producer, sequence_id=24)
@@ -276,13 +279,13 @@ def test_a_broken_directory_of_format_2_heals(tmp_path: Path) -> None:
     subscription = topic.subscription("s")
     assert topic.first_offset == 20
     assert delivered(core, subscription) == [20, 21, 23, 24]
-    assert subscription.backlog_messages == 5
+    assert subscription.acks.backlog_messages == 5
     check(core, subscription, invariants.TRIM_POINT)
     # It trims again, and moving over everything ends.
     topic = core.topic(ORDERS)
     subscription = topic.subscription("s")
     outcome: list[object] = []
-    subscription.clear_backlog(outcome.append)
+    subscription.acks.clear_backlog(outcome.append)
     core.commit()
     core.advance(1000)
     assert outcome == [None]

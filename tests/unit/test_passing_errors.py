@@ -64,7 +64,7 @@ def test_a_ttl_holds_though_a_start_could_not_search_for_it(core: Core, monkeypa
     core.advance(FIRST_PAUSE_MS)
     assert core.broker.containment.idle
     core.advance(5000)
-    assert core.topic().subscription("s").backlog_messages == 0
+    assert core.topic().subscription("s").acks.backlog_messages == 0
 
 
 def test_no_duplicate_is_stored_though_its_original_could_not_be_read(
@@ -101,7 +101,7 @@ def test_what_has_expired_goes_though_its_sizes_could_not_be_read(core: Core, mo
     core.advance(5001)
     assert failed
     core.advance(RETRY_MS)
-    assert core.topic().subscription("s").backlog_messages == 0
+    assert core.topic().subscription("s").acks.backlog_messages == 0
 
 
 def test_what_has_expired_before_a_read_fails_stays_so_after_a_restart(
@@ -135,7 +135,7 @@ def test_what_has_expired_before_a_read_fails_stays_so_after_a_restart(
         core.advance(5001)
         assert reads[:2] == [0, 2]
         core.restart()
-        assert core.topic().subscription("s").backlog_messages == 2
+        assert core.topic().subscription("s").acks.backlog_messages == 2
 
 
 # -- in the middle of finding out what is lost --------------------------------------------------------------------
@@ -165,8 +165,8 @@ class ReadsApart:
 
 UNEXPLAINED: dict[str, object] = {"empty": [], "damaged": DamagedEntries(1, 0, 2, "a test")}
 STEPS: dict[str, Callable[[Subscription, Done], None]] = {
-    "acknowledge": lambda subscription, done: subscription.acknowledge_up_to(12, done),
-    "clear": lambda subscription, done: subscription.clear_backlog(done),
+    "acknowledge": lambda subscription, done: subscription.acks.acknowledge_up_to(12, done),
+    "clear": lambda subscription, done: subscription.acks.clear_backlog(done),
     "seek": lambda subscription, done: subscription.seek(5, None, done),
 }
 
@@ -196,7 +196,7 @@ def test_a_read_that_nothing_explains_is_tried_again(
     core.advance(FIRST_PAUSE_MS)
     reads.run(core)
     assert len(client.messages) == 25
-    assert subscription.skipped_entries == 0
+    assert subscription.acks.skipped_entries == 0
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -71,7 +71,7 @@ def test_there_is_room_again_as_soon_as_something_is_acknowledged(core: Core, ac
     topic = core.topic()
     subscription = topic.create_subscription("s")
     core.publish_all(topic, *"abcd", size=250)
-    subscription.acknowledge(None, [AckId(*topic.position(0))], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.position(0))], None)
     core.commit()
     assert try_to_send(core, topic, "e", 250)
     assert not try_to_send(core, topic, "f", 250)
@@ -153,7 +153,7 @@ def test_an_age_quota_stops_publishing_while_the_oldest_message_is_too_old(core:
     core.advance(SECOND)
     assert not try_to_send(core, topic, "c", 1)
     assert topic.quota.refused_age == 1
-    subscription.acknowledge(None, [AckId(*topic.position(0))], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.position(0))], None)
     core.commit()
     assert try_to_send(core, topic, "d", 1)
 
@@ -170,7 +170,7 @@ def test_a_held_producer_goes_on_by_itself_when_there_is_room(core: Core) -> Non
     topic.quota.hold(lambda: resumed.append(core.clock.now_ms()))
     core.advance(MINUTE)
     assert resumed == []
-    subscription.acknowledge(None, [AckId(*topic.position(0))], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.position(0))], None)
     core.commit()
     core.advance(SECOND)
     assert resumed == [core.clock.now_ms()]
@@ -194,8 +194,8 @@ def test_eviction_takes_from_every_subscription_that_is_over_the_quota_and_from_
     topic = core.topic()
     slow, slower, quick = (topic.create_subscription(name) for name in ("slow", "slower", "quick"))
     core.publish_all(topic, *"abcdef", size=250)
-    slow.acknowledge_up_to(0, None)
-    quick.acknowledge_up_to(3, None)
+    slow.acks.acknowledge_up_to(0, None)
+    quick.acks.acknowledge_up_to(3, None)
     core.advance(SECOND)
     assert [backlog(core, one) for one in (slow, slower, quick)] == [list("cdef"), list("cdef"), list("ef")]
 
@@ -225,7 +225,7 @@ def test_eviction_delivers_nothing_again(core: Core) -> None:
     core.publish_all(topic, "g", size=250)
     core.advance(SECOND)
     assert taken(client) == ["g"]
-    assert subscription.backlog_messages == 4
+    assert subscription.acks.backlog_messages == 4
 
 
 def test_what_eviction_takes_is_not_dead_lettered(core: Core) -> None:
@@ -239,7 +239,7 @@ def test_what_eviction_takes_is_not_dead_lettered(core: Core) -> None:
     core.publish_all(topic, *"abcd", size=250)
     core.advance(SECOND)
     assert backlog(core, subscription) == ["c", "d"]
-    assert (dead.end_offset, subscription.msg_expired) == (0, 0)
+    assert (dead.end_offset, subscription.expiry.msg_expired) == (0, 0)
 
 
 def test_a_backlog_is_cleared_by_hand(core: Core) -> None:
@@ -247,10 +247,10 @@ def test_a_backlog_is_cleared_by_hand(core: Core) -> None:
     one, other = topic.create_subscription("one"), topic.create_subscription("other")
     core.publish_all(topic, "a", "b")
     outcome: list[object] = []
-    one.clear_backlog(outcome.append)
+    one.acks.clear_backlog(outcome.append)
     core.commit()
     assert outcome == [None]
-    assert (one.backlog_messages, other.backlog_messages) == (0, 2)
+    assert (one.acks.backlog_messages, other.acks.backlog_messages) == (0, 2)
 
 
 def test_how_much_of_the_quota_is_used_can_be_told_before_it_is_exceeded(core: Core) -> None:

@@ -95,7 +95,7 @@ def test_an_expired_message_behind_others_is_removed_too_and_counts_in_no_backlo
     core.publish(producer, b"dies", ttl="1000")
     core.publish_all(producer, "lives too")
     core.advance(SECOND)
-    assert (subscription.backlog_messages, subscription.msg_expired) == (2, 1)
+    assert (subscription.acks.backlog_messages, subscription.expiry.msg_expired) == (2, 1)
 
 
 def test_messages_are_removed_within_a_second_of_their_expiry(core: Core) -> None:
@@ -110,9 +110,9 @@ def test_messages_are_removed_within_a_second_of_their_expiry(core: Core) -> Non
         now = core.clock.now_ms()
         for offset, ttl in enumerate((300, 777, 1500)):
             due = 1_700_000_000_000 + ttl
-            if not subscription.cursor.is_acked(offset):
+            if not subscription.acks.cursor.is_acked(offset):
                 late = max(late, now - due)
-    assert subscription.msg_expired == 3
+    assert subscription.expiry.msg_expired == 3
     assert late < SECOND
 
 
@@ -124,9 +124,9 @@ def test_a_message_may_expire_at_different_times_in_different_topics_and_not_at_
     for topic in topics:
         core.publish_all(topic, "a")
     core.advance(SECOND)
-    assert [subscription.backlog_messages for subscription in subscriptions] == [0, 1, 1]
+    assert [subscription.acks.backlog_messages for subscription in subscriptions] == [0, 1, 1]
     core.advance(MINUTE)
-    assert [subscription.backlog_messages for subscription in subscriptions] == [0, 0, 1]
+    assert [subscription.acks.backlog_messages for subscription in subscriptions] == [0, 0, 1]
 
 
 def test_the_death_of_a_message_for_one_subscription_leaves_it_to_the_others(core: Core) -> None:
@@ -134,9 +134,9 @@ def test_the_death_of_a_message_for_one_subscription_leaves_it_to_the_others(cor
     one, other = topic.create_subscription("one"), topic.create_subscription("other")
     core.publish_all(topic, "a")
     core.advance(SECOND)
-    one.expire_older_than(0, lambda _: None)
+    one.expiry.expire_older_than(0, lambda _: None)
     core.commit()
-    assert (one.msg_expired, backlog(core, one), backlog(core, other)) == (1, [], ["a"])
+    assert (one.expiry.msg_expired, backlog(core, one), backlog(core, other)) == (1, [], ["a"])
 
 
 def test_a_publisher_gives_a_message_a_ttl_of_its_own(core: Core) -> None:
@@ -157,9 +157,9 @@ def test_of_two_ttls_the_lower_one_counts(core: Core, of_topic: int, of_message:
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a", ttl=of_message)
     core.advance(SECOND - 1)
-    assert subscription.backlog_messages == 1
+    assert subscription.acks.backlog_messages == 1
     core.advance(SECOND)
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "1.5", " 1", "1 ", "+1", "0x10", "1e3", str(2**63), "٣"])
@@ -210,10 +210,10 @@ def test_messages_in_batches_have_ttls_of_their_own_where_that_is_switched_on(co
     subscription = topic.create_subscription("s")
     core.publish_batch(topic, make_message(b"a", ttl="1000"), b"b", make_message(b"c", ttl="2000"))
     core.advance(SECOND)
-    assert (subscription.backlog_messages, backlog(core, subscription)) == (2, ["b", "c"])
+    assert (subscription.acks.backlog_messages, backlog(core, subscription)) == (2, ["b", "c"])
     core.advance(SECOND)
-    assert (subscription.backlog_messages, backlog(core, subscription)) == (1, ["b"])
-    assert subscription.msg_expired == 2
+    assert (subscription.acks.backlog_messages, backlog(core, subscription)) == (1, ["b"])
+    assert subscription.expiry.msg_expired == 2
 
 
 def test_elsewhere_batches_are_not_opened(core: Core) -> None:
@@ -249,7 +249,7 @@ def test_a_message_given_back_keeps_its_original_expiry(core: Core) -> None:
     subscription.remove_consumer(consumer)
     assert backlog(core, subscription) == ["a"]
     core.advance(SECOND)
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
 
 
 # -- TTL 0 -------------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def test_with_a_ttl_of_zero_a_message_expires_unless_it_can_be_delivered_at_once
     core.publish_all(topic, "one", "two", "no permits left")
     assert taken(client) == ["one", "two"]
     core.advance(SECOND)
-    assert subscription.msg_expired == 2
+    assert subscription.expiry.msg_expired == 2
 
 
 def test_what_was_delivered_with_a_ttl_of_zero_may_be_acknowledged_later(core: Core) -> None:
@@ -276,10 +276,10 @@ def test_what_was_delivered_with_a_ttl_of_zero_may_be_acknowledged_later(core: C
     consumer = core.consumer(subscription, EXCLUSIVE, Client(), permits=2)
     core.publish_all(topic, "a")
     core.advance(HOUR)
-    assert (subscription.msg_expired, consumer.unacked) == (0, 1)
-    subscription.acknowledge(consumer, [AckId(*topic.position(0))], None)
+    assert (subscription.expiry.msg_expired, consumer.unacked) == (0, 1)
+    subscription.acks.acknowledge(consumer, [AckId(*topic.position(0))], None)
     core.commit()
-    assert (subscription.backlog_messages, subscription.msg_expired) == (0, 0)
+    assert (subscription.acks.backlog_messages, subscription.expiry.msg_expired) == (0, 0)
 
 
 @pytest.mark.parametrize("how", ["nack", "disconnect"])
@@ -298,7 +298,7 @@ def test_what_was_delivered_with_a_ttl_of_zero_and_given_back_expires_at_once(co
         subscription.remove_consumer(holder)
     core.advance(SECOND)
     assert taken(client) == []
-    assert subscription.msg_expired == 1
+    assert subscription.expiry.msg_expired == 1
 
 
 def test_nothing_is_returned_to_the_publisher_of_a_message_with_a_ttl_of_zero(core: Core) -> None:
@@ -341,7 +341,7 @@ def test_a_dead_letter_says_what_died_where_when_and_how_often(core: Core) -> No
         "x-death-topics": '["persistent://public/default/t"]',
         "x-original-message-ttl": "30000",
     }
-    assert (subscription.dead_lettered, subscription.backlog_messages) == (1, 0)
+    assert (subscription.expiry.dead_lettered, subscription.acks.backlog_messages) == (1, 0)
 
 
 def test_every_subscription_sends_a_letter_of_its_own(core: Core) -> None:
@@ -370,7 +370,7 @@ def test_of_a_batch_every_expired_message_is_a_letter(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
     core.publish_batch(topic, b"a", b"b", b"c")
-    subscription.acknowledge(None, [AckId(*topic.position(0), 0b101)], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.position(0), 0b101)], None)
     ledger, entry = topic.position(0)
     core.advance(MINUTE)
     found = letters(core, dead)
@@ -416,8 +416,8 @@ def test_a_message_does_not_go_round_in_circles(core: Core) -> None:
     for _ in range(5):
         core.advance(SECOND)
     assert topic.end_offset == 1
-    assert (dead.end_offset, dead.subscription("watch").dead_letter_loops) == (1, 1)
-    assert dead.subscription("watch").backlog_messages == 0
+    assert (dead.end_offset, dead.subscription("watch").expiry.dead_letter_loops) == (1, 1)
+    assert dead.subscription("watch").acks.backlog_messages == 0
 
 
 def test_a_topic_that_is_its_own_dead_letter_topic_drops_what_expires(core: Core) -> None:
@@ -426,7 +426,7 @@ def test_a_topic_that_is_its_own_dead_letter_topic_drops_what_expires(core: Core
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a")
     core.advance(SECOND)
-    assert (topic.end_offset, subscription.backlog_messages, subscription.dead_letter_loops) == (1, 0, 1)
+    assert (topic.end_offset, subscription.acks.backlog_messages, subscription.expiry.dead_letter_loops) == (1, 0, 1)
 
 
 def test_a_new_ttl_dead_letters_what_it_lets_expire(core: Core) -> None:
@@ -447,9 +447,9 @@ def test_a_message_is_acknowledged_only_when_its_letter_is_durable(core: Core) -
     core.publish_all(topic, "a")
     core.clock.advance_ms(SECOND)
     core.broker.ticks.run()
-    assert (dead.end_offset, subscription.backlog_messages) == (0, 1)
+    assert (dead.end_offset, subscription.acks.backlog_messages) == (0, 1)
     core.commit()
-    assert (dead.end_offset, subscription.backlog_messages) == (1, 0)
+    assert (dead.end_offset, subscription.acks.backlog_messages) == (1, 0)
 
 
 def test_without_a_dead_letter_topic_what_expires_is_gone(core: Core) -> None:
@@ -475,7 +475,7 @@ def test_a_limit_of_the_tenant_caps_the_ttl_of_its_topics(core: Core) -> None:
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a")
     core.advance(MINUTE)
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
 
 
 def test_a_limit_of_the_broker_caps_the_ttl_also_where_nobody_set_one(core: Core) -> None:
@@ -484,7 +484,7 @@ def test_a_limit_of_the_broker_caps_the_ttl_also_where_nobody_set_one(core: Core
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a")
     core.advance(MINUTE)
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
 
 
 # -- expires -----------------------------------------------------------------------------------------------------
@@ -538,7 +538,7 @@ def test_messages_that_wait_do_not_keep_an_unused_topic(core: Core) -> None:
     subscription = topic.create_subscription("s")
     producer = core.publish_all(topic, "a", "b")
     topic.producer_registry.remove(producer)
-    assert subscription.backlog_messages == 2
+    assert subscription.acks.backlog_messages == 2
     core.advance(MINUTE)
     core.advance(SECOND)
     assert not exists(core)

@@ -43,9 +43,9 @@ def test_every_subscription_has_a_backlog_of_its_own(core: Core) -> None:
     topic = core.topic()
     one, other = topic.create_subscription("one"), topic.create_subscription("other")
     core.publish_all(topic, "a", "b", "c")
-    one.acknowledge_up_to(1, None)
+    one.acks.acknowledge_up_to(1, None)
     core.commit()
-    assert (one.backlog_messages, other.backlog_messages) == (1, 3)
+    assert (one.acks.backlog_messages, other.acks.backlog_messages) == (1, 3)
 
 
 def test_by_default_what_all_subscriptions_have_acknowledged_goes_with_its_ledger(core: Core) -> None:
@@ -53,7 +53,7 @@ def test_by_default_what_all_subscriptions_have_acknowledged_goes_with_its_ledge
     one, other = topic.create_subscription("one"), topic.create_subscription("other")
     core.publish_all(topic, "a", "b", "c")
     acknowledge_all(core, one)
-    other.acknowledge_up_to(1, None)
+    other.acks.acknowledge_up_to(1, None)
     core.advance(4 * HOUR)
     assert stored(core, topic) == ["a", "b", "c"]
     acknowledge_all(core, other)
@@ -76,7 +76,7 @@ def test_what_is_let_go_cannot_be_read_though_its_ledger_is_still_open(core: Cor
     topic = core.topic()
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a", "b")
-    subscription.acknowledge_up_to(0, None)
+    subscription.acks.acknowledge_up_to(0, None)
     settle(core)
     assert len(topic.ledgers) == 1
     assert topic.offset_of(topic.ledgers[0].ledger_id, 0) is None
@@ -140,7 +140,7 @@ def test_retention_zero_and_zero_keeps_nothing(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a", "b")
-    subscription.acknowledge_up_to(0, None)
+    subscription.acks.acknowledge_up_to(0, None)
     settle(core)
     assert stored(core, topic) == ["b"]
 
@@ -170,7 +170,7 @@ def test_retention_does_not_touch_what_is_not_acknowledged(core: Core) -> None:
     core.publish_all(topic, *"abcdefgh", size=300)
     core.advance(HOUR)
     assert stored(core, topic) == list("abcdefgh")
-    assert subscription.backlog_messages == 8
+    assert subscription.acks.backlog_messages == 8
 
 
 def test_the_oldest_go_first_and_only_until_the_rest_is_within_the_limit(core: Core) -> None:
@@ -254,7 +254,7 @@ def test_a_reader_reads_what_retention_keeps_and_keeps_nothing_itself(core: Core
     core.advance(HOUR + SECOND)
     assert stored(core, topic) == []
     assert topic.backlog_size() == 0
-    assert reader.backlog_messages == 0
+    assert reader.acks.backlog_messages == 0
 
 
 def test_retention_survives_a_restart(core: Core) -> None:
@@ -277,7 +277,7 @@ def test_a_slow_subscriptions_backlog_leaves_the_retained_size_as_it_is(core: Co
     acknowledge_all(core, quick)
     settle(core)
     # The newest 10 kB of what all have acknowledged, beside the 15 kB that one of them has not.
-    assert slow.backlog_bytes == 15_000
+    assert slow.acks.backlog_bytes == 15_000
     assert stored(core, topic)[:10] == [f"acked {number}" for number in range(5, 15)]
     assert topic.stored_bytes == 10_000 + 15_000
 
@@ -287,14 +287,14 @@ def test_what_the_slowest_subscription_acknowledges_takes_the_place_of_older_dat
     topic = core.topic()
     slow = topic.create_subscription("slow")
     core.publish_all(topic, *"abcdefgh", size=300)
-    slow.acknowledge_up_to(2, None)
+    slow.acks.acknowledge_up_to(2, None)
     settle(core)
     assert stored(core, topic) == list("abcdefgh")
     # Acknowledged out of order: "e" is behind the backlog's oldest message and counts with the backlog.
-    slow.acknowledge(None, [AckId(*topic.position(4))], None)
+    slow.acks.acknowledge(None, [AckId(*topic.position(4))], None)
     settle(core)
     assert stored(core, topic) == list("abcdefgh")
-    slow.acknowledge(None, [AckId(*topic.position(3))], None)
+    slow.acks.acknowledge(None, [AckId(*topic.position(3))], None)
     settle(core)
     assert stored(core, topic) == list("cdefgh")
 
@@ -310,7 +310,7 @@ def test_what_a_topic_stores_is_bounded_by_its_quota_and_its_retention_together(
         core.publish_all(topic, str(number), size=250)
         acknowledge_all(core, quick)
         settle(core)
-        assert slow.backlog_bytes <= 2000
+        assert slow.acks.backlog_bytes <= 2000
         assert topic.stored_bytes <= 2000 + 3000
 
 

@@ -38,9 +38,9 @@ def test_a_message_is_acknowledged_when_its_ttl_is_over(core: Core) -> None:
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a")
     core.advance(2 * MINUTE - 1)
-    assert subscription.backlog_messages == 1
+    assert subscription.acks.backlog_messages == 1
     core.advance(SECOND)
-    assert (subscription.backlog_messages, subscription.msg_expired) == (0, 1)
+    assert (subscription.acks.backlog_messages, subscription.expiry.msg_expired) == (0, 1)
 
 
 def test_a_message_with_a_ttl_of_two_seconds_is_gone_after_three(core: Core) -> None:
@@ -50,7 +50,7 @@ def test_a_message_with_a_ttl_of_two_seconds_is_gone_after_three(core: Core) -> 
     core.publish_all(topic, "a")
     for _ in range(60):
         core.advance(50)
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
 
 
 def test_every_message_has_a_stopwatch_of_its_own(core: Core) -> None:
@@ -82,7 +82,7 @@ def test_retention_keeps_expired_messages_readable(core: Core) -> None:
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a")
     core.advance(2 * MINUTE)
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
     assert stored(core, topic) == ["a"]
 
 
@@ -91,9 +91,12 @@ def test_what_was_acknowledged_in_time_does_not_count_as_expired(core: Core) -> 
     topic = core.topic()
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a", "b")
-    subscription.acknowledge(None, [AckId(*topic.position(0))], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.position(0))], None)
     core.advance(MINUTE)
-    assert (subscription.msg_expired, subscription.messages_acked - subscription.msg_expired) == (1, 1)
+    assert (subscription.expiry.msg_expired, subscription.acks.messages_acked - subscription.expiry.msg_expired) == (
+        1,
+        1,
+    )
 
 
 def test_the_clock_of_the_client_does_not_count(core: Core) -> None:
@@ -113,14 +116,14 @@ def test_a_delayed_message_lives_from_when_it_becomes_deliverable(core: Core) ->
     core.publish(core.producer(topic), b"late", deliver_at=core.clock.now_ms() + HOUR)
     core.publish_all(topic, "now")
     core.advance(MINUTE)
-    assert subscription.backlog_messages == 1
+    assert subscription.acks.backlog_messages == 1
     core.advance(59 * MINUTE)
     assert backlog(core, subscription) == ["late"]
     core.advance(MINUTE - 1)
-    assert subscription.backlog_messages == 1
+    assert subscription.acks.backlog_messages == 1
     core.advance(1)
     core.advance(SECOND)
-    assert (subscription.backlog_messages, subscription.msg_expired) == (0, 2)
+    assert (subscription.acks.backlog_messages, subscription.expiry.msg_expired) == (0, 2)
 
 
 def test_with_delayed_delivery_switched_off_a_delayed_message_lives_from_its_publish(core: Core) -> None:
@@ -129,7 +132,7 @@ def test_with_delayed_delivery_switched_off_a_delayed_message_lives_from_its_pub
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "late", deliver_at=core.clock.now_ms() + HOUR)
     core.advance(MINUTE)
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
 
 
 def test_a_message_held_by_a_consumer_expires_and_its_late_ack_does_no_harm(core: Core) -> None:
@@ -141,13 +144,13 @@ def test_a_message_held_by_a_consumer_expires_and_its_late_ack_does_no_harm(core
     core.publish_all(topic, "a", "b")
     positions = [topic.position(offset) for offset in range(2)]
     core.advance(MINUTE)
-    assert (subscription.msg_expired, consumer.unacked) == (2, 0)
+    assert (subscription.expiry.msg_expired, consumer.unacked) == (2, 0)
     core.publish_all(topic, "c")
     outcome: list[object] = []
-    subscription.acknowledge(consumer, [AckId(*position) for position in positions], outcome.append)
+    subscription.acks.acknowledge(consumer, [AckId(*position) for position in positions], outcome.append)
     core.commit()
     assert outcome == [None]
-    assert (subscription.backlog_messages, consumer.unacked) == (1, 1)
+    assert (subscription.acks.backlog_messages, consumer.unacked) == (1, 1)
     assert taken(client) == ["a", "b", "c"]
 
 
@@ -173,7 +176,7 @@ def test_a_message_of_several_subscriptions_expires_for_those_that_did_not_ackno
     core.publish_all(topic, "a")
     acknowledge_all(core, quick)
     core.advance(MINUTE)
-    assert (quick.msg_expired, slow.msg_expired) == (0, 1)
+    assert (quick.expiry.msg_expired, slow.expiry.msg_expired) == (0, 1)
 
 
 def test_a_new_ttl_applies_to_what_is_stored_already(core: Core) -> None:
@@ -218,9 +221,9 @@ def test_the_ttl_of_a_topic_counts_before_that_of_its_namespace(core: Core) -> N
     for topic in topics:
         core.publish_all(topic, "a")
     core.advance(MINUTE)
-    assert [subscription.backlog_messages for subscription in subscriptions] == [1, 1, 0]
+    assert [subscription.acks.backlog_messages for subscription in subscriptions] == [1, 1, 0]
     core.advance(HOUR)
-    assert [subscription.backlog_messages for subscription in subscriptions] == [0, 1, 0]
+    assert [subscription.acks.backlog_messages for subscription in subscriptions] == [0, 1, 0]
 
 
 def test_a_batch_expires_as_its_messages_do(core: Core) -> None:
@@ -228,11 +231,11 @@ def test_a_batch_expires_as_its_messages_do(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
     core.publish_batch(topic, b"a", b"b", b"c")
-    subscription.acknowledge(None, [AckId(*topic.position(0), 0b101)], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.position(0), 0b101)], None)
     core.commit()
-    assert subscription.backlog_messages == 2
+    assert subscription.acks.backlog_messages == 2
     core.advance(MINUTE)
-    assert (subscription.backlog_messages, subscription.msg_expired) == (0, 2)
+    assert (subscription.acks.backlog_messages, subscription.expiry.msg_expired) == (0, 2)
 
 
 def test_a_ttl_goes_on_over_a_restart(core: Core) -> None:
@@ -244,7 +247,7 @@ def test_a_ttl_goes_on_over_a_restart(core: Core) -> None:
     core.restart()
     assert backlog(core, core.topic().subscription("s")) == ["a"]
     core.advance(30 * SECOND)
-    assert core.topic().subscription("s").backlog_messages == 0
+    assert core.topic().subscription("s").acks.backlog_messages == 0
 
 
 def test_a_subscription_moved_back_to_expired_messages_does_not_get_them(core: Core) -> None:
@@ -258,7 +261,7 @@ def test_a_subscription_moved_back_to_expired_messages_does_not_get_them(core: C
     core.commit()
     assert backlog(core, subscription) == ["b"]
     core.advance(SECOND)
-    assert subscription.backlog_messages == 1
+    assert subscription.acks.backlog_messages == 1
 
 
 def test_readers_see_what_is_stored_expired_or_not(core: Core) -> None:
@@ -278,11 +281,11 @@ def test_everything_may_be_expired_by_hand_up_to_an_age(core: Core) -> None:
     core.advance(MINUTE)
     core.publish_all(topic, "c")
     outcome: list[object] = []
-    subscription.expire_older_than(30 * SECOND, outcome.append)
+    subscription.expiry.expire_older_than(30 * SECOND, outcome.append)
     core.commit()
     assert outcome == [None]
     assert backlog(core, subscription) == ["c"]
-    assert subscription.msg_expired == 2
+    assert subscription.expiry.msg_expired == 2
 
 
 def test_everything_may_be_expired_by_hand_up_to_a_message(core: Core) -> None:
@@ -290,8 +293,8 @@ def test_everything_may_be_expired_by_hand_up_to_a_message(core: Core) -> None:
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a", "b", "c")
     outcome: list[object] = []
-    subscription.expire_up_to(*topic.position(1), outcome.append)
+    subscription.expiry.expire_up_to(*topic.position(1), outcome.append)
     core.commit()
     assert outcome == [None]
     assert backlog(core, subscription) == ["c"]
-    assert subscription.msg_expired == 2
+    assert subscription.expiry.msg_expired == 2

@@ -10,7 +10,7 @@ from heliograph_api.values.names import TopicName
 from heliograph_broker.clock import VirtualClock
 from heliograph_broker.messaging.base.errors import NotAllowed
 from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
-from heliograph_broker.messaging.policies.rate_limits import RateLimit, SubscribeLimit, Window
+from heliograph_broker.messaging.policies.rate_limits import RateLimit, SubscribeLimit, Window, throttle_counts
 
 from tests.support.core import Client, Core
 from tests.support.subscription_types import EXCLUSIVE, KEY_SHARED, SHARED
@@ -167,8 +167,8 @@ def test_every_window_of_a_subscription_keeps_to_its_dispatch_rate(core: Core, s
     assert fullest_window(events, 1000) == 20
     # Five periods' worth: the tick finds the room it left within 50 ms.
     assert events[-1][0] - events[0][0] <= 4 * 1050
-    assert subscription.dispatch_throttled_messages == 5
-    assert subscription.dispatch_throttled_bytes == 0
+    assert throttle_counts(subscription).messages == 5
+    assert throttle_counts(subscription).bytes == 0
 
 
 def test_a_batch_that_reaches_the_rate_goes_whole_and_is_paid_for(core: Core) -> None:

@@ -87,8 +87,8 @@ def test_lost_entries_are_skipped_and_counted_and_the_rest_is_delivered(
     client = Client()
     consumer = core.consumer(subscription, sub_type, client, permits=100)
     assert sorted(offsets(client)) == [1, 2, 6, 7, 8]
-    assert (subscription.skipped_entries, subscription.skipped_messages) == (5, 5)
-    assert subscription.backlog_messages == consumer.unacked == 5
+    assert (subscription.acks.skipped_entries, subscription.acks.skipped_messages) == (5, 5)
+    assert subscription.acks.backlog_messages == consumer.unacked == 5
     assert topic.damaged.entries == 5
     assert store.reads <= 6
 
@@ -103,7 +103,7 @@ def test_a_replay_of_what_was_lost_meanwhile_is_skipped(core: Core, store: Store
     store.lost = {2, 7}
     subscription.redeliver(consumer, None, None)
     assert sorted(offsets(client)) == [0, 1, 3, 4, 5, 6, 8, 9]
-    assert subscription.skipped_entries == 2
+    assert subscription.acks.skipped_entries == 2
 
 
 @pytest.mark.parametrize("sub_type", EVERY_TYPE)
@@ -161,10 +161,10 @@ def test_a_read_whose_entries_were_acknowledged_meanwhile_is_not_suspended_for_g
     store.failure = OSError("disk")
     core.consumer(subscription, SHARED, Client(), permits=10)
     store.failure = None
-    subscription.clear_backlog(lambda error: None)
+    subscription.acks.clear_backlog(lambda error: None)
     core.commit()
     core.advance(FIRST_PAUSE_MS)
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
     assert core.broker.containment.idle
 
 
@@ -186,7 +186,7 @@ def test_a_missing_ledger_is_passed(core: Core, monkeypatch: pytest.MonkeyPatch)
     client = Client()
     core.consumer(subscription, SHARED, client, permits=100)
     assert offsets(client) == []
-    assert subscription.skipped_entries == 30
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.skipped_entries == 30
+    assert subscription.acks.backlog_messages == 0
     core.publish_all(topic)
     assert offsets(client) == [30]

@@ -54,7 +54,7 @@ def test_a_seek_back_goes_no_further_than_what_is_kept_when_it_ends(
 ) -> None:
     keep(core, Retention(60_000, -1))
     topic, subscription = filled(core, 6)
-    subscription.clear_backlog(lambda error: None)
+    subscription.acks.clear_backlog(lambda error: None)
     core.advance(1000)
     assert topic.first_offset == 0
     errors: list[BrokerError | None] = []
@@ -65,7 +65,11 @@ def test_a_seek_back_goes_no_further_than_what_is_kept_when_it_ends(
     reads.finish_reads()
     core.commit()
     assert errors == [None]
-    assert (subscription.cursor.mark_delete, subscription.backlog_messages, subscription.backlog_bytes) == (5, 0, 0)
+    assert (
+        subscription.acks.cursor.mark_delete,
+        subscription.acks.backlog_messages,
+        subscription.acks.backlog_bytes,
+    ) == (5, 0, 0)
     core.restart()
     assert core.broker.metrics.healed_invariants == {}
 
@@ -80,7 +84,7 @@ def test_what_is_acknowledged_before_a_look_up_is_durable_with_the_trim_it_allow
     # Only the store knows the size of the last one.
     del topic.tail[5]
     reads = HeldReads(core, monkeypatch)
-    subscription.acknowledge(None, [AckId(*topic.position(offset)) for offset in (0, 1, 2, 5)], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.position(offset)) for offset in (0, 1, 2, 5)], None)
     assert len(reads.held) == 1
     # As any publish does.
     topic.host.check_soon(topic)

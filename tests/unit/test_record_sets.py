@@ -40,7 +40,7 @@ def core(core: Core) -> Core:
 
 def ack(subscription: Subscription, *offsets: int) -> None:
     """Acknowledge as clients do by default: without asking for a receipt."""
-    subscription.acknowledge(None, [AckId(*subscription.topic.position(offset)) for offset in offsets], None)
+    subscription.acks.acknowledge(None, [AckId(*subscription.topic.position(offset)) for offset in offsets], None)
 
 
 def filled(core: Core, entries: int, name: str = "t") -> tuple[Topic, Subscription]:
@@ -73,7 +73,7 @@ def publish(core: Core, topic: Topic, entries: int, deliver_at: int | None = Non
 CAUSES: dict[str, Callable[[Core, Topic], object]] = {
     "policy": lambda core, topic: core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=1000)),
     "roll": lambda core, topic: publish(core, topic, 11),
-    "receipted ack of another": lambda core, topic: topic.subscriptions["other"].clear_backlog(lambda error: None),
+    "receipted ack of another": lambda core, topic: topic.subscriptions["other"].acks.clear_backlog(lambda error: None),
     "subscription": lambda core, topic: topic.create_subscription("new"),
     "deletion": lambda core, topic: topic.delete_subscription("other"),
     "delayed message": lambda core, topic: publish(core, topic, 1, deliver_at=core.clock.now_ms() + 60_000),
@@ -95,8 +95,8 @@ def test_a_trim_point_is_never_durable_ahead_of_the_cursors_it_rests_on(core: Co
     topic = core.topic()
     subscription = topic.subscription("s")
     assert topic.first_offset == 20
-    assert subscription.cursor.mark_delete == 19
-    assert subscription.backlog_messages == topic.total_messages - 20
+    assert subscription.acks.cursor.mark_delete == 19
+    assert subscription.acks.backlog_messages == topic.total_messages - 20
     client = Client()
     core.consumer(subscription, SHARED, client, permits=100)
     core.commit()
@@ -115,7 +115,7 @@ def test_acks_without_receipt_are_durable_within_the_time_of_a_flush(core: Core)
     core.broker.ticks.run()
     core.commit()
     core.crash()
-    assert core.topic().subscription("s").cursor.mark_delete == 2
+    assert core.topic().subscription("s").acks.cursor.mark_delete == 2
 
 
 def test_each_write_of_a_set_has_a_higher_version_which_outlives_a_restart(core: Core) -> None:
@@ -150,7 +150,7 @@ def test_a_deleted_topic_leaves_nothing_and_one_of_its_name_begins_at_nothing(co
     ack(subscription, 0)
     core.broker.topics.delete(topic.name, force=True)
     # Late news of what was deleted reach neither the disk nor what comes in its place.
-    subscription.acked(None)
+    subscription.acks.acked(None)
     topic.records.changed(subscription)
     filled(core, 2)
     core.broker.record_writer.flush()
@@ -158,7 +158,7 @@ def test_a_deleted_topic_leaves_nothing_and_one_of_its_name_begins_at_nothing(co
     core.crash()
     topic = core.topic()
     assert (topic.first_offset, topic.end_offset) == (0, 2)
-    assert topic.subscription("s").backlog_messages == 2
+    assert topic.subscription("s").acks.backlog_messages == 2
     core.broker.topics.delete(topic.name, force=True)
     core.commit()
     assert not [key for key, _ in core.store.scan(b"") if str(topic.name).encode() in key]
@@ -175,7 +175,7 @@ def test_what_a_failed_group_had_is_there_once_anything_is_confirmed(core: Core)
         core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=5000))
         core.broker.tenants.create("acme", TenantRecord())
         core.broker.namespaces.create("acme/shop", NamespaceRecord())
-        subscription.acknowledge_up_to(3, lambda error: outcome.append(error))
+        subscription.acks.acknowledge_up_to(3, lambda error: outcome.append(error))
         core.store.after_commit(outcome.append)
         core.commit()
     assert len(outcome) == 2
@@ -187,7 +187,7 @@ def test_what_a_failed_group_had_is_there_once_anything_is_confirmed(core: Core)
     core.crash()
     topic = core.topic()
     assert set(topic.subscriptions) == {"s", "durable"}
-    assert topic.subscription("s").cursor.mark_delete == 3
+    assert topic.subscription("s").acks.cursor.mark_delete == 3
     assert topic.policies == Policies(message_ttl_ms=5000)
     assert "acme/shop" in core.broker.directory.namespaces
 
@@ -239,7 +239,7 @@ def test_a_record_that_cannot_be_encoded_is_tried_again_and_delays_nobody_for_lo
         topic.records.commit(topic, outcome.append)
         core.commit()
         assert isinstance(outcome[0], ZeroDivisionError)
-        other.acknowledge_up_to(2, outcome.append)
+        other.acks.acknowledge_up_to(2, outcome.append)
         core.commit()
         assert outcome[1] is None
         # The other parts wait with it.
@@ -247,8 +247,8 @@ def test_a_record_that_cannot_be_encoded_is_tried_again_and_delays_nobody_for_lo
     core.advance(FIRST_PAUSE_MS)
     core.advance(FLUSH_MS)
     core.crash()
-    assert core.topic().subscription("s").cursor.mark_delete == 0
-    assert core.topic("other").subscription("s").cursor.mark_delete == 2
+    assert core.topic().subscription("s").acks.cursor.mark_delete == 0
+    assert core.topic("other").subscription("s").acks.cursor.mark_delete == 2
 
 
 def test_a_record_that_is_too_large_is_refused_before_anything_changes(

@@ -59,7 +59,7 @@ def test_a_letter_that_never_fits_holds_up_no_other(core: Core, at_once: bool) -
         core.publish_all(topic, b"b", b"c", key="k")
     core.advance(1500)
     assert _stored(core, dead) == [b"a", b"b", b"c"]
-    assert (subscription.backlog_messages, subscription.dead_lettered) == (1, 3)
+    assert (subscription.acks.backlog_messages, subscription.expiry.dead_lettered) == (1, 3)
 
 
 def test_of_a_batch_only_the_message_that_never_fits_stays(core: Core) -> None:
@@ -70,7 +70,7 @@ def test_of_a_batch_only_the_message_that_never_fits_stays(core: Core) -> None:
     core.broker.policies.set_topic(topic.name, DYING)
     core.advance(2000)
     assert _stored(core, dead) == [b"a", b"b"]
-    assert subscription.backlog_messages == 1
+    assert subscription.acks.backlog_messages == 1
 
 
 def test_delivery_of_what_has_not_expired_goes_on(core: Core) -> None:
@@ -100,7 +100,7 @@ def test_it_is_tried_again_after_growing_pauses_and_the_reason_is_shown(core: Co
         assert str(dead.name) in found[0].reason
         if not pauses or pauses[-1] != found[0].pause_ms:
             pauses.append(found[0].pause_ms)
-        failures.append(subscription.dead_letter_failures)
+        failures.append(subscription.expiry.dead_letter_failures)
     assert pauses == [1000, 2000, 4000, 8000, 16_000, 32_000, 60_000]
     # Once for each pause, whatever else happens on the topic.
     assert failures[-1] <= 9
@@ -108,7 +108,7 @@ def test_it_is_tried_again_after_growing_pauses_and_the_reason_is_shown(core: Co
     core.broker.policies.set_topic(dead.name, Policies())
     core.advance(61_000)
     assert _stored(core, dead) == [LARGE]
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
     assert containment.of(subscription) == []
 
 
@@ -120,9 +120,9 @@ def test_others_that_expire_meanwhile_do_not_hurry_it(core: Core) -> None:
     for _ in range(60):
         core.publish_all(topic, b"", key="k")
         core.advance(1000)
-        dead.subscription("audit").clear_backlog(lambda error: None)
-    assert subscription.dead_letter_failures <= 8
-    assert subscription.backlog_messages <= 2
+        dead.subscription("audit").acks.clear_backlog(lambda error: None)
+    assert subscription.expiry.dead_letter_failures <= 8
+    assert subscription.acks.backlog_messages <= 2
 
 
 def test_a_new_policy_of_its_topic_lets_it_be_tried_at_once(core: Core) -> None:
@@ -133,7 +133,7 @@ def test_a_new_policy_of_its_topic_lets_it_be_tried_at_once(core: Core) -> None:
     core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=1000))
     for _ in range(4):
         core.advance(100)
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
     assert core.broker.containment.of(subscription) == []
 
 
@@ -164,13 +164,13 @@ def test_what_is_cleared_or_sought_over_is_no_longer_tried(core: Core) -> None:
     topic, subscription = _dying(core)
     core.publish_all(topic, LARGE, key="k")
     core.advance(2000)
-    subscription.clear_backlog(lambda error: None)
+    subscription.acks.clear_backlog(lambda error: None)
     core.commit()
     core.advance(120_000)
     assert core.broker.containment.of(subscription) == []
-    before = subscription.dead_letter_failures
+    before = subscription.expiry.dead_letter_failures
     core.advance(120_000)
-    assert subscription.dead_letter_failures == before
+    assert subscription.expiry.dead_letter_failures == before
     assert core.broker.containment.idle
 
 
@@ -182,7 +182,7 @@ def test_expiry_by_hand_takes_the_others_and_says_what_stays(core: Core) -> None
     core.publish_all(topic, b"a", LARGE, b"b", key="k")
     core.advance(5000)
     output: list[str | None] = []
-    subscription.expire_older_than(1000, lambda error: output.append(None if error is None else str(error)))
+    subscription.expiry.expire_older_than(1000, lambda error: output.append(None if error is None else str(error)))
     core.commit()
     assert _stored(core, dead) == [b"a", b"b"]
     assert len(output) == 1
@@ -203,12 +203,12 @@ def test_after_a_restart_it_is_tried_again(core: Core) -> None:
     core.advance(2000)
     core.restart()
     subscription = core.topic().subscription("s")
-    assert subscription.backlog_messages == 1
+    assert subscription.acks.backlog_messages == 1
     core.advance(100)
     assert [each.task for each in core.broker.containment.of(subscription)] == [LETTERS]
     core.broker.policies.set_topic(DEAD, Policies(retention=Retention(-1, -1)))
     core.advance(2000)
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
 
 
 def _terminate(core: Core, dead: Topic) -> None:
@@ -239,9 +239,9 @@ def test_a_topic_that_takes_nothing_keeps_the_letters_and_is_asked_rarely(
     for _ in range(60):
         core.advance(1000)
     assert len(_stored(core, dead)) == stored
-    assert subscription.backlog_messages == 300
+    assert subscription.acks.backlog_messages == 300
     # The first one's refusal is enough: the topic refuses all of them.
-    assert subscription.dead_letter_failures <= 8
+    assert subscription.expiry.dead_letter_failures <= 8
     (suspension,) = core.broker.containment.of(subscription)
     assert suspension.task == LETTERS
     assert str(DEAD) in suspension.reason
@@ -274,7 +274,7 @@ def test_what_a_topic_asks_of_its_clients_does_not_refuse_letters(core: Core, po
     topic, subscription = _dying(core)
     core.publish_all(topic, LARGE, b"a", key="k")
     core.advance(1500)
-    assert (subscription.backlog_messages, subscription.dead_lettered) == (0, 2)
+    assert (subscription.acks.backlog_messages, subscription.expiry.dead_lettered) == (0, 2)
     assert core.broker.containment.idle
 
 
@@ -293,7 +293,7 @@ def test_a_partition_that_takes_nothing_holds_up_no_other_partition(core: Core) 
     core.advance(1500)
     assert _stored(core, parts[1]) == taken
     assert _stored(core, parts[0]) == []
-    assert subscription.backlog_messages == 40 - len(taken)
+    assert subscription.acks.backlog_messages == 40 - len(taken)
     core.advance(5000)
     assert _stored(core, parts[1]) == taken
 
@@ -315,7 +315,7 @@ def test_a_letter_that_cannot_be_published_at_all_holds_up_no_other(
     monkeypatch.setattr(type(core.store), "append", refuse)
     core.advance(1500)
     assert _stored(core, dead) == [b"a", b"b"]
-    assert subscription.backlog_messages == 1
+    assert subscription.acks.backlog_messages == 1
     (suspension,) = core.broker.containment.of(subscription)
     assert (suspension.task, "out of its stored range" in suspension.reason) == (LETTERS, True)
     monkeypatch.undo()
@@ -335,7 +335,7 @@ def test_two_subscriptions_and_two_topics_do_not_hold_up_each_other(core: Core) 
     core.publish_all(first, b"first", key="k")
     core.advance(1500)
     assert sorted(_stored(core, dead)) == [b"first", b"first", b"second"]
-    assert [each.backlog_messages for each in (one, other, two)] == [1, 1, 0]
+    assert [each.acks.backlog_messages for each in (one, other, two)] == [1, 1, 0]
 
 
 def test_letters_go_on_at_once_when_a_full_topic_has_room_again(core: Core) -> None:
@@ -347,11 +347,11 @@ def test_letters_go_on_at_once_when_a_full_topic_has_room_again(core: Core) -> N
     for topic in (first, second):
         core.publish_all(topic, *[b"%03d" % number for number in range(8)], key="k")
     core.advance(100_000)
-    assert (one.dead_lettered, two.dead_lettered) == (0, 0)
+    assert (one.expiry.dead_lettered, two.expiry.dead_lettered) == (0, 0)
     for _ in range(12):
-        audit.clear_backlog(lambda error: None)
+        audit.acks.clear_backlog(lambda error: None)
         core.commit()
         for _ in range(5):
             core.advance(100)
-    assert (one.dead_lettered, two.dead_lettered) == (8, 8)
+    assert (one.expiry.dead_lettered, two.expiry.dead_lettered) == (8, 8)
     assert core.broker.containment.idle

@@ -64,7 +64,7 @@ def test_only_the_topic_at_fault_is_refused_by_a_group(core: Core) -> None:
     with unencodable("broken"):
         broken.records.commit(broken, lambda error: outcome.update(broken=error))
         other.create_subscription("s")
-        other.subscription("s").clear_backlog(lambda error: outcome.update(other=error))
+        other.subscription("s").acks.clear_backlog(lambda error: outcome.update(other=error))
         other.delete_subscription("s", done=lambda error: outcome.update(deleted=error))
         core.commit()
     assert isinstance(outcome.pop("broken"), RuntimeError)

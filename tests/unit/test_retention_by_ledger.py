@@ -47,7 +47,7 @@ def test_what_all_have_acknowledged_stays_while_its_ledger_is_open(core: Core) -
     acknowledge_all(core, subscription)
     core.advance(3 * HOUR)
     assert stored(core, topic) == ["a", "b"]
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
 
 
 def test_seeking_back_after_acknowledging_finds_the_messages(core: Core) -> None:
@@ -76,10 +76,10 @@ def test_a_ledger_goes_once_it_is_closed_and_acknowledged_whole(core: Core) -> N
     subscription = topic.create_subscription("s")
     core.publish_all(topic, *"abcdefg")
     assert ledgers_of(topic) == [3, 3, 1]
-    subscription.acknowledge_up_to(1, None)
+    subscription.acks.acknowledge_up_to(1, None)
     settle(core)
     assert stored(core, topic) == list("abcdefg")
-    subscription.acknowledge_up_to(4, None)
+    subscription.acks.acknowledge_up_to(4, None)
     settle(core)
     assert stored(core, topic) == list("defg")
     acknowledge_all(core, subscription)
@@ -93,7 +93,7 @@ def test_the_slowest_subscription_keeps_a_ledger(core: Core) -> None:
     quick, slow = topic.create_subscription("quick"), topic.create_subscription("slow")
     core.publish_all(topic, *"abcd")
     acknowledge_all(core, quick)
-    slow.acknowledge_up_to(1, None)
+    slow.acks.acknowledge_up_to(1, None)
     core.advance(2 * LEDGER_AGE)
     assert stored(core, topic) == list("abcd")
     topic.delete_subscription("slow")
@@ -157,7 +157,7 @@ def test_an_old_ledger_goes_with_its_last_acknowledgment(core: Core) -> None:
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a", "b")
     core.advance(2 * LEDGER_AGE)
-    subscription.acknowledge_up_to(0, None)
+    subscription.acks.acknowledge_up_to(0, None)
     settle(core)
     assert stored(core, topic) == ["a", "b"]
     acknowledge_all(core, subscription)
@@ -198,7 +198,7 @@ def test_a_retention_of_nothing_is_exact_at_every_level(core: Core, level: str) 
     topic = core.topic()
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a", "b")
-    subscription.acknowledge_up_to(0, None)
+    subscription.acks.acknowledge_up_to(0, None)
     settle(core)
     assert stored(core, topic) == ["a", "b"]
     nothing = Policies(retention=NOTHING)
@@ -255,7 +255,7 @@ def test_what_is_kept_only_by_a_ledger_is_counted(core: Core) -> None:
     core.publish_all(topic, "a", "b", size=100)
     acknowledge_all(core, quick)
     assert kept_by_ledgers(topic) == (0, 0)
-    slow.acknowledge_up_to(0, None)
+    slow.acks.acknowledge_up_to(0, None)
     settle(core)
     assert kept_by_ledgers(topic) == (1, 100)
     acknowledge_all(core, slow)
@@ -297,7 +297,7 @@ def test_what_expired_can_be_read_as_long_as_its_ledger_stays(core: Core) -> Non
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a")
     core.advance(HOUR)
-    assert subscription.backlog_messages == 0
+    assert subscription.acks.backlog_messages == 0
     assert stored(core, topic) == ["a"]
     core.advance(3 * HOUR)
     assert stored(core, topic) == []

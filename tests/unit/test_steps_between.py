@@ -31,26 +31,26 @@ def test_a_seek_after_a_cumulative_ack_within_a_batch_is_not_undone_by_it(core: 
     client = Client()
     consumer = core.consumer(subscription, EXCLUSIVE, client, permits=100)
     errors: Errors = []
-    subscription.acknowledge_cumulative(consumer, AckId(*topic.position(2), 0b1100), errors.append)
+    subscription.acks.acknowledge_cumulative(consumer, AckId(*topic.position(2), 0b1100), errors.append)
     subscription.seek(0, None, errors.append)
     core.commit()
     assert errors == [None, None]
-    assert (subscription.backlog_messages, subscription.cursor.partial) == (12, {})
+    assert (subscription.acks.backlog_messages, subscription.acks.cursor.partial) == (12, {})
     core.restart()
-    assert core.topic().subscription("s").backlog_messages == 12
+    assert core.topic().subscription("s").acks.backlog_messages == 12
 
 
 def test_a_cumulative_ack_within_a_batch_is_one_step(core: Core) -> None:
     topic, subscription = batches(core, 3)
     consumer = core.consumer(subscription, EXCLUSIVE, Client(), permits=100)
     errors: Errors = []
-    subscription.acknowledge_cumulative(consumer, AckId(*topic.position(2), 0b1100), errors.append)
-    assert subscription.backlog_messages == 2
+    subscription.acks.acknowledge_cumulative(consumer, AckId(*topic.position(2), 0b1100), errors.append)
+    assert subscription.acks.backlog_messages == 2
     assert errors == []
     core.commit()
     assert errors == [None]
     core.crash()
-    assert core.topic().subscription("s").backlog_messages == 2
+    assert core.topic().subscription("s").acks.backlog_messages == 2
 
 
 def test_a_seek_that_was_overtaken_acknowledges_nothing(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_a_seek_that_was_overtaken_acknowledges_nothing(core: Core, monkeypatch:
         done(job())
     core.commit()
     assert errors == [None, None]
-    assert (subscription.backlog_messages, subscription.cursor.partial) == (12, {})
+    assert (subscription.acks.backlog_messages, subscription.acks.cursor.partial) == (12, {})
 
 
 def test_a_seek_to_the_only_message_of_a_batch_delivers_it(core: Core) -> None:
@@ -74,16 +74,16 @@ def test_a_seek_to_the_only_message_of_a_batch_delivers_it(core: Core) -> None:
     subscription.seek(1, 0b1, errors.append)
     core.commit()
     assert errors == [None]
-    assert subscription.backlog_messages == 2
+    assert subscription.acks.backlog_messages == 2
 
 
 def test_an_ack_set_that_leaves_the_only_message_of_an_entry_acknowledges_nothing(core: Core) -> None:
     topic, subscription = batches(core, 2, messages=1)
     errors: Errors = []
-    subscription.acknowledge(None, [AckId(*topic.position(0), 0b1)], errors.append)
+    subscription.acks.acknowledge(None, [AckId(*topic.position(0), 0b1)], errors.append)
     core.commit()
     assert errors == [None]
-    assert subscription.backlog_messages == 2
+    assert subscription.acks.backlog_messages == 2
 
 
 def test_what_was_acknowledged_before_a_look_up_failed_is_written(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,10 +94,10 @@ def test_what_was_acknowledged_before_a_look_up_failed_is_written(core: Core, mo
     del topic.tail[3]
     monkeypatch.setattr(core.store._scheduler, "read", lambda job, done: done(OSError("it passes")))
     errors: Errors = []
-    subscription.acknowledge(consumer, [AckId(*topic.position(0)), AckId(*topic.position(3))], errors.append)
+    subscription.acks.acknowledge(consumer, [AckId(*topic.position(0)), AckId(*topic.position(3))], errors.append)
     monkeypatch.undo()
     core.commit()
     assert len(errors) == 1
     assert errors[0] is not None
     core.restart()
-    assert core.topic().subscription("s").backlog_messages == 3
+    assert core.topic().subscription("s").acks.backlog_messages == 3

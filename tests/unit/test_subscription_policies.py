@@ -22,7 +22,7 @@ def _own(**of_each: Policies) -> Policies:
 
 
 def _backlog(topic: Topic) -> dict[str, int]:
-    return {name: subscription.backlog_messages for name, subscription in topic.subscriptions.items()}
+    return {name: subscription.acks.backlog_messages for name, subscription in topic.subscriptions.items()}
 
 
 def _subscriptions_of(core: Core, dead: str) -> list[str]:
@@ -161,7 +161,7 @@ def test_what_is_expired_by_hand_goes_to_the_subscription_s_dead_letter_topic(co
     core.broker.policies.set_topic(topic.name, _own(s=Policies(dead_letter_topic=DEAD)))
     core.publish_all(topic)
     core.advance(SECOND)
-    subscription.expire_older_than(1, lambda error: None)
+    subscription.expiry.expire_older_than(1, lambda error: None)
     core.commit()
     assert _backlog(topic) == {"s": 0}
     assert _subscriptions_of(core, "dead") == ["s"]

@@ -43,7 +43,7 @@ def test_a_subscription_is_created_on_every_partition_at_its_position(core: Core
     create_subscription(core.broker, NAME, "last", properties={"owner": "me"})
     create_subscription(core.broker, NAME, "middle", start_id=partitions(core)[0].position(1))
     core.restart()
-    backlogs = [{sub.name: sub.backlog_messages for sub in t.subscriptions.values()} for t in partitions(core)]
+    backlogs = [{sub.name: sub.acks.backlog_messages for sub in t.subscriptions.values()} for t in partitions(core)]
     assert backlogs[0] == {"first": 3, "last": 0, "middle": 2}
     assert [backlog["first"] for backlog in backlogs] == [3, 3]
     assert partitions(core)[1].subscriptions["last"].properties == {"owner": "me"}

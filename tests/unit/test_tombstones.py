@@ -115,7 +115,7 @@ def test_topics_that_trim_and_go_leave_nothing_unknown_whenever_the_process_dies
     fill(core, topic, 23)
 
     def acknowledge(offset: int) -> None:
-        subscription.acknowledge_up_to(offset, lambda error: None)
+        subscription.acks.acknowledge_up_to(offset, lambda error: None)
 
     for task in (
         lambda: acknowledge(11),

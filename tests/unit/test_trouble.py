@@ -87,7 +87,7 @@ def test_a_duty_that_raises_for_one_topic_leaves_the_others_alone(
         _Broken(*BREAKS[what](bad)).install(patch)
         core.advance(10_000)
         core.advance(1000)
-        assert good.backlog_messages == 0
+        assert good.acks.backlog_messages == 0
         assert good.topic.stored_messages == 0
         ((topic, _, reason),) = _suspended(core)
         assert topic == str(bad.topic.name)
@@ -95,7 +95,7 @@ def test_a_duty_that_raises_for_one_topic_leaves_the_others_alone(
     for _ in range(10):
         core.advance(FIRST_PAUSE_MS)
     assert _suspended(core) == []
-    assert (bad.backlog_messages, bad.topic.stored_messages) == (0, 0)
+    assert (bad.acks.backlog_messages, bad.topic.stored_messages) == (0, 0)
 
 
 def test_acks_go_on_while_expiry_and_dispatch_are_suspended(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,10 +113,10 @@ def test_acks_go_on_while_expiry_and_dispatch_are_suspended(core: Core, monkeypa
     done: list[object] = []
     from heliograph_broker.messaging.delivery.subscription import AckId
 
-    bad.acknowledge(consumer, [AckId(*topic.position(0)), AckId(*topic.position(1))], done.append)
+    bad.acks.acknowledge(consumer, [AckId(*topic.position(0)), AckId(*topic.position(1))], done.append)
     core.commit()
     assert done == [None]
-    assert bad.backlog_messages == 1
+    assert bad.acks.backlog_messages == 1
 
 
 def test_dispatch_that_raised_goes_on_by_itself_when_it_can(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ def test_a_part_of_the_broker_that_raises_stops_no_other(core: Core, monkeypatch
         patch.setattr(core.store, "maintain", _boom)
         patch.setattr(RecordWriter, "run", _boom)
         core.advance(10_000)
-        assert good.backlog_messages == 0
+        assert good.acks.backlog_messages == 0
         assert {topic for topic, _, _ in _suspended(core)} == {""}
     for _ in range(3):
         core.advance(FIRST_PAUSE_MS)
@@ -241,11 +241,11 @@ def test_an_eviction_whose_read_fails_is_tried_again(core: Core, monkeypatch: py
     quota = BacklogQuota(100, "consumer_backlog_eviction")
     bad = _filled(core, "bad", Policies(backlog_quota_size=quota), entries=10)
     with monkeypatch.context() as patch:
-        _Broken(bad, "acknowledge_entry").install(patch)
+        _Broken(bad.acks, "acknowledge_entry").install(patch)
         core.advance(500)
-        assert bad.backlog_bytes > 100
+        assert bad.acks.backlog_bytes > 100
         assert len(_suspended(core)) == 1
     core.advance(FIRST_PAUSE_MS)
     core.advance(500)
-    assert bad.backlog_bytes <= 100
+    assert bad.acks.backlog_bytes <= 100
     assert _suspended(core) == []

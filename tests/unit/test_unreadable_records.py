@@ -53,7 +53,7 @@ def directory(tmp_path: Path) -> Path:
         for sequence_id in range(10):
             core.publish(producer, sequence_id=sequence_id)
         core.commit()
-        topic.subscription("s").acknowledge_up_to(4, lambda error: None)
+        topic.subscription("s").acks.acknowledge_up_to(4, lambda error: None)
         core.commit()
     core.restart()
     core.close()
@@ -162,10 +162,10 @@ def test_a_subscription_is_given_everything_that_is_stored(directory: Path, open
     damage(directory, KINDS["cursor"])
     core = Core(directory)
     opened.append(core)
-    assert core.topic(ORDERS).subscription("s").backlog_messages == 10
+    assert core.topic(ORDERS).subscription("s").acks.backlog_messages == 10
     assert backlog(core, ORDERS) == list(range(10))
     core.restart()
-    assert core.topic(ORDERS).subscription("s").backlog_messages == 10
+    assert core.topic(ORDERS).subscription("s").acks.backlog_messages == 10
 
 
 def test_sequence_ids_are_read_from_the_entries(directory: Path, opened: list[Core]) -> None:

@@ -84,7 +84,7 @@ class Ledger:
 
     def _check_subscription(self, core: Core, topic: Topic, name: str, kind: SubscriptionType) -> int:
         subscription = topic.subscriptions[name]
-        backlog = (subscription.backlog_messages, subscription.backlog_bytes)
+        backlog = (subscription.acks.backlog_messages, subscription.acks.backlog_bytes)
         client = Client()
         consumer = core.consumer(subscription, kind, client, permits=1 << 30)
         core.advance(100)

@@ -99,7 +99,7 @@ def _last_first(self: Any) -> Any:
     replay = self.replay
     while replay:
         offset = replay.max()
-        if offset < topic.first_offset or subscription.cursor.is_acked(offset):
+        if offset < topic.first_offset or subscription.acks.cursor.is_acked(offset):
             replay.discard(offset)
             continue
         entry = self.fetch(offset, 1)

@@ -58,7 +58,7 @@ def test_what_only_ledgers_keep_is_counted_beside_the_backlog(core: Core) -> Non
     topic = core.topic()
     subscription = topic.create_subscription("s")
     entry = _publish(core, 3, messages=2)
-    subscription.acknowledge_up_to(1, None)
+    subscription.acks.acknowledge_up_to(1, None)
     core.commit()
     seen = Seen(core)
     assert seen("heliograph_kept_by_ledger_messages") == 4
@@ -136,7 +136,7 @@ def test_an_age_is_from_the_brokers_receive_time_on(core: Core) -> None:
     stats = topic_stats(topic, RateSampler(core.broker, core.clock), "here")
     assert stats.oldest_backlog_message_age_seconds == 12
     assert stats.oldest_backlog_message_subscription_name == "s"
-    topic.subscription("s").acknowledge_up_to(0, None)
+    topic.subscription("s").acks.acknowledge_up_to(0, None)
     core.commit()
     assert Seen(core)("pulsar_storage_backlog_age_seconds") == -1
 

@@ -211,7 +211,7 @@ def state(core: Core, *, durable: bool = False) -> dict[str, Any]:
             continue
         found[name] = (topic.first_offset, topic.end_offset, topic.total_messages, topic.total_bytes, topic.policies)
         for sub, subscription in topic.subscriptions.items():
-            cursor = subscription.cursor
+            cursor = subscription.acks.cursor
             if durable <= subscription.durable:
                 found[f"{name} {sub}"] = (
                     cursor.mark_delete,
@@ -278,7 +278,7 @@ def prepare(core: Core, name: str) -> Topic:
     if "initial" in topic.subscriptions:
         topic.delete_subscription("initial")
     spoiled = topic.subscriptions.get("spoiled")
-    if spoiled is None or spoiled.backlog_messages != topic.total_messages:
+    if spoiled is None or spoiled.acks.backlog_messages != topic.total_messages:
         if spoiled is not None:
             topic.delete_subscription("spoiled")
         topic.create_subscription("spoiled", "earliest")

@@ -388,6 +388,6 @@ def test_an_ack_set_that_no_batch_can_have_is_refused(server: VirtualServer) -> 
     answer = client.request(Type.ACK, consumer_id=1, ack_type=wire.CommandAck.Individual, message_id=[position])
     assert "an ack_set of 20000 words; at most 16384 are allowed" in answer.message
     (subscription,) = server.core.topic().subscriptions.values()
-    assert subscription.backlog_messages == 1
+    assert subscription.acks.backlog_messages == 1
     answer = client.request(Type.SEEK, consumer_id=1, message_id=position)
     assert "an ack_set of 20000 words" in answer.message

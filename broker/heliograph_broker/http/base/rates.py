@@ -43,16 +43,16 @@ def counters(counted: Counted) -> Counters:
         return counted.msg_out, counted.bytes_out, counted.msg_redelivered, counted.messages_acked
     if isinstance(counted, Subscription):
         return (
-            counted.msg_out,
-            counted.bytes_out,
-            counted.msg_redelivered,
-            counted.messages_acked,
-            counted.msg_expired,
+            counted.sent.msg_out,
+            counted.sent.bytes_out,
+            counted.sent.msg_redelivered,
+            counted.acks.messages_acked,
+            counted.expiry.msg_expired,
             0,
-            counted.entries_out,
+            counted.sent.entries_out,
         )
     if isinstance(counted, NonPersistentSubscription):
-        return counted.msg_out, counted.bytes_out, 0, 0, 0, counted.dropped, 0
+        return counted.sent.msg_out, counted.sent.bytes_out, 0, 0, 0, counted.dropped, 0
     if isinstance(counted, Producer):
         return counted.msg_in, counted.bytes_in, counted.chunks_in
     return counted.msg_in, counted.bytes_in

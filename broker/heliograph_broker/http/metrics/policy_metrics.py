@@ -11,6 +11,7 @@ from heliograph_broker.messaging.base.records import CompactionRecord
 from heliograph_broker.messaging.compaction.compaction import TopicCompaction
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.policies.backlog_quota import QuotaState
+from heliograph_broker.messaging.policies.rate_limits import throttle_counts
 
 from .exposition import Value
 from .topic_columns import Column, SubscriptionColumn, TopicSnapshot, of_cursor
@@ -89,23 +90,19 @@ def _counter(name: str, read: Callable[[Subscription], int]) -> SubscriptionColu
 
 
 POLICY_SUBSCRIPTION_COLUMNS: tuple[SubscriptionColumn, ...] = (
-    _counter("heliograph_skipped_entries_total", lambda sub: sub.skipped_entries),
-    _counter("heliograph_expired_messages_total", lambda sub: sub.msg_expired),
-    _counter("heliograph_dead_lettered_messages_total", lambda sub: sub.dead_lettered),
-    _counter("heliograph_dead_letter_loops_total", lambda sub: sub.dead_letter_loops),
-    _counter("heliograph_dead_letter_failures_total", lambda sub: sub.dead_letter_failures),
+    _counter("heliograph_skipped_entries_total", lambda sub: sub.acks.skipped_entries),
+    _counter("heliograph_expired_messages_total", lambda sub: sub.expiry.msg_expired),
+    _counter("heliograph_dead_lettered_messages_total", lambda sub: sub.expiry.dead_lettered),
+    _counter("heliograph_dead_letter_loops_total", lambda sub: sub.expiry.dead_letter_loops),
+    _counter("heliograph_dead_letter_failures_total", lambda sub: sub.expiry.dead_letter_failures),
+    SubscriptionColumn(f"{_THROTTLED}_msg_events", of_cursor(lambda sub: throttle_counts(sub).messages), _SUBSCRIPTION),
     SubscriptionColumn(
-        f"{_THROTTLED}_msg_events", of_cursor(lambda sub: sub.dispatch_throttled_messages), _SUBSCRIPTION
-    ),
-    SubscriptionColumn(
-        f"{_THROTTLED}_msg_events", of_cursor(lambda sub: sub.dispatch_throttled_messages_by_topic), _TOPIC
+        f"{_THROTTLED}_msg_events", of_cursor(lambda sub: throttle_counts(sub).messages_by_topic), _TOPIC
     ),
     SubscriptionColumn(f"{_THROTTLED}_msg_events", lambda snapshot: 0, _BROKER),
+    SubscriptionColumn(f"{_THROTTLED}_bytes_events", of_cursor(lambda sub: throttle_counts(sub).bytes), _SUBSCRIPTION),
     SubscriptionColumn(
-        f"{_THROTTLED}_bytes_events", of_cursor(lambda sub: sub.dispatch_throttled_bytes), _SUBSCRIPTION
-    ),
-    SubscriptionColumn(
-        f"{_THROTTLED}_bytes_events", of_cursor(lambda sub: sub.dispatch_throttled_bytes_by_topic), _TOPIC
+        f"{_THROTTLED}_bytes_events", of_cursor(lambda sub: throttle_counts(sub).bytes_by_topic), _TOPIC
     ),
     SubscriptionColumn(f"{_THROTTLED}_bytes_events", lambda snapshot: 0, _BROKER),
 )

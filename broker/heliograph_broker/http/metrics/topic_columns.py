@@ -30,7 +30,7 @@ class SubscriptionSnapshot:
         self.rates = rates.rates(subscription)
         self.delayed = delayed_messages(subscription)
         #: Age of the oldest unacknowledged message; -1 without.
-        self.age_ms = subscription.oldest_unacked_age_ms()
+        self.age_ms = subscription.acks.oldest_unacked_age_ms()
 
 
 class TopicSnapshot:

@@ -82,7 +82,8 @@ TOPIC_COLUMNS: tuple[Column, ...] = (
     Column("pulsar_in_messages_total", lambda snapshot: snapshot.topic.msg_in, kind="total"),
     Column("pulsar_in_bytes_total", lambda snapshot: snapshot.topic.bytes_in, kind="total"),
     Column(
-        "pulsar_msg_backlog", lambda snapshot: sum(each.subscription.backlog_messages for each in snapshot.backlogged)
+        "pulsar_msg_backlog",
+        lambda snapshot: sum(each.subscription.acks.backlog_messages for each in snapshot.backlogged),
     ),
     Column("pulsar_storage_size", lambda snapshot: snapshot.topic.stored_bytes),
     Column("pulsar_storage_logical_size", lambda snapshot: snapshot.topic.stored_bytes),
@@ -115,12 +116,14 @@ def _rate(index: int) -> Callable[[SubscriptionSnapshot], float]:
 
 
 SUBSCRIPTION_COLUMNS: tuple[SubscriptionColumn, ...] = (
-    SubscriptionColumn("pulsar_subscription_back_log", lambda snapshot: snapshot.subscription.backlog_messages),
+    SubscriptionColumn("pulsar_subscription_back_log", lambda snapshot: snapshot.subscription.acks.backlog_messages),
     SubscriptionColumn(
         "pulsar_subscription_back_log_no_delayed",
-        lambda snapshot: max(0, snapshot.subscription.backlog_messages - snapshot.delayed),
+        lambda snapshot: max(0, snapshot.subscription.acks.backlog_messages - snapshot.delayed),
     ),
-    SubscriptionColumn("heliograph_subscription_backlog_bytes", lambda snapshot: snapshot.subscription.backlog_bytes),
+    SubscriptionColumn(
+        "heliograph_subscription_backlog_bytes", lambda snapshot: snapshot.subscription.acks.backlog_bytes
+    ),
     SubscriptionColumn(
         "heliograph_subscription_backlog_age_seconds",
         lambda snapshot: snapshot.age_ms / 1000 if snapshot.age_ms >= 0 else -1,
@@ -130,7 +133,9 @@ SUBSCRIPTION_COLUMNS: tuple[SubscriptionColumn, ...] = (
         "pulsar_subscription_delayed_message_index_size_bytes", lambda snapshot: DELAYED_ENTRY_BYTES * snapshot.delayed
     ),
     SubscriptionColumn("pulsar_subscription_in_replay", lambda snapshot: in_replay(snapshot.subscription), whole="sum"),
-    SubscriptionColumn("pulsar_subscription_unacked_messages", lambda snapshot: snapshot.subscription.unacked_messages),
+    SubscriptionColumn(
+        "pulsar_subscription_unacked_messages", lambda snapshot: snapshot.subscription.acks.unacked_messages
+    ),
     SubscriptionColumn(
         "pulsar_subscription_blocked_on_unacked_messages", lambda snapshot: int(blocked(snapshot.subscription))
     ),
@@ -142,20 +147,20 @@ SUBSCRIPTION_COLUMNS: tuple[SubscriptionColumn, ...] = (
     SubscriptionColumn("pulsar_subscription_msg_rate_expired", _rate(4)),
     SubscriptionColumn("pulsar_subscription_msg_drop_rate", _rate(5)),
     SubscriptionColumn(
-        "pulsar_out_messages_total", lambda snapshot: snapshot.subscription.msg_out, kind="total", whole="sum"
+        "pulsar_out_messages_total", lambda snapshot: snapshot.subscription.sent.msg_out, kind="total", whole="sum"
     ),
     SubscriptionColumn(
-        "pulsar_out_bytes_total", lambda snapshot: snapshot.subscription.bytes_out, kind="total", whole="sum"
+        "pulsar_out_bytes_total", lambda snapshot: snapshot.subscription.sent.bytes_out, kind="total", whole="sum"
     ),
-    SubscriptionColumn("pulsar_subscription_total_msg_expired", of_cursor(lambda sub: sub.msg_expired)),
-    SubscriptionColumn("pulsar_subscription_last_expire_timestamp", of_cursor(lambda sub: sub.last_expire_ms)),
-    SubscriptionColumn("pulsar_subscription_last_acked_timestamp", of_cursor(lambda sub: sub.last_acked_ms)),
-    SubscriptionColumn("pulsar_subscription_last_consumed_timestamp", of_cursor(lambda sub: sub.last_consumed_ms)),
+    SubscriptionColumn("pulsar_subscription_total_msg_expired", of_cursor(lambda sub: sub.expiry.msg_expired)),
+    SubscriptionColumn("pulsar_subscription_last_expire_timestamp", of_cursor(lambda sub: sub.expiry.last_expire_ms)),
+    SubscriptionColumn("pulsar_subscription_last_acked_timestamp", of_cursor(lambda sub: sub.acks.last_acked_ms)),
+    SubscriptionColumn("pulsar_subscription_last_consumed_timestamp", of_cursor(lambda sub: sub.sent.last_consumed_ms)),
     SubscriptionColumn(
         "pulsar_subscription_last_consumed_flow_timestamp", of_cursor(lambda sub: sub.last_consumed_flow_ms)
     ),
     SubscriptionColumn(
-        "pulsar_subscription_last_mark_delete_advanced_timestamp", of_cursor(lambda sub: sub.last_mark_delete_ms)
+        "pulsar_subscription_last_mark_delete_advanced_timestamp", of_cursor(lambda sub: sub.acks.last_mark_delete_ms)
     ),
     *POLICY_SUBSCRIPTION_COLUMNS,
 )

@@ -37,7 +37,7 @@ def _topics(request: web.Request) -> list[AnyTopic]:
 
 @operation("Clear the backlogs of all subscriptions of a namespace, or of one bundle.")
 async def clear_backlog(request: web.Request) -> web.Response:
-    await all_durable(subscription.clear_backlog for subscription in backlogs(_topics(request)))
+    await all_durable(subscription.acks.clear_backlog for subscription in backlogs(_topics(request)))
     return web.Response(status=204)
 
 
@@ -47,7 +47,7 @@ async def clear_backlog_of(request: web.Request) -> web.Response:
     topics = [topic for topic in _topics(request) if isinstance(topic, Topic) and name in topic.subscriptions]
     if not topics and "bundle" not in request.match_info:
         raise SubscriptionNotFound(f"Subscription {name} not found for any topic of {namespace_of(request)}")
-    await all_durable(topic.subscriptions[name].clear_backlog for topic in topics)
+    await all_durable(topic.subscriptions[name].acks.clear_backlog for topic in topics)
     return web.Response(status=204)
 
 

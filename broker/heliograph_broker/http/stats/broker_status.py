@@ -92,7 +92,7 @@ def _add(state: BrokerState, topic: AnyTopic, seen: Counter[str]) -> None:
     entry.subscriptions = [name for name in entry.subscriptions if name in names] if key in seen else list(names)
     seen[key] += 1
     subscriptions = topic.subscriptions.values()
-    behind = {name: sub.backlog_messages for name, sub in topic.subscriptions.items() if in_backlog(sub)}
+    behind = {name: sub.acks.backlog_messages for name, sub in topic.subscriptions.items() if in_backlog(sub)}
     for name, messages in behind.items():
         if messages:
             entry.behind[name] = entry.behind.get(name, 0) + messages
@@ -106,7 +106,7 @@ def _add(state: BrokerState, topic: AnyTopic, seen: Counter[str]) -> None:
     oldest = topic.oldest_backlog()
     age_ms = oldest[1] if oldest is not None else -1
     if oldest is not None and age_ms > entry.oldest_age_ms:
-        entry.oldest_age_ms, entry.oldest_received_ms = age_ms, oldest[0].oldest_unacked_receive_ms()
+        entry.oldest_age_ms, entry.oldest_received_ms = age_ms, oldest[0].acks.oldest_unacked_receive_ms()
     (entry.size_limit, _), entry.age_limit_ms = quota_limits(topic)
     entry.size_used = max(entry.size_used, _used(size, entry.size_limit))
     entry.age_used = max(entry.age_used, _used(max(0, age_ms), entry.age_limit_ms))

@@ -60,7 +60,7 @@ def topic_info(topic: Topic) -> TopicInfo:
         ],
         {
             name: CursorInfo(
-                iso(each.created_ms), PositionInfo(*topic.position(each.cursor.mark_delete)), each.properties
+                iso(each.created_ms), PositionInfo(*topic.position(each.acks.cursor.mark_delete)), each.properties
             )
             for name, each in topic.subscriptions.items()
             if each.durable

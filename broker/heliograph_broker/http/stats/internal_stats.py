@@ -52,7 +52,7 @@ def _ledgers(topic: Topic) -> list[LedgerStats]:
 
 
 def _cursor(topic: Topic, subscription: Subscription) -> CursorStats:
-    cursor = subscription.cursor
+    cursor = subscription.acks.cursor
     dispatcher = subscription.dispatcher
     ranges = list(islice(acked_ranges(cursor.acked), MAX_RANGES))
     read_offset = dispatcher.read_offset if dispatcher is not None else cursor.first_unacked()
@@ -63,7 +63,7 @@ def _cursor(topic: Topic, subscription: Subscription) -> CursorStats:
         read_position=_text(topic.position(read_offset)),
         waiting_read_op=dispatcher is not None and not reading and read_offset >= topic.end_offset,
         pending_read_ops=int(reading),
-        messages_consumed_counter=subscription.messages_acked,
+        messages_consumed_counter=subscription.acks.messages_acked,
         individually_deleted_messages=f"[{', '.join(deleted)}]",
         last_ledger_switch_timestamp=iso(subscription.created_ms),
         state="Open" if subscription.durable else "NoLedger",

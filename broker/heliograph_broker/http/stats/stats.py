@@ -15,6 +15,7 @@ from heliograph_broker.messaging.delivery.dispatch_key_shared import KeySharedDi
 from heliograph_broker.messaging.delivery.dispatch_single import SingleActiveDispatcher
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.log.retention import kept_by_ledgers
+from heliograph_broker.messaging.policies.rate_limits import throttle_counts
 from heliograph_broker.messaging.topic.directory import AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
 
@@ -139,33 +140,34 @@ def _subscription_stats(subscription: AnySubscription, rates: RateSampler, optio
     key_shared = dispatcher if isinstance(dispatcher, KeySharedDispatcher) else None
     single = dispatcher if isinstance(dispatcher, SingleActiveDispatcher) else None
     delayed = delayed_messages(subscription)
-    ranges, ranges_size = ranges_of(kept.cursor.acked) if kept is not None else (0, 0)
+    ranges, ranges_size = ranges_of(kept.acks.cursor.acked) if kept is not None else (0, 0)
+    throttled = throttle_counts(kept)
     consumers = subscription.consumers if options.consumers else []
     return SubscriptionStats(
         msg_rate_out=rate_out,
         msg_throughput_out=throughput_out,
-        bytes_out_counter=subscription.bytes_out,
-        msg_out_counter=subscription.msg_out,
+        bytes_out_counter=subscription.sent.bytes_out,
+        msg_out_counter=subscription.sent.msg_out,
         msg_rate_redeliver=redeliver_rate,
         message_ack_rate=ack_rate,
-        msg_backlog=subscription.backlog_messages,
-        backlog_size=subscription.backlog_bytes if options.subscription_backlog_size else -1,
+        msg_backlog=subscription.acks.backlog_messages,
+        backlog_size=subscription.acks.backlog_bytes if options.subscription_backlog_size else -1,
         earliest_msg_publish_time_in_backlog=_earliest_publish(kept) if options.earliest_publish else 0,
-        msg_backlog_no_delayed=max(0, subscription.backlog_messages - delayed),
+        msg_backlog_no_delayed=max(0, subscription.acks.backlog_messages - delayed),
         blocked_subscription_on_unacked_msgs=blocked(subscription),
         msg_delayed=delayed,
         msg_in_replay=in_replay(subscription),
-        unacked_messages=subscription.unacked_messages,
+        unacked_messages=subscription.acks.unacked_messages,
         type=UNSET if subscription.type is None else subscription.type,  # type: ignore[arg-type]
         active_consumer_name=single.active.name if single is not None and single.active is not None else UNSET,
         msg_rate_expired=expire_rate,
-        msg_expired=kept.msg_expired if kept is not None else 0,
-        total_msg_expired=kept.msg_expired if kept is not None else 0,
-        last_expire_timestamp=kept.last_expire_ms if kept is not None else 0,
+        msg_expired=kept.expiry.msg_expired if kept is not None else 0,
+        total_msg_expired=kept.expiry.msg_expired if kept is not None else 0,
+        last_expire_timestamp=kept.expiry.last_expire_ms if kept is not None else 0,
         last_consumed_flow_timestamp=kept.last_consumed_flow_ms if kept is not None else 0,
-        last_consumed_timestamp=kept.last_consumed_ms if kept is not None else 0,
-        last_acked_timestamp=kept.last_acked_ms if kept is not None else 0,
-        last_mark_delete_advanced_timestamp=kept.last_mark_delete_ms if kept is not None else 0,
+        last_consumed_timestamp=kept.sent.last_consumed_ms if kept is not None else 0,
+        last_acked_timestamp=kept.acks.last_acked_ms if kept is not None else 0,
+        last_mark_delete_advanced_timestamp=kept.acks.last_mark_delete_ms if kept is not None else 0,
         consumers=tuple(
             consumer_stats(each, key_shared.ranges(each) if key_shared is not None else None, rates)
             for each in consumers
@@ -178,16 +180,12 @@ def _subscription_stats(subscription: AnySubscription, rates: RateSampler, optio
         non_contiguous_deleted_messages_ranges=ranges,
         non_contiguous_deleted_messages_ranges_serialized_size=ranges_size,
         delayed_message_index_size_in_bytes=DELAYED_ENTRY_BYTES * delayed,
-        dispatch_throttled_msg_events_by_subscription_limit=kept.dispatch_throttled_messages if kept is not None else 0,
-        dispatch_throttled_bytes_events_by_subscription_limit=kept.dispatch_throttled_bytes if kept is not None else 0,
-        dispatch_throttled_msg_events_by_topic_limit=(
-            kept.dispatch_throttled_messages_by_topic if kept is not None else 0
-        ),
-        dispatch_throttled_bytes_events_by_topic_limit=(
-            kept.dispatch_throttled_bytes_by_topic if kept is not None else 0
-        ),
-        skipped_entries=kept.skipped_entries if kept is not None else 0,
-        skipped_messages=kept.skipped_messages if kept is not None else 0,
+        dispatch_throttled_msg_events_by_subscription_limit=throttled.messages,
+        dispatch_throttled_bytes_events_by_subscription_limit=throttled.bytes,
+        dispatch_throttled_msg_events_by_topic_limit=throttled.messages_by_topic,
+        dispatch_throttled_bytes_events_by_topic_limit=throttled.bytes_by_topic,
+        skipped_entries=kept.acks.skipped_entries if kept is not None else 0,
+        skipped_messages=kept.acks.skipped_messages if kept is not None else 0,
         durable=subscription.durable,
     )
 
@@ -197,7 +195,7 @@ def _earliest_publish(subscription: Subscription | None) -> int:
     if subscription is None:
         return 0
     topic = subscription.topic
-    offset = max(subscription.cursor.first_unacked(), topic.first_offset)
+    offset = max(subscription.acks.cursor.first_unacked(), topic.first_offset)
     header = topic.header(offset) if offset < topic.end_offset else None
     return header.publish_ms if header is not None else 0
 

@@ -43,7 +43,7 @@ def _one(request: web.Request, refusal: str) -> Subscription:
 
 @operation("Acknowledge a subscription's whole backlog, on all partitions.")
 async def skip_all(request: web.Request) -> web.Response:
-    await all_durable(subscription.clear_backlog for subscription in stored_subscriptions(request))
+    await all_durable(subscription.acks.clear_backlog for subscription in stored_subscriptions(request))
     return web.Response(status=204)
 
 
@@ -51,7 +51,7 @@ async def skip_all(request: web.Request) -> web.Response:
 async def skip(request: web.Request) -> web.Response:
     messages = number_in_path(request, "messages", "the number of messages to skip")
     subscription = _one(request, "Skip messages on a partitioned topic is not allowed")
-    await all_durable([partial(subscription.skip, messages)])
+    await all_durable([partial(subscription.acks.skip, messages)])
     return web.Response(status=204)
 
 
@@ -65,14 +65,14 @@ def _age_ms(request: web.Request) -> int:
 @operation("Expire messages of a subscription's backlog that are older than a number of seconds, on all partitions.")
 async def expire(request: web.Request) -> web.Response:
     age = _age_ms(request)
-    await all_durable(partial(each.expire_older_than, age) for each in stored_subscriptions(request))
+    await all_durable(partial(each.expiry.expire_older_than, age) for each in stored_subscriptions(request))
     return web.Response(status=204)
 
 
 @operation("Expire messages of all subscriptions' backlogs that are older than a number of seconds.")
 async def expire_all(request: web.Request) -> web.Response:
     age = _age_ms(request)
-    await all_durable(partial(each.expire_older_than, age) for each in backlogs(topics_of(request)))
+    await all_durable(partial(each.expiry.expire_older_than, age) for each in backlogs(topics_of(request)))
     return web.Response(status=204)
 
 
@@ -86,14 +86,14 @@ async def expire_to(request: web.Request) -> web.Response:
     subscription = _one(request, "Expire message at position is not supported for partitioned-topic")
     position = await required_position(request)
     if position.is_latest:
-        await all_durable([subscription.clear_backlog])
+        await all_durable([subscription.acks.clear_backlog])
         return web.Response(status=204)
     if (position.ledger_id, position.entry_id) > subscription.topic.last_position():
         raise Conflict(
             f"Expire message by position not issued on topic {subscription.topic.name} for subscription"
             f" {subscription.name}: {position.ledger_id}:{position.entry_id} is not the id of a message of it"
         )
-    await all_durable([partial(subscription.expire_up_to, position.ledger_id, position.entry_id)])
+    await all_durable([partial(subscription.expiry.expire_up_to, position.ledger_id, position.entry_id)])
     return web.Response(status=204)
 
 

@@ -81,7 +81,7 @@ async def peek(request: web.Request) -> web.Response:
 
 def unacked_offset(subscription: Subscription, place: int) -> int:
     """Return the offset of the ``place``-th unacknowledged entry, the topic's end if there are fewer."""
-    cursor = subscription.cursor
+    cursor = subscription.acks.cursor
     low = max(cursor.mark_delete + 1, subscription.topic.first_offset)
     before = low - 1
     high = subscription.topic.end_offset

@@ -184,7 +184,7 @@ async def analyze_backlog(request: web.Request) -> web.Response:
 
 async def _analysis(subscription: Subscription, position: PositionDocument | None) -> BacklogAnalysis:
     topic = subscription.topic
-    at = max(subscription.cursor.first_unacked(), topic.first_offset)
+    at = max(subscription.acks.cursor.first_unacked(), topic.first_offset)
     if position is not None and not position.is_earliest:
         at = max(at, topic.offset_at_or_after(position.ledger_id, position.entry_id + position.entries_behind))
     end = min(topic.end_offset, at + ANALYSED_ENTRIES)
@@ -196,7 +196,7 @@ async def _analysis(subscription: Subscription, position: PositionDocument | Non
         if not headers:
             break
         for entry in headers:
-            unacked = subscription.unacked_bits(entry.offset, entry.messages).bit_count()
+            unacked = subscription.acks.unacked_bits(entry.offset, entry.messages).bit_count()
             if unacked:
                 entries += 1
                 messages += unacked

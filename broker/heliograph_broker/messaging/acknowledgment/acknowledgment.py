@@ -6,19 +6,18 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from heliograph_api.policies.policies import of_subscription
-from pyroaring import BitMap64
-
 from heliograph_broker.messaging.base.entry_counts import EntryCounts
 from heliograph_broker.messaging.base.errors import BrokerError, Done, NotAllowed, PersistenceError, PreconditionFailed
 from heliograph_broker.messaging.clients.consumer import AckId, Consumer
 from heliograph_broker.messaging.clients.deliveries import Deliveries, RedeliveryCounts
-from heliograph_broker.messaging.clients.subscription_type import PARALLEL, SubscriptionType
-from heliograph_broker.messaging.log.damaged import lost_range
-from heliograph_broker.messaging.log.skipping import correct_counts
-from heliograph_broker.messaging.log.subscribed_log import LogSubscription
+from heliograph_broker.messaging.clients.subscription_type import PARALLEL
+from heliograph_broker.messaging.log.damaged import lost_range, received_from
+from heliograph_broker.messaging.log.skipping import correct_counts, skip_range
+from heliograph_broker.messaging.log.subscribed_log import LogAcknowledgments, LogSubscription
 
 if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
     from heliograph_broker.messaging.log.cursor import Cursor
 
     from .stored_topic import StoredTopic
@@ -65,62 +64,16 @@ class AckedView:
         raise NotImplementedError
 
 
-class Acknowledgments(LogSubscription):
-    """The part of a :class:`~.subscription.Subscription` that moves its cursor; the cursor is exact at every moment."""
+class AckedSubscription(LogSubscription):
+    """A subscription, as its acknowledgments and its expiry know it."""
 
-    __slots__ = (
-        "_marked",
-        "last_acked_ms",
-        "last_expire_ms",
-        "last_mark_delete_ms",
-        "messages_acked",
-        "msg_expired",
-        "pending",
-        "redelivery_counts",
-        "sub_type",
-        "topic",
-        "unacked_messages",
-    )
+    __slots__ = ()
 
     topic: StoredTopic
-    pending: Deliveries
+    acks: Acknowledgments
+    dispatcher: AckObserver | None
     #: Its position in the compacted view, once a consumer asked for that.
     view: AckedView | None
-    dispatcher: AckObserver | None
-
-    def __init__(
-        self, name: str, record_key: bytes, cursor: Cursor, *, durable: bool, counts_for_backlog: bool
-    ) -> None:
-        super().__init__(name, record_key, cursor, durable=durable, counts_for_backlog=counts_for_backlog)
-        self.sub_type: SubscriptionType | None = None
-        self.pending = Deliveries()
-        self.redelivery_counts = RedeliveryCounts()
-        self.messages_acked = 0
-        #: Messages delivered to connected consumers and not acknowledged.
-        self.unacked_messages = 0
-        self.msg_expired = 0
-        self.last_acked_ms = 0
-        self.last_expire_ms = 0
-        self.last_mark_delete_ms = 0
-        self._marked = cursor.mark_delete
-
-    @property
-    def ttl_ms(self) -> int:
-        """The message TTL that holds for the subscription: its own, else its topic's; -1 without."""
-        topic = self.topic
-        if topic.effective.subscription_policies is None:
-            return topic.ttl_ms
-        ttl_ms = of_subscription(topic.effective, self.name).message_ttl_ms
-        return -1 if ttl_ms is None else ttl_ms
-
-    @property
-    def dead_letter_topic(self) -> str | None:
-        """Full name of the topic that its expired messages go to."""
-        return of_subscription(self.topic.effective, self.name).dead_letter_topic
-
-    def skip_damaged(self, first: int, last: int, reason: str) -> None:
-        """Pass over entries that cannot be read, see :func:`.skipping.skip_range`."""
-        raise NotImplementedError
 
     def offer_again(self, offsets: BitMap64) -> None:
         """Deliver entries after all that were withheld as expired."""
@@ -130,9 +83,78 @@ class Acknowledgments(LogSubscription):
         """Tell consumers that have acknowledged everything of a terminated topic that nothing more will come."""
         raise NotImplementedError
 
-    def _unacked_in(self, offset: int, messages: int) -> int:
-        remaining = self.cursor.partial.get(offset)
-        return messages if remaining is None else remaining.bit_count()
+
+class Acknowledgments(LogAcknowledgments):
+    """What a subscription has acknowledged, and what its consumers hold; the cursor is exact at every moment."""
+
+    __slots__ = (
+        "_marked",
+        "_oldest",
+        "_subscription",
+        "_topic",
+        "cursor",
+        "generation",
+        "last_acked_ms",
+        "last_mark_delete_ms",
+        "messages_acked",
+        "pending",
+        "recorded_mark",
+        "redelivery_counts",
+        "skipped_entries",
+        "skipped_messages",
+        "unacked_messages",
+    )
+
+    pending: Deliveries
+
+    def __init__(self, subscription: AckedSubscription, cursor: Cursor) -> None:
+        self._subscription = subscription
+        self._topic = subscription.topic
+        self.cursor = cursor
+        self.pending = Deliveries()
+        self.redelivery_counts = RedeliveryCounts()
+        self.generation = 0
+        self.messages_acked = 0
+        self.unacked_messages = 0
+        #: Entries that could not be read or understood and were skipped, and their messages.
+        self.skipped_entries = 0
+        self.skipped_messages = 0
+        self.last_acked_ms = 0
+        self.last_mark_delete_ms = 0
+        self._marked = cursor.mark_delete
+        #: The mark-delete position in the record taken last: no trim point may be durable ahead of it.
+        self.recorded_mark = cursor.mark_delete
+        #: The oldest unacknowledged entry when last asked for, and its receive time.
+        self._oldest: tuple[int, int] = (-1, -1)
+
+    # -- statistics ---------------------------------------------------------------------------------------------
+
+    @property
+    def backlog_messages(self) -> int:
+        """Unacknowledged messages, exactly; batch indexes acknowledged one by one count one by one."""
+        return self._topic.total_messages - self.cursor.acked_messages
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes of the entries not acknowledged in full."""
+        return self._topic.total_bytes - self.cursor.acked_bytes
+
+    def oldest_unacked_receive_ms(self) -> int:
+        """Broker receive time (wall-clock ms) of the oldest unacknowledged entry, -1 if there is none."""
+        offset = max(self.cursor.first_unacked(), self._topic.first_offset)
+        if offset >= self._topic.end_offset:
+            return -1
+        if self._oldest[0] != offset:
+            received = received_from(self._topic, offset)
+            if received is None:
+                return -1
+            self._oldest = (offset, received)
+        return self._oldest[1]
+
+    def oldest_unacked_age_ms(self) -> int:
+        """Age of the oldest unacknowledged entry by the broker's receive time, ms; -1 if there is none."""
+        received = self.oldest_unacked_receive_ms()
+        return -1 if received < 0 else max(0, self._topic.host.clock.now_ms() - received)
 
     def unacked_bits(self, offset: int, messages: int) -> int:
         """Return a bit for each unacknowledged message of the entry, bit 0 for a single message."""
@@ -141,6 +163,43 @@ class Acknowledgments(LogSubscription):
         remaining = self.cursor.partial.get(offset)
         return (1 << messages) - 1 if remaining is None else remaining
 
+    def _unacked_in(self, offset: int, messages: int) -> int:
+        remaining = self.cursor.partial.get(offset)
+        return messages if remaining is None else remaining.bit_count()
+
+    def clock_moved(self, ms: int) -> None:
+        """The broker's clock was moved by ``ms``."""
+        self._oldest = (-1, -1)
+        if self.last_mark_delete_ms:
+            self.last_mark_delete_ms += ms
+
+    # -- deliveries taken back ---------------------------------------------------------------------------------
+
+    def take_back(self, consumer: Consumer, offsets: list[int] | None) -> list[tuple[int, int]]:
+        """Take entries (all, or ``offsets``) from ``consumer``; return their offsets and key hashes, in order."""
+        pending = self.pending
+        taken: list[tuple[int, int]] = []
+        for offset in list(consumer.held) if offsets is None else sorted(offsets):
+            delivery = pending.get(offset)
+            if delivery is not None and delivery.consumer is consumer:
+                pending.settle(offset)
+                messages = self._unacked_in(offset, delivery.messages)
+                consumer.unacked -= messages
+                self.unacked_messages -= messages
+                taken.append((offset, delivery.key_hash))
+        return taken
+
+    def reset(self, mark_delete: int, total_messages: int, total_bytes: int) -> None:
+        """Move the cursor to ``mark_delete`` by hand: nothing counts as delivered any more."""
+        self.cursor.reset(mark_delete, total_messages, total_bytes)
+        self.redelivery_counts.forget_all()
+        self.forget_deliveries()
+
+    def forget_deliveries(self) -> None:
+        """Treat everything that consumers hold as not delivered."""
+        self.pending.forget_all()
+        self.unacked_messages = 0
+
     # -- acknowledgment ----------------------------------------------------------------------------------------
 
     def acknowledge(self, consumer: Consumer | None, ids: Iterable[AckId], done: Done | None) -> None:
@@ -148,13 +207,14 @@ class Acknowledgments(LogSubscription):
 
         Ids of entries that are gone or were never stored are ignored, as a repeated ack is.
         """
-        topic = self.topic
+        topic = self._topic
         unknown: list[tuple[int, int | None]] = []
         for ledger_id, entry_id, remaining in ids:
             offset = topic.offset_of(ledger_id, entry_id)
             if offset is None:
-                if self.view is not None:
-                    self.view.acknowledge_trimmed(ledger_id, entry_id, remaining)
+                view = self._subscription.view
+                if view is not None:
+                    view.acknowledge_trimmed(ledger_id, entry_id, remaining)
                 continue
             delivery = self.pending.get(offset)
             if delivery is not None:
@@ -192,25 +252,25 @@ class Acknowledgments(LogSubscription):
         offset, remaining = unknown.pop()
 
         def found(headers: list[EntryCounts] | Exception) -> None:
-            lost = lost_range(self.topic, offset, headers)
+            lost = lost_range(self._topic, offset, headers)
             if lost is not None:
                 # A consumer that got it before it was lost is done with it; it cannot be delivered again.
                 headers = self._pass_over(generation, offset, offset, lost[1]) or []
             if isinstance(headers, Exception):
                 self._ack_unknown(unknown, done, PersistenceError(f"cannot read entry header: {headers}"))
                 return
-            if generation == self.generation and not self.closed:
+            if generation == self.generation and not self._subscription.closed:
                 for entry in headers:
                     self.acknowledge_entry(entry.offset, entry.messages, entry.size, remaining)
             self._ack_unknown(unknown, done, refusal)
 
-        self.topic.read_headers(offset, offset, found)
+        self._topic.read_headers(offset, offset, found)
 
     def _pass_over(self, generation: int, first: int, last: int, reason: str) -> PersistenceError | None:
         """Skip lost entries, unless the cursor was moved since ``generation``; return why that failed."""
-        if generation == self.generation and not self.closed:
+        if generation == self.generation and not self._subscription.closed:
             try:
-                self.skip_damaged(first, last, reason)
+                skip_range(self._subscription, first, last, reason)
             except Exception as error:
                 return PersistenceError(f"cannot skip damaged entries: {error}")
         return None
@@ -225,6 +285,8 @@ class Acknowledgments(LogSubscription):
             newly = cursor.ack(offset, messages, size)
             whole = True
         self.messages_acked += newly
+        subscription = self._subscription
+        dispatcher = subscription.dispatcher
         delivery = self.pending.get(offset)
         if delivery is not None:
             consumer = delivery.consumer
@@ -235,14 +297,15 @@ class Acknowledgments(LogSubscription):
                 # As Deliveries.settle, without the call.
                 del self.pending[offset]
                 consumer.held.discard(offset)
-                if self.dispatcher is not None:
-                    self.dispatcher.acked(offset, delivery.key_hash)
-        elif whole and self.dispatcher is not None:
-            self.dispatcher.gone(offset)
-        if whole and self.redelivery_counts:
-            self.redelivery_counts.forget(offset)
-        if whole and self.view is not None:
-            self.view.entry_acknowledged(offset)
+                if dispatcher is not None:
+                    dispatcher.acked(offset, delivery.key_hash)
+        elif whole and dispatcher is not None:
+            dispatcher.gone(offset)
+        if whole:
+            if self.redelivery_counts:
+                self.redelivery_counts.forget(offset)
+            if subscription.view is not None:
+                subscription.view.entry_acknowledged(offset)
 
     def acknowledge_cumulative(self, consumer: Consumer, up_to: AckId, done: Done | None) -> None:
         """Acknowledge everything up to and including ``up_to``, of which the entry -1 is before the first of a ledger.
@@ -254,11 +317,12 @@ class Acknowledgments(LogSubscription):
             if done is not None:
                 done(refusal)
             return
-        consumer.last_acked_ms = self.last_acked_ms = self.topic.host.clock.now_ms()
-        if self.view is not None:
-            self.view.acknowledge_trimmed_up_to(*up_to)
-        offset = self.topic.offset_at_or_after(up_to.ledger_id, up_to.entry_id)
-        if self.topic.offset_of(up_to.ledger_id, up_to.entry_id) is None:
+        consumer.last_acked_ms = self.last_acked_ms = self._topic.host.clock.now_ms()
+        view = self._subscription.view
+        if view is not None:
+            view.acknowledge_trimmed_up_to(*up_to)
+        offset = self._topic.offset_at_or_after(up_to.ledger_id, up_to.entry_id)
+        if self._topic.offset_of(up_to.ledger_id, up_to.entry_id) is None:
             # Trimmed meanwhile: everything below it that exists.
             self.acknowledge_up_to(offset - 1, done)
         elif up_to.remaining:
@@ -267,11 +331,12 @@ class Acknowledgments(LogSubscription):
             self.acknowledge_up_to(offset, done)
 
     def _cumulative_refusal(self, up_to: AckId) -> BrokerError | None:
-        if self.sub_type in PARALLEL:
-            return NotAllowed(f"Cumulative acknowledgment is not allowed on a {self.sub_type.label} subscription")
-        if (up_to.ledger_id, up_to.entry_id) > self.topic.last_position():
+        sub_type = self._subscription.sub_type
+        if sub_type in PARALLEL:
+            return NotAllowed(f"Cumulative acknowledgment is not allowed on a {sub_type.label} subscription")
+        if (up_to.ledger_id, up_to.entry_id) > self._topic.last_position():
             return PreconditionFailed(
-                f"{up_to.ledger_id}:{up_to.entry_id} is not the id of a message of {self.topic.name}"
+                f"{up_to.ledger_id}:{up_to.entry_id} is not the id of a message of {self._topic.name}"
             )
         return None
 
@@ -290,7 +355,7 @@ class Acknowledgments(LogSubscription):
         the reason why the rest is not acknowledged, as does ``done``, whose caller may wait for the disk. ``then``,
         which goes on in the same step and calls ``done``, is called if nobody moved the cursor by hand in the meantime.
         """
-        last = min(offset, self.topic.end_offset - 1)
+        last = min(offset, self._topic.end_offset - 1)
         self._acknowledge_from(self.cursor.mark_delete + 1, last, done, counted, failed or done, then)
 
     def _acknowledge_from(
@@ -307,17 +372,18 @@ class Acknowledgments(LogSubscription):
         Each step begins behind the last entry it has read, wherever the mark-delete position is, so that it ends.
         """
         cursor = self.cursor
+        subscription = self._subscription
         arrived = partial(self.acked, done) if then is None else then
         if offset <= cursor.mark_delete or offset < first:
             arrived()
             return
         generation = self.generation
         contiguous = cursor.is_contiguous()
-        begin = offset if contiguous else max(first, cursor.mark_delete + 1, self.topic.first_offset)
+        begin = offset if contiguous else max(first, cursor.mark_delete + 1, self._topic.first_offset)
 
         def found(headers: list[EntryCounts] | Exception) -> None:
-            lost = lost_range(self.topic, begin, headers)
-            if lost is not None and generation == self.generation and not self.closed:
+            lost = lost_range(self._topic, begin, headers)
+            if lost is not None and generation == self.generation and not subscription.closed:
                 before = cursor.acked_messages
                 failure = self._pass_over(generation, begin, min(lost[0], offset), lost[1])
                 if failure is not None:
@@ -331,7 +397,7 @@ class Acknowledgments(LogSubscription):
             if isinstance(headers, Exception) or not headers:
                 self._stop_acknowledging(f"cannot read entry headers: {headers or 'none is stored'}", failed)
                 return
-            if generation != self.generation or self.closed:
+            if generation != self.generation or subscription.closed:
                 self.acked(done)
                 return
             before = cursor.acked_messages
@@ -339,8 +405,8 @@ class Acknowledgments(LogSubscription):
                 reached = headers[-1]
                 self._drop_pending(reached.offset)
                 self.messages_acked += cursor.advance(reached.offset, reached.total_messages, reached.total_bytes)
-                if self.view is not None:
-                    self.view.acknowledged_up_to(reached.offset)
+                if subscription.view is not None:
+                    subscription.view.acknowledged_up_to(reached.offset)
             else:
                 if contiguous:
                     # An ack came in between: now entry by entry.
@@ -359,7 +425,7 @@ class Acknowledgments(LogSubscription):
         if known is not None:
             found([known])
         else:
-            self.topic.read_headers(begin, offset, found)
+            self._topic.read_headers(begin, offset, found)
 
     def _stop_acknowledging(self, reason: str, failed: Callable[[BrokerError], None] | None) -> None:
         """Report why the rest is not acknowledged. What the steps before have acknowledged stays acknowledged."""
@@ -371,7 +437,7 @@ class Acknowledgments(LogSubscription):
         held = self.pending.get(offset)
         if held is not None:
             return EntryCounts(offset, held.messages, held.size, held.total_messages, held.total_bytes)
-        entry = self.topic.tail.get(offset)
+        entry = self._topic.tail.get(offset)
         if entry is not None:
             return EntryCounts(offset, entry.messages, len(entry.frame), entry.total_messages, entry.total_bytes)
         return None
@@ -379,48 +445,53 @@ class Acknowledgments(LogSubscription):
     def _drop_pending(self, up_to: int) -> None:
         """Settle the deliveries that a cumulative move acknowledges."""
         self.redelivery_counts.forget_up_to(up_to)
-        for offset, delivery in self.pending.take_up_to(up_to, self.consumers):
+        subscription = self._subscription
+        dispatcher = subscription.dispatcher
+        for offset, delivery in self.pending.take_up_to(up_to, subscription.consumers):
             messages = self._unacked_in(offset, delivery.messages)
             consumer = delivery.consumer
             consumer.unacked -= messages
             self.unacked_messages -= messages
             consumer.messages_acked += messages
-            if self.dispatcher is not None:
-                self.dispatcher.acked(offset, delivery.key_hash)
-        if self.dispatcher is not None:
-            self.dispatcher.gone_up_to(up_to)
+            if dispatcher is not None:
+                dispatcher.acked(offset, delivery.key_hash)
+        if dispatcher is not None:
+            dispatcher.gone_up_to(up_to)
 
     def acked(self, done: Done | None, now_ms: int | None = None) -> None:
         """After any change of the cursor: persist it, let trimming know, and dispatch what the ack freed."""
-        if not self.closed:
-            if self.cursor.estimated:
-                correct_counts(self.topic, self.cursor, self.pending)
-            if self.topic.terminated:
-                self.notify_end()
-            if self.cursor.mark_delete != self._marked:
-                self._marked = self.cursor.mark_delete
+        subscription = self._subscription
+        if not subscription.closed:
+            topic = self._topic
+            cursor = self.cursor
+            if cursor.estimated:
+                correct_counts(topic, cursor, self.pending)
+            if topic.terminated:
+                subscription.notify_end()
+            if cursor.mark_delete != self._marked:
+                self._marked = cursor.mark_delete
                 if self.redelivery_counts:
                     self.redelivery_counts.forget_up_to(self._marked)
-                self.last_mark_delete_ms = self.topic.host.clock.now_ms() if now_ms is None else now_ms
-            self.persist_cursor(done)
-            self.notify()
+                self.last_mark_delete_ms = topic.host.clock.now_ms() if now_ms is None else now_ms
+            topic.cursor_moved(subscription, done)
+            subscription.notify()
         elif done is not None:
             done(None)
 
-    def count_expired(self, messages: int) -> None:
-        """Messages were acknowledged because they expired."""
-        self.msg_expired += messages
-        self.last_expire_ms = self.topic.host.clock.now_ms()
+    def count_skipped(self, entries: int, messages: int) -> None:
+        self.skipped_entries += entries
+        self.skipped_messages += messages
 
     def clear_backlog(self, done: Done) -> None:
         """Acknowledge everything there is now."""
-        if self.view is not None:
-            self.view.clear()
-        self.acknowledge_up_to(self.topic.end_offset - 1, done)
+        view = self._subscription.view
+        if view is not None:
+            view.clear()
+        self.acknowledge_up_to(self._topic.end_offset - 1, done)
 
     def skip(self, messages: int, done: Done) -> None:
         """Acknowledge the oldest ``messages`` unacknowledged messages; of a batch its first ones if not all."""
-        topic = self.topic
+        topic = self._topic
         generation = self.generation
         first = max(self.cursor.first_unacked(), topic.first_offset)
         if messages <= 0 or first >= topic.end_offset:
@@ -443,7 +514,7 @@ class Acknowledgments(LogSubscription):
                 self.acked(None)
                 done(PersistenceError(f"cannot read entry headers: {headers}"))
                 return
-            if generation == self.generation and not self.closed:
+            if generation == self.generation and not self._subscription.closed:
                 for entry in headers:
                     bits = self.unacked_bits(entry.offset, entry.messages)
                     unacked = bits.bit_count()

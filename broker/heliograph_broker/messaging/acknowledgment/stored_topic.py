@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from heliograph_api.values.names import TopicName
 
     from heliograph_broker.messaging.base import records
-    from heliograph_broker.messaging.base.errors import Done
     from heliograph_broker.messaging.log.record_set import RecordSet
     from heliograph_broker.messaging.log.subscribed_log import LogSubscription
     from heliograph_broker.storage.base.entry import Entry
@@ -110,8 +109,4 @@ class StoredTopic(CompactedLog):
 
     def expiry_ended(self, subscription: LogSubscription) -> None:
         """An expiry run of the subscription is over."""
-        raise NotImplementedError
-
-    def cursor_moved(self, subscription: LogSubscription, done: Done | None) -> None:
-        """A cursor changed: persist it with the next group if somebody waits for that, else soon."""
         raise NotImplementedError

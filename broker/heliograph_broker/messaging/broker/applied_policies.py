@@ -15,9 +15,9 @@ from heliograph_broker.messaging.policies.rate_limits import (
     PublishLimit,
     SubscribeLimit,
     ThrottledSubscriptions,
+    configured_gate,
     limit_for,
 )
-from heliograph_broker.messaging.policies.rate_limits import configure_subscription as limit_dispatch
 from heliograph_broker.messaging.topic.topic import Topic
 
 if TYPE_CHECKING:
@@ -110,7 +110,9 @@ class AppliedPolicies:
         if isinstance(topic, Topic):
             topic.dispatch_limit = limit_for(policies.dispatch_rate, topic.dispatch_limit)
             for subscription in list(topic.subscriptions.values()):
-                limit_dispatch(subscription, policies, topic.dispatch_limit, self.throttled)
+                subscription.dispatch_gate = configured_gate(
+                    subscription, policies, topic.dispatch_limit, self.throttled
+                )
             self._configure_deduplication(topic, policies)
             for subscription in list(topic.subscriptions.values()):
                 self._configure_unacked(subscription)
@@ -118,7 +120,9 @@ class AppliedPolicies:
 
     def configure_subscription(self, topic: Topic, subscription: Subscription) -> None:
         """Apply to a new subscription what its topic's policies say."""
-        limit_dispatch(subscription, topic.effective, topic.dispatch_limit, self.throttled)
+        subscription.dispatch_gate = configured_gate(
+            subscription, topic.effective, topic.dispatch_limit, self.throttled
+        )
         self._configure_unacked(subscription)
 
     def _configure_deduplication(self, topic: Topic, policies: Policies) -> None:

@@ -79,10 +79,10 @@ def inactivity_ms(topic: AnyTopic, now_ms: int) -> int | None:
     if policy.mode == CAUGHT_UP:
         for subscription in topic.subscriptions.values():
             if isinstance(subscription, Subscription) and subscription.counts_for_backlog:
-                if subscription.backlog_messages:
+                if subscription.acks.backlog_messages:
                     return now_ms + period
                 # The one time here that comes from a clock that can be set.
-                since = max(since, now_ms - topic.host.clock.now_ms() + subscription.last_mark_delete_ms)
+                since = max(since, now_ms - topic.host.clock.now_ms() + subscription.acks.last_mark_delete_ms)
     elif any(not isinstance(sub, Subscription) or sub.counts_for_backlog for sub in topic.subscriptions.values()):
         return now_ms + period
     return since + period

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from heliograph_broker.messaging.base.errors import Done
     from heliograph_broker.storage.base.entry import Entry
 
+    from .sent_counts import SentCounts
     from .subscription_type import SubscriptionType
 
 
@@ -64,6 +65,49 @@ class ConsumedTopic:
         raise NotImplementedError
 
 
+class AckTarget:
+    """What the consumers of a subscription acknowledge to."""
+
+    __slots__ = ()
+
+    #: Messages delivered to connected consumers and not acknowledged.
+    unacked_messages: int
+
+    @property
+    def backlog_messages(self) -> int:
+        """Messages that are not acknowledged."""
+        raise NotImplementedError
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes of the entries not acknowledged in full."""
+        raise NotImplementedError
+
+    def oldest_unacked_age_ms(self) -> int:
+        """Age of the oldest unacknowledged entry by the broker's receive time, ms; -1 if there is none."""
+        raise NotImplementedError
+
+    def acknowledge(self, consumer: Consumer | None, ids: Iterable[AckId], done: Done | None) -> None:
+        """Acknowledge single entries or batch indexes. ``done`` is called when that is durable."""
+        raise NotImplementedError
+
+    def acknowledge_cumulative(self, consumer: Consumer, up_to: AckId, done: Done | None) -> None:
+        """Acknowledge everything up to and including ``up_to``."""
+        raise NotImplementedError
+
+
+class Gate:
+    """What stops the dispatch of a subscription while a dispatch rate is reached."""
+
+    __slots__ = ()
+
+    closed: bool
+
+    def hold(self, until_ms: int) -> None:
+        """A dispatch rate of the topic is reached: dispatch nothing until then (monotonic ms)."""
+        raise NotImplementedError
+
+
 class SubscriptionBase:
     """A subscription, of a persistent topic or not, as its consumers and their connections know it."""
 
@@ -72,12 +116,14 @@ class SubscriptionBase:
     name: str
     durable: bool
     topic: ConsumedTopic
+    acks: AckTarget
+    sent: SentCounts
     #: The type its consumers agreed on, None while none is connected.
     sub_type: SubscriptionType | None
     #: Limit of unacknowledged messages per consumer, 0 for none.
     unacked_limit: int
-    #: Whether a dispatch rate stops it now.
-    rate_limited: bool
+    #: The dispatch rates it is under, None if it never was under any.
+    dispatch_gate: Gate | None
 
     @property
     def type(self) -> str | None:
@@ -87,11 +133,6 @@ class SubscriptionBase:
     @property
     def consumers(self) -> list[Consumer]:
         """The consumers that are connected."""
-        raise NotImplementedError
-
-    @property
-    def backlog_messages(self) -> int:
-        """Messages that are not acknowledged."""
         raise NotImplementedError
 
     def add_consumer(self, consumer: Consumer, sub_type: SubscriptionType, *, sticky: bool = False) -> None:
@@ -112,14 +153,6 @@ class SubscriptionBase:
 
     def notify(self) -> None:
         """Something changed that may allow a delivery."""
-        raise NotImplementedError
-
-    def acknowledge(self, consumer: Consumer | None, ids: Iterable[AckId], done: Done | None) -> None:
-        """Acknowledge single entries or batch indexes. ``done`` is called when that is durable."""
-        raise NotImplementedError
-
-    def acknowledge_cumulative(self, consumer: Consumer, up_to: AckId, done: Done | None) -> None:
-        """Acknowledge everything up to and including ``up_to``."""
         raise NotImplementedError
 
     def redeliver(self, consumer: Consumer, positions: Iterable[tuple[int, int]] | None, epoch: int | None) -> None:
@@ -215,7 +248,11 @@ class Consumer:
     @property
     def ready(self) -> bool:
         """Whether a message may be sent to it now."""
-        if self.permits <= 0 or not self.sink.writable or self.subscription.rate_limited:
+        if self.permits <= 0 or not self.sink.writable:
             return False
-        limit = self.subscription.unacked_limit
+        subscription = self.subscription
+        gate = subscription.dispatch_gate
+        if gate is not None and gate.closed:
+            return False
+        limit = subscription.unacked_limit
         return not 0 < limit <= self.unacked

@@ -126,7 +126,7 @@ class TopicCompaction:
         self._started_ms = topic.host.clock.now_ms()
         if topic.end_offset - 1 <= self.horizon:
             # Nothing came since. After a crash the cursor may still be behind.
-            topic.subscriptions[COMPACTION].acknowledge_up_to(self.horizon, None)
+            topic.subscriptions[COMPACTION].acks.acknowledge_up_to(self.horizon, None)
             self._succeeded()
             return
         self._run = run = CompactionRun(
@@ -164,7 +164,7 @@ class TopicCompaction:
         subscription = self._topic.subscriptions.get(COMPACTION)
         if subscription is None:
             subscription = self._topic.create_subscription(COMPACTION, "earliest")
-        return subscription.backlog_bytes
+        return subscription.acks.backlog_bytes
 
     def _ended(self, run: CompactionRun, result: CompactionRecord | Exception) -> None:
         topic = self._topic
@@ -182,7 +182,7 @@ class TopicCompaction:
             if error is None and not topic.closed:
                 subscription = topic.subscriptions.get(COMPACTION)
                 if subscription is not None:
-                    subscription.acknowledge_up_to(result.horizon, lambda refusal: self._conclude(run, refusal))
+                    subscription.acks.acknowledge_up_to(result.horizon, lambda refusal: self._conclude(run, refusal))
                     topic.host.compactions.finished(run)
                     return
             self._conclude(run, error)

@@ -17,6 +17,7 @@ import structlog
 from heliograph_broker.messaging.base.entry_counts import EntryCounts
 from heliograph_broker.messaging.base.errors import PersistenceError
 from heliograph_broker.messaging.log.damaged import lost_range
+from heliograph_broker.messaging.log.skipping import skip_range
 from heliograph_broker.storage.base.damage import DamagedEntries
 
 from .dispatcher import READ_ENTRIES, ReadView
@@ -156,7 +157,7 @@ class CompactedView(ReadView):
         """Go on behind entries of the compacted ledger that cannot be read: they count as left out, and as skipped."""
         subscription = self._subscription
         self._index = lost.last_entry + 1
-        subscription.skipped_entries += lost.last_entry - lost.first_entry + 1
+        subscription.acks.count_skipped(lost.last_entry - lost.first_entry + 1, 0)
         log.error(
             "damaged compacted entries skipped",
             topic=str(subscription.topic.name),
@@ -167,7 +168,7 @@ class CompactedView(ReadView):
     def _deliver(self, dispatcher: Dispatcher, consumer: Consumer, item: CompactedEntry) -> None:
         subscription = self._subscription
         topic = subscription.topic
-        cursor = subscription.cursor
+        cursor = subscription.acks.cursor
         entry = item.entry
         offset = entry.offset
         if offset < self._next:
@@ -198,7 +199,7 @@ class CompactedView(ReadView):
             messages = bits.bit_count()
         if item.size != len(entry.frame) or messages != entry.messages:
             # Acknowledgments count what was published, in bytes; of trimmed entries nothing but what is in flight.
-            delivery = subscription.pending[offset]
+            delivery = subscription.acks.pending[offset]
             delivery.messages, delivery.size = messages, item.size
 
     # -- what is left out ----------------------------------------------------------------------------------------
@@ -227,7 +228,7 @@ class CompactedView(ReadView):
                 return
             messages, size = header.total_messages, header.total_bytes
         gap = (first, last, total_messages - messages, total_bytes - size)
-        if passed in self._subscription.pending and passed >= topic.first_offset:
+        if passed in self._subscription.acks.pending and passed >= topic.first_offset:
             self._gaps[passed] = gap
         else:
             self._acknowledge_gap(gap)
@@ -235,7 +236,7 @@ class CompactedView(ReadView):
 
     def _acknowledge_gap(self, gap: Gap) -> None:
         first, last, messages, size = gap
-        cursor = self._subscription.cursor
+        cursor = self._subscription.acks.cursor
         if last > cursor.mark_delete and not cursor.ack_range(first, last, messages, size):
             # Somebody acknowledged parts of it before: entry by entry.
             self._acknowledge_slowly(max(first, cursor.mark_delete + 1), last)
@@ -243,24 +244,24 @@ class CompactedView(ReadView):
     def _acknowledge_slowly(self, first: int, last: int) -> None:
         subscription = self._subscription
         topic = subscription.topic
-        generation = subscription.generation
+        generation = subscription.acks.generation
         first = max(first, topic.first_offset)
         if first > last:
             return
 
         def found(entries: list[EntryCounts] | Exception) -> None:
             lost = lost_range(topic, first, entries)
-            if lost is not None and generation == subscription.generation and not subscription.closed:
-                subscription.skip_damaged(first, min(lost[0], last), lost[1])
+            if lost is not None and generation == subscription.acks.generation and not subscription.closed:
+                skip_range(subscription, first, min(lost[0], last), lost[1])
                 self._acknowledge_slowly(lost[0] + 1, last)
                 return
             if isinstance(entries, Exception):
                 log.error("read failed", topic=str(topic.name), error=str(entries))
                 return
-            if generation != subscription.generation or subscription.closed or not entries:
+            if generation != subscription.acks.generation or subscription.closed or not entries:
                 return
             for entry in entries:
-                subscription.acknowledge_entry(entry.offset, entry.messages, entry.size, None)
+                subscription.acks.acknowledge_entry(entry.offset, entry.messages, entry.size, None)
             topic.cursor_moved(subscription, None)
             self._acknowledge_slowly(entries[-1].offset + 1, last)
 
@@ -286,19 +287,19 @@ class CompactedView(ReadView):
             return
         offset, bits = found
         left = 0 if remaining is None else bits & remaining
-        subscription = self._subscription
-        delivery = subscription.pending.get(offset)
+        acks = self._subscription.acks
+        delivery = acks.pending.get(offset)
         if delivery is not None:
             consumer = delivery.consumer
             newly = (bits & ~left).bit_count()
             consumer.unacked -= newly
-            subscription.unacked_messages -= newly
+            acks.unacked_messages -= newly
             consumer.messages_acked += newly
-            subscription.messages_acked += newly
+            acks.messages_acked += newly
             if left:
                 delivery.messages = left.bit_count()
             else:
-                subscription.pending.settle(offset)
+                acks.pending.settle(offset)
         if left:
             self._outstanding[ledger_id, entry_id] = offset, left
         else:

@@ -48,7 +48,6 @@ class KeySharedDispatcher(DelayingDispatcher):
         "_some_gone",
         "_waiting",
         "allow_out_of_order",
-        "consumers",
         "sticky",
         "waiting_entries",
     )
@@ -57,7 +56,6 @@ class KeySharedDispatcher(DelayingDispatcher):
         super().__init__(subscription)
         self.sticky = sticky
         self.allow_out_of_order = allow_out_of_order
-        self.consumers: list[Consumer] = []
         self._selector: ConsistentHashSelector | StickyRangeSelector = (
             StickyRangeSelector() if sticky else ConsistentHashSelector()
         )
@@ -95,7 +93,7 @@ class KeySharedDispatcher(DelayingDispatcher):
             self._release(key_hash)
             self._wait(offset, key_hash)
             if count:
-                self.subscription.redelivery_counts.count(offset)
+                self.subscription.acks.redelivery_counts.count(offset)
 
     def rewind(self) -> None:
         super().rewind()
@@ -123,7 +121,7 @@ class KeySharedDispatcher(DelayingDispatcher):
     def _forget_gone(self) -> None:
         """Take what is acknowledged out of the queues: it must not count for what may wait."""
         self._some_gone = False
-        cursor = self.subscription.cursor
+        cursor = self.subscription.acks.cursor
         for key_hash, queue in list(self._waiting.items()):
             before = len(queue)
             queue.remove_range(0, cursor.first_unacked())
@@ -213,7 +211,7 @@ class KeySharedDispatcher(DelayingDispatcher):
     def _dispatch_waiting(self, consumer: Consumer) -> bool:
         """Deliver what waits for ``consumer``; return False if a read has begun."""
         topic = self.subscription.topic
-        cursor = self.subscription.cursor
+        cursor = self.subscription.acks.cursor
         hashes = self._assigned[consumer]
         while hashes and consumer.ready and self.subscription.may_deliver:
             key_hash = next(iter(hashes))

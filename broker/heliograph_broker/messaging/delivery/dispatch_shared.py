@@ -24,11 +24,10 @@ MOST_WAITING_CHUNKS = 20_000
 class SharedDispatcher(DelayingDispatcher):
     """Round robin over the consumers of the highest priority level that have permits; replays go first."""
 
-    __slots__ = ("_chunks", "_held", "_turn", "consumers")
+    __slots__ = ("_chunks", "_held", "_turn")
 
     def __init__(self, subscription: DispatchedSubscription) -> None:
         super().__init__(subscription)
-        self.consumers: list[Consumer] = []
         self._turn = 0
         self._chunks = ChunkedMessages()
         #: Chunks whose message is at a consumer that can take no more now.
@@ -45,7 +44,7 @@ class SharedDispatcher(DelayingDispatcher):
 
     def redeliver(self, consumer: Consumer, offsets: list[int] | None) -> None:
         for offset in self._take_back(consumer, offsets):
-            self.subscription.redelivery_counts.count(offset)
+            self.subscription.acks.redelivery_counts.count(offset)
         self.notify()
 
     def _take_back(self, consumer: Consumer, offsets: list[int] | None) -> list[int]:
@@ -124,7 +123,7 @@ class SharedDispatcher(DelayingDispatcher):
         for consumer, held in list(self._held.items()):
             while held and consumer.ready and subscription.may_deliver:
                 offset = held.min()
-                if offset < topic.first_offset or subscription.cursor.is_acked(offset):
+                if offset < topic.first_offset or subscription.acks.cursor.is_acked(offset):
                     held.discard(offset)
                     self._chunks.settled(offset)
                     continue

@@ -22,12 +22,11 @@ class SingleActiveDispatcher(Dispatcher):
     partitions in turn; on any other topic the one that subscribed first is active.
     """
 
-    __slots__ = ("active", "consumers", "failover")
+    __slots__ = ("active", "failover")
 
     def __init__(self, subscription: DispatchedSubscription, *, failover: bool) -> None:
         super().__init__(subscription)
         self.failover = failover
-        self.consumers: list[Consumer] = []
         self.active: Consumer | None = None
 
     def add(self, consumer: Consumer) -> None:
@@ -85,7 +84,7 @@ class SingleActiveDispatcher(Dispatcher):
     def _dispatch(self) -> None:
         consumer = self.active
         topic = self.subscription.topic
-        cursor = self.subscription.cursor
+        cursor = self.subscription.acks.cursor
         if self.replay:
             while consumer is not None and consumer.ready:
                 entry = self.next_replayed()

@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
-from heliograph_broker.messaging.acknowledgment.acknowledgment import AckedView, AckObserver
+from heliograph_broker.messaging.acknowledgment.acknowledgment import AckedSubscription, AckedView, AckObserver
 from heliograph_broker.messaging.base.errors import PersistenceError
 from heliograph_broker.messaging.base.offsets import run_end
 from heliograph_broker.messaging.base.replay import Replay
 from heliograph_broker.messaging.clients.deliveries import Delivery
 from heliograph_broker.messaging.log.damaged import lost_range
+from heliograph_broker.messaging.log.skipping import skip_range
 from heliograph_broker.messaging.policies.delayed_topics import release_due
-from heliograph_broker.messaging.policies.expiry import Expiry
 from heliograph_broker.messaging.policies.rate_limits import ThrottledSubscription
 
 if TYPE_CHECKING:
+    from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic
     from heliograph_broker.messaging.clients.consumer import Consumer
-    from heliograph_broker.messaging.log.cursor import Cursor
+    from heliograph_broker.messaging.policies.expiry import Expiry
     from heliograph_broker.storage.base.entry import Entry
 
 #: What one read from the store may bring (bytes); a single larger entry comes whole.
@@ -41,23 +42,15 @@ class ReadView(AckedView):
         raise NotImplementedError
 
 
-class DispatchedSubscription(ThrottledSubscription):
+class DispatchedSubscription(AckedSubscription, ThrottledSubscription):
     """A subscription, as dispatchers and the compacted view know it."""
 
-    __slots__ = ("bytes_out", "entries_out", "expiry", "last_consumed_ms", "msg_out", "msg_redelivered")
+    __slots__ = ()
 
+    topic: StoredTopic
+    expiry: Expiry
+    dispatcher: Dispatcher | None
     view: ReadView | None
-
-    def __init__(
-        self, name: str, record_key: bytes, cursor: Cursor, *, durable: bool, counts_for_backlog: bool
-    ) -> None:
-        super().__init__(name, record_key, cursor, durable=durable, counts_for_backlog=counts_for_backlog)
-        self.expiry = Expiry(self)
-        self.msg_out = 0
-        self.bytes_out = 0
-        self.entries_out = 0
-        self.msg_redelivered = 0
-        self.last_consumed_ms = 0
 
     @property
     def may_deliver(self) -> bool:
@@ -93,6 +86,7 @@ class Dispatcher(AckObserver):
         "_busy",
         "_now_ms",
         "_once_more",
+        "consumers",
         "generation",
         "read_offset",
         "reading",
@@ -102,7 +96,8 @@ class Dispatcher(AckObserver):
 
     def __init__(self, subscription: DispatchedSubscription) -> None:
         self.subscription = subscription
-        self.read_offset = subscription.cursor.first_unacked()
+        self.consumers: list[Consumer] = []
+        self.read_offset = subscription.acks.cursor.first_unacked()
         self.reading = False
         #: Entries to deliver before anything new.
         self.replay = Replay()
@@ -181,11 +176,11 @@ class Dispatcher(AckObserver):
         lost = lost_range(topic, offset, result)
         if lost is not None:
             try:
-                subscription.skip_damaged(offset, *lost)
+                skip_range(subscription, offset, *lost)
             except Exception as error:
                 self.failed_to_read(error)
                 return
-        if offset < topic.first_offset or subscription.cursor.is_acked(offset):
+        if offset < topic.first_offset or subscription.acks.cursor.is_acked(offset):
             self.read_succeeded()
             self._once_more = self._busy
             self.notify()
@@ -223,7 +218,7 @@ class Dispatcher(AckObserver):
         replay = self.replay
         while replay:
             offset = replay.min()
-            if offset < topic.first_offset or subscription.cursor.is_acked(offset):
+            if offset < topic.first_offset or subscription.acks.cursor.is_acked(offset):
                 replay.discard(offset)
                 continue
             entry = self.fetch(offset, 1 if offset in topic.tail else replay.run(offset, READ_ENTRIES))
@@ -239,7 +234,7 @@ class Dispatcher(AckObserver):
         """Whether there is nothing to deliver to any consumer."""
         subscription = self.subscription
         topic = subscription.topic
-        offset = max(self.read_offset, subscription.cursor.mark_delete + 1)
+        offset = max(self.read_offset, subscription.acks.cursor.mark_delete + 1)
         return offset >= topic.end_offset and not self.replay
 
     def next_new(self) -> Entry | None:
@@ -249,7 +244,7 @@ class Dispatcher(AckObserver):
         """
         subscription = self.subscription
         topic = subscription.topic
-        cursor = subscription.cursor
+        cursor = subscription.acks.cursor
         tail = topic.tail
         waiting = topic.timed.waiting
         while True:
@@ -288,7 +283,7 @@ class Dispatcher(AckObserver):
         self.reading = False
         self.read_succeeded()
         self.replay.clear()
-        self.read_offset = self.subscription.cursor.first_unacked()
+        self.read_offset = self.subscription.acks.cursor.first_unacked()
         self.subscription.expiry.dispatch_restarts()
 
     def delays_over(self, due: BitMap64) -> None:
@@ -302,18 +297,21 @@ class Dispatcher(AckObserver):
     def deliver(self, consumer: Consumer, entry: Entry, remaining: int | None = None) -> None:
         """Send one entry and account for it; of a batch only the ``remaining`` bits (None: as the cursor says)."""
         subscription = self.subscription
+        acks = subscription.acks
         offset = entry.offset
-        if subscription.cursor.partial:
-            remaining = subscription.cursor.partial.get(offset, remaining)
-        messages = unacked = entry.messages if remaining is None else remaining.bit_count()
+        in_entry = entry.messages
+        partly_acked = acks.cursor.partial
+        if partly_acked:
+            remaining = partly_acked.get(offset, remaining)
+        messages = unacked = in_entry if remaining is None else remaining.bit_count()
         if subscription.expiry.masked_bits:
             # Expired messages of a batch are not sent; it stays unacknowledged until the expiry is recorded.
-            remaining = subscription.expiry.visible(offset, entry.messages, remaining)
-            messages = entry.messages if remaining is None else remaining.bit_count()
+            remaining = subscription.expiry.visible(offset, in_entry, remaining)
+            messages = in_entry if remaining is None else remaining.bit_count()
         size = len(entry.frame)
-        subscription.pending[offset] = Delivery(
+        acks.pending[offset] = Delivery(
             consumer,
-            entry.messages,
+            in_entry,
             size,
             entry.total_messages,
             entry.total_bytes,
@@ -322,26 +320,29 @@ class Dispatcher(AckObserver):
         consumer.held.add(offset)
         consumer.permits -= messages
         consumer.unacked += unacked
-        subscription.unacked_messages += unacked
+        acks.unacked_messages += unacked
         consumer.msg_out += messages
         consumer.entries_out += 1
         consumer.bytes_out += size
-        subscription.msg_out += messages
-        subscription.bytes_out += size
-        subscription.entries_out += 1
+        sent = subscription.sent
+        sent.msg_out += messages
+        sent.bytes_out += size
+        sent.entries_out += 1
         count = 0
-        if subscription.redelivery_counts:
-            count = subscription.redelivery_counts.get(offset, 0)
+        if acks.redelivery_counts:
+            count = acks.redelivery_counts.get(offset, 0)
             if count:
-                subscription.msg_redelivered += messages
+                sent.msg_redelivered += messages
                 consumer.msg_redelivered += messages
-        if not self._now_ms:
-            self._now_ms = subscription.topic.host.clock.now_ms()
-        consumer.last_consumed_ms = subscription.last_consumed_ms = self._now_ms
-        if subscription.dispatch_gate is not None:
-            subscription.dispatch_gate.dispatched(messages, size)
+        now_ms = self._now_ms
+        if not now_ms:
+            now_ms = self._now_ms = subscription.topic.host.clock.now_ms()
+        consumer.last_consumed_ms = sent.last_consumed_ms = now_ms
+        gate = subscription.dispatch_gate
+        if gate is not None:
+            gate.dispatched(messages, size)
         if not consumer.first_sent_ms:
-            consumer.first_sent_ms = consumer.last_consumed_ms
+            consumer.first_sent_ms = now_ms
         consumer.sink.send_message(consumer, entry, count, remaining)
 
 
@@ -353,7 +354,7 @@ class DelayingDispatcher(Dispatcher):
     @property
     def delayed(self) -> int:
         """Entries it has been past that wait for their delivery time."""
-        cursor = self.subscription.cursor
+        cursor = self.subscription.acks.cursor
         waiting = self.subscription.topic.timed.waiting
         if not waiting:
             return 0
@@ -363,11 +364,11 @@ class DelayingDispatcher(Dispatcher):
         return len(passed) - passed.intersection_cardinality(cursor.acked)
 
     def delays_over(self, due: BitMap64) -> None:
-        first = self.subscription.cursor.first_unacked()
+        first = self.subscription.acks.cursor.first_unacked()
         passed = BitMap64()
         passed.add_range(first, max(self.read_offset, first))
         passed &= due
-        passed -= self.subscription.cursor.acked
+        passed -= self.subscription.acks.cursor.acked
         for consumer in self.subscription.consumers:
             # Delivered before, when delays did not count.
             passed -= consumer.held

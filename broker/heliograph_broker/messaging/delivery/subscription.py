@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from pyroaring import BitMap64
-
 from heliograph_broker.clock import monotonic_ms
+from heliograph_broker.messaging.acknowledgment.acknowledgment import Acknowledgments
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import BrokerError, ConsumerBusy, Done, NotAllowed, PersistenceError
 from heliograph_broker.messaging.base.names import COMPACTION
 from heliograph_broker.messaging.clients.consumer import AckId, Consumer
+from heliograph_broker.messaging.clients.sent_counts import SentCounts
 from heliograph_broker.messaging.clients.subscription_type import PARALLEL, SubscriptionType
-from heliograph_broker.messaging.log.cursor import Cursor
-from heliograph_broker.messaging.log.damaged import received_from
-from heliograph_broker.messaging.log.retention import first_received_after
-from heliograph_broker.messaging.log.skipping import skip_range
+from heliograph_broker.messaging.policies.expiry import Expiry
 from heliograph_broker.messaging.policies.timing import note_delayed
 
 from .compacted_view import CompactedView
@@ -26,10 +23,24 @@ from .dispatch_single import SingleActiveDispatcher
 from .dispatcher import DispatchedSubscription, Dispatcher
 
 if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
     from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic
+    from heliograph_broker.messaging.log.cursor import Cursor
+    from heliograph_broker.messaging.policies.rate_limits import DispatchGate
     from heliograph_broker.storage.base.entry import Entry
 
 __all__ = ["AckId", "Subscription"]
+
+
+class _Seeks:
+    """The seeks of a subscription that are under way, and what waits for the last of them."""
+
+    __slots__ = ("under_way", "waiting")
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.waiting: list[Callable[[], None]] = []
 
 
 class Subscription(DispatchedSubscription):
@@ -41,20 +52,32 @@ class Subscription(DispatchedSubscription):
     """
 
     __slots__ = (
-        "_oldest",
-        "_seeks_under_way",
-        "_waiting_for_seek",
+        "_seeks",
+        "acks",
+        "closed",
+        "counts_for_backlog",
         "created_ms",
+        "dispatch_gate",
         "dispatcher",
+        "durable",
+        "expiry",
         "last_consumed_flow_ms",
         "last_used_ms",
         "max_unacked_messages",
         "max_unacked_per_consumer",
+        "name",
         "properties",
-        "recorded_mark",
+        "record_key",
+        "sent",
+        "sub_type",
+        "topic",
         "unacked_limit",
         "view",
     )
+
+    acks: Acknowledgments
+    dispatcher: Dispatcher | None
+    view: CompactedView | None
 
     def __init__(
         self,
@@ -67,25 +90,28 @@ class Subscription(DispatchedSubscription):
         created_ms: int = 0,
     ) -> None:
         self.topic = topic
-        record_key = records.cursor_key(str(topic.name), name)
-        super().__init__(name, record_key, cursor, durable=durable, counts_for_backlog=name != COMPACTION)
-        #: The mark-delete position in the record taken last: no trim point may be durable ahead of it.
-        self.recorded_mark = cursor.mark_delete
+        self.name = name
+        self.record_key = records.cursor_key(str(topic.name), name)
+        self.durable = durable
+        self.counts_for_backlog = name != COMPACTION
+        self.closed = False
         self.properties = properties or {}
         self.created_ms = created_ms
-        self.dispatcher: Dispatcher | None = None
+        self.acks = Acknowledgments(self, cursor)
+        self.expiry = Expiry(self)
+        self.sent = SentCounts()
+        self.sub_type: SubscriptionType | None = None
+        self.dispatcher = None
+        self.dispatch_gate: DispatchGate | None = None
+        self.view = None
         self.max_unacked_per_consumer = topic.host.config.max_unacked_per_consumer
         self.max_unacked_messages = topic.host.config.max_unacked_per_subscription
         #: The part of the first that applies to the type its consumers have now, 0 for no limit.
         self.unacked_limit = 0
         self.last_consumed_flow_ms = 0
-        self._seeks_under_way = 0
-        self._waiting_for_seek: list[Callable[[], None]] = []
-        self._oldest: tuple[int, int] = (-1, -1)
-        #: Its position in the compacted view, once a consumer asked for that.
-        self.view: CompactedView | None = None
         #: When a consumer last came or left or somebody moved it by hand, or it was restored or created; monotonic.
         self.last_used_ms = monotonic_ms(topic.host.clock)
+        self._seeks: _Seeks | None = None
 
     # -- statistics ---------------------------------------------------------------------------------------------
 
@@ -97,26 +123,7 @@ class Subscription(DispatchedSubscription):
     @property
     def consumers(self) -> list[Consumer]:
         dispatcher = self.dispatcher
-        if isinstance(dispatcher, SingleActiveDispatcher | SharedDispatcher | KeySharedDispatcher):
-            return dispatcher.consumers
-        return []
-
-    @property
-    def backlog_messages(self) -> int:
-        """Unacknowledged messages, exactly; batch indexes acknowledged one by one count one by one."""
-        return self.topic.total_messages - self.cursor.acked_messages
-
-    @property
-    def backlog_bytes(self) -> int:
-        """Bytes of the entries not acknowledged in full."""
-        return self.topic.total_bytes - self.cursor.acked_bytes
-
-    @property
-    def expiring(self) -> bool:
-        return self.expiry.running
-
-    def letters_have_room(self) -> None:
-        self.expiry.letters_have_room()
+        return [] if dispatcher is None else dispatcher.consumers
 
     def limit_unacked(self, per_consumer: int, per_subscription: int) -> None:
         """Set how many messages may be unacknowledged (0: any number): with Shared and Key_Shared, as in Pulsar.
@@ -134,31 +141,12 @@ class Subscription(DispatchedSubscription):
     def may_deliver(self) -> bool:
         """Whether consumers hold few enough messages to get more; Exclusive and Failover have no limit."""
         limit = self.max_unacked_messages
-        return limit <= 0 or self.unacked_messages < limit or self.sub_type not in PARALLEL
-
-    def oldest_unacked_receive_ms(self) -> int:
-        """Broker receive time (wall-clock ms) of the oldest unacknowledged entry, -1 if there is none."""
-        offset = max(self.cursor.first_unacked(), self.topic.first_offset)
-        if offset >= self.topic.end_offset:
-            return -1
-        if self._oldest[0] != offset:
-            received = received_from(self.topic, offset)
-            if received is None:
-                return -1
-            self._oldest = (offset, received)
-        return self._oldest[1]
+        return limit <= 0 or self.acks.unacked_messages < limit or self.sub_type not in PARALLEL
 
     def clock_moved(self, ms: int) -> None:
         """The broker's clock was moved by ``ms``."""
-        self._oldest = (-1, -1)
+        self.acks.clock_moved(ms)
         self.expiry.restart()
-        if self.last_mark_delete_ms:
-            self.last_mark_delete_ms += ms
-
-    def oldest_unacked_age_ms(self) -> int:
-        """Age of the oldest unacknowledged entry by the broker's receive time, ms; -1 if there is none."""
-        received = self.oldest_unacked_receive_ms()
-        return -1 if received < 0 else max(0, self.topic.host.clock.now_ms() - received)
 
     # -- consumers -------------------------------------------------------------------------------------------
 
@@ -201,8 +189,7 @@ class Subscription(DispatchedSubscription):
         self.notify_end()
 
     def _make_dispatcher(self, sub_type: SubscriptionType, sticky: bool, allow_out_of_order: bool) -> Dispatcher:
-        self.pending.forget_all()
-        self.unacked_messages = 0
+        self.acks.forget_deliveries()
         if sub_type is SubscriptionType.SHARED:
             return SharedDispatcher(self)
         if sub_type is SubscriptionType.KEY_SHARED:
@@ -222,17 +209,13 @@ class Subscription(DispatchedSubscription):
             self.dispatcher.rewind()
             self.dispatcher = None
             self.sub_type = None
-            self.pending.forget_all()
-            self.unacked_messages = 0
+            self.acks.forget_deliveries()
             self.expiry.give_back_all()
             if not self.durable and not returns:
                 self.topic.drop_subscription(self)
 
-    def skip_damaged(self, first: int, last: int, reason: str) -> None:
-        skip_range(self, first, last, reason)
-
-    def persist_cursor(self, done: Done | None) -> None:
-        self.topic.cursor_moved(self, done)
+    def close(self) -> None:
+        self.closed = True
 
     def used(self) -> None:
         """Note that somebody uses the subscription, and with it the topic."""
@@ -287,25 +270,16 @@ class Subscription(DispatchedSubscription):
 
     def take_back(self, consumer: Consumer, offsets: list[int] | None) -> list[tuple[int, int]]:
         """Take entries (all, or ``offsets``) from ``consumer``; return their offsets and key hashes, in order."""
-        pending = self.pending
-        taken: list[tuple[int, int]] = []
-        for offset in list(consumer.held) if offsets is None else sorted(offsets):
-            delivery = pending.get(offset)
-            if delivery is not None and delivery.consumer is consumer:
-                pending.settle(offset)
-                messages = self._unacked_in(offset, delivery.messages)
-                consumer.unacked -= messages
-                self.unacked_messages -= messages
-                taken.append((offset, delivery.key_hash))
-                self.expiry.give_back(offset)
+        taken = self.acks.take_back(consumer, offsets)
+        for offset, _ in taken:
+            self.expiry.give_back(offset)
         return taken
 
     def forget_deliveries(self, consumer: Consumer) -> None:
         """Treat what the (only) active consumer holds as not delivered."""
-        self.pending.forget_all()
+        self.acks.forget_deliveries()
         self.expiry.give_back_all()
         consumer.unacked = 0
-        self.unacked_messages = 0
 
     def redeliver(self, consumer: Consumer, positions: Iterable[tuple[int, int]] | None, epoch: int | None) -> None:
         """REDELIVER_UNACKNOWLEDGED_MESSAGES: all of ``consumer``'s, or the given (ledger id, entry id)s."""
@@ -321,29 +295,11 @@ class Subscription(DispatchedSubscription):
 
     def notify_end(self) -> None:
         """Tell consumers that have acknowledged everything of a terminated topic that nothing more will come."""
-        if self.topic.terminated and self.backlog_messages == 0:
+        if self.topic.terminated and self.acks.backlog_messages == 0:
             for consumer in self.consumers:
                 if not consumer.knows_end:
                     consumer.knows_end = True
                     consumer.sink.send_end_of_topic(consumer)
-
-    def expire_older_than(self, age_ms: int, done: Done) -> None:
-        """Let everything expire that the broker received more than ``age_ms`` ago."""
-        now_ms = self.topic.host.clock.now_ms()
-        first = max(self.cursor.first_unacked(), self.topic.first_offset)
-        self._expire_below(first_received_after(self.topic, first, now_ms - age_ms - 1), done)
-
-    def expire_up_to(self, ledger_id: int, entry_id: int, done: Done) -> None:
-        """Let everything expire up to and including a position."""
-        self._expire_below(self.topic.offset_at_or_after(ledger_id, entry_id + 1), done)
-
-    def _expire_below(self, offset: int, done: Done) -> None:
-        if self.dead_letter_topic is None:
-            self.acknowledge_up_to(offset - 1, done, counted=self.count_expired)
-            return
-        offsets = BitMap64()
-        offsets.add_range(self.cursor.first_unacked(), max(offset, self.cursor.first_unacked()))
-        self.expiry.force(offsets, self.topic.host.clock.now_ms(), done)
 
     # -- moving by hand ----------------------------------------------------------------------------------------
 
@@ -353,24 +309,30 @@ class Subscription(DispatchedSubscription):
         Connected consumers are asked to reconnect first, so that nothing of the old position reaches them later.
         """
         topic = self.topic
+        acks = self.acks
         offset = min(max(offset, topic.first_offset), topic.end_offset)
         self.last_used_ms = monotonic_ms(topic.host.clock)
-        self._seeks_under_way += 1
+        seeks = self._seeks
+        if seeks is None:
+            seeks = self._seeks = _Seeks()
+        seeks.under_way += 1
         # A reader that seeks by time subscribes again without saying where: its cursor must outlive the reconnection.
         self.disconnect_all(keep=True)
         if not self.durable:
             topic.watch_inactivity()
-        self.generation += 1
+        acks.generation += 1
         if self.view is not None:
             self.view.owe(-1)
-        generation = self.generation
+        generation = acks.generation
 
         def finished(error: BrokerError | None) -> None:
-            self._seeks_under_way -= 1
+            seeks.under_way -= 1
             self.last_used_ms = monotonic_ms(topic.host.clock)
             done(error)
-            if not self._seeks_under_way:
-                waiting, self._waiting_for_seek = self._waiting_for_seek, []
+            if not seeks.under_way:
+                if self._seeks is seeks:
+                    self._seeks = None
+                waiting, seeks.waiting = seeks.waiting, []
                 for callback in waiting:
                     callback()
 
@@ -378,23 +340,20 @@ class Subscription(DispatchedSubscription):
             if isinstance(result, Exception):
                 finished(PersistenceError(f"cannot read entry header: {result}"))
                 return
-            if generation == self.generation and not self.closed:
+            if generation == acks.generation and not self.closed:
                 if offset < topic.first_offset:
                     # Trimmed meanwhile: behind the trim point a cursor would never move on.
-                    self.cursor.reset(topic.first_offset - 1, topic.trimmed_messages, topic.trimmed_bytes)
+                    acks.reset(topic.first_offset - 1, topic.trimmed_messages, topic.trimmed_bytes)
                 else:
-                    self.cursor.reset(offset - 1, *result)
+                    acks.reset(offset - 1, *result)
                 self.expiry.restart()
                 topic.moved_back()
-                self.redelivery_counts.forget_all()
-                self.pending.forget_all()
-                self.unacked_messages = 0
                 if self.dispatcher is not None:
                     self.dispatcher.rewind()
                 if remaining is not None:
-                    self.acknowledge(None, [AckId(*topic.position(offset), remaining)], finished)
+                    acks.acknowledge(None, [AckId(*topic.position(offset), remaining)], finished)
                     return
-            self.topic.cursor_moved(self, finished)
+            topic.cursor_moved(self, finished)
             self.notify()
 
         topic.totals_before(offset, apply)
@@ -402,7 +361,7 @@ class Subscription(DispatchedSubscription):
     @property
     def seeking(self) -> bool:
         """Whether a seek is under way."""
-        return self._seeks_under_way > 0
+        return self._seeks is not None and self._seeks.under_way > 0
 
     def waits_for_seek(self, callback: Callable[[], None]) -> bool:
         """Whether a seek is under way, and if so call ``callback`` when it is done.
@@ -410,8 +369,8 @@ class Subscription(DispatchedSubscription):
         A consumer that came back earlier would drop the first messages from the new position: clients empty their
         queues when the seek is confirmed.
         """
-        if self._seeks_under_way:
-            self._waiting_for_seek.append(callback)
+        if self._seeks is not None and self._seeks.under_way:
+            self._seeks.waiting.append(callback)
             return True
         return False
 
@@ -419,8 +378,9 @@ class Subscription(DispatchedSubscription):
 
     def encode_record(self, version: int) -> bytes:
         """Return what is kept of a durable subscription."""
-        record = self.cursor.to_record(self.properties, self.created_ms)
-        self.recorded_mark = self.cursor.mark_delete
+        cursor = self.acks.cursor
+        record = cursor.to_record(self.properties, self.created_ms)
+        self.acks.recorded_mark = cursor.mark_delete
         if self.view is not None:
             record.owed_from = self.view.owed_from
         record.version = version

@@ -77,7 +77,7 @@ def releasable(topic: SubscribedLog) -> int:
     limit = topic.end_offset
     for subscription in topic.subscriptions.values():
         if subscription.durable:
-            limit = min(limit, subscription.cursor.first_unacked())
+            limit = min(limit, subscription.acks.cursor.first_unacked())
     return max(limit, topic.first_offset)
 
 

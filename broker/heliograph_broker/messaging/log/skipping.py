@@ -39,18 +39,18 @@ def skip_range(subscription: LogSubscription, first: int, last: int, reason: str
     the range, so that the backlog stays exact.
     """
     topic = subscription.topic
-    first = max(first, topic.first_offset, subscription.cursor.first_unacked())
+    acks = subscription.acks
+    first = max(first, topic.first_offset, acks.cursor.first_unacked())
     last = min(last, topic.end_offset - 1)
     if first > last or subscription.closed:
         return
-    before = subscription.cursor.acked_messages
+    before = acks.cursor.acked_messages
     skipped = _acknowledge(subscription, first, last)
     if not skipped:
         return
     # A recount may have found that too much had been counted.
-    messages = max(0, subscription.cursor.acked_messages - before)
-    subscription.skipped_entries += skipped
-    subscription.skipped_messages += messages
+    messages = max(0, acks.cursor.acked_messages - before)
+    acks.count_skipped(skipped, messages)
     topic.damaged.add(first, last, reason)
     ledger_id, entry_id = topic.position(first)
     log.error(
@@ -62,13 +62,14 @@ def skip_range(subscription: LogSubscription, first: int, last: int, reason: str
         messages=messages,
         reason=reason,
     )
-    subscription.acked(None)
+    acks.acked(None)
 
 
 def _acknowledge(subscription: LogSubscription, first: int, last: int) -> int:
     """Acknowledge what is not yet acknowledged of a range; return the number of entries."""
     topic = subscription.topic
-    cursor = subscription.cursor
+    acks = subscription.acks
+    cursor = acks.cursor
     entries = 0
     # The lost runs of which nothing was acknowledged before, and what was counted of them here.
     whole: dict[LostRun, list[int]] = {}
@@ -79,7 +80,7 @@ def _acknowledge(subscription: LogSubscription, first: int, last: int) -> int:
         entries += 1
         header = topic.header(offset)
         if header is not None:
-            subscription.acknowledge_entry(offset, header.messages, header.size, None)
+            acks.acknowledge_entry(offset, header.messages, header.size, None)
             continue
         run = topic.damaged.lost_run(offset)
         if run not in whole and run not in touched:
@@ -89,19 +90,19 @@ def _acknowledge(subscription: LogSubscription, first: int, last: int) -> int:
                 whole[run] = [0, 0]
         before = cursor.acked_messages, cursor.acked_bytes
         # What its consumer has of it has to be exact; else the least that it can hold.
-        size = known_size(topic, offset, subscription.pending) or (1, 0)
-        subscription.acknowledge_entry(offset, *size, None)
+        size = known_size(topic, offset, acks.pending) or (1, 0)
+        acks.acknowledge_entry(offset, *size, None)
         if run in whole:
             whole[run][0] += cursor.acked_messages - before[0]
             whole[run][1] += cursor.acked_bytes - before[1]
     for run, counted in whole.items():
-        messages, bytes_of_run = acknowledged_of(topic, cursor, run, subscription.pending)
+        messages, bytes_of_run = acknowledged_of(topic, cursor, run, acks.pending)
         cursor.acked_messages += messages - counted[0]
         cursor.acked_bytes += bytes_of_run - counted[1]
     if touched:
         # Only the totals contain what was acknowledged of these runs before, one entry at a time.
         cursor.estimated = True
-        correct_counts(topic, cursor, subscription.pending)
+        correct_counts(topic, cursor, acks.pending)
     return entries
 
 

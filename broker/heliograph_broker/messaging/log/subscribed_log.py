@@ -10,7 +10,7 @@ from heliograph_api.values.names import TopicName
 
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import Done
-from heliograph_broker.messaging.clients.consumer import ConsumedTopic, SubscriptionBase
+from heliograph_broker.messaging.clients.consumer import AckTarget, ConsumedTopic, SubscriptionBase
 
 from .damaged import RecordedLog
 
@@ -24,71 +24,19 @@ if TYPE_CHECKING:
     from .record_set import RecordSet
 
 
-class LogSubscription(SubscriptionBase):
-    """A subscription, as its topic's log and policies know it: a cursor, and how to move it."""
+class LogAcknowledgments(AckTarget):
+    """What a subscription has acknowledged, as its topic's log and policies know it: a cursor, and how to move it."""
 
-    __slots__ = (
-        "closed",
-        "counts_for_backlog",
-        "cursor",
-        "dead_letter_failures",
-        "dead_letter_loops",
-        "dead_lettered",
-        "durable",
-        "generation",
-        "name",
-        "record_key",
-        "skipped_entries",
-        "skipped_messages",
-    )
+    __slots__ = ()
 
-    topic: SubscribedLog
+    cursor: Cursor
     #: What its consumers hold, by offset.
     pending: Mapping[int, Delivery]
-    #: Its position in the compacted view, once a consumer asked for that.
-    view: object | None
-    #: Whether its backlog counts for quotas and expires; that of the broker's own compaction does not.
-    counts_for_backlog: bool
-
-    def __init__(
-        self, name: str, record_key: bytes, cursor: Cursor, *, durable: bool, counts_for_backlog: bool
-    ) -> None:
-        self.name = name
-        self.record_key = record_key
-        self.cursor = cursor
-        self.durable = durable
-        self.counts_for_backlog = counts_for_backlog
-        self.closed = False
-        #: Grows when the cursor is moved by hand, which voids header look-ups under way.
-        self.generation = 0
-        #: Entries that could not be read or understood and were skipped, see :mod:`.skipping`.
-        self.skipped_entries = 0
-        self.skipped_messages = 0
-        #: Messages that went to the dead-letter topic, had been there before, or were refused there.
-        self.dead_lettered = 0
-        self.dead_letter_loops = 0
-        self.dead_letter_failures = 0
-
-    @property
-    def backlog_bytes(self) -> int:
-        """Bytes of the entries not acknowledged in full."""
-        raise NotImplementedError
-
-    @property
-    def expiring(self) -> bool:
-        """Whether entries of it are expiring now: being read, or on their way to a dead-letter topic."""
-        raise NotImplementedError
-
-    def letters_have_room(self) -> None:
-        """The dead-letter topic was over its backlog quota and has room: refused letters are tried again at once."""
-        raise NotImplementedError
+    #: Grows when the cursor is moved by hand, which makes header look-ups under way void.
+    generation: int
 
     def oldest_unacked_receive_ms(self) -> int:
         """Broker receive time (wall-clock ms) of the oldest unacknowledged entry, -1 if there is none."""
-        raise NotImplementedError
-
-    def oldest_unacked_age_ms(self) -> int:
-        """Age of the oldest unacknowledged entry by the broker's receive time, ms; -1 if there is none."""
         raise NotImplementedError
 
     def acknowledge_entry(self, offset: int, messages: int, size: int, remaining: int | None) -> None:
@@ -110,20 +58,55 @@ class LogSubscription(SubscriptionBase):
         """
         raise NotImplementedError
 
+    def count_skipped(self, entries: int, messages: int) -> None:
+        """Entries that could not be read or understood were skipped, see :mod:`.skipping`."""
+        raise NotImplementedError
+
     def acked(self, done: Done | None, now_ms: int | None = None) -> None:
         """After any change of the cursor: persist it, let trimming know, and dispatch what the ack freed."""
         raise NotImplementedError
 
-    def persist_cursor(self, done: Done | None) -> None:
-        """The cursor changed: see that it becomes durable."""
+
+class LogExpiry:
+    """The expiry of a subscription's messages, as the policies of its topic know it."""
+
+    __slots__ = ()
+
+    #: Whether entries are expiring now: being read, or on their way to a dead-letter topic.
+    running: bool
+
+    def count_letters(self, *, stored: int = 0, loops: int = 0, refused: int = 0) -> None:
+        """Count messages that went to the dead-letter topic, had been there before, or were refused there."""
+        raise NotImplementedError
+
+    def letters_have_room(self) -> None:
+        """The dead-letter topic was over its backlog quota and has room: refused letters are tried again at once."""
+        raise NotImplementedError
+
+
+class LogSubscription(SubscriptionBase):
+    """A subscription, as its topic's log and policies know it."""
+
+    __slots__ = ()
+
+    topic: SubscribedLog
+    acks: LogAcknowledgments
+    expiry: LogExpiry
+    #: The key of its record, see :class:`~.record_set.Part`.
+    record_key: bytes
+    #: Whether it was deleted.
+    closed: bool
+    #: Its position in the compacted view, once a consumer asked for that.
+    view: object | None
+    #: Whether its backlog counts for quotas and expires; that of the broker's own compaction does not.
+    counts_for_backlog: bool
+
+    def close(self) -> None:
+        """The subscription is deleted: nothing of it is written any more."""
         raise NotImplementedError
 
     def encode_record(self, version: int) -> bytes:
         """Return what is kept of a durable subscription."""
-        raise NotImplementedError
-
-    def hold_dispatch(self, until_ms: int) -> None:
-        """A dispatch rate of the topic is reached: dispatch nothing until then (monotonic ms)."""
         raise NotImplementedError
 
     def delays_over(self, due: BitMap64) -> None:
@@ -149,22 +132,30 @@ class SubscribedLog(RecordedLog, ConsumedTopic):
         """Something changed: have the topic checked soon for entries that expire, are evicted, or may be deleted."""
         raise NotImplementedError
 
+    def cursor_moved(self, subscription: LogSubscription, done: Done | None) -> None:
+        """A cursor changed: persist it with the next group if somebody waits for that, else soon."""
+        raise NotImplementedError
+
     def backlogged(self) -> list[LogSubscription]:
         """Return the durable subscriptions that have a backlog (the broker's own compaction is not asked)."""
         return [
             sub
             for sub in self.subscriptions.values()
-            if sub.durable and sub.counts_for_backlog and sub.cursor.acked_messages < self.total_messages
+            if sub.durable and sub.counts_for_backlog and sub.acks.cursor.acked_messages < self.total_messages
         ]
 
     def backlog_size(self) -> int:
         """Bytes that the slowest durable subscription has not acknowledged."""
-        return max((sub.backlog_bytes for sub in self.backlogged()), default=0)
+        return max((sub.acks.backlog_bytes for sub in self.backlogged()), default=0)
 
     def slowest_acked_bytes(self) -> int | None:
         """Return how much of all bytes ever published the slowest durable subscription has acknowledged."""
         return min(
-            (sub.cursor.acked_bytes for sub in self.subscriptions.values() if sub.durable and sub.counts_for_backlog),
+            (
+                sub.acks.cursor.acked_bytes
+                for sub in self.subscriptions.values()
+                if sub.durable and sub.counts_for_backlog
+            ),
             default=None,
         )
 
@@ -173,7 +164,7 @@ class SubscribedLog(RecordedLog, ConsumedTopic):
         slowest: LogSubscription | None = None
         oldest = 0
         for subscription in self.backlogged():
-            received = subscription.oldest_unacked_receive_ms()
+            received = subscription.acks.oldest_unacked_receive_ms()
             if received >= 0 and (slowest is None or received < oldest):
                 slowest, oldest = subscription, received
         return None if slowest is None else (slowest, max(0, self.host.clock.now_ms() - oldest))

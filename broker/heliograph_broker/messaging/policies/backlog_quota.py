@@ -231,7 +231,7 @@ class QuotaState:
         if not self._evicts:
             return
         for subscription in self._topic.backlogged():
-            if subscription.expiring:
+            if subscription.expiry.running:
                 # Messages on their way to a dead-letter topic have expired: this quota no longer counts them.
                 self._after_expiry.add(subscription)
             else:
@@ -266,7 +266,7 @@ class QuotaState:
     def _evict(self, subscription: LogSubscription, now_ms: int) -> None:
         if subscription in self._evicting:
             return
-        if self.size_action == EVICT and 0 <= self.size_limit < subscription.backlog_bytes:
+        if self.size_action == EVICT and 0 <= self.size_limit < subscription.acks.backlog_bytes:
             self.evictions_size += 1
             self._evict_size(subscription)
         # A size eviction that is still reading is followed by another check.
@@ -275,49 +275,50 @@ class QuotaState:
             self._evict_age(subscription, now_ms - self.age_limit_ms)
 
     def _too_old(self, subscription: LogSubscription) -> bool:
-        return 0 <= self.age_limit_ms < subscription.oldest_unacked_age_ms()
+        return 0 <= self.age_limit_ms < subscription.acks.oldest_unacked_age_ms()
 
     def _evict_size(self, subscription: LogSubscription) -> None:
         """Walk from the oldest unacknowledged entry on until the rest fits."""
         topic = self._topic
-        generation = subscription.generation
+        acks = subscription.acks
+        generation = acks.generation
         self._evicting.add(subscription)
 
         def found(first: int, headers: list[EntryCounts] | Exception) -> None:
             self._attempt(subscription, partial(walk, first, headers))
 
         def walk(first: int, headers: list[EntryCounts] | Exception) -> None:
-            before = subscription.cursor.acked_messages
+            before = acks.cursor.acked_messages
             lost = lost_range(topic, first, headers)
-            if lost is not None and not subscription.closed and generation == subscription.generation:
+            if lost is not None and not subscription.closed and generation == acks.generation:
                 skip_range(subscription, first, *lost)
-                if subscription.cursor.is_acked(first):
+                if acks.cursor.is_acked(first):
                     step()
                     return
-            if not isinstance(headers, Exception) and not subscription.closed and generation == subscription.generation:
+            if not isinstance(headers, Exception) and not subscription.closed and generation == acks.generation:
                 for entry in headers:
-                    if subscription.backlog_bytes <= self.size_limit:
+                    if acks.backlog_bytes <= self.size_limit:
                         break
-                    subscription.acknowledge_entry(entry.offset, entry.messages, entry.size, None)
-                evicted = subscription.cursor.acked_messages - before
+                    acks.acknowledge_entry(entry.offset, entry.messages, entry.size, None)
+                evicted = acks.cursor.acked_messages - before
                 self.evicted_size += evicted
-                if evicted and subscription.backlog_bytes > self.size_limit:
+                if evicted and acks.backlog_bytes > self.size_limit:
                     step()
                     return
             self._evicting.discard(subscription)
-            subscription.acked(None)
+            acks.acked(None)
 
         def step() -> None:
-            if subscription.backlog_bytes <= self.size_limit:
+            if acks.backlog_bytes <= self.size_limit:
                 self._evicting.discard(subscription)
                 return
-            first = max(subscription.cursor.first_unacked(), topic.first_offset)
+            first = max(acks.cursor.first_unacked(), topic.first_offset)
             topic.read_headers(first, topic.end_offset - 1, partial(found, first))
 
         step()
 
     def _evict_age(self, subscription: LogSubscription, received_before_ms: int) -> None:
-        first = subscription.cursor.first_unacked()
+        first = subscription.acks.cursor.first_unacked()
         point = first_received_after(self._topic, first, received_before_ms - 1)
         if point <= first:
             return
@@ -329,11 +330,11 @@ class QuotaState:
         def done(_: object) -> None:
             self._evicting.discard(subscription)
 
-        subscription.acknowledge_up_to(point - 1, done, counted=counted)
+        subscription.acks.acknowledge_up_to(point - 1, done, counted=counted)
 
     def next_eviction_ms(self) -> int | None:
         """Return when a message becomes too old to be kept, wall-clock ms; None without such a policy or backlog."""
         if self.age_limit_ms < 0 or self.age_action != EVICT:
             return None
-        received = [subscription.oldest_unacked_receive_ms() for subscription in self._topic.backlogged()]
+        received = [subscription.acks.oldest_unacked_receive_ms() for subscription in self._topic.backlogged()]
         return min(received) + self.age_limit_ms + 1 if received else None

@@ -123,7 +123,7 @@ class DeadLetters(LetterBox):
 
     def _send(self, target: str, flight: _Flight, letter: _Letter, now_ms: int) -> None:
         if not _dies(letter.metadata, target, flight.subscription, letter.message_id, now_ms):
-            flight.subscription.dead_letter_loops += 1
+            flight.subscription.expiry.count_letters(loops=1)
             flight.settle(letter.entry, letter.bits)
             return
         self._publish(target, letter, now_ms, flight)
@@ -180,7 +180,7 @@ class DeadLetters(LetterBox):
         if never is not None:
             # Not asked: the quota would expect a client to come back with it.
             flight.refused(never)
-            topic.wait_for_room(flight.subscription, flight.subscription.letters_have_room, len(frame))
+            topic.wait_for_room(flight.subscription, flight.subscription.expiry.letters_have_room, len(frame))
             return
         self._publishing_bytes = len(frame)
         waiting = self._waiting[producer.producer_id]
@@ -235,7 +235,7 @@ class DeadLetters(LetterBox):
             name = str(producer.topic.name)
             flight.refused(f"the dead-letter topic {name} is over its backlog quota", name)
             waiter = flight.subscription
-            producer.topic.wait_for_room(waiter, waiter.letters_have_room, self._publishing_bytes)
+            producer.topic.wait_for_room(waiter, waiter.expiry.letters_have_room, self._publishing_bytes)
 
 
 class _Flight:
@@ -262,7 +262,7 @@ class _Flight:
     def stored(self, letter: _Letter) -> None:
         """A letter is durable: its original is settled. :meth:`settled` follows."""
         self.under_way -= 1
-        self.subscription.dead_lettered += 1
+        self.subscription.expiry.count_letters(stored=1)
         try:
             self.settle(letter.entry, letter.bits)
         except Exception as error:
@@ -270,7 +270,7 @@ class _Flight:
 
     def refused(self, error: str, topic: str | None = None) -> None:
         """A letter is not stored. With ``topic``, that topic takes no others either."""
-        self.subscription.dead_letter_failures += 1
+        self.subscription.expiry.count_letters(refused=1)
         if self.error is None:
             self.error = error
         if topic is not None:
@@ -299,7 +299,7 @@ class _Flight:
             self._published = False
             self._ended(self.error, self.takes_nothing)
         elif not self.subscription.closed:
-            self.subscription.persist_cursor(None)
+            self.subscription.topic.cursor_moved(self.subscription, None)
 
 
 def _dies(

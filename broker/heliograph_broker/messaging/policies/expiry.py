@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import structlog
+from heliograph_api.policies.policies import of_subscription
 from heliograph_api.protocol.frames import EntryError
 from pyroaring import BitMap64
 
@@ -23,7 +24,7 @@ from .entry_expiry import base_ms, expired_messages, has_zero_ttl, is_expired, z
 from .expiry_run import ExpiryRun, RunOwner
 
 if TYPE_CHECKING:
-    from heliograph_broker.messaging.acknowledgment.acknowledgment import Acknowledgments
+    from heliograph_broker.messaging.acknowledgment.acknowledgment import AckedSubscription
     from heliograph_broker.messaging.base.errors import Done
     from heliograph_broker.storage.base.entry import Entry
 
@@ -67,13 +68,24 @@ class Expiry(RunOwner):
         "_retry_ms",
         "_skipped",
         "_waiting",
+        "dead_letter_failures",
+        "dead_letter_loops",
+        "dead_lettered",
         "exempt_in_flight",
+        "last_expire_ms",
         "masked_bits",
+        "msg_expired",
         "recheck",
     )
 
-    def __init__(self, subscription: Acknowledgments) -> None:
+    def __init__(self, subscription: AckedSubscription) -> None:
         super().__init__(subscription)
+        self.msg_expired = 0
+        self.last_expire_ms = 0
+        #: Messages that went to the dead-letter topic, had been there before, or were refused there.
+        self.dead_lettered = 0
+        self.dead_letter_loops = 0
+        self.dead_letter_failures = 0
         #: Entries with a TTL of 0 that are in flight: exempt, as they were delivered in time.
         self.exempt_in_flight: set[int] = set()
         #: Entries for the next run to examine: found expired by the dispatcher, or given back with a TTL of 0.
@@ -96,6 +108,19 @@ class Expiry(RunOwner):
         #: No run starts before then (monotonic ms).
         self._retry_ms = 0
         self.restart()
+
+    @property
+    def ttl_ms(self) -> int:
+        """The message TTL that holds for the subscription: its own, else its topic's; -1 without."""
+        topic = self.subscription.topic
+        if topic.effective.subscription_policies is None:
+            return topic.ttl_ms
+        ttl_ms = of_subscription(topic.effective, self.subscription.name).message_ttl_ms
+        return -1 if ttl_ms is None else ttl_ms
+
+    @property
+    def dead_letter_topic(self) -> str | None:
+        return of_subscription(self.subscription.topic.effective, self.subscription.name).dead_letter_topic
 
     def restart(self) -> None:
         """The cursor was moved by hand: everything beyond it may have to expire again."""
@@ -133,7 +158,7 @@ class Expiry(RunOwner):
         If only some messages of a batch expired, these are masked: see :meth:`visible`.
         """
         topic = self.subscription.topic
-        ttl_ms = self.subscription.ttl_ms
+        ttl_ms = self.ttl_ms
         if not is_expired(topic, entry, now_ms, ttl_ms):
             return False
         if has_zero_ttl(entry, ttl_ms) and self._is_first_chance(entry, now_ms):
@@ -146,7 +171,7 @@ class Expiry(RunOwner):
             return True
         self.recheck.add(entry.offset)
         topic.check_soon()
-        if self.subscription.unacked_bits(entry.offset, entry.messages) & ~expired:
+        if self.subscription.acks.unacked_bits(entry.offset, entry.messages) & ~expired:
             self.masked_bits[entry.offset] = self._never_sent_bits[entry.offset] = expired
             return False
         self._skipped.add(entry.offset)
@@ -179,8 +204,8 @@ class Expiry(RunOwner):
         """Return when the next message may expire (wall-clock ms), or None if none has a TTL."""
         subscription = self.subscription
         topic = subscription.topic
-        ttl_ms = subscription.ttl_ms
-        first = max(subscription.cursor.first_unacked(), topic.first_offset)
+        ttl_ms = self.ttl_ms
+        first = max(subscription.acks.cursor.first_unacked(), topic.first_offset)
         if first >= topic.end_offset or self.running:
             return None
         wait_ms = self._retry_ms - monotonic_ms(topic.host.clock)
@@ -211,7 +236,7 @@ class Expiry(RunOwner):
         """
         subscription = self.subscription
         topic = subscription.topic
-        ttl_ms = subscription.ttl_ms
+        ttl_ms = self.ttl_ms
         if self.running or not subscription.durable:
             return
         if ttl_ms < 0 and not topic.timed.own and not self.recheck and not self._may_retry():
@@ -239,8 +264,8 @@ class Expiry(RunOwner):
     def _run(self, now_ms: int) -> None:
         subscription = self.subscription
         topic = subscription.topic
-        ttl_ms = subscription.ttl_ms
-        first = max(subscription.cursor.first_unacked(), topic.first_offset)
+        ttl_ms = self.ttl_ms
+        first = max(subscription.acks.cursor.first_unacked(), topic.first_offset)
         due = self.recheck
         self.recheck = BitMap64()
         if topic.timed.own:
@@ -260,12 +285,12 @@ class Expiry(RunOwner):
                 waiting.add_range(first, point)
                 waiting &= topic.timed.delayed
                 waiting -= now_due
-        pending = subscription.pending
+        pending = subscription.acks.pending
         spared = bool(self.exempt_in_flight) or (
             bool(pending) and (ttl_ms == 0 or any(offset in topic.timed.own for offset in pending))
         )
-        if point > first and not waiting and not spared and subscription.dead_letter_topic is None:
-            subscription.acknowledge_up_to(point - 1, None, counted=subscription.count_expired, failed=self._not_read)
+        if point > first and not waiting and not spared and self.dead_letter_topic is None:
+            subscription.acks.acknowledge_up_to(point - 1, None, counted=self.count_expired, failed=self._not_read)
             if due and due.max() < point:
                 return
         elif point > first:
@@ -287,6 +312,36 @@ class Expiry(RunOwner):
         else:
             run.start()
 
+    def expire_older_than(self, age_ms: int, done: Done) -> None:
+        """Let everything expire that the broker received more than ``age_ms`` ago."""
+        topic = self.subscription.topic
+        now_ms = topic.host.clock.now_ms()
+        first = max(self.subscription.acks.cursor.first_unacked(), topic.first_offset)
+        self._expire_below(first_received_after(topic, first, now_ms - age_ms - 1), done)
+
+    def expire_up_to(self, ledger_id: int, entry_id: int, done: Done) -> None:
+        """Let everything expire up to and including a position."""
+        self._expire_below(self.subscription.topic.offset_at_or_after(ledger_id, entry_id + 1), done)
+
+    def _expire_below(self, offset: int, done: Done) -> None:
+        acks = self.subscription.acks
+        if self.dead_letter_topic is None:
+            acks.acknowledge_up_to(offset - 1, done, counted=self.count_expired)
+            return
+        offsets = BitMap64()
+        offsets.add_range(acks.cursor.first_unacked(), max(offset, acks.cursor.first_unacked()))
+        self.force(offsets, self.subscription.topic.host.clock.now_ms(), done)
+
+    def count_expired(self, messages: int) -> None:
+        """Messages were acknowledged because they expired."""
+        self.msg_expired += messages
+        self.last_expire_ms = self.subscription.topic.host.clock.now_ms()
+
+    def count_letters(self, *, stored: int = 0, loops: int = 0, refused: int = 0) -> None:
+        self.dead_lettered += stored
+        self.dead_letter_loops += loops
+        self.dead_letter_failures += refused
+
     # -- called by the run that is under way --------------------------------------------------------------------
 
     def run_ended(self) -> None:
@@ -298,14 +353,14 @@ class Expiry(RunOwner):
         """Return the messages of ``entry`` that expire now, a bit for each. Raises :class:`EntryError`."""
         subscription = self.subscription
         topic = subscription.topic
-        ttl_ms = subscription.ttl_ms
-        bits = subscription.unacked_bits(entry.offset, entry.messages)
+        ttl_ms = self.ttl_ms
+        bits = subscription.acks.unacked_bits(entry.offset, entry.messages)
         if not forced and bits:
             expired, later_ms = expired_messages(topic, entry, now_ms, ttl_ms)
             if later_ms is not None and bits & ~expired:
                 topic.timed.add_own(entry.offset, later_ms)
             bits &= expired
-            if bits and has_zero_ttl(entry, ttl_ms) and entry.offset in subscription.pending:
+            if bits and has_zero_ttl(entry, ttl_ms) and entry.offset in subscription.acks.pending:
                 # In flight: it was delivered in time, or a TTL of 0 came later. Given back, it will expire.
                 bits &= ~zero_ttl_messages(entry, ttl_ms) | self._never_sent_bits.get(entry.offset, 0)
                 self.exempt_in_flight.add(entry.offset)
@@ -320,17 +375,17 @@ class Expiry(RunOwner):
     def acknowledge(self, expiring: list[tuple[Entry, int]]) -> None:
         """Acknowledge and count the given messages (a bit for each) of each entry."""
         subscription = self.subscription
-        before = subscription.cursor.acked_messages
+        before = subscription.acks.cursor.acked_messages
         for entry, bits in expiring:
-            remaining = subscription.unacked_bits(entry.offset, entry.messages) & ~bits
-            subscription.acknowledge_entry(entry.offset, entry.messages, len(entry.frame), remaining or None)
+            remaining = subscription.acks.unacked_bits(entry.offset, entry.messages) & ~bits
+            subscription.acks.acknowledge_entry(entry.offset, entry.messages, len(entry.frame), remaining or None)
             if not remaining:
                 self.exempt_in_flight.discard(entry.offset)
                 self._skipped.discard(entry.offset)
             unsent = self._never_sent_bits.pop(entry.offset, 0) & ~bits
             if unsent:
                 self._never_sent_bits[entry.offset] = unsent
-        subscription.count_expired(subscription.cursor.acked_messages - before)
+        self.count_expired(subscription.acks.cursor.acked_messages - before)
 
     def letters_ended(self, refused: BitMap64, error: str | None, *, forced: bool) -> None:
         """The run is over; ``error`` says why dead letters of the entries ``refused`` were not stored.

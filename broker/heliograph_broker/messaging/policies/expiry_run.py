@@ -15,9 +15,10 @@ from heliograph_broker.messaging.base.containment import first_line
 from heliograph_broker.messaging.base.errors import NotAllowed
 from heliograph_broker.messaging.log.damaged import lost_range
 from heliograph_broker.messaging.log.skipping import skip_entry, skip_range
+from heliograph_broker.messaging.log.subscribed_log import LogExpiry
 
 if TYPE_CHECKING:
-    from heliograph_broker.messaging.acknowledgment.acknowledgment import Acknowledgments
+    from heliograph_broker.messaging.acknowledgment.acknowledgment import AckedSubscription
     from heliograph_broker.messaging.base.errors import Done
     from heliograph_broker.storage.base.entry import Entry
 
@@ -26,15 +27,20 @@ _READ_BYTES = 1024 * 1024
 _READ_ENTRIES = 1000
 
 
-class RunOwner:
+class RunOwner(LogExpiry):
     """What starts runs for one subscription, and judges for them what has expired."""
 
     __slots__ = ("running", "subscription")
 
-    def __init__(self, subscription: Acknowledgments) -> None:
+    def __init__(self, subscription: AckedSubscription) -> None:
         self.subscription = subscription
         #: Whether a run is under way: it reads entries or waits for dead letters to be stored.
         self.running = False
+
+    @property
+    def dead_letter_topic(self) -> str | None:
+        """Full name of the topic that expired messages go to."""
+        raise NotImplementedError
 
     def run_ended(self) -> None:
         """The run is over and ``running`` is False."""
@@ -93,14 +99,14 @@ class ExpiryRun:
         #: Entries whose dead letters were refused, and why the first one was.
         self._refused = BitMap64()
         self._error: str | None = None
-        self._generation = self._subscription.generation
+        self._generation = self._subscription.acks.generation
 
     def start(self) -> None:
         """Begin with the first entry that is due, or end at once if none is, or if a seek came since it was made."""
         subscription, topic, due = self._subscription, self._topic, self._due
         if due:
-            due.remove_range(0, max(subscription.cursor.first_unacked(), topic.first_offset))
-            due.difference_update(subscription.cursor.acked)
+            due.remove_range(0, max(subscription.acks.cursor.first_unacked(), topic.first_offset))
+            due.difference_update(subscription.acks.cursor.acked)
         if not due or due.min() >= topic.end_offset or not self._is_current():
             self._expiry.letters_ended(BitMap64(), None, forced=self._forced)
             if self._done is not None:
@@ -112,7 +118,7 @@ class ExpiryRun:
     def _next_chunk(self) -> None:
         """Read the next neighbouring entries that are due; :meth:`_read` continues from there."""
         subscription, topic, due = self._subscription, self._topic, self._due
-        self._generation = subscription.generation
+        self._generation = subscription.acks.generation
         if due:
             due.remove_range(0, topic.first_offset)
         if not due or subscription.closed or topic.closed or due.min() >= topic.end_offset:
@@ -159,7 +165,7 @@ class ExpiryRun:
             elif self._expiry.forget_withheld(entry.offset):
                 self._subscription.offer_again(BitMap64((entry.offset,)))
         self._due.remove_range(0, entries[-1].offset + 1)
-        target = self._subscription.dead_letter_topic
+        target = self._expiry.dead_letter_topic
         if target is None or not expiring:
             self._expiry.acknowledge(expiring)
             self._next_chunk()
@@ -190,7 +196,7 @@ class ExpiryRun:
                 self._refused.update(
                     entry.offset
                     for entry, bits in expiring
-                    if subscription.unacked_bits(entry.offset, entry.messages) & bits
+                    if subscription.acks.unacked_bits(entry.offset, entry.messages) & bits
                 )
             if takes_nothing:
                 self._refused |= self._due
@@ -201,16 +207,16 @@ class ExpiryRun:
 
     def _is_current(self) -> bool:
         """Whether no seek has moved the cursor since the entries were read."""
-        return self._generation == self._subscription.generation
+        return self._generation == self._subscription.acks.generation
 
     def _finished(self) -> None:
         self._expiry.running = False
         error = self._error if self._is_current() else None
         self._expiry.letters_ended(self._refused, error, forced=self._forced)
         if error is None:
-            self._subscription.acked(self._done)
+            self._subscription.acks.acked(self._done)
         else:
-            self._subscription.acked(None)
+            self._subscription.acks.acked(None)
             if self._done is not None:
                 self._done(NotAllowed(f"messages could not expire: {error}"))
         self._topic.expiry_ended(self._subscription)
@@ -228,7 +234,7 @@ class ExpiryRun:
 
     def _refuse(self, error: str) -> None:
         # What the run has acknowledged until now stays acknowledged.
-        self._subscription.acked(None)
+        self._subscription.acks.acked(None)
         if self._done is not None:
             self._done(NotAllowed(f"messages could not expire: {error}"))
         self._expiry.run_ended()

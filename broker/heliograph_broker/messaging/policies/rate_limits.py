@@ -15,13 +15,13 @@ from heliograph_api.due_queue import DueQueue
 from heliograph_api.policies.policies import Policies, Rate, SubscribeRate, subscription_rate
 
 from heliograph_broker.clock import monotonic_ms
-from heliograph_broker.messaging.acknowledgment.acknowledgment import Acknowledgments
 from heliograph_broker.messaging.base.errors import NotAllowed
+from heliograph_broker.messaging.clients.consumer import Gate
+from heliograph_broker.messaging.log.subscribed_log import LogSubscription
 
 if TYPE_CHECKING:
     from heliograph_broker.clock import Clock
     from heliograph_broker.messaging.clients.producer import ProducerSink, PublishTarget
-    from heliograph_broker.messaging.log.cursor import Cursor
 
 #: A window remembers what went through in so many steps of its period, so its memory does not grow with the rate.
 _STEPS = 1000
@@ -155,47 +155,44 @@ class PublishLimit:
         self._held.clear()
 
 
-class ThrottledSubscription(Acknowledgments):
-    """A subscription under dispatch rates."""
+class ThrottledSubscription(LogSubscription):
+    """A subscription, as dispatch rates know it."""
 
-    __slots__ = (
-        "dispatch_gate",
-        "dispatch_throttled_bytes",
-        "dispatch_throttled_bytes_by_topic",
-        "dispatch_throttled_messages",
-        "dispatch_throttled_messages_by_topic",
-        "rate_limited",
-    )
+    __slots__ = ()
 
-    def __init__(
-        self, name: str, record_key: bytes, cursor: Cursor, *, durable: bool, counts_for_backlog: bool
-    ) -> None:
-        super().__init__(name, record_key, cursor, durable=durable, counts_for_backlog=counts_for_backlog)
-        #: The dispatch rates it is under, and whether one of them stops it now.
-        self.dispatch_gate: DispatchGate | None = None
-        self.rate_limited = False
-        self.dispatch_throttled_messages = 0
-        self.dispatch_throttled_bytes = 0
-        self.dispatch_throttled_messages_by_topic = 0
-        self.dispatch_throttled_bytes_by_topic = 0
-
-    def hold_dispatch(self, until_ms: int) -> None:
-        if self.dispatch_gate is not None:
-            self.dispatch_gate.close(until_ms)
+    dispatch_gate: DispatchGate | None
 
 
-class DispatchGate:
-    """The dispatch rates one subscription is under: its own, and the one its topic has over all subscriptions."""
+class ThrottleCounts:
+    """How often a dispatch rate was reached: by its messages or bytes, the subscription's own rate or its topic's."""
 
-    __slots__ = ("_subscription", "_throttled", "own", "served", "shared")
+    __slots__ = ("bytes", "bytes_by_topic", "messages", "messages_by_topic")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self.messages_by_topic = 0
+        self.bytes_by_topic = 0
+
+
+class DispatchGate(Gate):
+    """The dispatch rates one subscription is under: its own, and the one its topic has over all subscriptions.
+
+    A subscription gets its gate with its first rate and keeps it: what was counted stays when the rate is removed.
+    """
+
+    __slots__ = ("_subscription", "_throttled", "closed", "counts", "own", "served", "shared")
 
     def __init__(self, subscription: ThrottledSubscription, throttled: ThrottledSubscriptions) -> None:
         self._subscription = subscription
         self._throttled = throttled
         self.own: RateLimit | None = None
         self.shared: RateLimit | None = None
+        #: Whether one of the rates stops the subscription now.
+        self.closed = False
         #: Grows over the subscriptions of a topic: who got the last of the shared rate comes last the next time.
         self.served = 0
+        self.counts = ThrottleCounts()
 
     def dispatched(self, messages: int, size: int) -> None:
         """An entry was delivered. Stops the subscription, or all of the topic, once a rate is reached."""
@@ -207,30 +204,57 @@ class DispatchGate:
             self._count(shared, now_ms)
             free = shared.free_at(now_ms)
             for other in subscription.topic.subscriptions.values():
-                other.hold_dispatch(free)
+                if other.dispatch_gate is not None:
+                    other.dispatch_gate.hold(free)
         if own is not None and own.spend(messages, size, now_ms):
             self._count(own, now_ms)
-            self.close(own.free_at(now_ms))
+            self._close(own.free_at(now_ms))
 
     def _count(self, limit: RateLimit, now_ms: int) -> None:
         """Count, of messages and bytes, what reached its limit by this subscription's doing."""
-        subscription = self._subscription
+        counts = self.counts
         by_topic = limit is self.shared
         if limit.messages is not None and limit.messages.free_at(now_ms) > now_ms:
             if by_topic:
-                subscription.dispatch_throttled_messages_by_topic += 1
+                counts.messages_by_topic += 1
             else:
-                subscription.dispatch_throttled_messages += 1
+                counts.messages += 1
         if limit.bytes is not None and limit.bytes.free_at(now_ms) > now_ms:
             if by_topic:
-                subscription.dispatch_throttled_bytes_by_topic += 1
+                counts.bytes_by_topic += 1
             else:
-                subscription.dispatch_throttled_bytes += 1
+                counts.bytes += 1
 
-    def close(self, until_ms: int) -> None:
+    def hold(self, until_ms: int) -> None:
+        if self.own is not None or self.shared is not None:
+            self._close(until_ms)
+
+    def _close(self, until_ms: int) -> None:
         """Dispatch nothing until then."""
-        self._subscription.rate_limited = True
+        self.closed = True
         self._throttled.add(self._subscription, self, until_ms)
+
+    def configure(self, own: RateLimit | None, shared: RateLimit | None) -> None:
+        """Take over the limits, None without; what waits goes on if it may."""
+        if own is self.own and shared is self.shared:
+            return
+        self.own, self.shared = own, shared
+        # What it waited for may be due at another time now.
+        self._throttled.forget(self._subscription)
+        if own is None and shared is None:
+            self.served = 0
+        now_ms = monotonic_ms(self._subscription.topic.host.clock)
+        free = self.free_at(now_ms)
+        if free > now_ms:
+            self._close(free)
+        else:
+            self.open()
+
+    def open(self) -> None:
+        """The rates have room: dispatch what they had stopped."""
+        if self.closed:
+            self.closed = False
+            self._subscription.notify()
 
     def free_at(self, now_ms: int) -> int:
         """Return when both rates have room, ``now_ms`` if they have."""
@@ -278,8 +302,7 @@ class ThrottledSubscriptions:
             if free > now_ms:
                 self.add(subscription, gate, free)
             else:
-                subscription.rate_limited = False
-                subscription.notify()
+                gate.open()
 
 
 class SubscribeLimit:
@@ -314,37 +337,24 @@ class SubscribeLimit:
                 del self._consumers[consumer]
 
 
-def configure_subscription(
+def configured_gate(
     subscription: ThrottledSubscription,
     policies: Policies,
     shared: RateLimit | None,
     throttled: ThrottledSubscriptions,
-) -> None:
-    """Give a subscription its gate, or take it away if no dispatch rate holds; what waited goes on if it may.
-
-    ``shared`` is the limit of the topic.
-    """
+) -> DispatchGate | None:
+    """Return a subscription's gate, which now knows its rates; None if it never had any. ``shared`` is the topic's."""
     gate = subscription.dispatch_gate
     own = limit_for(subscription_rate(policies, subscription.name), gate.own if gate is not None else None)
-    if own is None and shared is None:
-        subscription.dispatch_gate = None
-        throttled.forget(subscription)
-        if subscription.rate_limited:
-            subscription.rate_limited = False
-            subscription.notify()
-        return
     if gate is None:
-        gate = subscription.dispatch_gate = DispatchGate(subscription, throttled)
-    if own is gate.own and shared is gate.shared:
-        return
-    gate.own, gate.shared = own, shared
-    # What it waited for may be due at another time now.
-    throttled.forget(subscription)
-    now_ms = monotonic_ms(subscription.topic.host.clock)
-    free = gate.free_at(now_ms)
-    if free > now_ms:
-        subscription.rate_limited = True
-        throttled.add(subscription, gate, free)
-    elif subscription.rate_limited:
-        subscription.rate_limited = False
-        subscription.notify()
+        if own is None and shared is None:
+            return None
+        gate = DispatchGate(subscription, throttled)
+    gate.configure(own, shared)
+    return gate
+
+
+def throttle_counts(subscription: ThrottledSubscription | None) -> ThrottleCounts:
+    """Return how often dispatch rates were reached; all zero for one that never had any, or None."""
+    gate = None if subscription is None else subscription.dispatch_gate
+    return ThrottleCounts() if gate is None else gate.counts

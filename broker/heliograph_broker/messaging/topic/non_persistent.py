@@ -19,9 +19,10 @@ from heliograph_broker.messaging.base.errors import (
     SubscriptionNotFound,
 )
 from heliograph_broker.messaging.base.names import check_name
-from heliograph_broker.messaging.clients.consumer import AckId, ConsumedTopic, Consumer, SubscriptionBase
+from heliograph_broker.messaging.clients.consumer import AckId, AckTarget, ConsumedTopic, Consumer, SubscriptionBase
 from heliograph_broker.messaging.clients.key_selector import ConsistentHashSelector, StickyRangeSelector
 from heliograph_broker.messaging.clients.producer import Producer, ProducerRegistry, PublishTarget
+from heliograph_broker.messaging.clients.sent_counts import SentCounts
 from heliograph_broker.messaging.clients.subscription_type import PARALLEL, SINGLE_ACTIVE, SubscriptionType
 from heliograph_broker.messaging.messages.key_hash import spread, sticky_hash
 from heliograph_broker.storage.base.entry import Entry
@@ -34,6 +35,31 @@ if TYPE_CHECKING:
     from heliograph_broker.messaging.policies.rate_limits import PublishLimit, SubscribeLimit
 
 
+class _NoAcknowledgments(AckTarget):
+    """The acknowledgments of subscriptions that keep nothing: they mean nothing, and there is no backlog."""
+
+    __slots__ = ()
+
+    backlog_messages = 0
+    backlog_bytes = 0
+    unacked_messages = 0
+
+    def oldest_unacked_age_ms(self) -> int:
+        return -1
+
+    def acknowledge(self, consumer: Consumer | None, ids: Iterable[AckId], done: Done | None) -> None:
+        if done is not None:
+            done(None)
+
+    def acknowledge_cumulative(self, consumer: Consumer, up_to: AckId, done: Done | None) -> None:
+        error: BrokerError | None = None
+        subscription = consumer.subscription
+        if subscription.sub_type in PARALLEL:
+            error = NotAllowed(f"Cumulative acknowledgment is not allowed on a {subscription.type} subscription")
+        if done is not None:
+            done(error)
+
+
 class NonPersistentSubscription(SubscriptionBase):
     """Delivery without a cursor: no backlog, acks mean nothing, what finds no permit is dropped and counted."""
 
@@ -41,11 +67,10 @@ class NonPersistentSubscription(SubscriptionBase):
         "_selector",
         "_turn",
         "active",
-        "bytes_out",
         "consumers",
         "dropped",
-        "msg_out",
         "name",
+        "sent",
         "sub_type",
         "topic",
         "unacked_limit",
@@ -53,7 +78,8 @@ class NonPersistentSubscription(SubscriptionBase):
 
     topic: NonPersistentTopic
     durable = False
-    rate_limited = False
+    acks = _NoAcknowledgments()
+    dispatch_gate = None
 
     def __init__(self, topic: NonPersistentTopic, name: str) -> None:
         self.topic = topic
@@ -63,8 +89,7 @@ class NonPersistentSubscription(SubscriptionBase):
         self.active: Consumer | None = None
         #: Nothing is acknowledged, so nothing counts.
         self.unacked_limit = 0
-        self.msg_out = 0
-        self.bytes_out = 0
+        self.sent = SentCounts()
         self.dropped = 0
         self._turn = 0
         self._selector: ConsistentHashSelector | StickyRangeSelector | None = None
@@ -72,13 +97,6 @@ class NonPersistentSubscription(SubscriptionBase):
     @property
     def type(self) -> str | None:
         return None if self.sub_type is None else self.sub_type.label
-
-    backlog_messages = 0
-    backlog_bytes = 0
-    unacked_messages = 0
-
-    def oldest_unacked_age_ms(self) -> int:
-        return -1
 
     def add_consumer(self, consumer: Consumer, sub_type: SubscriptionType, *, sticky: bool = False) -> None:
         """Attach ``consumer``. Raises :class:`ConsumerBusy` or :class:`ConsumerAssignError`."""
@@ -142,8 +160,8 @@ class NonPersistentSubscription(SubscriptionBase):
         consumer.permits -= entry.messages
         consumer.msg_out += entry.messages
         consumer.bytes_out += len(entry.frame)
-        self.msg_out += entry.messages
-        self.bytes_out += len(entry.frame)
+        self.sent.msg_out += entry.messages
+        self.sent.bytes_out += len(entry.frame)
         consumer.sink.send_message(consumer, entry, 0, None)
 
     def _choose(self, entry: Entry) -> Consumer | None:
@@ -161,17 +179,6 @@ class NonPersistentSubscription(SubscriptionBase):
         """Nothing is kept that could come again."""
         if epoch is not None:
             consumer.epoch = epoch
-
-    def acknowledge(self, consumer: Consumer | None, ids: Iterable[AckId], done: Done | None) -> None:
-        if done is not None:
-            done(None)
-
-    def acknowledge_cumulative(self, consumer: Consumer, up_to: AckId, done: Done | None) -> None:
-        error: BrokerError | None = None
-        if self.sub_type in PARALLEL:
-            error = NotAllowed(f"Cumulative acknowledgment is not allowed on a {self.type} subscription")
-        if done is not None:
-            done(error)
 
     def seek(self, offset: int, remaining: int | None, done: Done) -> None:
         done(NotAllowed("Seek is not possible on a non-persistent topic"))

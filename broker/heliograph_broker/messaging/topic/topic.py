@@ -440,7 +440,7 @@ class Topic(StoredTopic, PublishTarget):
             self.subscriptions_changed_ms = monotonic_ms(self.host.clock)
             if subscription.name == COMPACTION:
                 self.compaction.forget()
-        subscription.closed = True
+        subscription.close()
         self.host.containment.forget(subscription)
         if subscription.durable:
             self.records.remove(subscription)
@@ -482,11 +482,11 @@ class Topic(StoredTopic, PublishTarget):
             for gone in [cached for cached in tail if cached < offset]:
                 del tail[gone]
         for subscription in self.subscriptions.values():
-            cursor = subscription.cursor
+            cursor = subscription.acks.cursor
             if cursor.mark_delete < offset - 1:
                 # Only a cursor that is not durable can be behind: what it had not read is gone for it.
-                subscription.acknowledge_trimmed(offset - 1, *totals)
-            if subscription.durable and subscription.recorded_mark < offset - 1:
+                subscription.acks.acknowledge_trimmed(offset - 1, *totals)
+            if subscription.durable and subscription.acks.recorded_mark < offset - 1:
                 # What it acknowledged may be written only later, when all of an acknowledgment is looked up.
                 self.records.changed(subscription)
         first = self.ledgers[0]
@@ -558,7 +558,7 @@ class Topic(StoredTopic, PublishTarget):
         if not subscriptions:
             finish()
         for subscription in subscriptions:
-            subscription.clear_backlog(cleared)
+            subscription.acks.clear_backlog(cleared)
 
     def terminate(self, done: Done) -> None:
         """Accept no more messages, permanently; consumers that have read everything are notified of the end."""

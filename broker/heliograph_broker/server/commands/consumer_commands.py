@@ -157,9 +157,9 @@ def ack(session: Session, command: wire.BaseCommand) -> None:
             if done is not None:
                 done(PreconditionFailed(f"a cumulative acknowledgment names one message id, not {len(ids)}"))
             return
-        consumer.subscription.acknowledge_cumulative(consumer, ids[0], done)
+        consumer.subscription.acks.acknowledge_cumulative(consumer, ids[0], done)
     else:
-        consumer.subscription.acknowledge(consumer, ids, done)
+        consumer.subscription.acks.acknowledge(consumer, ids, done)
 
 
 def _signed(number: int) -> int:
@@ -265,7 +265,7 @@ def get_last_message_id(session: Session, command: wire.BaseCommand) -> None:
         last.partition = topic.name.partition
         last.batch_index = batch_index
         if isinstance(topic, Topic) and isinstance(subscription, Subscription):
-            ledger, entry_before = topic.position(subscription.cursor.mark_delete)
+            ledger, entry_before = topic.position(subscription.acks.cursor.mark_delete)
             response.consumer_mark_delete_position.ledgerId = ledger & _UINT64
             response.consumer_mark_delete_position.entryId = entry_before & _UINT64
         session.send(reply)
@@ -322,7 +322,7 @@ def consumer_stats(session: Session, command: wire.BaseCommand) -> None:
         response.connectedSince = str(consumer.client.connected_ms)
         response.type = subscription.type or ""
         response.msgRateExpired = 0.0
-        response.msgBacklog = subscription.backlog_messages
+        response.msgBacklog = subscription.acks.backlog_messages
         response.messageAckRate = consumer.messages_acked / seconds
     session.send(answer)
 
