@@ -128,6 +128,14 @@ def call_broker(http_url: str, work: Callable[[AdminClient], Awaitable[T]], *, t
         raise CliError(f"{target.name}: {error.reason}{hint}") from error
 
 
+def request(http_url: str, method: str, path: str, *, target: Target | None = None, **options: Any) -> Any:
+    """Return the broker's answer to one request; ``options`` and answer are as :meth:`AdminClient.request` says.
+
+    Raises as :func:`call_broker`.
+    """
+    return call_broker(http_url, lambda client: client.request(method, path, **options), target=target)
+
+
 def parse_topic(text: str) -> TopicName:
     """Return the topic's name. Raises ``InvalidName`` whose message says what a name looks like."""
     return TopicName.parse(text)

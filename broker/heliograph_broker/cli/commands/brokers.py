@@ -14,6 +14,7 @@ from heliograph_broker.cli.base.shared_options import (
     console,
     format_count,
     print_json,
+    request,
 )
 from heliograph_broker.cli.base.tables import new_table, readable_time
 
@@ -54,7 +55,7 @@ def list_brokers(
       heliograph brokers list standalone
     """
     path = f"/admin/v2/brokers/{cluster}" if cluster else "/admin/v2/brokers"
-    for address in call_broker(http_url, lambda client: client.request("GET", path)):
+    for address in request(http_url, "GET", path):
         print(address)
 
 
@@ -66,7 +67,7 @@ def leader_broker(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
     Examples:
       heliograph brokers leader-broker
     """
-    print_json(call_broker(http_url, lambda client: client.request("GET", "/admin/v2/brokers/leaderBroker")))
+    print_json(request(http_url, "GET", "/admin/v2/brokers/leaderBroker"))
 
 
 @brokers_app.command("healthcheck")
@@ -77,7 +78,7 @@ def healthcheck(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
     Examples:
       heliograph brokers healthcheck
     """
-    print(call_broker(http_url, lambda client: client.request("GET", "/admin/v2/brokers/health")))
+    print(request(http_url, "GET", "/admin/v2/brokers/health"))
 
 
 @brokers_app.command("version")
@@ -102,7 +103,7 @@ def quarantine(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
     Examples:
       heliograph brokers quarantine
     """
-    found = call_broker(http_url, lambda client: client.request("GET", "/heliograph/v1/quarantine"))
+    found = request(http_url, "GET", "/heliograph/v1/quarantine")
     if not found:
         print("no ledger is in quarantine")
         return
@@ -126,7 +127,7 @@ def list_clusters(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
     Examples:
       heliograph clusters list
     """
-    for name in call_broker(http_url, lambda client: client.request("GET", "/admin/v2/clusters")):
+    for name in request(http_url, "GET", "/admin/v2/clusters"):
         print(name)
 
 
@@ -141,4 +142,4 @@ def get_cluster(
     Examples:
       heliograph clusters get standalone
     """
-    print_json(call_broker(http_url, lambda client: client.request("GET", f"/admin/v2/clusters/{cluster}")))
+    print_json(request(http_url, "GET", f"/admin/v2/clusters/{cluster}"))

@@ -13,9 +13,9 @@ from heliograph_broker.cli.base.shared_options import (
     Force,
     HttpUrl,
     NamespaceArgument,
-    call_broker,
     namespace_target,
     print_json,
+    request,
     tenant_target,
 )
 from heliograph_broker.cli.base.values import comma_separated
@@ -53,7 +53,7 @@ def list_namespaces(
     """
     target = tenant_target(tenant)
     path = f"/admin/v2/namespaces/{target.name}"
-    for name in call_broker(http_url, lambda client: client.request("GET", path), target=target):
+    for name in request(http_url, "GET", path, target=target):
         print(name)
 
 
@@ -67,9 +67,7 @@ def topics(namespace: NamespaceArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -
     """
     target = namespace_target(namespace)
     params = {"mode": "ALL"}
-    for name in call_broker(
-        http_url, lambda client: client.request("GET", f"{target.path}/topics", params=params), target=target
-    ):
+    for name in request(http_url, "GET", f"{target.path}/topics", params=params, target=target):
         print(name)
 
 
@@ -82,7 +80,7 @@ def policies(namespace: NamespaceArgument, http_url: HttpUrl = DEFAULT_HTTP_URL)
       heliograph namespaces policies public/default
     """
     target = namespace_target(namespace)
-    print_json(call_broker(http_url, lambda client: client.request("GET", target.path), target=target))
+    print_json(request(http_url, "GET", target.path, target=target))
 
 
 @namespaces_app.command("create")
@@ -106,7 +104,7 @@ def create(
         body["bundles"] = {"numBundles": bundles}
     if clusters:
         body["replication_clusters"] = comma_separated(clusters)
-    call_broker(http_url, lambda client: client.request("PUT", target.path, body=body), target=target)
+    request(http_url, "PUT", target.path, body=body, target=target)
     print(f"namespace/{target.name} created")
 
 
@@ -121,7 +119,7 @@ def delete(namespace: NamespaceArgument, force: Force = False, http_url: HttpUrl
     """
     target = namespace_target(namespace)
     params = {"force": "true"} if force else None
-    call_broker(http_url, lambda client: client.request("DELETE", target.path, params=params), target=target)
+    request(http_url, "DELETE", target.path, params=params, target=target)
     print(f"namespace/{target.name} deleted")
 
 
@@ -148,7 +146,7 @@ def clear_backlog(
     path = f"{target.path}/clearBacklog"
     if subscription:
         path += f"/{encoded(subscription)}"
-    call_broker(http_url, lambda client: client.request("POST", path), target=target)
+    request(http_url, "POST", path, target=target)
     print(f"namespace/{target.name} backlog cleared")
 
 
@@ -166,7 +164,7 @@ def unsubscribe(
     """
     target = namespace_target(namespace)
     path = f"{target.path}/unsubscribe/{encoded(subscription)}"
-    call_broker(http_url, lambda client: client.request("POST", path), target=target)
+    request(http_url, "POST", path, target=target)
     print(f"namespace/{target.name} subscription {subscription} deleted")
 
 
@@ -179,7 +177,7 @@ def unload(namespace: NamespaceArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -
       heliograph namespaces unload acme/shop
     """
     target = namespace_target(namespace)
-    call_broker(http_url, lambda client: client.request("PUT", f"{target.path}/unload"), target=target)
+    request(http_url, "PUT", f"{target.path}/unload", target=target)
     print(f"namespace/{target.name} unloaded")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from heliograph_api.admin.admin_paths import encoded
@@ -12,10 +12,9 @@ from heliograph_broker.cli.base.shared_options import (
     Force,
     HttpUrl,
     SubscriptionOption,
-    Target,
     TopicArgument,
-    call_broker,
     parse_properties,
+    request,
     topic_target,
     usage_error,
 )
@@ -44,11 +43,6 @@ def add_subscription_commands(app: typer.Typer) -> None:
     app.command("reset-cursor")(reset_cursor)
 
 
-def _call(method: str, target: Target, path: str, http_url: str, **options: Any) -> Any:
-    whole = f"{target.path}/{path}"
-    return call_broker(http_url, lambda client: client.request(method, whole, **options), target=target)
-
-
 def subscriptions(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
     """List the subscriptions of a topic.
 
@@ -56,7 +50,8 @@ def subscriptions(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) ->
     Examples:
       heliograph topics subscriptions orders
     """
-    for name in _call("GET", topic_target(topic), "subscriptions", http_url):
+    target = topic_target(topic)
+    for name in request(http_url, "GET", f"{target.path}/subscriptions", target=target):
         print(name)
 
 
@@ -82,7 +77,7 @@ def create_subscription(
     body = message_id("--messageId", position)
     if properties:
         body["properties"] = parse_properties(properties)
-    _call("PUT", target, f"subscription/{encoded(subscription)}", http_url, body=body)
+    request(http_url, "PUT", f"{target.path}/subscription/{encoded(subscription)}", body=body, target=target)
     print(f"topic/{target.name} subscription {subscription} created")
 
 
@@ -97,7 +92,7 @@ def unsubscribe(
     """
     target = topic_target(topic)
     params = {"force": "true"} if force else None
-    _call("DELETE", target, f"subscription/{encoded(subscription)}", http_url, params=params)
+    request(http_url, "DELETE", f"{target.path}/subscription/{encoded(subscription)}", params=params, target=target)
     print(f"topic/{target.name} subscription {subscription} deleted")
 
 
@@ -114,7 +109,7 @@ def skip(
       heliograph topics skip orders -s billing -n 10
     """
     target = topic_target(topic)
-    _call("POST", target, f"subscription/{encoded(subscription)}/skip/{count}", http_url)
+    request(http_url, "POST", f"{target.path}/subscription/{encoded(subscription)}/skip/{count}", target=target)
     print(f"topic/{target.name} subscription {subscription} skipped {count}")
 
 
@@ -126,7 +121,7 @@ def clear_backlog(topic: TopicArgument, subscription: SubscriptionOption, http_u
       heliograph topics clear-backlog orders -s billing
     """
     target = topic_target(topic)
-    _call("POST", target, f"subscription/{encoded(subscription)}/skip_all", http_url)
+    request(http_url, "POST", f"{target.path}/subscription/{encoded(subscription)}/skip_all", target=target)
     print(f"topic/{target.name} subscription {subscription} backlog cleared")
 
 
@@ -148,14 +143,14 @@ def expire_messages(
       heliograph topics expire-messages orders -s billing --position 12:40
     """
     target = topic_target(topic)
-    path = f"subscription/{encoded(subscription)}/expireMessages"
+    path = f"{target.path}/subscription/{encoded(subscription)}/expireMessages"
     if bool(expire_time) == bool(position):
         usage_error("give either --expireTime TIME or --position LEDGER:ENTRY")
     if expire_time:
-        _call("POST", target, f"{path}/{_age(expire_time)}", http_url)
+        request(http_url, "POST", f"{path}/{_age(expire_time)}", target=target)
     else:
         body = message_id("--position", position) | {"isExcluded": exclude}
-        _call("POST", target, path, http_url, body=body)
+        request(http_url, "POST", path, body=body, target=target)
     print(f"topic/{target.name} subscription {subscription} messages expired")
 
 
@@ -169,7 +164,7 @@ def expire_messages_all(
       heliograph topics expire-messages-all-subscriptions orders --expireTime 7d
     """
     target = topic_target(topic)
-    _call("POST", target, f"all_subscription/expireMessages/{_age(expire_time)}", http_url)
+    request(http_url, "POST", f"{target.path}/all_subscription/expireMessages/{_age(expire_time)}", target=target)
     print(f"topic/{target.name} messages expired")
 
 
@@ -198,15 +193,15 @@ def reset_cursor(
       heliograph topics reset-cursor orders -s billing --messageId earliest
     """
     target = topic_target(topic)
-    path = f"subscription/{encoded(subscription)}/resetcursor"
+    path = f"{target.path}/subscription/{encoded(subscription)}/resetcursor"
     if bool(time) == bool(position):
         usage_error("give either --time TIME or --messageId ID")
     if time:
         back_ms = time_milliseconds("--time", time)
         if back_ms < 0:
             usage_error(f"--time '{time}' is not a time to go back; valid: 0, 90s, 1h, 7d")
-        _call("POST", target, f"{path}/{SystemClock().now_ms() - back_ms}", http_url)
+        request(http_url, "POST", f"{path}/{SystemClock().now_ms() - back_ms}", target=target)
     else:
         body = message_id("--messageId", position) | {"isExcluded": exclude}
-        _call("POST", target, path, http_url, body=body)
+        request(http_url, "POST", path, body=body, target=target)
     print(f"topic/{target.name} subscription {subscription} reset")

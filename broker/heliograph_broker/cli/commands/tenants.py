@@ -12,6 +12,7 @@ from heliograph_broker.cli.base.shared_options import (
     HttpUrl,
     call_broker,
     print_json,
+    request,
     tenant_target,
 )
 from heliograph_broker.cli.base.values import comma_separated
@@ -57,7 +58,7 @@ def list_tenants(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
     Examples:
       heliograph tenants list
     """
-    for name in call_broker(http_url, lambda client: client.request("GET", "/admin/v2/tenants")):
+    for name in request(http_url, "GET", "/admin/v2/tenants"):
         print(name)
 
 
@@ -70,7 +71,7 @@ def get_tenant(tenant: TenantArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> 
       heliograph tenants get acme
     """
     target = tenant_target(tenant)
-    print_json(call_broker(http_url, lambda client: client.request("GET", target.path), target=target))
+    print_json(request(http_url, "GET", target.path, target=target))
 
 
 @tenants_app.command("create")
@@ -124,5 +125,5 @@ def delete_tenant(tenant: TenantArgument, force: Force = False, http_url: HttpUr
     """
     target = tenant_target(tenant)
     params = {"force": "true"} if force else None
-    call_broker(http_url, lambda client: client.request("DELETE", target.path, params=params), target=target)
+    request(http_url, "DELETE", target.path, params=params, target=target)
     print(f"tenant/{tenant} deleted")

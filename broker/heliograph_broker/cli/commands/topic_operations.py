@@ -11,7 +11,6 @@ from heliograph_broker.cli.base.shared_options import (
     DEFAULT_HTTP_URL,
     CliError,
     HttpUrl,
-    Target,
     TopicArgument,
     call_broker,
     console,
@@ -19,6 +18,7 @@ from heliograph_broker.cli.base.shared_options import (
     namespace_target,
     parse_topic,
     print_json,
+    request,
     target_of,
     topic_target,
 )
@@ -50,12 +50,7 @@ def add_topic_operations(app: typer.Typer) -> None:
 def _asked(topic: str, path: str, http_url: str, **options: Any) -> Any:
     """Return the broker's response for ``path`` below the topic's path."""
     target = topic_target(topic)
-    return _call("GET", target, path, http_url, **options)
-
-
-def _call(method: str, target: Target, path: str, http_url: str, **options: Any) -> Any:
-    whole = f"{target.path}/{path}"
-    return call_broker(http_url, lambda client: client.request(method, whole, **options), target=target)
+    return request(http_url, "GET", f"{target.path}/{path}", target=target, **options)
 
 
 def list_partitioned(
@@ -147,7 +142,7 @@ def lookup(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
     """
     target = topic_target(topic)
     path = f"/lookup/v2/topic{target.path.removeprefix('/admin/v2')}"
-    print(call_broker(http_url, lambda client: client.request("GET", path), target=target)["brokerUrl"])
+    print(request(http_url, "GET", path, target=target)["brokerUrl"])
 
 
 def last_message_id(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
@@ -168,7 +163,7 @@ def unload(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
       heliograph topics unload orders
     """
     target = topic_target(topic)
-    _call("PUT", target, "unload", http_url)
+    request(http_url, "PUT", f"{target.path}/unload", target=target)
     print(f"topic/{target.name} unloaded")
 
 
@@ -180,7 +175,7 @@ def truncate(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None
       heliograph topics truncate orders
     """
     target = topic_target(topic)
-    _call("DELETE", target, "truncate", http_url)
+    request(http_url, "DELETE", f"{target.path}/truncate", target=target)
     print(f"topic/{target.name} truncated")
 
 
@@ -213,7 +208,7 @@ def compact(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
       heliograph topics compact prices
     """
     target = topic_target(topic)
-    _call("PUT", target, "compaction", http_url)
+    request(http_url, "PUT", f"{target.path}/compaction", target=target)
     print(f"topic/{target.name} compaction started")
 
 

@@ -19,6 +19,7 @@ from heliograph_broker.cli.base.shared_options import (
     namespace_target,
     parse_topic,
     print_json,
+    request,
     target_of,
     topic_target,
 )
@@ -193,7 +194,7 @@ def update_partitioned(
     """
     target = topic_target(topic)
     path = f"{target.path}/partitions"
-    call_broker(http_url, lambda client: client.request("POST", path, body=partitions), target=target)
+    request(http_url, "POST", path, body=partitions, target=target)
     print(f"topic/{target.name} has {partitions} partitions")
 
 

@@ -13,8 +13,8 @@ from heliograph_broker.cli.base.shared_options import (
     HttpUrl,
     SubscriptionOption,
     Target,
-    call_broker,
     print_json,
+    request,
 )
 
 from .policy_flags import Flag, Policy
@@ -91,7 +91,7 @@ def _get(level: Level, policy: Policy) -> _Command:
     def run(target: Target, http_url: str, given: Mapping[str, Any]) -> None:
         params = {"applied": "true"} if given.get("applied") else None
         path = f"{target.path}/{policy.get_path or policy.path}"
-        print_json(call_broker(http_url, lambda client: client.request("GET", path, params=params), target=target))
+        print_json(request(http_url, "GET", path, params=params, target=target))
 
     options = []
     if level.applied:
@@ -109,9 +109,7 @@ def _set(level: Level, policy: Policy) -> _Command:
         body = policy.body(values) if policy.body is not None else None
         params = _query(policy.flags, values)
         path = f"{target.path}/{policy.path}"
-        call_broker(
-            http_url, lambda client: client.request(policy.method, path, body=body, params=params), target=target
-        )
+        request(http_url, policy.method, path, body=body, params=params, target=target)
         print(f"{target.kind}/{target.name} {policy.name} set")
 
     others = " and ".join(name for name in (_names(policy)[0], _names(policy)[2]) if name)
@@ -125,7 +123,7 @@ def _remove(level: Level, policy: Policy) -> _Command:
     def run(target: Target, http_url: str, given: Mapping[str, Any]) -> None:
         params = _query(flags, _values(flags, given))
         path = f"{target.path}/{policy.path}"
-        call_broker(http_url, lambda client: client.request("DELETE", path, params=params), target=target)
+        request(http_url, "DELETE", path, params=params, target=target)
         print(f"{target.kind}/{target.name} {policy.name} removed")
 
     about = f"Remove {policy.about}, so that the inherited value applies."
