@@ -68,6 +68,11 @@ class PolicyPath(msgspec.Struct, frozen=True, kw_only=True):
         """The example as JSON, without the unit that may follow it in parentheses."""
         return self.example.partition(" (")[0]
 
+    def clear(self, policies: Policies) -> None:
+        """Remove the setting, so that what the next level says holds."""
+        for field in self.fields:
+            setattr(policies, field, None)
+
     @property
     def answer(self) -> Any:
         """The type of what a GET answers, for the API's description."""

@@ -144,8 +144,7 @@ def _remove_of_namespace(policy: PolicyPath) -> Handler:
         broker = request.app[BROKER]
         namespace = namespace_of(request)
         policies = namespace_policies(broker, namespace)
-        for field in policy.fields:
-            setattr(policies, field, None)
+        policy.clear(policies)
         broker.namespaces.set_policies(namespace, policies)
         return await accepted(broker)
 
@@ -217,8 +216,7 @@ def _remove_of_topic(policy: PolicyPath) -> Handler:
         name = policy_topic(request)
         if not flag(request, "isGlobal"):
             policies = topic_policies(broker, name)
-            for field in policy.fields:
-                setattr(policies, field, None)
+            policy.clear(policies)
             broker.policies.set_topic(name, policies)
         return await accepted(broker)
 

@@ -100,8 +100,7 @@ def _remove(policy: PolicyPath) -> Handler:
         broker = request.app[BROKER]
         name, subscription = policy_topic(request), _subscription(request)
         own = _own(broker.policies.of_topic(name), subscription)
-        for field in policy.fields:
-            setattr(own, field, None)
+        policy.clear(own)
         _put(broker, name, subscription, own)
         return await accepted(broker)
 
