@@ -17,6 +17,7 @@ from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.log.damaged import DamagedList
 from heliograph_broker.messaging.policies.expiry import RETRY_MS
 from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.storage.base.completion import Completion
 from heliograph_broker.storage.base.damage import DamagedEntries
 from heliograph_broker.storage.base.entry import Entry, EntryHeader
 from heliograph_broker.storage.store import LedgerStore
@@ -37,7 +38,7 @@ def fail_next_headers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ledger_id: int,
         first: int,
         last: int,
-        callback: Callable[[list[EntryHeader] | Exception], None],
+        callback: Completion[list[EntryHeader]],
     ) -> None:
         if failed:
             read(self, ledger_id, first, last, callback)
@@ -122,7 +123,7 @@ def test_what_has_expired_before_a_read_fails_stays_so_after_a_restart(
         first: int,
         last: int,
         max_bytes: int,
-        callback: Callable[[list[Entry] | Exception], None],
+        callback: Completion[list[Entry]],
     ) -> None:
         reads.append(first)
         if first == 0:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from heliograph_broker.messaging.base.containment import FIRST_PAUSE_MS
 from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.storage.base.completion import Completion
 from heliograph_broker.storage.base.damage import DamagedEntries
 from heliograph_broker.storage.base.entry import Entry, EntryHeader
 
@@ -16,7 +15,6 @@ from tests.support.core import Client, Core
 from tests.support.subscription_types import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
 EVERY_TYPE = [EXCLUSIVE, FAILOVER, SHARED, KEY_SHARED]
-Answer = Callable[[list[Entry] | Exception], None]
 
 
 class Store:
@@ -31,7 +29,7 @@ class Store:
         monkeypatch.setattr(core.store, "read", self.read)
         monkeypatch.setattr(core.store, "header", self.header)
 
-    def read(self, ledger_id: int, first: int, last: int, max_bytes: int, callback: Answer) -> None:
+    def read(self, ledger_id: int, first: int, last: int, max_bytes: int, callback: Completion[list[Entry]]) -> None:
         self.reads += 1
         if self.failure is not None:
             callback(self.failure)
