@@ -55,32 +55,29 @@ class RetentionSpec(PolicyDocument):
         return Retention(self.time, self.size)
 
 
-class SizeQuotaSpec(PolicyDocument):
+class _QuotaSpec(PolicyDocument):
+    limit: int
+    policy: QuotaPolicy = "producer_request_hold"
+    """Action at the limit: producers wait (producer_request_hold), producers get an error (producer_exception), or the
+    oldest messages are dropped (consumer_backlog_eviction)."""
+
+    def core(self) -> BacklogQuota:
+        """Return what the broker enforces."""
+        return BacklogQuota(self.limit, self.policy)
+
+
+class SizeQuotaSpec(_QuotaSpec):
     """Limit of the slowest subscription's backlog in bytes, and what happens at the limit."""
 
     limit: SizeLimit
     """The size, above 0; -1 removes an inherited quota."""
-    policy: QuotaPolicy = "producer_request_hold"
-    """Action at the limit: producers wait (producer_request_hold), producers get an error (producer_exception), or the
-    oldest messages are dropped (consumer_backlog_eviction)."""
-
-    def core(self) -> BacklogQuota:
-        """Return what the broker enforces."""
-        return BacklogQuota(self.limit, self.policy)
 
 
-class AgeQuotaSpec(PolicyDocument):
+class AgeQuotaSpec(_QuotaSpec):
     """Limit of the age of the oldest unacknowledged message, and what happens at the limit."""
 
     limit: DurationLimit
     """The duration, above 0; -1 removes an inherited quota."""
-    policy: QuotaPolicy = "producer_request_hold"
-    """Action at the limit: producers wait (producer_request_hold), producers get an error (producer_exception), or the
-    oldest messages are dropped (consumer_backlog_eviction)."""
-
-    def core(self) -> BacklogQuota:
-        """Return what the broker enforces."""
-        return BacklogQuota(self.limit, self.policy)
 
 
 class BacklogQuotaSpec(Model):
