@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shlex
-import sys
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import pulsar
 import pytest
-from heliograph_broker.cli.main import main
 from heliograph_broker.cli.policies.policy_flags import Policy
 from heliograph_broker.cli.policies.policy_levels import NAMESPACE_POLICIES, SUBSCRIPTION_POLICIES, TOPIC_POLICIES
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import fresh_name
-
-
-class Ran(NamedTuple):
-    """The output of a command."""
-
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
+from tests.support.command_line import CommandLine, Ran
 
 
 class Run(Protocol):
@@ -38,15 +25,12 @@ def run(broker: BrokerProcess, capsys: pytest.CaptureFixture[str], monkeypatch: 
     """Run a command line in this process, through the entry point of the real command."""
     monkeypatch.setenv("HELIOGRAPH_HTTP_URL", broker.http_url)
 
+    command_line = CommandLine(monkeypatch, capsys)
+
     def heliograph(command: str, *, code: int = 0, answer: str = "") -> Ran:
-        monkeypatch.setattr(sys, "argv", ["heliograph", *shlex.split(command)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = Ran(*capsys.readouterr())
-        assert ended.value.code == code, f"{command}\n{printed.out}\n{printed.err}"
-        return printed
+        ran = command_line(*shlex.split(command), answer=answer)
+        assert ran.code == code, f"{command}\n{ran.out}\n{ran.err}"
+        return ran
 
     return heliograph
 

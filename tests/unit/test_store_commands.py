@@ -8,19 +8,17 @@ import os
 import random
 import shutil
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import lmdb
 import pytest
-from heliograph_broker.cli.main import main
 from heliograph_broker.clock import VirtualClock
 from heliograph_broker.storage.base.data_dir import DataDirError
 from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.copies.inspection import unused
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
 
+from tests.support.command_line import CommandLine
 from tests.support.core import Client, Core
 from tests.support.subscription_types import EXCLUSIVE
 
@@ -31,27 +29,9 @@ TOPICS = ("orders", "parcels")
 PAGE = 4096
 
 
-class Output(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Output]
-
-
 @pytest.fixture
-def heliograph(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str | Path) -> Output:
-        monkeypatch.setattr("sys.argv", ["heliograph", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        return Output(code, *capsys.readouterr())
-
-    return run
+def heliograph(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(monkeypatch, capsys)
 
 
 def open_core(directory: Path) -> Core:
@@ -132,7 +112,7 @@ def read_all(core: Core, name: str) -> list[int]:
         numbers += [int(entry.frame.split(b" ")[-2]) for _, entry, _, _ in taken]
 
 
-def test_a_healthy_directory(data: Path, heliograph: Run) -> None:
+def test_a_healthy_directory(data: Path, heliograph: CommandLine) -> None:
     before = fingerprint(data)
     checked = heliograph("store", "check", data)
     assert (checked.code, checked.err) == (0, "")
@@ -144,7 +124,7 @@ def test_a_healthy_directory(data: Path, heliograph: Run) -> None:
     assert fingerprint(data) == before
 
 
-def test_what_an_older_version_wrote(tmp_path: Path, heliograph: Run) -> None:
+def test_what_an_older_version_wrote(tmp_path: Path, heliograph: CommandLine) -> None:
     data = tmp_path / "data"
     with tarfile.open(FIXTURES / "format-2-healthy.tar.gz") as tar:
         tar.extractall(data, filter="data")
@@ -158,7 +138,7 @@ def test_what_an_older_version_wrote(tmp_path: Path, heliograph: Run) -> None:
     core.close()
 
 
-def test_broken_invariants_are_named(tmp_path: Path, heliograph: Run) -> None:
+def test_broken_invariants_are_named(tmp_path: Path, heliograph: CommandLine) -> None:
     data = tmp_path / "data"
     with tarfile.open(FIXTURES / "format-2-broken.tar.gz") as tar:
         tar.extractall(data, filter="data")
@@ -168,7 +148,7 @@ def test_broken_invariants_are_named(tmp_path: Path, heliograph: Run) -> None:
     assert "subscription s of persistent://acme/shop/orders" in checked.out
 
 
-def test_a_damaged_chunk_is_named_and_all_else_salvaged(data: Path, tmp_path: Path, heliograph: Run) -> None:
+def test_a_damaged_chunk_is_named_and_all_else_salvaged(data: Path, tmp_path: Path, heliograph: CommandLine) -> None:
     damage_frame(segments(data)[0], 45)
     before = fingerprint(data)
     assert heliograph("store", "check", data).code == 0
@@ -186,7 +166,7 @@ def test_a_damaged_chunk_is_named_and_all_else_salvaged(data: Path, tmp_path: Pa
     core.close()
 
 
-def test_damaged_pages_cost_no_more_than_they_hold(data: Path, tmp_path: Path, heliograph: Run) -> None:
+def test_damaged_pages_cost_no_more_than_they_hold(data: Path, tmp_path: Path, heliograph: CommandLine) -> None:
     path = segments(data)[0]
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as environment:
         assert environment.stat()["psize"] == PAGE
@@ -203,7 +183,9 @@ def test_damaged_pages_cost_no_more_than_they_hold(data: Path, tmp_path: Path, h
     core.close()
 
 
-def test_a_segment_whose_root_is_damaged_is_searched_page_by_page(data: Path, tmp_path: Path, heliograph: Run) -> None:
+def test_a_segment_whose_root_is_damaged_is_searched_page_by_page(
+    data: Path, tmp_path: Path, heliograph: CommandLine
+) -> None:
     path = segments(data)[1]
     damage_pages(path, [0, 1])
     checked = heliograph("store", "check", data)
@@ -217,7 +199,7 @@ def test_a_segment_whose_root_is_damaged_is_searched_page_by_page(data: Path, tm
     core.close()
 
 
-def test_a_segment_that_a_broker_set_aside_is_searched_too(data: Path, tmp_path: Path, heliograph: Run) -> None:
+def test_a_segment_that_a_broker_set_aside_is_searched_too(data: Path, tmp_path: Path, heliograph: CommandLine) -> None:
     path = segments(data)[1]
     damage_pages(path, [0, 1])
     open_core(data).close()
@@ -232,7 +214,7 @@ def test_a_segment_that_a_broker_set_aside_is_searched_too(data: Path, tmp_path:
     core.close()
 
 
-def test_a_missing_segment_is_named_by_ledger_and_topic(data: Path, tmp_path: Path, heliograph: Run) -> None:
+def test_a_missing_segment_is_named_by_ledger_and_topic(data: Path, tmp_path: Path, heliograph: CommandLine) -> None:
     path = segments(data)[0]
     path.unlink()
     checked = heliograph("store", "check", data)
@@ -245,7 +227,9 @@ def test_a_missing_segment_is_named_by_ledger_and_topic(data: Path, tmp_path: Pa
     assert "entries 0 to 499 of ledger 1 (persistent://public/default/orders) cannot be read" in salvaged.out
 
 
-def test_a_salvaged_broker_gives_no_lost_place_to_another_message(data: Path, tmp_path: Path, heliograph: Run) -> None:
+def test_a_salvaged_broker_gives_no_lost_place_to_another_message(
+    data: Path, tmp_path: Path, heliograph: CommandLine
+) -> None:
     """The chunk with the last messages of a topic is damaged: their ids stay theirs, and are reported as lost."""
     for path in segments(data):
         if payload("parcels", ENTRIES - 5)[:20] in path.read_bytes():
@@ -262,7 +246,7 @@ def test_a_salvaged_broker_gives_no_lost_place_to_another_message(data: Path, tm
     assert "entries 180 to 199 of ledger" in checked.out
 
 
-def test_lost_metadata_makes_each_ledger_a_topic(data: Path, tmp_path: Path, heliograph: Run) -> None:
+def test_lost_metadata_makes_each_ledger_a_topic(data: Path, tmp_path: Path, heliograph: CommandLine) -> None:
     (data / "metadata.lmdb").unlink()
     with pytest.raises(DataDirError, match=r"lost its metadata\.lmdb.*heliograph store salvage"):
         open_core(data)
@@ -291,7 +275,9 @@ def test_lost_metadata_makes_each_ledger_a_topic(data: Path, tmp_path: Path, hel
     assert heliograph("store", "check", tmp_path / "new").code == 0
 
 
-def test_metadata_that_can_be_read_in_part_loses_no_message(data: Path, tmp_path: Path, heliograph: Run) -> None:
+def test_metadata_that_can_be_read_in_part_loses_no_message(
+    data: Path, tmp_path: Path, heliograph: CommandLine
+) -> None:
     path = data / "metadata.lmdb"
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size // PAGE // 2 * PAGE)
@@ -304,7 +290,7 @@ def test_metadata_that_can_be_read_in_part_loses_no_message(data: Path, tmp_path
 
 
 def test_a_record_that_cannot_be_decoded_is_named_and_not_taken_over(
-    data: Path, tmp_path: Path, heliograph: Run
+    data: Path, tmp_path: Path, heliograph: CommandLine
 ) -> None:
     key = b"topic/persistent://public/default/orders"
     with (
@@ -335,7 +321,7 @@ def test_a_record_that_cannot_be_decoded_is_named_and_not_taken_over(
     assert "kept aside  cursor/persistent://public/default/orders s" in shown
 
 
-def test_a_missing_format_file(data: Path, tmp_path: Path, heliograph: Run) -> None:
+def test_a_missing_format_file(data: Path, tmp_path: Path, heliograph: CommandLine) -> None:
     (data / "FORMAT").unlink()
     checked = heliograph("store", "check", data)
     assert checked.code == 1
@@ -346,7 +332,7 @@ def test_a_missing_format_file(data: Path, tmp_path: Path, heliograph: Run) -> N
     core.close()
 
 
-def test_a_format_of_another_version(data: Path, tmp_path: Path, heliograph: Run) -> None:
+def test_a_format_of_another_version(data: Path, tmp_path: Path, heliograph: CommandLine) -> None:
     (data / "FORMAT").write_text("heliograph 99\n")
     checked = heliograph("store", "check", data)
     assert checked.code == 1
@@ -357,7 +343,7 @@ def test_a_format_of_another_version(data: Path, tmp_path: Path, heliograph: Run
     assert not (tmp_path / "new").exists()
 
 
-def test_a_segment_of_another_store(data: Path, tmp_path: Path, heliograph: Run) -> None:
+def test_a_segment_of_another_store(data: Path, tmp_path: Path, heliograph: CommandLine) -> None:
     LedgerStore.open(
         tmp_path / "other", VirtualClock(), scheduler=InlineScheduler(), new_store_id="f" * 32, disk_reserve_bytes=0
     ).close()
@@ -378,7 +364,7 @@ def test_a_segment_of_another_store(data: Path, tmp_path: Path, heliograph: Run)
     core.close()
 
 
-def test_a_running_broker_is_named(data: Path, tmp_path: Path, heliograph: Run) -> None:
+def test_a_running_broker_is_named(data: Path, tmp_path: Path, heliograph: CommandLine) -> None:
     core = open_core(data)
     for command in (
         ("check", data),
@@ -399,7 +385,7 @@ def test_no_broker_starts_while_it_is_looked_into(data: Path) -> None:
     open_core(data).close()
 
 
-def test_what_is_no_data_directory(tmp_path: Path, heliograph: Run) -> None:
+def test_what_is_no_data_directory(tmp_path: Path, heliograph: CommandLine) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         output = heliograph("store", "check", path)
         assert output.code == 2
@@ -407,7 +393,7 @@ def test_what_is_no_data_directory(tmp_path: Path, heliograph: Run) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_target_that_is_not_empty_or_inside(data: Path, tmp_path: Path, heliograph: Run) -> None:
+def test_a_target_that_is_not_empty_or_inside(data: Path, tmp_path: Path, heliograph: CommandLine) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("mine")
     output = heliograph("store", "salvage", data, "--to", tmp_path / "full")
@@ -446,7 +432,7 @@ def with_unknown(data: Path) -> Path:
     return data
 
 
-def test_a_ledger_in_quarantine_is_adopted(with_unknown: Path, heliograph: Run) -> None:
+def test_a_ledger_in_quarantine_is_adopted(with_unknown: Path, heliograph: CommandLine) -> None:
     checked = heliograph("store", "check", with_unknown)
     assert checked.code == 1
     assert "no topic names ledger 4711 (7 entries)" in checked.out
@@ -459,7 +445,7 @@ def test_a_ledger_in_quarantine_is_adopted(with_unknown: Path, heliograph: Run) 
     core.close()
 
 
-def test_a_ledger_in_quarantine_is_dropped(with_unknown: Path, heliograph: Run) -> None:
+def test_a_ledger_in_quarantine_is_dropped(with_unknown: Path, heliograph: CommandLine) -> None:
     assert heliograph("store", "drop", with_unknown, "4711").code == 0
     assert heliograph("store", "check", with_unknown).code == 0
     core = open_core(with_unknown)
@@ -468,7 +454,7 @@ def test_a_ledger_in_quarantine_is_dropped(with_unknown: Path, heliograph: Run) 
     core.close()
 
 
-def test_only_what_is_in_quarantine_is_adopted_or_dropped(with_unknown: Path, heliograph: Run) -> None:
+def test_only_what_is_in_quarantine_is_adopted_or_dropped(with_unknown: Path, heliograph: CommandLine) -> None:
     before = fingerprint(with_unknown)
     for command in ("adopt", "drop"):
         output = heliograph("store", command, with_unknown, "4711", "1")
@@ -481,7 +467,7 @@ def test_only_what_is_in_quarantine_is_adopted_or_dropped(with_unknown: Path, he
 
 
 def test_unknown_ledgers_are_salvaged_into_quarantine_or_topics(
-    with_unknown: Path, tmp_path: Path, heliograph: Run
+    with_unknown: Path, tmp_path: Path, heliograph: CommandLine
 ) -> None:
     output = heliograph("store", "salvage", with_unknown, "--to", tmp_path / "kept")
     assert output.code == 0
@@ -498,7 +484,7 @@ def test_unknown_ledgers_are_salvaged_into_quarantine_or_topics(
 
 @pytest.mark.parametrize("seed", range(5))
 def test_any_damage_to_a_segment_loses_only_what_it_hits(
-    data: Path, tmp_path: Path, heliograph: Run, seed: int
+    data: Path, tmp_path: Path, heliograph: CommandLine, seed: int
 ) -> None:
     rng = random.Random(seed)
     path = rng.choice(segments(data))
@@ -517,14 +503,14 @@ def test_any_damage_to_a_segment_loses_only_what_it_hits(
     assert sum(map(len, numbers)) >= 2 * ENTRIES - 10 * GROUP
 
 
-def test_help_shows_examples(heliograph: Run) -> None:
+def test_help_shows_examples(heliograph: CommandLine) -> None:
     for command in ("check", "scrub", "salvage", "adopt", "drop"):
         output = heliograph("store", command, "--help")
         assert output.code == 0
         assert f"heliograph store {command} heliograph-data" in output.out
 
 
-def test_the_lock_is_given_back(data: Path, heliograph: Run) -> None:
+def test_the_lock_is_given_back(data: Path, heliograph: CommandLine) -> None:
     assert heliograph("store", "check", data).code == 0
     with (data / "LOCK").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
