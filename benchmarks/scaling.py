@@ -92,7 +92,7 @@ def _publish(core: Core, topic: Topic, count: int, *, delay_ms: Callable[[int], 
 
 
 def _subscribed(core: Core, n: int, sub_type: SubscriptionType, *, consumers: int = 1) -> tuple[Topic, Subscription]:
-    """A subscription with ``n`` entries in flight, spread over ``consumers``."""
+    """Return a subscription with ``n`` entries in flight, spread over ``consumers``."""
     topic = core.topic()
     subscription = topic.create_subscription("s")
     for number in range(consumers):
@@ -153,7 +153,7 @@ def idle_flow(core: Core, n: int) -> Callable[[], object]:
 
 
 def passing_acknowledged(core: Core, n: int) -> Callable[[], object]:
-    """A consumer comes back to ``n`` entries acknowledged one by one behind an open one."""
+    """Return a consumer comes back to ``n`` entries acknowledged one by one behind an open one."""
     topic = core.topic()
     subscription = topic.create_subscription("s")
     _publish(core, topic, n)
@@ -192,7 +192,7 @@ def reconnect_to_delayed(core: Core, n: int) -> Callable[[], object]:
 
 
 def deliver_delayed(core: Core, n: int) -> Callable[[], object]:
-    """A tick with which about one of ``n`` delayed messages is due."""
+    """Return a tick with which about one of ``n`` delayed messages is due."""
     topic, _ = _delayed(core, n)
 
     def until_the_next() -> None:
@@ -203,7 +203,7 @@ def deliver_delayed(core: Core, n: int) -> Callable[[], object]:
 
 
 def tick_over_delayed_topics(core: Core, n: int) -> Callable[[], object]:
-    """A tick with ``n`` topics in which something is delayed, and nothing due."""
+    """Return a tick with ``n`` topics in which something is delayed, and nothing due."""
     _topics(core, n, delayed=True)
     return core.broker.ticks.run
 

@@ -45,7 +45,7 @@ class Options(NamedTuple):
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """The options of a command line. Raises :class:`SystemExit` with 2 if it is wrong."""
+    """Return the options of a command line. Raises :class:`SystemExit` with 2 if it is wrong."""
     parser = argparse.ArgumentParser(
         prog="scripts/build-image",
         description=DESCRIPTION,
@@ -72,18 +72,18 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def image_name(target: str) -> str:
-    """The name of the image of a target."""
+    """Return the name of the image of a target."""
     return f"localhost/heliograph-{target}:dev"
 
 
 def build_arguments(variables: Mapping[str, str]) -> list[str]:
-    """The options that pass variables on to the build."""
+    """Return the options that pass variables on to the build."""
     passed = [f"{name}={variables[name]}" for name in _PASSED_ON if variables.get(name)]
     return [word for each in passed for word in ("--build-arg", each)]
 
 
 def with_docker(options: Options, variables: Mapping[str, str]) -> list[list[str]]:
-    """The commands that build with Docker."""
+    """Return the commands that build with Docker."""
     commands = []
     for target in () if options.base else options.targets:
         image = image_name(target)
@@ -99,7 +99,7 @@ def with_docker(options: Options, variables: Mapping[str, str]) -> list[list[str
 def buildah_command(
     options: Options, target: str, variables: Mapping[str, str], pip_settings: Path | None
 ) -> list[str]:
-    """The command that builds one target with buildah."""
+    """Return the command that builds one target with buildah."""
     extra = [each.replace(f"={_HOST_CERTIFICATES}", f"={_CERTIFICATES}", 1) for each in build_arguments(variables)]
     if pip_settings is not None:
         extra += ["-v", f"{pip_settings}:/etc/pip.conf:ro"]
@@ -146,14 +146,14 @@ def make_base(archive: Path) -> int:
 
 
 def pip_configuration(shown: str) -> Path | None:
-    """The first file that exists of those that ``pip config debug`` shows."""
+    """Return the first file that exists of those that ``pip config debug`` shows."""
     match = re.search(r"^ *(/[^,\n]*), exists: True$", shown, re.MULTILINE)
     return None if match is None else Path(match[1])
 
 
 @contextmanager
 def _pip_settings() -> Iterator[Path | None]:
-    """The host's settings of pip, as they are to be in the build; ``None`` if it has none."""
+    """Yield the host's settings of pip, as they are to be in the build; ``None`` if it has none."""
     command = [sys.executable, "-m", "pip", "config", "debug"]
     shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     path = pip_configuration(shown)

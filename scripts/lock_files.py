@@ -47,14 +47,14 @@ class Lock(NamedTuple):
     groups: tuple[str, ...] = ()
 
     def requirements(self, project: Mapping[str, Any]) -> list[str]:
-        """The requirements that a ``pyproject.toml`` lists for this lock file, in order."""
+        """Return the requirements that a ``pyproject.toml`` lists for this lock file, in order."""
         lists = [project["project"]["dependencies"]]
         lists += [project["project"]["optional-dependencies"][extra] for extra in self.extras]
         lists += [project["dependency-groups"][group] for group in self.groups]
         return sorted({requirement for each in lists for requirement in each})
 
     def options(self) -> list[str]:
-        """The options that make uv resolve them."""
+        """Return the options that make uv resolve them."""
         extras = [word for extra in self.extras for word in ("--extra", extra)]
         return extras + [word for group in self.groups for word in ("--group", group)]
 
@@ -77,12 +77,12 @@ def checksum(requirements: Sequence[str]) -> str:
 
 
 def header(requirements: Sequence[str]) -> str:
-    """The first lines of a lock file that was made from these requirements."""
+    """Return the first lines of a lock file that was made from these requirements."""
     return f"# Written by scripts/lock from pyproject.toml; do not edit.\n# Inputs: sha256:{checksum(requirements)}\n"
 
 
 def pins(text: str) -> dict[str, str]:
-    """Package and version of every pin in a lock file."""
+    """Return package and version of every pin in a lock file."""
     return dict(re.findall(r"^([a-z0-9][a-z0-9._-]*)==(\S+)", text, re.MULTILINE))
 
 
@@ -120,7 +120,7 @@ def faults(text: str) -> list[str]:
 
 
 def problems(root: Path) -> list[str]:
-    """Why the lock files below a directory are not current; nothing if they are."""
+    """Return the reasons why the lock files below a directory are not current; nothing if they are."""
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
     found: list[str] = []
     pinned: dict[str, dict[str, str]] = {}
@@ -149,7 +149,7 @@ def problems(root: Path) -> list[str]:
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables for uv, so that it reaches the index that pip would reach."""
+    """Return the variables for uv, so that it reaches the index that pip would reach."""
     given = dict(variables)
     for pip, uv in (("PIP_CERT", "SSL_CERT_FILE"), ("PIP_INDEX_URL", "UV_DEFAULT_INDEX")):
         if pip in given:

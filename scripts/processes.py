@@ -11,7 +11,7 @@ from typing import NoReturn
 
 
 def exit_code(returncode: int) -> int:
-    """The exit code of a shell for a process that returned this: 128 and the number of the signal that ended it."""
+    """Return a shell's exit code for a process that returned this: 128 and the number of the signal that ended it."""
     return 128 - returncode if returncode < 0 else returncode
 
 

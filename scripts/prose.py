@@ -163,7 +163,7 @@ def blocks(name: str, text: str) -> Iterator[Block]:
 
 
 def table() -> str:
-    """The vocabulary as the table of ``docs/style.md``."""
+    """Return the vocabulary as the table of ``docs/style.md``."""
     rows = "".join(f"| {rule.write} | {rule.instead_of} |\n" for rule in RULES)
     return f"| write | not |\n|---|---|\n{rows}"
 

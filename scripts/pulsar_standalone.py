@@ -45,7 +45,7 @@ _OPENED = (
 
 
 def configuration(port: int, http_port: int, directory: Path, *, tokens: bool, settings: Sequence[str]) -> str:
-    """The text of ``standalone.conf``; later settings win."""
+    """Return the text of ``standalone.conf``; later settings win."""
     text = f"""\
 clusterName=standalone
 brokerServicePort={port}
@@ -64,7 +64,7 @@ forceDeleteNamespaceAllowed=true
 
 
 def signed_token(secret: bytes, role: str) -> str:
-    """A JSON web token of a role, signed with HS256."""
+    """Return a JSON web token of a role, signed with HS256."""
 
     def encoded(part: bytes) -> str:
         return base64.urlsafe_b64encode(part).rstrip(b"=").decode()
@@ -74,7 +74,7 @@ def signed_token(secret: bytes, role: str) -> str:
 
 
 def java_command(root: Path, directory: Path) -> list[str]:
-    """The command that runs it with the settings in a directory."""
+    """Return the command that runs it with the settings in a directory."""
     drivers = "org.apache.pulsar.metadata.bookkeeper.PulsarMetadata"
     return [
         *("java", "-Xmx1g", "-XX:MaxDirectMemorySize=1g"),

@@ -58,7 +58,7 @@ class _Encoded(pulsar.schema.Schema):  # type: ignore[misc]
 
 
 def flight_schema(example: bytes) -> pulsar.schema.Schema:
-    """The JSON schema of a flight: a field for each of the example's, texts or whole numbers, any of them missing."""
+    """Return the JSON schema of a flight: a field for each of the example's, texts or whole numbers, none required."""
     fields = [
         {"name": name, "type": ["null", "string" if name in _TEXTS else "long"], "default": None}
         for name in msgspec.json.decode(example)

@@ -22,21 +22,22 @@ AdminUrl = Annotated[
 ]
 SourceOption = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="KEY=VALUE", help="Option of the data source; again for more."),
+    typer.Option("--option", metavar="KEY=VALUE", help="Option of the data source; may be repeated."),
 ]
 Master = Annotated[
     str | None,
     typer.Option(help="Spark master URL; else from Spark's own settings or SPARK_MASTER, else local[[*]."),
 ]
 Conf = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Setting of Spark; again for more.")
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Setting of Spark; may be repeated.")
 ]
 ResultFile = Annotated[
     Path | None, typer.Option("--result", metavar="FILE", help="File to which the result is also written, as JSON.")
 ]
-Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Name of a topic; again for more.")]
+Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Name of a topic; may be repeated.")]
 TopicsPattern = Annotated[
-    str | None, typer.Option(metavar="REGEX", help="Instead: a regular expression of names in one namespace.")
+    str | None,
+    typer.Option(metavar="REGEX", help="Regular expression of topic names in one namespace, instead of --topic."),
 ]
 
 DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
@@ -49,7 +50,7 @@ def _group() -> None:
 
 
 def file_bytes(text: str) -> int:
-    """The bytes of ``--file-size``, which is written as every size here. Raises :class:`typer.BadParameter`."""
+    """Return ``--file-size`` in bytes. Raises :class:`typer.BadParameter`."""
     try:
         size = parse_size(text)
     except InvalidSize:
@@ -69,11 +70,11 @@ def archive_command(
     topics_pattern: TopicsPattern = None,
     format: Annotated[str, typer.Option(help="Format of the files: parquet.")] = "parquet",
     subscription: Annotated[
-        str, typer.Option(help="Durable subscription that holds what is not archived yet.")
+        str, typer.Option(help="Durable subscription that keeps messages until they are archived.")
     ] = "heliograph-archive",
     checkpoint: Annotated[str | None, typer.Option(help="Directory of its state; else PATH/_checkpoint.")] = None,
     file_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="About how large a file gets: 128Mi, 1G or bytes.")
+        str, typer.Option(metavar="SIZE", help="Approximate size of a file: 128Mi, 1G or bytes.")
     ] = "128Mi",
     service_url: ServiceUrl = DEFAULT_SERVICE_URL,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
@@ -107,11 +108,13 @@ def replay_command(
     begin: Annotated[
         str | None, typer.Option("--from", metavar="TIME", help="First publish time: ISO 8601 or ms since 1970.")
     ] = None,
-    end: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Publish time to end before.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Messages a second at most, over all tasks.")] = None,
+    end: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="End of the publish times, excluded.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(help="Limit of messages per second, over all tasks.")] = None,
     producer_name: Annotated[
         str | None,
-        typer.Option(help="On a topic that deduplicates: what an earlier run of this name has sent is not sent twice."),
+        typer.Option(help="Producer name; a topic that deduplicates skips messages an earlier run of this name sent."),
     ] = None,
     service_url: ServiceUrl = DEFAULT_SERVICE_URL,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
@@ -145,12 +148,14 @@ def replay_command(
 def usage_command(
     to: Annotated[str, typer.Option(metavar="DIR", help="Directory for the report; an earlier one is replaced.")],
     tenant: Annotated[
-        list[str] | None, typer.Option(metavar="TENANT", help="Only this tenant; again for more.")
+        list[str] | None, typer.Option(metavar="TENANT", help="Only this tenant; may be repeated.")
     ] = None,
     archive_path: Annotated[
-        str | None, typer.Option("--archive", metavar="PATH", help="An archive whose messages are counted, too.")
+        str | None, typer.Option("--archive", metavar="PATH", help="Archive whose messages are counted as well.")
     ] = None,
-    clock: Annotated[str, typer.Option(metavar="publish|event", help="The time that growth is seen by.")] = "publish",
+    clock: Annotated[
+        str, typer.Option(metavar="publish|event", help="Time of a message that counts for growth.")
+    ] = "publish",
     service_url: ServiceUrl = DEFAULT_SERVICE_URL,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
     option: SourceOption = None,
@@ -158,7 +163,7 @@ def usage_command(
     conf: Conf = None,
     result: ResultFile = None,
 ) -> None:
-    """Report who stores how much, how fast it grows, who lags, and when a backlog quota is reached."""
+    """Report storage by topic, its growth, lagging subscriptions, and when a backlog quota is reached."""
     from .jobs.usage import UsageOptions, usage
 
     if clock not in ("publish", "event"):
@@ -182,7 +187,7 @@ def compact_command(
     conf: Conf = None,
     result: ResultFile = None,
 ) -> None:
-    """Make a table of the last value of each key of archived topics; without --topic of all that the archive has."""
+    """Make a table of the last value of each key of archived topics; without --topic, of all topics in the archive."""
     from .jobs.compact import CompactOptions, compact
 
     options = CompactOptions(path=path, to=to, topics=tuple(topic or ()))

@@ -49,7 +49,7 @@ or in the directory HELIOGRAPH_CLUSTER_DIR names."""
 
 
 def kubernetes_version() -> str:
-    """The version that is built. Raises :class:`ValueError` if ``versions`` names none."""
+    """Return the version that is built. Raises :class:`ValueError` if ``versions`` names none."""
     match = re.search(r"^kubernetes=(\S+)$", (HERE / "versions").read_text("utf-8"), re.MULTILINE)
     if match is None:
         raise ValueError(f"{HERE / 'versions'} names no version of Kubernetes")
@@ -57,7 +57,7 @@ def kubernetes_version() -> str:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process started, in the kernel's ticks; ``None`` if it has ended.
+    """Return the start of a process, in the kernel's ticks; ``None`` if it has ended.
 
     With its id this identifies a process: another one may have the id by now.
     """
@@ -86,7 +86,7 @@ class Cluster:
         return (self.state / "kind").exists()
 
     def process(self) -> int | None:
-        """The id of the process that holds the node; ``None`` if there is none or it has ended."""
+        """Return the id of the process that holds the node; ``None`` if there is none or it has ended."""
         try:
             pid, start = (self.state / "pid").read_text("utf-8").split()
         except (FileNotFoundError, ValueError):
@@ -106,7 +106,7 @@ class Cluster:
             raise ClusterError("it is not up: scripts/cluster up")
 
     def impossible(self) -> str | None:
-        """Why there can be none on this machine; ``None`` if there can be one."""
+        """Return the reason why there can be none on this machine; ``None`` if there can be one."""
         if machine.has_kind():
             return None
         lacking = machine.missing(built=(self.programs / ".built").exists())
@@ -270,7 +270,7 @@ class Cluster:
             _run("ip", "netns", "delete", NAME)
 
     def environment(self) -> str:
-        """The shell commands that make a shell use it. Raises :class:`ClusterError` if it is not up."""
+        """Return the shell commands that make a shell use it. Raises :class:`ClusterError` if it is not up."""
         self.require_up()
         text = f"export KUBECONFIG='{self._kubeconfig}'\n"
         if not self.is_kind:

@@ -44,7 +44,7 @@ def has_go() -> bool:
 
 
 def control_groups() -> list[Path]:
-    """The directories that hold the cluster's control groups: one, or one for each controller of version 1."""
+    """Return the directories that hold the cluster's control groups: one, or one for each controller of version 1."""
     mounted = Path("/sys/fs/cgroup")
     if (mounted / "cgroup.controllers").exists():
         return [mounted / NAME]

@@ -44,7 +44,7 @@ class Plan(NamedTuple):
         return self.state / "kubeconfig"
 
     def files(self) -> dict[str, str]:
-        """The settings of its parts, by path in the state."""
+        """Return the settings of its parts, by path in the state."""
         return {
             "resolv.conf": f"nameserver {self.address}\n",
             "containerd.toml": _CONTAINERD.format(state=self.state),
@@ -56,7 +56,7 @@ class Plan(NamedTuple):
         }
 
     def api_certificate(self) -> str:
-        """The extensions of the API server's certificate: every name and address that reaches it."""
+        """Return the extensions of the API server's certificate: every name and address that reaches it."""
         service = f"{self.services.rpartition('.')[0]}.1"
         names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
         reached = [f"DNS:{name}" for name in (*names, "localhost")]
@@ -64,12 +64,12 @@ class Plan(NamedTuple):
         return f"subjectAltName={','.join(reached)}\nextendedKeyUsage=serverAuth\n"
 
     def client_settings(self, authority: bytes, token: str) -> str:
-        """The text of :attr:`kubeconfig`, for an authority's certificate and the administrator's token."""
+        """Return the text of :attr:`kubeconfig`, for an authority's certificate and the administrator's token."""
         certificate = base64.b64encode(authority).decode()
         return _CLIENT.format(address=self.address, certificate=certificate, token=token)
 
     def part(self, name: str) -> list[str]:
-        """The command of a part of the node."""
+        """Return the command of a part of the node."""
         return [name, *_OPTIONS[name].format(plan=self).split()]
 
 
@@ -169,7 +169,7 @@ _OPTIONS = {
 
 
 def tail(path: Path) -> str:
-    """The last lines of a file."""
+    """Return the last lines of a file."""
     return "\n".join(path.read_text("utf-8", "replace").splitlines()[-_TAIL_LINES:])
 
 

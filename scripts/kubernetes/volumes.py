@@ -32,7 +32,10 @@ _SUFFIXES = {"": 1, "m": 1e-3, "k": 1e3} | {
 
 
 def quantity(text: str) -> float:
-    """Bytes of a Kubernetes quantity such as ``10Gi``. Raises :class:`ValueError` for anything else."""
+    """Return the bytes of a Kubernetes quantity such as ``10Gi``. Raises :class:`ValueError` for anything else.
+
+    Raises :class:`ValueError` for anything else.
+    """
     match = re.fullmatch(r"([0-9.]+)([a-zA-Z]*)", text)
     if match is None or match[2] not in _SUFFIXES:
         raise ValueError(f"not a quantity: {text!r}")
@@ -53,7 +56,7 @@ class Api:
         self._connection = http.client.HTTPSConnection(host, 6443, timeout=30, context=tls)
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The answer, of any 2xx status. Raises :class:`RefusedError` for another."""
+        """Return the answer, of any 2xx status. Raises :class:`RefusedError` for another."""
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         try:
             text = None if body is None else json.dumps(body)
@@ -76,7 +79,7 @@ class Api:
 
 
 def volume_for(claim: dict[str, Any], classes: dict[str, dict[str, Any]], directory: Path) -> dict[str, Any]:
-    """The volume to create for a claim; it may hold any data the pod's ``fsGroup`` lets it write."""
+    """Return the volume to create for a claim; it may hold any data the pod's ``fsGroup`` lets it write."""
     metadata, spec = claim["metadata"], claim["spec"]
     name = f"pvc-{metadata['uid']}"
     node = metadata["annotations"][SELECTED_NODE]
@@ -112,7 +115,7 @@ def grow(api: Api, claim: dict[str, Any], size: str) -> None:
 
 
 def reconcile(api: Api, directory: Path) -> None:
-    """One round over everything there is."""
+    """Reconcile everything once."""
     classes = {each["metadata"]["name"]: each for each in api.items(CLASSES) if each["provisioner"] == PROVISIONER}
     volumes = {each["metadata"]["name"]: each for each in api.items(VOLUMES)}
     for claim in api.items("/api/v1/persistentvolumeclaims"):

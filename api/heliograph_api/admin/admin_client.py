@@ -231,7 +231,7 @@ def _cause(error: aiohttp.ClientError | TimeoutError) -> str:
 
 
 def _reason(answer: str, response: aiohttp.ClientResponse) -> str:
-    """Pulsar states refusals as ``{"reason": …}``; other servers (a proxy) say what they like."""
+    """Return the reason of a refusal: Pulsar's ``{"reason": …}``, or the text of another server, such as a proxy."""
     try:
         reason = json.loads(answer)["reason"]
     except (json.JSONDecodeError, KeyError, TypeError):

@@ -58,8 +58,6 @@ class Command:
     #: Its option, if it has a single one, at namespaces and at topics.
     options: tuple[str, ...] = ()
     topic_options: tuple[str, ...] = ()
-    #: The policy's name in help texts of commands, if it is not the title.
-    about: str = ""
     removable: bool = True
     #: The value an example switches to.
     example: str = "--enable"

@@ -40,7 +40,6 @@ class Policies(msgspec.Struct, omit_defaults=True):
             command=Command(
                 namespace="retention",
                 topic="retention",
-                about="how long, and up to which size, messages are kept that no subscription holds",
             ),
         ),
     ] = None

@@ -89,7 +89,7 @@ class ReceiveBuffer:
         return memoryview(large)[self._end :]
 
     def _make_way(self) -> None:
-        """Another connection reads: what is left in the shared buffer is ours to keep."""
+        """Move unread bytes out of the shared buffer, because another connection reads."""
         self._kept = bytes(self._shared.view[self._start : self._end])
 
     def received(self, count: int) -> None:

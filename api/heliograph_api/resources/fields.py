@@ -52,7 +52,7 @@ PARTITION = "-partition-(0|[1-9][0-9]{0,8})$"
 
 
 def above_zero(value: int) -> int:
-    """Raises :class:`ValueError` for a limit that nothing could keep to."""
+    """Check a limit. Raises :class:`ValueError` for one that nothing could keep to."""
     if value == 0:
         raise ValueError(_ABOVE_ZERO)
     return value
@@ -86,7 +86,7 @@ def _subscription(text: str) -> str:
 
 
 def unique(texts: list[Any]) -> list[Any]:
-    """Raises :class:`ValueError` when a text is there twice."""
+    """Check a list. Raises :class:`ValueError` if a text is there twice."""
     twice = sorted({text for text in texts if texts.count(text) > 1})
     if twice:
         raise ValueError(f"{', '.join(quoted(text) for text in twice)} occurs more than once; valid: each name once")

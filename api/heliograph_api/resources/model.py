@@ -75,7 +75,7 @@ def _for_stored() -> Iterator[Rule]:
 
 
 def _each_once(specs: list[SubscriptionPolicySpec]) -> list[SubscriptionPolicySpec]:
-    """Raises :class:`ValueError` when a subscription is there twice."""
+    """Check subscriptions. Raises :class:`ValueError` if one is there twice."""
     unique([spec.name for spec in specs])
     return specs
 

@@ -165,13 +165,13 @@ class NamespaceName:
 
 
 def check_part(what: str, text: str) -> None:
-    """Raises :class:`InvalidName` unless ``text`` may name a tenant or namespace."""
+    """Check the name of a tenant or namespace. Raises :class:`InvalidName` if ``text`` cannot be one."""
     if not _PART.fullmatch(text):
         raise InvalidName(f"Invalid {what} name {quoted(text)}; valid: letters, digits and the characters - = : . _")
 
 
 def check_local(what: str, text: str) -> None:
-    """Raises :class:`InvalidName` unless ``text`` may be a topic's own name."""
+    """Check the local name of a topic. Raises :class:`InvalidName` if ``text`` cannot be one."""
     if not text:
         raise InvalidName(f"Invalid {what} name: it is empty")
     if text != text.strip():
@@ -184,7 +184,7 @@ def check_local(what: str, text: str) -> None:
 
 
 def check_subscription(text: str) -> None:
-    """Raises :class:`InvalidName` unless ``text`` may name a subscription."""
+    """Check the name of a subscription. Raises :class:`InvalidName` if ``text`` cannot be one."""
     check_local("subscription", text)
     size = len(text.encode())
     if size > MAX_SUBSCRIPTION_NAME_BYTES:

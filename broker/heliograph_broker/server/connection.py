@@ -119,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._ended()
 
     def handshake_done(self) -> None:
-        """CONNECT was accepted: large frames are allowed from now on, and the handshake's time limit ends."""
+        """Allow large frames, and end the handshake's time limit: CONNECT was accepted."""
         self.connected = True
         self._reader.connected(self.broker.config.max_message_size)
         self._cancel_deadline()

@@ -51,7 +51,7 @@ class _Changes:
         self.changes.extend(changes)
 
     def cluster(self, resource: BrokerCluster) -> None:
-        """Its pods are the operator's; its policies hold for everything on this broker."""
+        """Apply the policies of a BrokerCluster to this broker; its pods are the operator's."""
         broker = self._broker
         defaults, limits = resource.spec.broker_defaults.policies(), resource.spec.limits.policies()
         name = resource.metadata.name
@@ -221,7 +221,7 @@ def _note(resource: Topic) -> str:
 
 
 def _ignore_result(_: object) -> None:
-    """Lets a call that returns something be a :data:`Change`."""
+    """Turn a call that returns something into a :data:`Change`."""
 
 
 def apply_resources(broker: Broker, resources: Sequence[AnyResource]) -> list[Applied]:

@@ -9,7 +9,7 @@ MAX_PROPERTIES = 64 * 1024
 
 
 def check_client_properties(properties: dict[str, str], what: str) -> None:
-    """Raises :class:`NotAllowed` if the properties of ``what`` are larger than :data:`MAX_PROPERTIES`."""
+    """Check properties of a client. Raises :class:`NotAllowed` if they are larger than :data:`MAX_PROPERTIES`."""
     size = sum(len(name) + len(value) for name, value in properties.items())
     if size > MAX_PROPERTIES:
         raise NotAllowed(f"{what} of {size} characters; at most {MAX_PROPERTIES} are allowed")

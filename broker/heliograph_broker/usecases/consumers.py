@@ -137,7 +137,7 @@ def _attach(
 
 
 def _check_compaction(topic: AnyTopic, request: ConsumerRequest) -> None:
-    """Raises :class:`NotAllowed` for a consumer that cannot read the compacted view, or takes the compaction's name."""
+    """Raise :class:`NotAllowed` for a consumer that cannot read the compacted view, or takes the compaction's name."""
     if request.subscription == COMPACTION:
         raise NotAllowed(f"{COMPACTION} is the broker's own subscription")
     if not request.read_compacted:

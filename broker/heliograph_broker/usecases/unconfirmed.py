@@ -46,7 +46,7 @@ class Creation:
         return topic
 
     def uses(self, base: TopicName) -> None:
-        """The request uses a partitioned topic, if there is one of this name."""
+        """Note the partitioned topic that the request uses, if there is one of this name."""
         self._base = base
 
     def partitioned_topic(self, name: TopicName, partitions: int) -> None:
@@ -55,13 +55,13 @@ class Creation:
         self._broker.directory.unconfirmed.add(str(name))
 
     def subscription(self, subscription: AnySubscription, *, created: bool) -> None:
-        """The request uses ``subscription``, or has ``created`` it."""
+        """Note that the request uses ``subscription``, or has ``created`` it."""
         self._subscription = subscription
         if created:
             self._broker.directory.unconfirmed.add(subscription)
 
     def schema(self, key: str, version: int) -> None:
-        """The request uses a version that :meth:`~.schema_registry.SchemaRegistry.claim` gave it."""
+        """Note the version of a schema that :meth:`~.schema_registry.SchemaRegistry.claim` gave the request."""
         self._schema = (key, version)
 
     def when_durable(self, done: Done) -> None:
@@ -83,7 +83,7 @@ class Creation:
         self._broker.when_durable(self._topic, settle)
 
     def confirmed(self) -> None:
-        """All of it is durable, and the client gets its answer."""
+        """Keep everything: it is durable, and the client gets its answer."""
         self._broker.directory.unconfirmed.difference_update((self._topic, self._subscription, str(self._base)))
         if self._schema is not None:
             self._broker.schemas.confirmed(*self._schema)

@@ -112,7 +112,7 @@ def compact(spark: SparkSession, options: CompactOptions) -> CompactResult:
 
 
 def read_table(spark: SparkSession, to: str, topic: str) -> DataFrame:
-    """The newest table of a topic, by its whole name. Raises :class:`JobError` if there is none."""
+    """Return the newest table of a topic, by its whole name. Raises :class:`JobError` if there is none."""
     newest = _newest(Directory(spark, topic_directory(to, topic)))
     if not newest.version:
         raise JobError(f"{to}: there is no table of {topic}")
@@ -152,7 +152,7 @@ def _file_of(version: int) -> str:
 
 
 def _make(spark: SparkSession, options: CompactOptions, topic: str) -> tuple[Table, bool]:
-    """The newest table of a topic and whether it was made now."""
+    """Return the newest table of a topic and whether it was made now."""
     # The archive only ever adds files, each under a name of its own.
     files = Directory(spark, topic_directory(options.path, topic)).matching(f"{DATE}=*/*.parquet")
     made_of = hashlib.sha256("\n".join(files).encode()).hexdigest()
@@ -216,7 +216,7 @@ def _clean_up(root: Directory, directory: Directory, encoded: str) -> int:
 
 
 def last_values(rows: DataFrame) -> DataFrame:
-    """The last row of each key, from rows with the columns of messages, without the keys that it deletes."""
+    """Return the last row of each key, from rows with the columns of messages, without the keys that it deletes."""
     columns = [name for name in rows.columns if name != DATE]
     place = f.pandas_udf(_places, BinaryType())  # type: ignore[call-overload, unused-ignore]
     message = f.struct(*[f.col(f"`{name}`") for name in columns])

@@ -143,7 +143,7 @@ def _archived(spark: SparkSession, options: ReplayOptions, source: str) -> DataF
 def _written_as(
     connection: Connection, source: str, target: str, rows: t.StructType
 ) -> tuple[TopicSchema | None, t.StructType]:
-    """The schema to write with and the columns that it takes: the target's own, else the source's if it fits.
+    """Return the schema to write with and the columns that it takes: the target's own, else the source's if it fits.
 
     None is the one that follows from the columns: the bytes, text or number in ``value``, or Avro.
     """
@@ -168,7 +168,7 @@ def _written_as(
 
 
 def _check_target(writing: WriteOptions, target: str) -> None:
-    """Messages are told apart by sequence ids only where the topic deduplicates, which the REST API says."""
+    """Check that the topic deduplicates: only then the broker drops messages that are sent twice."""
     if writing.producer_name is None or writing.connection.admin_url is None:
         return
     if ask_admin(writing.connection, f"{topic_path(target)}/deduplicationEnabled?applied=true") is not True:
@@ -182,7 +182,7 @@ def _encoder(columns: t.StructType, schema: TopicSchema | None) -> Encoder:
 
 
 def _prepared(rows: DataFrame, columns: t.StructType, schema: TopicSchema | None, tasks: int) -> DataFrame:
-    """The messages as they will be sent: each key's in one task, in order."""
+    """Return the messages as they will be sent: each key's in one task, in order."""
 
     def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

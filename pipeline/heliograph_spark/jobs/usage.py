@@ -128,7 +128,7 @@ def usage(spark: SparkSession, options: UsageOptions, now: Callable[[], float] =
 
 
 def _messages(spark: SparkSession, options: UsageOptions, stats: Sequence[PartitionStats], now_ms: int) -> DataFrame:
-    """Each message's topic, partition, key, size and time; nothing that came after the report was begun."""
+    """Return each message's topic, partition, key, size and time; nothing that came after the report was begun."""
     if not stats:
         return spark.createDataFrame([], "topic string, partition string, key string, bytes bigint, at bigint")
     wanted = {
@@ -152,7 +152,7 @@ def _messages(spark: SparkSession, options: UsageOptions, stats: Sequence[Partit
 
 
 def _counted(rows: DataFrame, by_key: DataFrame, now_ms: int, clock: Clock) -> tuple[dict[str, Counted], int]:
-    """The counts of each partition, and the moment of counting."""
+    """Return the counts of each partition, and the moment of counting."""
     sums = by_key.groupBy("partition").agg(
         f.sum("messages").alias("messages"),
         f.sum("bytes").alias("bytes"),
@@ -187,7 +187,7 @@ def _biggest(keys: DataFrame) -> dict[str, BiggestKey]:
 
 
 def _most(keys: DataFrame, topics: Sequence[TopicUsage]) -> dict[str, list[tuple[str, int, int]]]:
-    """The keys with most messages of the biggest topics, for the page: each with messages and bytes."""
+    """Return the keys with most messages of the biggest topics, for the page: each with messages and bytes."""
     biggest = sorted(topics, key=lambda each: -each.bytes)[:_KEYS_SHOWN]
     found: dict[str, list[tuple[str, int, int]]] = {}
     for topic in biggest:
@@ -198,7 +198,7 @@ def _most(keys: DataFrame, topics: Sequence[TopicUsage]) -> dict[str, list[tuple
 
 
 def _archived(spark: SparkSession, path: str) -> dict[str, tuple[int, int]]:
-    """Messages and bytes of files of each archived topic."""
+    """Return messages and bytes of files of each archived topic."""
     found = {}
     for topic in archived_topics(spark, path):
         directory = Directory(spark, topic_directory(path, topic))

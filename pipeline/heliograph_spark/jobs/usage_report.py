@@ -40,7 +40,7 @@ class Report:
 
 
 def html(report: Report) -> str:
-    """The whole page."""
+    """Return the whole page."""
     total = sum(each.bytes for each in report.topics)
     messages = sum(each.messages for each in report.topics)
     images = "".join(
@@ -74,7 +74,7 @@ _STYLE = (
 
 
 def plots(report: Report) -> dict[str, bytes]:
-    """The page's plots as PNG, by name; one without anything to show is left out."""
+    """Return the page's plots as PNG, by name; one without anything to show is left out."""
     found = {}
     if any(each.bytes for each in report.topics):
         found["topics"] = _png(_biggest_topics(report.topics))
@@ -299,17 +299,17 @@ def _keys(topic: str, keys: Sequence[tuple[str, int, int]]) -> str:
 
 
 def size(value: float | None) -> str:
-    """A number of bytes, if it is known."""
+    """Return a number of bytes, if it is known."""
     return "–" if value is None else readable_size(int(value))
 
 
 def share(value: float | None) -> str:
-    """A share of 1 in percent."""
+    """Return a share of 1 in percent."""
     return "–" if value is None else f"{value:.1%}"
 
 
 def duration(seconds: float) -> str:
-    """A time for people to read."""
+    """Return a time for people to read."""
     return readable_duration(int(seconds * 1000))
 
 

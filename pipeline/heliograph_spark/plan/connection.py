@@ -47,7 +47,7 @@ def _authentication(settings: Mapping[str, Any]) -> pulsar.Authentication | None
 
 @contextmanager
 def connected(connection: Connection) -> Iterator[pulsar.Client]:
-    """A client of the broker for the time of the ``with``; nothing is sent before its first use."""
+    """Yield a client of the broker for the time of the ``with``; nothing is sent before its first use."""
     client = open_client(connection)
     try:
         yield client
@@ -56,7 +56,7 @@ def connected(connection: Connection) -> Iterator[pulsar.Client]:
 
 
 def open_client(connection: Connection) -> pulsar.Client:
-    """A client that the caller closes.
+    """Return a client that the caller closes.
 
     Raises :class:`PulsarSourceError` for an address it cannot use, and if the broker refuses the credentials.
     """
@@ -103,7 +103,7 @@ def ask_admin(connection: Connection, path: str) -> Any:
 
 
 def topic_path(name: str) -> str:
-    """A topic's whole name as a path of the REST API."""
+    """Return a topic's whole name as a path of the REST API."""
     domain, rest = name.split("://", 1)
     tenant, namespace, local = rest.split("/", 2)
     return f"{domain}/{tenant}/{namespace}/{quote(local, safe='')}"

@@ -74,7 +74,10 @@ def _answered(connection: Connection, host: str, hello: bytes, *, secured: bool)
 
 
 def tls_context(settings: Mapping[str, Any], whose: str) -> ssl.SSLContext:
-    """TLS as these settings of the ``client`` or the ``admin`` say. Raises :class:`OptionError` for their files."""
+    """Return the TLS context of these settings of the ``client`` or the ``admin``. Raises :class:`OptionError`.
+
+    Raises :class:`OptionError` for their files.
+    """
     try:
         context = ssl.create_default_context(cafile=settings.get("tls_trust_certs_file_path"))
         if settings.get("tls_certificate_file_path"):
@@ -93,7 +96,7 @@ def tls_context(settings: Mapping[str, Any], whose: str) -> ssl.SSLContext:
 
 
 def _files(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The client's settings with the certificate that ``AuthenticationTls`` names, as any other."""
+    """Return the client's settings with the certificate that ``AuthenticationTls`` names, as any other."""
     if auth_kind(settings) != "AuthenticationTls":
         return settings
     named = auth_files(settings.get("auth_params", ""))
@@ -122,7 +125,7 @@ def _hello(kind: str, settings: Mapping[str, Any]) -> bytes:
 
 
 def _ask(stream: socket.socket, hello: bytes) -> wire.BaseCommand:
-    """The broker's first command; raises :class:`ConnectionError` if none comes."""
+    """Return the broker's first command; raises :class:`ConnectionError` if none comes."""
     stream.sendall(hello)
     _, size = struct.unpack(">II", _exactly(stream, 8))
     if size > _LONGEST:

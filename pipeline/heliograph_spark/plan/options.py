@@ -160,7 +160,7 @@ class _Given:
             raise OptionError(f"{name}: {text!r} is {error}") from error
 
     def passed(self, kind: str) -> dict[str, Any]:
-        """The settings under ``pulsar.<kind>.``, by the Python client's names."""
+        """Return the settings under ``pulsar.<kind>.``, by the Python client's names."""
         found = {}
         for name, (setting, convert) in _PASSED.items():
             if name.startswith(f"pulsar.{kind}.") and name in self._values:
@@ -188,7 +188,10 @@ def _known(*kinds: str) -> list[str]:
 
 
 def full_name(topic: str) -> str:
-    """A topic's whole name: what is not said of it is ``persistent://public/default/``. Raises :class:`OptionError`."""
+    """Return a topic's whole name, by default in ``persistent://public/default/``. Raises :class:`OptionError`.
+
+    Raises :class:`OptionError`.
+    """
     name = topic if "://" in topic else f"persistent://{topic if topic.count('/') == 2 else 'public/default/' + topic}"
     if not re.fullmatch(r"(non-)?persistent://[^/\s]+/[^/\s]+/[^\s]+", name) or (
         "://" not in topic and topic.count("/") not in (0, 2)
@@ -290,12 +293,12 @@ def auth_kind(settings: Mapping[str, Any]) -> str:
 
 
 def auth_files(params: str) -> dict[str, str]:
-    """The files that ``authParams`` of ``AuthenticationTls`` name: ``tlsCertFile:…,tlsKeyFile:…``."""
+    """Return the files that ``authParams`` of ``AuthenticationTls`` name: ``tlsCertFile:…,tlsKeyFile:…``."""
     return dict(part.split(":", 1) for part in params.split(",") if ":" in part)
 
 
 def auth_token(params: str) -> str:
-    """The token of ``authParams``: ``token:…``, ``file:…``, itself, or JSON. Raises :class:`OptionError`."""
+    """Return the token of ``authParams``: ``token:…``, ``file:…``, itself, or JSON. Raises :class:`OptionError`."""
     if params.startswith("token:"):
         return params.removeprefix("token:")
     if params.startswith("file:"):
@@ -314,7 +317,10 @@ def auth_token(params: str) -> str:
 
 
 def basic_user(option: str, params: str) -> str:
-    """``user:password`` of the JSON that the option is. Raises :class:`OptionError`, naming the option."""
+    """Return ``user:password`` from the JSON of the option. Raises :class:`OptionError`, naming the option.
+
+    Raises :class:`OptionError`, naming the option.
+    """
     try:
         given = json.loads(params)
         return f"{given['username']}:{given['password']}"

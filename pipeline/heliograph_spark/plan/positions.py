@@ -56,11 +56,11 @@ class Position:
 
     @classmethod
     def of(cls, message_id: Any) -> Position:
-        """The position of a message id of the client."""
+        """Return the position of a message id of the client."""
         return cls(message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
 
     def before(self) -> Position:
-        """The position after which this message comes first: reading after it includes this one."""
+        """Return the position after which this message comes first: reading after it includes this one."""
         if self.batch > 0:
             return Position(self.ledger, self.entry, self.batch - 1)
         return Position(self.ledger, self.entry - 1)
@@ -126,7 +126,7 @@ def _offset(what: str, value: object) -> Edge | Position:
 
 
 def read_offsets(stored: Mapping[str, str]) -> dict[str, Position]:
-    """The positions in an offset that Spark has kept. Raises :class:`OptionError` if another source wrote it."""
+    """Return the positions in an offset that Spark has kept. Raises :class:`OptionError` if another source wrote it."""
     try:
         return {topic: Position.parse(text) for topic, text in stored.items()}
     except (ValueError, TypeError, AttributeError) as error:

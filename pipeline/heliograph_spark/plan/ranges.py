@@ -31,7 +31,7 @@ class Ledger:
 
 
 def cut(whole: Range, max_entries: int) -> list[Range]:
-    """The range in parts of at most ``max_entries`` entries each, in order, together the whole.
+    """Return the range in parts of at most ``max_entries`` entries each, in order, together the whole.
 
     The ledgers before the last one form one part: how many entries those have is not in the positions.
     """
@@ -53,7 +53,7 @@ def cut(whole: Range, max_entries: int) -> list[Range]:
 def within_bytes(
     wanted: Iterable[Range], ledgers: Mapping[str, Sequence[Ledger]], max_bytes: int
 ) -> dict[str, Position]:
-    """The ends of the ranges that together hold about ``max_bytes``, each in proportion to what it has to come.
+    """Return the ends of the ranges that together hold about ``max_bytes``, each in proportion to what it has to come.
 
     Every range that is not empty goes on by at least one entry, however large. Entries count as their ledger's average.
     """
@@ -81,13 +81,13 @@ def within_bytes(
 
 
 def stored_bytes(wanted: Iterable[Range], ledgers: Mapping[str, Sequence[Ledger]]) -> int:
-    """About how many bytes the ranges hold; entries count as their ledger's average."""
+    """Return the approximate bytes of the ranges; entries count as their ledger's average."""
     pieces = (piece for each in wanted for piece in _pieces(each, ledgers.get(each.topic, ())))
     return int(sum(count * size for _, _, count, size in pieces))
 
 
 def _pieces(whole: Range, ledgers: Sequence[Ledger]) -> list[tuple[int, int, int, float]]:
-    """For each ledger that the range touches: its id, the first entry, the number of entries, the bytes of one."""
+    """Yield for each ledger of the range: its id, the first entry, the number of entries, the bytes of one."""
     found = []
     for ledger in ledgers:
         if not whole.start.ledger <= ledger.id <= whole.end.ledger:

@@ -20,7 +20,7 @@ _LOOKBACK = 32
 
 
 def read_range(client: pulsar.Client, wanted: Range, options: ReadOptions) -> Iterator[pulsar.Message]:
-    """Every message after ``wanted.start`` up to ``wanted.end``.
+    """Yield every message after ``wanted.start`` up to ``wanted.end``.
 
     The reader begins before the start, with what was read already: while any of that is there, so is all that follows.
     Raises :class:`DataLossError` if messages of the range are gone and the options ask for it, and

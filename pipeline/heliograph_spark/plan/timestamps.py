@@ -11,7 +11,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_moment(option: str, text: str) -> int:
-    """Milliseconds since 1970, UTC if no zone is given. Raises :class:`OptionError`, naming ``option``."""
+    """Return milliseconds since 1970, UTC if no zone is given. Raises :class:`OptionError`, naming ``option``.
+
+    Raises :class:`OptionError`, naming ``option``.
+    """
     if re.fullmatch(r"\d{1,15}", text.strip()):
         at_ms = int(text)
     else:
@@ -28,7 +31,7 @@ def parse_moment(option: str, text: str) -> int:
 
 
 def since_1970(moment: datetime) -> int:
-    """Whole milliseconds since 1970 of a time with a zone, rounded down."""
+    """Return whole milliseconds since 1970 of a time with a zone, rounded down."""
     # Not by timestamp(): its fractions are rounded.
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
@@ -37,5 +40,5 @@ _LATEST_MS = since_1970(datetime.max.replace(tzinfo=UTC))
 
 
 def write_moment(at_ms: int) -> str:
-    """ISO 8601 in UTC, to the millisecond."""
+    """Format a time as ISO 8601 in UTC, to the millisecond."""
     return (_EPOCH + timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -21,12 +21,12 @@ PARTITION = re.compile(r"-partition-\d+$")
 
 
 def topic_of(partition: str) -> str:
-    """The topic's name without the number of the partition."""
+    """Return the topic's name without the number of the partition."""
     return PARTITION.sub("", partition)
 
 
 def find_topics(options: ReadOptions) -> list[str]:
-    """The whole names of the topics that the query reads, a partitioned one by the name of the whole, in order.
+    """Return the whole names of the topics that the query reads, a partitioned one by the name of the whole, in order.
 
     With ``admin.url`` a topic that is not there is refused; without it the client would create it. Raises
     :class:`PulsarSourceError`, naming the topic.
@@ -40,7 +40,7 @@ def find_topics(options: ReadOptions) -> list[str]:
 
 
 def find_partitions(client: pulsar.Client, options: ReadOptions) -> list[str]:
-    """The partitions (or topics without any) that the query reads, sorted by name; as :func:`find_topics`."""
+    """Return the partitions (or topics without any) that the query reads, sorted by name; as :func:`find_topics`."""
     partitions = set()
     for topic in find_topics(options):
         with named(f"looking up {topic}"):
@@ -88,7 +88,7 @@ def _first(reader: pulsar.Reader) -> pulsar.Message | None:
 
 
 def first_position(client: pulsar.Client, topic: str, at_ms: int | None = None) -> Position | None:
-    """The place before the first message stored, or the first published at or after ``at_ms``; None without any."""
+    """Return the place before the first stored message, or the first published from ``at_ms`` on; None without any."""
     with named(f"finding where {topic} begins"):
         reader = client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=1)
         try:
@@ -101,7 +101,7 @@ def first_position(client: pulsar.Client, topic: str, at_ms: int | None = None) 
 
 
 def last_position(client: pulsar.Client, topic: str) -> Position | None:
-    """The last message stored; None if there is none."""
+    """Return the last message stored; None if there is none."""
     with named(f"finding where {topic} ends"):
         reader = client.create_reader(
             topic, pulsar.MessageId.latest, receiver_queue_size=1, start_message_id_inclusive=True
@@ -134,7 +134,7 @@ def check_named_topics(options: ReadOptions, partitions: list[str]) -> None:
 
 
 def start_of(client: pulsar.Client, topic: str, options: ReadOptions, default: Edge) -> Position:
-    """After which position the query begins to read a partition."""
+    """Return the position after which the query begins to read a partition."""
     place = _of_topic(options.starting, topic)
     if isinstance(place, Position):
         return place.before()
@@ -149,7 +149,7 @@ def start_of(client: pulsar.Client, topic: str, options: ReadOptions, default: E
 
 
 def end_of(client: pulsar.Client, topic: str, options: ReadOptions) -> Position | None:
-    """The last message that a batch query reads of a partition; None if there is none."""
+    """Return the last message that a batch query reads of a partition; None if there is none."""
     place = _of_topic(options.ending, topic)
     if isinstance(place, Position):
         return place
@@ -159,7 +159,7 @@ def end_of(client: pulsar.Client, topic: str, options: ReadOptions) -> Position 
 
 
 def ledgers_of(connection: Connection, topic: str) -> list[Ledger]:
-    """The ledgers of a partition with their sizes, in order. Raises :class:`PulsarSourceError` if it is gone."""
+    """Return the ledgers of a partition with their sizes, in order. Raises :class:`PulsarSourceError` if it is gone."""
     stats = ask_admin(connection, f"{topic_path(full_name(topic))}/internalStats")
     if stats is None:
         raise PulsarSourceError(f"there is no topic {topic}")

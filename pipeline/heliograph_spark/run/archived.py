@@ -30,7 +30,7 @@ def topic_directory(path: str, topic: str) -> str:
 
 
 def archived_topics(spark: SparkSession, path: str) -> list[str]:
-    """The whole names of the topics in an archive, sorted. Raises :class:`JobError` if there is no archive."""
+    """Return the whole names of the topics in an archive, sorted. Raises :class:`JobError` if there is no archive."""
     directory = Directory(spark, path)
     if not directory.exists():
         raise JobError(f"{path}: there is no such directory")
@@ -41,9 +41,9 @@ def archived_topics(spark: SparkSession, path: str) -> list[str]:
 
 
 def read_archive(spark: SparkSession, path: str, topic: str) -> DataFrame:
-    """The rows of one archived topic with the columns of all its files and ``date``; a file without one has null.
+    """Return the rows of one archived topic with the columns of all its files and ``date``.
 
-    Raises :class:`JobError` if the topic is not in the archive.
+    A column that a file lacks is null. Raises :class:`JobError` if the topic is not in the archive.
     """
     directory = topic_directory(path, topic)
     columns = archived_columns(spark, path, topic)
@@ -54,12 +54,12 @@ def read_archive(spark: SparkSession, path: str, topic: str) -> DataFrame:
 
 
 def archived_columns(spark: SparkSession, path: str, topic: str) -> StructType | None:
-    """The columns of a topic's files, those of metadata last; None if the topic is not archived there."""
+    """Return the columns of a topic's files, those of metadata last; None if the topic is not archived there."""
     return _columns(Directory(spark, topic_directory(path, topic)))[1]
 
 
 def _columns(directory: Directory) -> tuple[str, StructType | None]:
-    """The name of the last file of columns and what it says; empty and None if there is none."""
+    """Return the name of the last file of columns and what it says; empty and None if there is none."""
     missing = ""
     while kept := _kept(directory):
         try:

@@ -11,7 +11,7 @@ from .files import Directory
 
 
 def query_id(checkpoint: Directory) -> str:
-    """The id that the query keeps over restarts. Raises :class:`JobError` if there is none."""
+    """Return the id that the query keeps over restarts. Raises :class:`JobError` if there is none."""
     try:
         return str(json.loads(checkpoint.read_text("metadata"))["id"])
     except (ValueError, KeyError) as error:
@@ -19,13 +19,13 @@ def query_id(checkpoint: Directory) -> str:
 
 
 def last_commit(checkpoint: Directory) -> int | None:
-    """The number of the last micro-batch that is done; None before the first one."""
+    """Return the number of the last micro-batch that is done; None before the first one."""
     numbers = [int(name) for name in checkpoint.names("commits") if name.isdigit()]
     return max(numbers, default=None)
 
 
 def offsets_of(checkpoint: Directory, batch: int) -> dict[str, Position]:
-    """Up to where a planned micro-batch reads each partition; empty for the batch before the first one.
+    """Return the end of a planned micro-batch in each partition; empty for the batch before the first one.
 
     Raises :class:`JobError` if the file is damaged.
     """
@@ -39,6 +39,6 @@ def offsets_of(checkpoint: Directory, batch: int) -> dict[str, Position]:
 
 
 def committed_offsets(checkpoint: Directory) -> dict[str, Position]:
-    """Up to where each partition was read by the batches that are done."""
+    """Return the end in each partition of the batches that are done."""
     last = last_commit(checkpoint)
     return {} if last is None else offsets_of(checkpoint, last)

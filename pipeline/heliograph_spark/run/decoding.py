@@ -67,7 +67,7 @@ class Decoder:
             self._reader = fastavro.parse_schema(definition)
 
     def batches(self, messages: Iterable[pulsar.Message]) -> Iterator[pa.RecordBatch]:
-        """The messages as batches, in order."""
+        """Yield the messages as batches, in order."""
         held: list[pulsar.Message] = []
         size = 0
         for message in messages:

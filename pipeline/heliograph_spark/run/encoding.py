@@ -54,7 +54,7 @@ _AVRO: dict[type[t.DataType], Any] = {
 
 
 def avro_definition(kind: t.DataType, name: str) -> Any:
-    """The Avro type for Spark's; ``name`` is the field's path. Raises :class:`SchemaError`, naming the field."""
+    """Return the Avro type for Spark's; ``name`` is the field's path. Raises :class:`SchemaError`, naming the field."""
     if isinstance(kind, t.StructType):
         fields = [
             {
@@ -90,7 +90,7 @@ class _Sent(pulsar.schema.Schema):
 
 
 def _fitting(schema: TopicSchema, names: list[str]) -> Any:
-    """The definition, if a record of these columns can be written with it."""
+    """Return the definition, if a record of these columns can be written with it."""
     if schema.definition is None:
         raise SchemaError(f"the topic's schema is {schema.kind}, and the columns {', '.join(names)} are a record")
     definition = json.loads(schema.definition)
@@ -156,11 +156,11 @@ class Encoder:
         return self._kind
 
     def schema(self) -> pulsar.schema.Schema:
-        """The schema that the producer registers with the topic; bytes are sent without any."""
+        """Return the schema that the producer registers with the topic; bytes are sent without any."""
         return pulsar.schema.BytesSchema() if self._kind == "BYTES" else _Sent(self._kind, self._definition)
 
     def content(self, row: dict[str, Any]) -> bytes | None:
-        """The message itself; None for a ``value`` that is null, which is a message without one."""
+        """Return the message itself; None for a ``value`` that is null, which is a message without one."""
         if self._plain is not None:
             return None if row[VALUE] is None else self._plain(row[VALUE])
         record = {name: row[name] for name in self._names}

@@ -46,7 +46,7 @@ class Directory:
             raise self._refused(name, error) from error
 
     def names(self, name: str = "") -> list[str]:
-        """The content of the directory, or of the one of that name below; empty if it is not there."""
+        """Return the content of the directory, or of the one of that name below; empty if it is not there."""
         try:
             return sorted(str(each.getPath().getName()) for each in self._system.listStatus(self._at(name)))
         except Py4JJavaError as error:
@@ -56,14 +56,14 @@ class Directory:
             raise refused from error
 
     def size(self, name: str) -> int:
-        """The bytes of a file."""
+        """Return the bytes of a file."""
         try:
             return int(self._system.getFileStatus(self._at(name)).getLen())
         except Py4JJavaError as error:
             raise self._refused(name, error) from error
 
     def read_text(self, name: str) -> str:
-        """The file as UTF-8. Raises :class:`MissingFileError` if it is not there."""
+        """Return the file as UTF-8. Raises :class:`MissingFileError` if it is not there."""
         try:
             stream = self._system.open(self._at(name))
             try:
@@ -141,7 +141,7 @@ class Directory:
             raise JobError(f"{self.path}{'/' + name if name else ''}: this directory cannot be made")
 
     def matching(self, pattern: str) -> list[str]:
-        """The names below this directory that a pattern of Hadoop's fits, such as ``date=*/a-*``, sorted."""
+        """Return the names below this directory that a pattern of Hadoop's fits, such as ``date=*/a-*``, sorted."""
         try:
             found = self._system.globStatus(self._at(pattern)) or []
             depth = pattern.count("/") + 1

@@ -40,7 +40,7 @@ class Pruning:
 
     @classmethod
     def of(cls, filters: Iterable[Filter]) -> Pruning:
-        """The bounds of filters that all hold; a filter about anything else bounds nothing."""
+        """Return the bounds of filters that all hold; a filter about anything else bounds nothing."""
         found = cls()
         for each in filters:
             column = getattr(each, "attribute", None)

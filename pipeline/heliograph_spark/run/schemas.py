@@ -70,7 +70,7 @@ RAW = TopicSchema("BYTES")
 
 
 def schema_of_topic(client: pulsar.Client, topic: str, version: int = -1) -> TopicSchema:
-    """The topic's schema, the newest one by default; a topic without one holds bytes."""
+    """Return the topic's schema, the newest one by default; a topic without one holds bytes."""
     try:
         with named(f"asking for the schema of {topic}"):
             info = client._client.get_schema_info(topic, version)
@@ -83,7 +83,7 @@ def schema_of_topic(client: pulsar.Client, topic: str, version: int = -1) -> Top
 
 
 def common_schema(client: pulsar.Client, topics: Sequence[str]) -> TopicSchema:
-    """The one schema that all topics share. Raises :class:`SchemaError`, naming two topics that differ."""
+    """Return the one schema that all topics share. Raises :class:`SchemaError`, naming two topics that differ."""
     found = {topic: schema_of_topic(client, topic) for topic in topics}
     if not found:
         return RAW
@@ -99,7 +99,10 @@ def _parsed(schema: TopicSchema) -> Any:
 
 
 def columns_of(schema: TopicSchema, topic: str) -> t.StructType:
-    """The columns of a topic's messages, those of metadata last. Raises :class:`SchemaError`, naming the field."""
+    """Return the columns of a topic's messages, metadata last. Raises :class:`SchemaError`, naming the field.
+
+    Raises :class:`SchemaError`, naming the field.
+    """
     if schema.definition is not None:
         record = _Types(topic, logical=schema.kind == "AVRO").of(_parsed(schema), "")
         if not isinstance(record, t.StructType):

@@ -44,7 +44,7 @@ class Broker:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def source_options(self, **more: str | None) -> dict[str, str]:
-        """The data source's options; an underscore in a name of ``more`` is a dot, and None leaves it out."""
+        """Return the data source's options; an underscore in a name of ``more`` is a dot, and None leaves it out."""
         urls = {"service.url": self.service_url} | ({"admin.url": self.admin_url} if self.admin_url else {})
         given = {name.replace("_", "."): value for name, value in more.items() if value is not None}
         return {**urls, **self.options, **given}
@@ -59,7 +59,7 @@ class SessionOptions:
 
 
 def build_session(job: str, options: SessionOptions) -> SparkSession:
-    """A session in UTC that knows ``format("pulsar")``; its workers run the Python that this runs."""
+    """Return a session in UTC that knows ``format("pulsar")``; its workers run the Python that this runs."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"heliograph-spark {job}")
     settings = {
@@ -92,12 +92,12 @@ def pairs(option: str, given: Iterable[str] | None) -> dict[str, str]:
 
 
 def progress(text: str) -> None:
-    """Say on stderr how far a job is."""
+    """Print a job's progress on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def reason(error: BaseException) -> str:
-    """One line that says why: what this package said in whatever process, else the first line of Spark's message."""
+    """Return the reason in one line: this package's message in any process, else the first line of Spark's."""
     text = str(error)
     if isinstance(error, Py4JJavaError):
         text = str(error.java_exception.toString())

@@ -131,7 +131,7 @@ class _Sender:
 
 
 def compression(name: str) -> Any:
-    """The client's compression of that name. Raises :class:`PulsarSourceError`, naming those there are."""
+    """Return the client's compression of that name. Raises :class:`PulsarSourceError`, naming those there are."""
     kinds = {each: getattr(pulsar.CompressionType, each) for each in ("NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY")}
     for known, kind in kinds.items():
         if known.upper() == name:

@@ -90,7 +90,7 @@ class PulsarDataSource(DataSource):
 
 
 def _schema(options: ReadOptions) -> tuple[TopicSchema, str]:
-    """The schema that the query's topics share, and how they are called in errors."""
+    """Return the schema that the query's topics share, and how they are called in errors."""
     with connected(options.connection) as client:
         topics = find_partitions(client, options)
         return (RAW if options.raw_values else common_schema(client, topics)), ", ".join(topics[:3]) or "no topic"
@@ -127,7 +127,7 @@ class BatchReader(DataSourceReader):
         return found or [Split(Range("", BEGINNING, BEGINNING))]
 
     def _pruned(self, client: pulsar.Client, whole: Range) -> Range:
-        """The range without what was published too early or too late, as the broker finds it by time."""
+        """Return the range without messages published too early or too late, as the broker finds it by time."""
         start, end, skew_ms = whole.start, whole.end, self._options.skew_ms
         if self._pruning.earliest_ms is not None:
             at = max(0, self._pruning.earliest_ms - skew_ms)
@@ -216,7 +216,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return write_offsets(self._ends())
 
     def _ends(self) -> dict[str, Position]:
-        """The last message of every partition; where nothing is new, that is one question to the broker."""
+        """Return the last message of every partition; where nothing is new, that is one question to the broker."""
         client = self._broker()
         ends = {}
         for topic in self._partitions():

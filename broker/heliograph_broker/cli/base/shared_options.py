@@ -59,7 +59,7 @@ class Target(NamedTuple):
 
 
 def tenant_target(text: str) -> Target:
-    """Raises ``InvalidName``."""
+    """Return the target for a tenant's name. Raises ``InvalidName``."""
     check_part("tenant", text)
     return Target("tenant", text, tenant_path(text), "heliograph tenants list")
 

@@ -53,7 +53,8 @@ def produce(
     ] = None,
     key: Annotated[str | None, typer.Option("--key", help="Key of every message.")] = None,
     properties: Annotated[
-        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")
+        list[str] | None,
+        typer.Option("--property", metavar="NAME=VALUE", help="Property of the messages; may be repeated."),
     ] = None,
     count: Annotated[int, typer.Option("-n", "--count", min=1, help="Number of times to send all messages.")] = 1,
     service_url: ServiceUrl = DEFAULT_SERVICE_URL,
@@ -235,7 +236,7 @@ def _client(service_url: str) -> Iterator[tuple[Any, Any]]:
 
 
 def _check_reachable(service_url: str) -> None:
-    """The client retries a refused connection for its whole timeout; a person wants to know at once."""
+    """Connect once: the client retries a refused connection for its whole timeout, a person wants to know at once."""
     url = urlsplit(service_url)
     if url.scheme not in ("pulsar", "pulsar+ssl", "http", "https") or not url.hostname:
         usage_error(f"--service-url {service_url!r} should start with pulsar://, as in {DEFAULT_SERVICE_URL}")

@@ -89,7 +89,9 @@ def create(
     bundles: Annotated[
         int, typer.Option("--bundles", "-b", min=0, max=4096, help="Number of bundles; 0: the broker's default.")
     ] = 0,
-    clusters: Annotated[str, typer.Option("--clusters", "-c", metavar="CLUSTERS", help="With commas.")] = "",
+    clusters: Annotated[
+        str, typer.Option("--clusters", "-c", metavar="CLUSTERS", help="Allowed clusters, separated by commas.")
+    ] = "",
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
     """Create a namespace of an existing tenant.

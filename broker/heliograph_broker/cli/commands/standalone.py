@@ -30,7 +30,7 @@ def standalone(
             min=0,
             max=65535,
             metavar="PORT",
-            help="Pulsar clients; 0 takes any free port.",
+            help="Port for Pulsar clients; 0: any free port.",
         ),
     ] = 6650,
     http_port: Annotated[
@@ -40,12 +40,12 @@ def standalone(
             min=0,
             max=65535,
             metavar="PORT",
-            help="HTTP; 0 takes any free port.",
+            help="Port for HTTP; 0: any free port.",
         ),
     ] = 8080,
     bind: Annotated[
         str,
-        typer.Option("--bind", metavar="ADDRESS", help="The address both ports listen on."),
+        typer.Option("--bind", metavar="ADDRESS", help="Address that both ports listen on."),
     ] = "127.0.0.1",
     filename: Annotated[
         list[Path] | None,

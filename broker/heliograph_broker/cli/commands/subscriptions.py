@@ -62,7 +62,8 @@ def create_subscription(
         str, typer.Option("--messageId", "-m", metavar="ID", help="latest, earliest or LEDGER:ENTRY.")
     ] = "latest",
     properties: Annotated[
-        list[str] | None, typer.Option("--property", "-p", metavar="NAME=VALUE", help="May be repeated.")
+        list[str] | None,
+        typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property of the subscription; may be repeated."),
     ] = None,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:

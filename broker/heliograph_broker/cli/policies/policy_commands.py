@@ -53,6 +53,10 @@ def _names(policy: Policy) -> tuple[str, str, str]:
     return f"get-{policy.get_name or policy.name}", f"set-{policy.name}", remover
 
 
+def _the(about: str) -> str:
+    return about if about.startswith(("the ", "when ", "whether ")) else f"the {about}"
+
+
 class _Command(NamedTuple):
     """A command: its function, its own options, and its help."""
 
@@ -95,11 +99,9 @@ def _get(level: Level, policy: Policy) -> _Command:
 
     options = []
     if level.applied:
-        applied = typer.Option(
-            "--applied", "-ap", help="Print the effective policy: what the levels above it set counts, too."
-        )
+        applied = typer.Option("--applied", "-ap", help="Print the effective policy, which includes the levels above.")
         options.append(_parameter("applied", Annotated[bool, applied], False))
-    about = f"Print {policy.about}, as JSON; null where nothing is set."
+    about = f"Print {_the(policy.about)}, as JSON; null if nothing is set."
     return _Command(run, options, level, about, "--applied" if level.applied else "")
 
 
@@ -113,7 +115,7 @@ def _set(level: Level, policy: Policy) -> _Command:
         print(f"{target.kind}/{target.name} {policy.name} set")
 
     others = " and ".join(name for name in (_names(policy)[0], _names(policy)[2]) if name)
-    about = f"Set {policy.about}.\n\nSee also {others}."
+    about = f"Set {_the(policy.about)}.\n\nSee also {others}."
     return _Command(run, [_option(flag) for flag in policy.flags], level, about, policy.example)
 
 
@@ -126,7 +128,7 @@ def _remove(level: Level, policy: Policy) -> _Command:
         request(http_url, "DELETE", path, params=params, target=target)
         print(f"{target.kind}/{target.name} {policy.name} removed")
 
-    about = f"Remove {policy.about}, so that the inherited value applies."
+    about = f"Remove the setting of {_the(policy.about)}, so that the inherited value applies."
     return _Command(run, [_option(flag) for flag in flags], level, about, "")
 
 

@@ -97,7 +97,7 @@ def only(key: str) -> Callable[[Values], Any]:
 
 RETENTION = (
     Flag("time", ("--time", "-t"), "Retention time: 10m, 3h, 7d; -1: no limit; 0: keep nothing.", time_minutes, "TIME"),
-    Flag("size", ("--size", "-s"), "Keep so much: 512M, 10G; -1 without limit; 0 nothing.", size_megabytes, "SIZE"),
+    Flag("size", ("--size", "-s"), "Retention size: 512M, 10G; -1: no limit; 0: keep nothing.", size_megabytes, "SIZE"),
 )
 QUOTA_TYPE = Flag(
     "type",
@@ -110,8 +110,8 @@ QUOTA_TYPE = Flag(
     on_remove=True,
 )
 QUOTA = (
-    Flag("limit", ("--limit", "-l"), "The size: 10M, 2G; for destination_storage.", size_bytes, "SIZE", "-1"),
-    Flag("limitTime", ("--limitTime", "-lt"), "The age: 3600 (s), 1h; for message_age.", time_seconds, "TIME", "-1"),
+    Flag("limit", ("--limit", "-l"), "Size limit, for destination_storage: 10M, 2G.", size_bytes, "SIZE", "-1"),
+    Flag("limitTime", ("--limitTime", "-lt"), "Age limit, for message_age: 3600 (s), 1h.", time_seconds, "TIME", "-1"),
     Flag(
         "policy",
         ("--policy", "-p"),
@@ -122,17 +122,17 @@ QUOTA = (
     QUOTA_TYPE,
 )
 SWITCH = (
-    Flag("enable", ("--enable", "-e"), "Switch it on.", None),
-    Flag("disable", ("--disable", "-d"), "Switch it off.", None),
+    Flag("enable", ("--enable", "-e"), "Enable the policy.", None),
+    Flag("disable", ("--disable", "-d"), "Disable the policy.", None),
 )
 DELAYED = (
     *SWITCH,
     Flag("time", ("--time", "-t"), "Pulsar's tick; delivery here is on time anyway.", time_milliseconds, "TIME", "1s"),
-    Flag("maxDelay", ("--maxDelay", "-md"), "The longest delay; 0 any.", time_milliseconds, "TIME", "0"),
+    Flag("maxDelay", ("--maxDelay", "-md"), "Longest delay; 0: no limit.", time_milliseconds, "TIME", "0"),
 )
 INACTIVE = (
     Flag("enable", ("--enable-delete-while-inactive", "-e"), "Delete inactive topics.", None),
-    Flag("disable", ("--disable-delete-while-inactive", "-d"), "Do not delete them.", None),
+    Flag("disable", ("--disable-delete-while-inactive", "-d"), "Keep inactive topics.", None),
     Flag("after", ("--max-inactive-duration", "-t"), "Time of inactivity: 3600 (s), 5h, 3d.", time_seconds, "TIME"),
     Flag(
         "mode",
@@ -143,18 +143,25 @@ INACTIVE = (
     ),
 )
 DISPATCH = (
-    Flag("messages", ("--msg-dispatch-rate", "-md"), "Messages a period; -1 without limit.", _rate, "N", "-1"),
-    Flag("bytes", ("--byte-dispatch-rate", "-bd"), "Bytes a period: 10M; -1 without limit.", _rate, "SIZE", "-1"),
-    Flag("period", ("--dispatch-rate-period", "-dt"), "The period.", time_seconds, "TIME", "1s"),
-    Flag("relative", ("--relative-to-publish-rate", "-rp"), "Count from what is published.", None),
+    Flag("messages", ("--msg-dispatch-rate", "-md"), "Messages per period; -1: no limit.", _rate, "N", "-1"),
+    Flag("bytes", ("--byte-dispatch-rate", "-bd"), "Bytes per period: 10M; -1: no limit.", _rate, "SIZE", "-1"),
+    Flag("period", ("--dispatch-rate-period", "-dt"), "Length of the period: 1 (s), 1m.", time_seconds, "TIME", "1s"),
+    Flag("relative", ("--relative-to-publish-rate", "-rp"), "Not supported; give the rate itself.", None),
 )
 SUBSCRIBE = (
-    Flag("rate", ("--subscribe-rate", "-sr"), "Subscribes of a consumer a period; -1 without limit.", _rate, "N", "-1"),
-    Flag("period", ("--subscribe-rate-period", "-st"), "The period.", time_seconds, "TIME", "30s"),
+    Flag(
+        "rate",
+        ("--subscribe-rate", "-sr"),
+        "Subscribe requests of a consumer per period; -1: no limit.",
+        _rate,
+        "N",
+        "-1",
+    ),
+    Flag("period", ("--subscribe-rate-period", "-st"), "Length of the period: 1 (s), 1m.", time_seconds, "TIME", "30s"),
 )
 PUBLISH = (
-    Flag("messages", ("--msg-publish-rate", "-m"), "Messages a second; -1 without limit.", _rate, "N", "-1"),
-    Flag("bytes", ("--byte-publish-rate", "-b"), "Bytes a second: 10M; -1 without limit.", _rate, "SIZE", "-1"),
+    Flag("messages", ("--msg-publish-rate", "-m"), "Messages per second; -1: no limit.", _rate, "N", "-1"),
+    Flag("bytes", ("--byte-publish-rate", "-b"), "Bytes per second: 10M; -1: no limit.", _rate, "SIZE", "-1"),
 )
 AUTO_TOPIC = (
     *SWITCH,
@@ -168,12 +175,20 @@ AUTO_TOPIC = (
     ),
     Flag("partitions", ("--num-partitions", "-n"), "Number of partitions.", whole, "N", "0"),
 )
-TYPES = (Flag("types", ("--types", "-t"), f"Some of {', '.join(SUBSCRIPTION_TYPES)}, with commas.", _types, "TYPES"),)
+TYPES = (
+    Flag(
+        "types",
+        ("--types", "-t"),
+        f"Allowed types, separated by commas: {', '.join(SUBSCRIPTION_TYPES)}.",
+        _types,
+        "TYPES",
+    ),
+)
 COMPATIBILITY = (
     Flag(
         "compatibility",
         ("--compatibility", "-c"),
-        f"One of {', '.join(COMPATIBILITIES)}.",
+        f"Strategy: {', '.join(COMPATIBILITIES)}.",
         choice(*COMPATIBILITIES),
         "STRATEGY",
     ),

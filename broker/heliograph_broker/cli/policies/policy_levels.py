@@ -70,19 +70,17 @@ def _options(field: str, row: PolicyField, names: tuple[str, ...], query: str) -
     if kind is kinds.COUNT:
         return _one(names, f"M{row.title[1:]}; 0: no limit.", whole, "N", "10")
     if kind is kinds.SIZE_LIMIT:
-        return _one(names, "Bytes: 512K, 1M; 0 without limit.", size_bytes, "SIZE", "1M")
+        return _one(names, "Bytes: 512K, 1M; 0: no limit.", size_bytes, "SIZE", "1M")
     if kind is kinds.THRESHOLD:
-        return _one(names, "Bytes: 10M, 1G; 0 never.", size_bytes, "SIZE", "100M")
+        return _one(names, "Bytes: 10M, 1G; 0: never.", size_bytes, "SIZE", "100M")
     if kind is kinds.TOPIC_NAME:
         example = "acme/shop/expired"
-        return _one(names or ("--topic", "-t"), "Topic to send them to; '': none.", topic_name, "TOPIC", example)
+        return _one(names or ("--topic", "-t"), "Dead-letter topic; '': none.", topic_name, "TOPIC", example)
     if kind is kinds.UNUSED_FOR_OR_ZERO:
-        return _one(
-            names or ("--time", "-t"), "The time: 60 (minutes), 7d; 0 never.", bare_minutes, "TIME", "7d", query
-        )
+        return _one(names or ("--time", "-t"), "Time: 60 (minutes), 7d; 0: never.", bare_minutes, "TIME", "7d", query)
     never = "0" if row.default == 0 else "-1"
     example = "30d" if kind is kinds.UNUSED_FOR else "120"
-    times = f"The time: {'3600 (s), 7d' if kind is kinds.UNUSED_FOR else '120 (s), 2h'}; {never} never."
+    times = f"Time: {'3600 (s), 7d' if kind is kinds.UNUSED_FOR else '120 (s), 2h'}; {never}: never."
     return _one(names or ("--time", "-t"), times, time_seconds, "TIME", example, query)
 
 
@@ -127,7 +125,7 @@ def _of_namespace(field: str, row: PolicyField, command: Command) -> Policy:
     made = _options(field, row, command.options, "")
     return Policy(
         command.namespace,
-        command.about or row.title,
+        row.title,
         row.rest.namespace,
         made.flags,
         made.body,
@@ -145,7 +143,7 @@ def _of_topic(field: str, row: PolicyField, command: Command) -> Policy:
     made = _options(field, row, command.topic_options or command.options, query)
     return Policy(
         command.topic,
-        command.about or row.title,
+        row.title,
         row.rest.topic[0],
         made.flags,
         None if query else made.body,

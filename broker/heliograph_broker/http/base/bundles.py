@@ -37,7 +37,7 @@ def in_bundle(name: TopicName, bundle: str, bundles: int) -> bool:
 
 
 def check_bundle(namespace: str, bundle: str, bundles: int) -> None:
-    """Raises :class:`PreconditionFailed` unless ``bundle`` is one of the namespace's, or the whole range."""
+    """Check a bundle. Raises :class:`PreconditionFailed` unless it is one of the namespace's, or the whole range."""
     match = _BUNDLE.fullmatch(bundle)
     if match is None:
         raise PreconditionFailed(f"Invalid bundle range: {bundle}; one looks like {WHOLE_RANGE}")

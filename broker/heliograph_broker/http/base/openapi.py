@@ -277,7 +277,7 @@ def document(app: web.Application) -> bytes:
 
 @operation("Get this description.", answers={200: dict[str, Any]})
 async def get_description(request: web.Request) -> web.Response:
-    """Generated at the first request, outside the event loop, as it takes about ten milliseconds."""
+    """Return the description, generated at the first request, outside the event loop, in about 10 ms."""
     cached = request.app[DESCRIPTION]
     if cached.body is None:
         cached.body = await asyncio.to_thread(document, request.app)

@@ -30,7 +30,7 @@ class ClusterDocument(msgspec.Struct, rename="camel"):
 
 
 def check_cluster(request: web.Request) -> None:
-    """Raises :class:`ApiError` 404 unless the path's cluster is this one."""
+    """Check the path's cluster. Raises :class:`ApiError` 404 unless it is this one."""
     if request.match_info["cluster"] != request.app[CONFIG].cluster_name:
         raise ApiError(404, "Cluster does not exist")
 

@@ -34,7 +34,7 @@ _STALLED_S = 60.0
     answers={200: Media((_TAR,), bytes), 409: Refusal, 503: Refusal},
 )
 async def get_backup(request: web.Request) -> web.StreamResponse:
-    """Stream it: a part is made when the client has taken the one before, so little of it is in memory.
+    """Stream a backup: a part is made once the client has taken the previous one, so little of it is in memory.
 
     A failure on the way breaks the connection off: the client sees that the answer did not end.
     """
@@ -79,7 +79,7 @@ async def _stream(request: web.Request, backup: Backup, begun_ms: int) -> web.St
 
 
 async def end_running(app: web.Application) -> None:
-    """When the broker stops: break off what would keep it."""
+    """Break off running backups, because the broker stops."""
     running = app[RUNNING]
     for task in list(running):
         task.cancel()

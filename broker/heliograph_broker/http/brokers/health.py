@@ -34,7 +34,7 @@ class Ready(msgspec.Struct):
 
 
 async def check_ready(broker: Broker) -> None:
-    """Raises :class:`ApiError` 503 naming what is wrong."""
+    """Check readiness. Raises :class:`ApiError` 503 with the problem."""
     if broker.store.failure is not None:
         raise ApiError(503, f"the store has failed and the broker is stopping: {broker.store.failure}")
     since_tick = broker.clock.monotonic() - broker.ticks.ended_at

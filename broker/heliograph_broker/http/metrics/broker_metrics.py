@@ -33,7 +33,7 @@ _WAIT_QUANTILES = (0.5, 0.95, 0.99, 1.0)
 
 
 def _whole(value: Value) -> Value:
-    """A sum of values with three decimals has no more."""
+    """Round a sum of values with three decimals to three decimals."""
     return round(value, 3) if isinstance(value, float) else value
 
 
@@ -94,7 +94,7 @@ def broker_blocks(broker: Broker, whole: Whole) -> Iterator[Block]:
 
 
 def _summary(name: str, cluster: str, latency: LatencySummary, quantiles: tuple[float, ...]) -> Block:
-    """A summary in milliseconds."""
+    """Return a summary in milliseconds."""
     values = latency.quantiles(quantiles)
     samples: list[Sample] = [
         ("", labels(cluster=cluster, quantile=str(quantile)), round(value * 1000, 3))

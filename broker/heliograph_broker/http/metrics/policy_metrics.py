@@ -24,7 +24,7 @@ _SUBSCRIPTION, _TOPIC, _BROKER = ',reason="subscription"', ',reason="topic"', ',
 
 
 def _of_quota(read: Callable[[QuotaState], int]) -> Callable[[TopicSnapshot], int]:
-    """A count that only a stored topic has; any other says 0."""
+    """Return a count that only a stored topic has; any other says 0."""
     return lambda snapshot: read(snapshot.kept.quota) if snapshot.kept is not None else 0
 
 
@@ -52,7 +52,7 @@ def _age_exceeded(snapshot: TopicSnapshot) -> Value | None:
 
 
 def _of_compaction(read: Callable[[TopicCompaction, CompactionRecord], int]) -> Callable[[TopicSnapshot], Value | None]:
-    """A value of the last compaction, where there was one."""
+    """Return a value of the last compaction, where there was one."""
 
     def value(snapshot: TopicSnapshot) -> Value | None:
         record = snapshot.kept.compaction.record if snapshot.kept is not None else None

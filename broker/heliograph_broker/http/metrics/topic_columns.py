@@ -95,10 +95,10 @@ class SubscriptionColumn(NamedTuple):
 
 
 def rounded(value: float) -> float:
-    """Rates are shown with three decimals, as Pulsar does."""
+    """Round a rate to three decimals, as Pulsar does."""
     return round(value, 3) if value else 0.0
 
 
 def of_cursor(read: Callable[[Subscription], int]) -> Callable[[SubscriptionSnapshot], int]:
-    """A value that only a subscription with a cursor has; any other says 0."""
+    """Return a value that only a subscription with a cursor has; any other says 0."""
     return lambda snapshot: read(snapshot.cursor) if snapshot.cursor is not None else 0

@@ -109,7 +109,7 @@ async def refuse_permission(request: web.Request) -> web.Response:
 
 
 def _check_clusters(broker: Broker, clusters: list[str]) -> None:
-    """Raises :class:`PreconditionFailed`, or :class:`ApiError` 403 as Pulsar does for a cluster it does not know."""
+    """Check clusters. Raises :class:`PreconditionFailed`, or as Pulsar :class:`ApiError` 403 for an unknown one."""
     if not clusters:
         raise PreconditionFailed("ClusterIds should not be null or empty")
     for cluster in clusters:

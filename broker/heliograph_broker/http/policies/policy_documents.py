@@ -159,7 +159,7 @@ def _at_least(what: str, value: int, least: int) -> int:
 
 
 def retention_from(document: RetentionDocument) -> Retention:
-    """Raises :class:`ApiError` 400, in Pulsar's words, for a pair that cannot mean anything."""
+    """Convert a document. Raises :class:`ApiError` 400, in Pulsar's words, for a pair that contradicts itself."""
     minutes, megabytes = document.minutes, document.megabytes
     if megabytes < -1:
         raise ApiError(400, "Invalid retention policy: size limit must be >= -1")
@@ -211,7 +211,7 @@ def quota_document(kind: str, quota: BacklogQuota) -> QuotaDocument:
 
 
 def delayed_delivery_from(policies: Policies, document: DelayedDeliveryDocument) -> None:
-    """Raises :class:`PreconditionFailed` for times below 0."""
+    """Convert a document. Raises :class:`PreconditionFailed` for times below 0."""
     tick = _at_least("tickTime", document.tick_ms, 0)
     delay = _at_least("maxDeliveryDelayInMillis", document.max_delay_ms, 0)
     policies.delayed_delivery = document.active
@@ -243,7 +243,7 @@ def publish_rate_document(rate: Rate) -> PublishRateDocument:
 
 
 def dispatch_rate_from(document: DispatchRateDocument) -> Rate:
-    """Raises :class:`PreconditionFailed`."""
+    """Convert a document. Raises :class:`PreconditionFailed`."""
     if document.relative:
         raise PreconditionFailed("relativeToPublishRate is not supported: give the rate itself")
     return Rate(
@@ -269,7 +269,7 @@ def subscribe_rate_document(rate: SubscribeRate) -> SubscribeRateDocument:
 
 
 def inactive_topic_from(document: InactiveTopicDocument) -> InactiveTopic:
-    """Raises :class:`ApiError` or :class:`PreconditionFailed`."""
+    """Convert a document. Raises :class:`ApiError` or :class:`PreconditionFailed`."""
     mode = check_choice("inactiveTopicDeleteMode", document.mode, INACTIVE_TOPIC_MODES)
     # A topic would be deleted before its first client came.
     seconds = _at_least("maxInactiveDurationSeconds", document.seconds, 1 if document.delete else 0)
@@ -283,7 +283,7 @@ def inactive_topic_document(inactive: InactiveTopic) -> InactiveTopicDocument:
 
 
 def auto_topic_creation_from(document: AutoTopicCreationDocument) -> AutoTopicCreation:
-    """Raises :class:`PreconditionFailed` in Pulsar's words."""
+    """Convert a document. Raises :class:`PreconditionFailed` in Pulsar's words."""
     if not document.allow_auto_topic_creation:
         return AutoTopicCreation(False)
     kind, partitions = document.topic_type, document.default_num_partitions

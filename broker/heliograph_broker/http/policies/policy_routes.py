@@ -71,13 +71,13 @@ def policy_topic(request: web.Request) -> TopicName:
 
 
 def refuse_global(request: web.Request) -> None:
-    """Raises :class:`PreconditionFailed`, as what cannot be kept is not to be taken silently."""
+    """Refuse global policies. Raises :class:`PreconditionFailed`, because there is one cluster."""
     if flag(request, "isGlobal"):
         raise PreconditionFailed("isGlobal=true is not supported: there is only one cluster; valid: false")
 
 
 def refuse_unstored(name: TopicName, policy: PolicyPath, path: str) -> None:
-    """Raises :class:`PreconditionFailed` for a policy of stored messages on a topic that stores none."""
+    """Refuse policies of stored messages on a topic that stores none. Raises :class:`PreconditionFailed`."""
     if policy.for_stored and not name.is_persistent:
         raise PreconditionFailed(f"{path} is for persistent topics only, as {name} stores nothing")
 

@@ -60,7 +60,7 @@ def check_retention(broker: Broker, policies: Policies, name: TopicName | None =
 
 
 def check_quota(broker: Broker, policies: Policies, name: TopicName | None = None) -> None:
-    """The same for a new quota."""
+    """Check a new quota likewise."""
     if not quota_fits(_resolved(broker, policies, name)):
         level = "topic" if name is not None else "namespace"
         raise PreconditionFailed(

@@ -40,7 +40,7 @@ def _total_bytes_before(topic: Topic, offset: int) -> int:
 
 
 def _ledgers(topic: Topic) -> list[LedgerStats]:
-    """The stored part of each ledger; a ledger trimmed in part counts what is left of it."""
+    """Return the stored part of each ledger; a ledger trimmed in part counts what is left of it."""
     ledgers = []
     for ledger in topic.ledgers:
         end = min(ledger.base_offset + ledger.entries, topic.end_offset)

@@ -49,7 +49,7 @@ def iso(ms: int) -> str:
 
 
 def _slashed(address: str) -> str:
-    """Java writes an unresolved host before the slash; there is none."""
+    """Format an address as Java does for one without a host name: with a slash in front."""
     return address if address.startswith("/") or not address else f"/{address}"
 
 

@@ -60,7 +60,7 @@ class PartitionsAnswer(msgspec.Struct, omit_defaults=True):
     "List the topics of a namespace and domain, each partition by its name.", query=(_BUNDLE,), answers={200: list[str]}
 )
 async def list_topics(request: web.Request) -> web.Response:
-    """The concrete topics of one domain: partitions each by name."""
+    """Return the concrete topics of one domain: partitions each by name."""
     broker = request.app[BROKER]
     namespace = namespace_of(request)
     bundles = broker.directory.namespace(namespace).bundles
@@ -149,7 +149,7 @@ async def update_partitions(request: web.Request) -> web.Response:
     answers={200: PartitionsAnswer},
 )
 async def get_partitions(request: web.Request) -> web.Response:
-    """The number of partitions; 0 without. A client's look-up may bring a topic into being by the rules."""
+    """Return the number of partitions; 0 without. A client's look-up may bring a topic into being by the rules."""
     broker = request.app[BROKER]
     name = topic_of(request)
     if flag(request, "checkAllowAutoCreation"):

@@ -183,7 +183,7 @@ class Containment:
         )
 
     def succeeded(self, owner: Owner, task: str) -> None:
-        """The duty succeeded: end its suspension."""
+        """End the suspension of a task that succeeded."""
         tasks = self.suspended.get(owner)
         suspension = tasks.pop(task, None) if tasks is not None else None
         if suspension is None:
@@ -195,7 +195,7 @@ class Containment:
         log.info("duty resumed", duty=task, topic=topic, subscription=subscription, failures=suspension.failures)
 
     def forget(self, owner: Owner) -> None:
-        """A topic or subscription was deleted: nobody tries its duties again."""
+        """Drop the suspensions of a deleted topic or subscription: nobody retries its tasks."""
         for suspension in self.suspended.pop(owner, {}).values():
             self._queue.forget(suspension)
 

@@ -113,7 +113,7 @@ class TopicMetrics:
         self.cache_misses = 0
 
     def entries_durable(self, entries: list[Entry], now: float, commit_s: float, broker: BrokerMetrics) -> None:
-        """A group's entries are durable at ``now`` (monotonic), ``commit_s`` of it was the writing and the sync.
+        """Count a group's entries, durable at ``now`` (monotonic); writing and syncing took ``commit_s`` of it.
 
         Sorted, entries of one bucket lie side by side: buckets are looked up once for all of them.
         """
@@ -188,7 +188,7 @@ class BrokerMetrics:
         self.connection_bytes: Callable[[], int] = int
 
     def lookup_answered(self, began: float, *, found: bool) -> None:
-        """A look-up that ``began`` then (monotonic, s) is answered."""
+        """Count an answered look-up that ``began`` then (monotonic, s)."""
         self.lookup_latency.observe(self._clock.monotonic() - began)
         if found:
             self.lookups_answered += 1

@@ -24,7 +24,7 @@ MAX_PROPERTIES_BYTES = 64 * 1024
 
 
 def check_name(subscription: str) -> None:
-    """Raises :class:`PreconditionFailed` unless ``subscription`` may name one."""
+    """Check the name of a subscription. Raises :class:`PreconditionFailed`."""
     try:
         check_subscription(subscription)
     except InvalidName as error:
@@ -32,17 +32,17 @@ def check_name(subscription: str) -> None:
 
 
 def check_new_name(kind: str, name: str) -> None:
-    """Raises :class:`PreconditionFailed` if a tenant or namespace (its full name) of that name cannot be kept."""
+    """Check the full name of a new tenant or namespace. Raises :class:`PreconditionFailed` if it cannot be stored."""
     _check_size(f"{kind} name", name, MAX_NAMESPACE_NAME_BYTES)
 
 
 def check_producer_name(name: str) -> None:
-    """Raises :class:`PreconditionFailed` if the sequence ids of a producer of that name cannot be kept."""
+    """Check the name of a producer. Raises :class:`PreconditionFailed` if its sequence ids cannot be stored."""
     _check_size("producer name", name, MAX_PRODUCER_NAME_BYTES)
 
 
 def check_properties(properties: Mapping[str, str]) -> None:
-    """Raises :class:`PreconditionFailed` if these are too many to be kept."""
+    """Check the size of properties. Raises :class:`PreconditionFailed` if they are too large to be stored."""
     size = sum(len(key.encode()) + len(value.encode()) for key, value in properties.items())
     if size > MAX_PROPERTIES_BYTES:
         raise PreconditionFailed(

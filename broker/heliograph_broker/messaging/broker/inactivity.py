@@ -55,7 +55,7 @@ def in_use(topic: AnyTopic) -> bool:
 
 
 def expiry_ms(topic: AnyTopic, now_ms: int) -> int | None:
-    """The :data:`Due` of ``expires``."""
+    """Return the :data:`Due` of ``expires``."""
     period = topic.effective.expires_ms
     if period is None:
         return None
@@ -63,7 +63,7 @@ def expiry_ms(topic: AnyTopic, now_ms: int) -> int | None:
 
 
 def inactivity_ms(topic: AnyTopic, now_ms: int) -> int | None:
-    """The :data:`Due` of ``inactive_topic``."""
+    """Return the :data:`Due` of ``inactive_topic``."""
     policy = topic.effective.inactive_topic
     if policy is None:
         return None
@@ -134,7 +134,7 @@ class InactivityWatch:
         applied.observer = self.configured
 
     def configured(self, topic: AnyTopic) -> None:
-        """A topic is new, or its policies changed."""
+        """Schedule a topic that is new, or whose policies changed."""
         self._schedule(topic, monotonic_ms(self._clock))
 
     def _schedule(self, topic: AnyTopic, now_ms: int) -> None:
@@ -163,7 +163,7 @@ class InactivityWatch:
             self._schedule(topic, now_ms)
 
     def forget(self, topic: AnyTopic) -> None:
-        """The topic was deleted."""
+        """Forget a deleted topic."""
         self._queue.forget(topic)
 
     def next_due_ms(self, topic: AnyTopic, now_ms: int) -> int | None:

@@ -92,7 +92,7 @@ class Topics:
         return topic
 
     def redeclared(self, name: TopicName) -> None:
-        """Somebody declared a topic that exists: the time after which it counts as unused begins again."""
+        """Restart the time of disuse of a topic that somebody declared again."""
         base = name.base
         names = [base.with_partition(index) for index in range(self._directory.partitions_of(base))] or [name]
         for one in names:
@@ -130,7 +130,7 @@ class Topics:
 
 
 def check_no_clients(topic: AnyTopic) -> None:
-    """Raises :class:`PreconditionFailed` while clients are connected to ``topic``."""
+    """Check that no client is connected to ``topic``. Raises :class:`PreconditionFailed`."""
     if topic.producers:
         raise PreconditionFailed(f"Topic {topic.name} has {len(topic.producers)} connected producers")
     if any(subscription.consumers for subscription in topic.subscriptions.values()):

@@ -119,7 +119,7 @@ class ChunkedMessages(dict[int, str]):
         return together
 
     def forget_all(self) -> None:
-        """Nobody holds anything."""
+        """Forget all chunks: nobody holds anything."""
         self._messages.clear()
         self.unfinished.clear()
         self._offsets.clear()

@@ -20,7 +20,7 @@ def encode_version(version: int) -> bytes:
 
 
 def decode_version(data: bytes) -> int:
-    """Raises :class:`PreconditionFailed` if ``data`` is not eight bytes."""
+    """Decode a version. Raises :class:`PreconditionFailed` if ``data`` is not eight bytes."""
     if len(data) != _VERSION.size:
         raise PreconditionFailed(f"a schema version has {_VERSION.size} bytes, not {len(data)}")
     version: int = _VERSION.unpack(data)[0]
@@ -90,7 +90,7 @@ class SchemaRegistry:
         return None
 
     def check(self, topic: str, schema: records.SchemaRecord, strategy: str | None) -> None:
-        """Raises :class:`IncompatibleSchema` if ``schema`` may not follow the stored ones by the strategy."""
+        """Check a new schema. Raises :class:`IncompatibleSchema` if the strategy forbids it after the stored ones."""
         strategy = strategy or FULL
         versions = self._versions.get(topic, [])
         first = 0 if strategy.endswith(TRANSITIVE) else max(0, len(versions) - 1)
@@ -109,13 +109,13 @@ class SchemaRegistry:
         return version
 
     def confirmed(self, topic: str, version: int) -> None:
-        """A client knows of a version: it stays."""
+        """Keep a version that a client knows of."""
         claims = self._claims.get(topic, {})
         if claims.pop(version, None) is not None and not claims:
             del self._claims[topic]
 
     def refused(self, topic: str, version: int) -> None:
-        """A request that claimed a version was refused: it goes if nobody else wants it, and none came after it."""
+        """Drop the version of a refused request if nobody else wants it, and none came after it."""
         claims = self._claims.get(topic)
         if claims is None or version not in claims:
             return

@@ -37,11 +37,11 @@ def ping(session: Session, command: wire.BaseCommand) -> None:
 
 
 def pong(session: Session, command: wire.BaseCommand) -> None:
-    """Having been heard is all a PONG is for, and the session noted that already."""
+    """Do nothing: the session noted already that it heard from the client."""
 
 
 def refuse_transaction(session: Session, command: wire.BaseCommand) -> None:
-    """Transactions are not offered; say so by the command's own response where it has one."""
+    """Refuse a transaction, by the command's own response where it has one."""
     reason = "transactions are not supported by this broker"
     kind = command.type
     if kind == wire.BaseCommand.TC_CLIENT_CONNECT_REQUEST:

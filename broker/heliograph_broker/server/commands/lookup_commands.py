@@ -17,7 +17,7 @@ _Mode = wire.CommandGetTopicsOfNamespace
 
 
 def lookup(session: Session, command: wire.BaseCommand) -> None:
-    """Every topic is served here: answer with this broker's own address."""
+    """Answer with this broker's own address: it serves every topic."""
     request = command.lookupTopic
     began = session.broker.clock.monotonic()
     answer = wire.BaseCommand(type=wire.BaseCommand.LOOKUP_RESPONSE)

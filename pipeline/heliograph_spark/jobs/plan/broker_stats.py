@@ -57,7 +57,9 @@ class PartitionStats:
 
 
 def find_partitions(connection: Connection, tenants: Sequence[str]) -> list[str]:
-    """The persistent partitions (and topics without any) of the tenants, or of all, sorted; not the broker's own.
+    """Return the persistent partitions (and topics without any) of the tenants, or of all, sorted.
+
+    The broker's own are left out.
 
     Raises :class:`JobError`, naming it, if there is no such tenant, and :class:`OptionError` without ``admin.url``.
     """

@@ -44,9 +44,9 @@ class Forecast:
     future: tuple[float, ...]
 
     def intervals_until(self, amount: float, drained: float = 0.0) -> float | None:
-        """After how many intervals, in fractions, ``amount`` more has come in than was drained (per interval).
+        """Return the intervals, in fractions, until ``amount`` more has come in than was drained (per interval).
 
-        None if it does not within what the forecast looks at.
+        None if it does not within the time of the forecast.
         """
         if amount <= 0:
             return 0.0
@@ -61,7 +61,7 @@ class Forecast:
 
 
 def forecast(values: Sequence[float], interval_s: float) -> Forecast | None:
-    """The forecast for a series of whole intervals of that length; None if it is too short for one."""
+    """Return the forecast for a series of whole intervals of that length; None if it is too short for one."""
     series = np.asarray(values, dtype=np.float64)
     if len(series) < SHORTEST:
         return None
@@ -83,7 +83,7 @@ def forecast(values: Sequence[float], interval_s: float) -> Forecast | None:
 
 
 def _models(known: int, interval_s: float) -> dict[str, Model]:
-    """The models that so many intervals are enough for; the simplest comes first and wins where they are equal."""
+    """Return the models that so many intervals are enough for; the simplest comes first and wins a tie."""
     found: dict[str, Model] = {"level": _level, "trend": _trend}
     for days in (1, 7):
         period = days * _DAY_S / interval_s
@@ -93,7 +93,7 @@ def _models(known: int, interval_s: float) -> dict[str, Model]:
 
 
 def _calm(series: Series) -> Series:
-    """The series without what is far beyond its own: a backfill once is not what comes every day."""
+    """Return the series without outliers: a single backfill does not come every day."""
     some = series[series > 0]
     if len(some) == 0:
         return series
@@ -131,5 +131,5 @@ _NICE_S = (1, 2, 5, 10, 30, 60, 300, 900, 1800, 3600, 6 * 3600, _DAY_S, 7 * _DAY
 
 
 def interval_for(span_s: float) -> int:
-    """The length (s) of intervals that a span is divided into: the shortest usual one that gives at most 400."""
+    """Return the length (s) of intervals that a span is divided into: the shortest usual one that gives at most 400."""
     return next((each for each in _NICE_S if span_s / each <= 400), 28 * _DAY_S)

@@ -37,6 +37,6 @@ class Pacer:
 
 
 def shares(rate: float, rows: dict[int, int]) -> dict[int, float]:
-    """The rate of each task that has rows, in proportion to them, together ``rate``: they end at the same time."""
+    """Return the rate of each task with rows, in proportion to them, together ``rate``: they end at the same time."""
     total = sum(rows.values())
     return {task: rate * count / total for task, count in rows.items() if count}

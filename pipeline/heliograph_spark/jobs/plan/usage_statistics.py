@@ -115,7 +115,7 @@ class GroupUsage:
 
 
 def partition_usage(stats: PartitionStats, counted: Counted, now_ms: int) -> tuple[PartitionUsage, Forecast | None]:
-    """A partition's statistics and the forecast they rest on.
+    """Return a partition's statistics and the forecast they rest on.
 
     Incoming traffic is forecast; what the slowest subscription is given goes on as it is now. The quota counts bytes as
     stored, so the forecast, of the messages' own bytes, is taken in the proportion of the two up to now.
@@ -165,7 +165,7 @@ def topic_usage(
     keys: Mapping[str, BiggestKey],
     archived: Mapping[str, tuple[int, int]],
 ) -> list[TopicUsage]:
-    """The topics of the partitions, sorted by name."""
+    """Return the topics of the partitions, sorted by name."""
     of_topic: dict[str, list[PartitionUsage]] = defaultdict(list)
     for each in partitions:
         of_topic[each.topic].append(each)
@@ -204,7 +204,7 @@ def topic_usage(
 
 
 def group_usage(topics: Sequence[TopicUsage], by: str) -> list[GroupUsage]:
-    """The sums by ``namespace`` or ``tenant``, sorted by name."""
+    """Return the sums by ``namespace`` or ``tenant``, sorted by name."""
     of_group: dict[str, list[TopicUsage]] = defaultdict(list)
     for each in topics:
         of_group[getattr(each, by)].append(each)
