@@ -104,7 +104,7 @@ def _subscribed(core: Core, n: int, sub_type: SubscriptionType, *, consumers: in
 def cumulative_ack(core: Core, n: int) -> Callable[[], object]:
     topic, subscription = _subscribed(core, n, EXCLUSIVE)
     consumer = subscription.consumers[0]
-    ids = iter([AckId(*topic.position(offset)) for offset in range(n)])
+    ids = iter([AckId(*topic.log.position(offset)) for offset in range(n)])
     return lambda: subscription.acks.acknowledge_cumulative(consumer, next(ids), None)
 
 
@@ -112,7 +112,7 @@ def single_ack(core: Core, n: int) -> Callable[[], object]:
     topic, subscription = _subscribed(core, n, SHARED)
     order = list(range(n))
     random.Random(1).shuffle(order)
-    ids = iter([AckId(*topic.position(offset)) for offset in order])
+    ids = iter([AckId(*topic.log.position(offset)) for offset in order])
     return lambda: subscription.acks.acknowledge(None, [next(ids)], None)
 
 
@@ -120,7 +120,7 @@ def negative_ack(core: Core, n: int) -> Callable[[], object]:
     topic, subscription = _subscribed(core, n, SHARED)
     consumer = subscription.consumers[0]
     consumer.permits = 1 << 30
-    positions = [topic.position(offset) for offset in random.Random(1).sample(range(n), min(n, 2_000))]
+    positions = [topic.log.position(offset) for offset in random.Random(1).sample(range(n), min(n, 2_000))]
     following = iter(positions)
     return lambda: subscription.redeliver(consumer, [next(following)], None)
 
@@ -157,7 +157,7 @@ def passing_acknowledged(core: Core, n: int) -> Callable[[], object]:
     topic = core.topic()
     subscription = topic.create_subscription("s")
     _publish(core, topic, n)
-    subscription.acks.acknowledge(None, [AckId(*topic.position(offset)) for offset in range(1, n - 1)], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.log.position(offset)) for offset in range(1, n - 1)], None)
 
     def come_and_go() -> None:
         subscription.remove_consumer(core.consumer(subscription, EXCLUSIVE, Sink(), permits=10))
@@ -196,7 +196,7 @@ def deliver_delayed(core: Core, n: int) -> Callable[[], object]:
     topic, _ = _delayed(core, n)
 
     def until_the_next() -> None:
-        core.clock.advance_ms(max(0, topic.timed.next_due_ms - core.clock.now_ms()))
+        core.clock.advance_ms(max(0, topic.timing.timed.next_due_ms - core.clock.now_ms()))
         core.broker.delayed_topics.run(core.clock.now_ms())
 
     return until_the_next
@@ -311,7 +311,7 @@ def delayed_memory(count: int) -> float:
         gc.collect()
         used = _anonymous_bytes() - before
         assert subscription.acks.backlog_messages == count + 1_000
-        assert len(topic.timed.waiting) == count + 1_000
+        assert len(topic.timing.timed.waiting) == count + 1_000
     return used / count
 
 

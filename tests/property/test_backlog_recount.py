@@ -66,7 +66,7 @@ class BacklogMachine(RuleBasedStateMachine):
         self.core.commit()
 
     def _id(self, index: int, remaining: int | None = None) -> AckId:
-        return AckId(*self.topic.position(index), remaining)
+        return AckId(*self.topic.log.position(index), remaining)
 
     @precondition(lambda self: self.entries)
     @rule(name=st.sampled_from("ab"), data=st.data())
@@ -98,7 +98,7 @@ class BacklogMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from("ab"), data=st.data())
     def seek(self, name: str, data: st.DataObject) -> None:
         index = data.draw(st.integers(0, len(self.entries)))
-        first = self.topic.first_offset
+        first = self.topic.log.first_offset
         outcome: list[object] = []
         self.subscription(name).seek(index, None, outcome.append)
         self.core.commit()
@@ -143,7 +143,7 @@ class BacklogMachine(RuleBasedStateMachine):
     def nothing_unacknowledged_is_trimmed(self) -> None:
         if hasattr(self, "topic"):
             for bits in self.unacked.values():
-                assert not any(bits[: self.topic.first_offset])
+                assert not any(bits[: self.topic.log.first_offset])
 
     def teardown(self) -> None:
         self.core.close()

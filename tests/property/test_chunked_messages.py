@@ -71,7 +71,7 @@ class ChunkMachine(RuleBasedStateMachine):
                 client.put_together(entry)
             assert not client.dropped, f"chunks without those before them: {client.dropped}"
             for offset in consumer.held:
-                cached = self.topic.tail.get(offset)
+                cached = self.topic.log.tail.get(offset)
                 if cached is not None and (name := peek_metadata(memoryview(cached.frame)).uuid):
                     assert holders.setdefault(name, consumer) is consumer, f"{name} is torn"
 
@@ -131,11 +131,13 @@ class ChunkMachine(RuleBasedStateMachine):
         self._settle()
 
     def _give_back(self, consumer: Consumer, offsets: list[int]) -> None:
-        self.subscription.redeliver(consumer, [self.topic.position(offset) for offset in offsets], None)
+        self.subscription.redeliver(consumer, [self.topic.log.position(offset) for offset in offsets], None)
 
     def _acknowledge(self, consumer: Consumer, name: str, offsets: list[int]) -> None:
         self.done.add(name)
-        self.subscription.acks.acknowledge(consumer, [AckId(*self.topic.position(offset)) for offset in offsets], None)
+        self.subscription.acks.acknowledge(
+            consumer, [AckId(*self.topic.log.position(offset)) for offset in offsets], None
+        )
 
     @precondition(lambda self: self.clients)
     @rule()

@@ -75,7 +75,7 @@ class History:
         else:
             self.core.publish_all(self.topic, messages[0].payload, key=messages[0].key, publish_time=now)
         self.entries.append(messages)
-        self.positions.append(self.topic.position(len(self.entries) - 1))
+        self.positions.append(self.topic.log.position(len(self.entries) - 1))
         self.core.clock.advance_ms(1)
 
     def compact(self) -> None:
@@ -161,7 +161,7 @@ class History:
             return
         start = self.rng.randrange(len(self.entries))
         position = self.positions[start]
-        first = topic.offset_at_or_after(*position)
+        first = topic.log.offset_at_or_after(*position)
         subscription = topic.create_subscription("reader", durable=False, start_offset=first)
         client = Client()
         consumer = Consumer(subscription, client, 1, "c")
@@ -198,7 +198,7 @@ class History:
             subscription.view.owe(topic.compaction.trimmed_from(-1, -1))
         acked = self.acked[name]
         unacked = [place for place in self.view(0) if place not in acked]
-        first = topic.first_offset
+        first = topic.log.first_offset
         # Trimmed messages come again from the first entry that was not acknowledged in full.
         owed_from = subscription.view.owed_from if subscription.view.owed_from >= 0 else first
         assert owed_from <= min((place.offset for place in unacked if place.offset < first), default=first)

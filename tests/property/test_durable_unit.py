@@ -175,19 +175,19 @@ class DurableUnitMachine(RuleBasedStateMachine):
             for subscription_name, subscription in topic.subscriptions.items():
                 key = (name, subscription_name)
                 for position in self.unacked[key]:
-                    offset = topic.offset_of(*position)
+                    offset = topic.log.offset_of(*position)
                     assert offset is not None, f"{position} of {key} is gone"
                     assert not subscription.acks.cursor.is_acked(offset), f"{position} of {key} is acknowledged"
-                    assert topic.header(offset) is not None
+                    assert topic.log.header(offset) is not None
                 for position in self.acked[key]:
-                    offset = topic.offset_of(*position)
+                    offset = topic.log.offset_of(*position)
                     assert offset is None or subscription.acks.cursor.is_acked(offset), f"{position} of {key} is back"
                 self.check_counts(topic, subscription)
 
     def check_counts(self, topic: Topic, subscription: Subscription) -> None:
         messages = size = 0
-        for offset in range(topic.first_offset, topic.end_offset):
-            header = topic.header(offset)
+        for offset in range(topic.log.first_offset, topic.log.end_offset):
+            header = topic.log.header(offset)
             assert header is not None
             bits = subscription.acks.unacked_bits(offset, header.messages)
             messages += bits.bit_count()

@@ -93,7 +93,7 @@ class KeySharedMachine(RuleBasedStateMachine):
         offset = data.draw(st.sampled_from(sorted(self.held)))
         consumer = self.held.pop(offset)
         self.acked.add(offset)
-        self.subscription.acks.acknowledge(consumer, [AckId(*self.topic.position(offset))], None)
+        self.subscription.acks.acknowledge(consumer, [AckId(*self.topic.log.position(offset))], None)
         self._settle()
 
     @precondition(lambda self: self.held)
@@ -102,7 +102,7 @@ class KeySharedMachine(RuleBasedStateMachine):
         offset = data.draw(st.sampled_from(sorted(self.held)))
         consumer = self.held.pop(offset)
         self.nacked.add(offset)
-        self.subscription.redeliver(consumer, [self.topic.position(offset)], None)
+        self.subscription.redeliver(consumer, [self.topic.log.position(offset)], None)
         self._settle()
 
     @precondition(lambda self: self.clients)
@@ -116,7 +116,7 @@ class KeySharedMachine(RuleBasedStateMachine):
             for offset, consumer in list(self.held.items()):
                 self.acked.add(offset)
                 del self.held[offset]
-                self.subscription.acks.acknowledge(consumer, [AckId(*self.topic.position(offset))], None)
+                self.subscription.acks.acknowledge(consumer, [AckId(*self.topic.log.position(offset))], None)
                 self._settle()
             assert len(self.acked) > before, "messages are stuck"
         assert self.subscription.acks.backlog_messages == 0

@@ -59,7 +59,7 @@ class LostEntriesMachine(RuleBasedStateMachine):
         self.lost.lose(*(lost & set(range(len(sizes)))))
 
     def _id(self, offset: int, remaining: int | None = None) -> AckId:
-        return AckId(*self.core.topic().position(offset), remaining)
+        return AckId(*self.core.topic().log.position(offset), remaining)
 
     @rule(data=st.data())
     def lose(self, data: st.DataObject) -> None:
@@ -134,7 +134,7 @@ class LostEntriesMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def seek(self, data: st.DataObject) -> None:
         topic = self.core.topic()
-        offset = data.draw(st.integers(topic.first_offset, len(self.sizes)))
+        offset = data.draw(st.integers(topic.log.first_offset, len(self.sizes)))
         outcome: list[object] = []
         self.subscription.seek(offset, None, outcome.append)
         self.core.commit()
@@ -164,9 +164,9 @@ class LostEntriesMachine(RuleBasedStateMachine):
         if not self.lost.entries.intersection(range(len(self.sizes))):
             assert subscription.acks.backlog_messages == truth
         cursor = subscription.acks.cursor
-        counted = recount(topic, cursor, subscription.acks.pending)
+        counted = recount(topic.log, cursor, subscription.acks.pending)
         assert counted is not None
-        assert 0 <= topic.total_messages - counted[0] <= truth
+        assert 0 <= topic.log.total_messages - counted[0] <= truth
 
     @invariant()
     def consumers_hold_what_they_were_given(self) -> None:

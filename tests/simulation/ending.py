@@ -92,7 +92,7 @@ def _check_expired(world: World) -> None:
             if age < ttl + _PATIENCE_MS // 2:
                 continue
             for position in message.positions:
-                offset = stored.offset_of(*position)
+                offset = stored.log.offset_of(*position)
                 for model in topic.owed():
                     if offset is not None and not stored.subscriptions[model.name].acks.cursor.is_acked(offset):
                         raise Violation("expired and still there", f"{message!r} of {model!r}, {age} ms old")
@@ -133,11 +133,11 @@ def recount(world: World) -> None:
             cursor = subscription.acks.cursor
             messages = size = 0
             whole = True
-            for offset in range(max(topic.first_offset, cursor.mark_delete + 1), topic.end_offset):
+            for offset in range(max(topic.log.first_offset, cursor.mark_delete + 1), topic.log.end_offset):
                 if cursor.is_acked(offset):
                     continue
                 try:
-                    header = topic.header(offset)
+                    header = topic.log.header(offset)
                 except Exception:
                     # Damaged, and named so: not to be counted from outside.
                     header = None
@@ -339,9 +339,9 @@ def _check_space(world: World) -> None:
         stored_topic = world.stored(topic)
         assert stored_topic is not None
         compacted = "__compaction" in stored_topic.subscriptions
-        if not compacted and stored_topic.first_offset != stored_topic.end_offset and not world.damages:
+        if not compacted and stored_topic.log.first_offset != stored_topic.log.end_offset and not world.damages:
             raise Violation(
-                "never trimmed", f"{topic.name} keeps {stored_topic.first_offset} to {stored_topic.end_offset}"
+                "never trimmed", f"{topic.name} keeps {stored_topic.log.first_offset} to {stored_topic.log.end_offset}"
             )
     used = sum(
         world.machine.disk.file_bytes(path) for path, _ in world.machine.disk.walk() if "segments" in str(path.parent)

@@ -156,7 +156,7 @@ def clock_steps(world: World, client: SimulatedClient, number: int, rng: random.
     disk = world.machine.disk
     if stored is not None and not disk.failed and not disk.reads_failed:
         for message in topic.messages[sent:]:
-            offset = None if message.position is None else stored.offset_of(*message.position)
+            offset = None if message.position is None else stored.log.offset_of(*message.position)
             if offset is None or message.deliver_at_ms:
                 continue
             for subscription in stored.subscriptions.values():
@@ -208,7 +208,7 @@ def lost_entries(world: World, client: SimulatedClient, number: int, rng: random
     world.advance(300)
     store = world.store
     while True:
-        holders = [segment for ledger in stored.ledgers for segment in store._segments.holders(ledger.ledger_id)]
+        holders = [segment for ledger in stored.log.ledgers for segment in store._segments.holders(ledger.ledger_id)]
         if not holders or world.machine.disk.failed or len(other.messages) > 400:
             return
         if holders[-1] is not store._segments.open_segment:
@@ -225,7 +225,7 @@ def lost_entries(world: World, client: SimulatedClient, number: int, rng: random
     if loses:
         damage.lose_segment(world, path)
     else:
-        damage.flip_bit(world, path.name, rng.choice(stored.ledgers).ledger_id.to_bytes(8, "big"))
+        damage.flip_bit(world, path.name, rng.choice(stored.log.ledgers).ledger_id.to_bytes(8, "big"))
     world.start()
     if loses and not world.store.lost_entries():
         raise Violation("lost and not noticed", f"{path.name}, with entries of {topic.name}")

@@ -176,8 +176,8 @@ class Core:
             assert result, "nothing was read"
             found.extend(result)
 
-        while (offset := found[-1].offset + 1 if found else topic.first_offset) < topic.end_offset:
-            topic.read(offset, 1000, 1 << 20, keep)
+        while (offset := found[-1].offset + 1 if found else topic.log.first_offset) < topic.log.end_offset:
+            topic.log.read(offset, 1000, 1 << 20, keep)
         return found
 
     def consumer(

@@ -61,5 +61,5 @@ def backlog(core: Core, subscription: Subscription) -> list[str]:
 
 
 def acknowledge_all(core: Core, subscription: Subscription) -> None:
-    subscription.acks.acknowledge_up_to(subscription.topic.end_offset - 1, None)
+    subscription.acks.acknowledge_up_to(subscription.topic.log.end_offset - 1, None)
     core.commit()

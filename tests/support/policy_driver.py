@@ -66,7 +66,7 @@ class PolicyDriver(ClientSteps):
         for name in TOPICS:
             oracle = self.oracle.topics[name]
             self.oracle.note_quotas(oracle)
-            first = self._topic(name).first_offset
+            first = self._topic(name).log.first_offset
             self.result.trimmed += max(0, first - oracle.first)
             self.oracle.trimmed(oracle, first, ticked)
         self._compare()
@@ -134,7 +134,7 @@ class PolicyDriver(ClientSteps):
         if found is None or number is None or not found[0].durable:
             return []
         outcome, done = self._done()
-        found[1].expiry.expire_up_to(*self._topic(topic).position(number), done)
+        found[1].expiry.expire_up_to(*self._topic(topic).log.position(number), done)
         self.core.commit()
         require(outcome == [None], f"expire up to: {outcome}")
         return self.oracle.expire_by_hand(self.oracle.topics[topic], found[0], number + 1)

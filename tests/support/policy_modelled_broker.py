@@ -112,7 +112,7 @@ class ModelledBroker:
         return kept[entry % len(kept)].number if kept else None
 
     def _id(self, topic: str, number: int, remaining: int | None = None) -> AckId:
-        return AckId(*self._topic(topic).position(number), remaining)
+        return AckId(*self._topic(topic).log.position(number), remaining)
 
     def _done(self) -> tuple[list[BrokerError | None], Any]:
         outcome: list[BrokerError | None] = []
@@ -131,7 +131,7 @@ class ModelledBroker:
         """Read from the store, not from memory, everything from an entry on."""
         core = self._topic(topic)
         entries: list[Entry] = []
-        while first < core.end_offset:
+        while first < core.log.end_offset:
             before = len(entries)
 
             def add(result: list[Entry] | Exception) -> None:
@@ -139,7 +139,7 @@ class ModelledBroker:
                     raise result
                 entries.extend(result)
 
-            core.read(first, 1000, 1 << 20, add)
+            core.log.read(first, 1000, 1 << 20, add)
             require(len(entries) > before, f"{topic}: entry {first} cannot be read")
             first = entries[-1].offset + 1
         return entries
@@ -148,7 +148,7 @@ class ModelledBroker:
         """Every dead letter arrived, once, as it should be, and in order for each subscription; nothing else did."""
         waiting = list(letters)
         for name, oracle in self.oracle.topics.items():
-            for entry in self._read(name, max(len(oracle.entries), self._topic(name).first_offset)):
+            for entry in self._read(name, max(len(oracle.entries), self._topic(name).log.first_offset)):
                 metadata, messages = decode(entry.frame)
                 require(len(messages) == 1, f"{name}: a dead letter that is a batch")
                 properties, text = messages[0]
@@ -178,7 +178,7 @@ class ModelledBroker:
         require(not waiting, f"dead letters that did not come: {waiting}")
 
     def _letter_properties(self, letter: Letter) -> dict[str, str]:
-        ledger, entry = self._topic(letter.source).position(letter.entry)
+        ledger, entry = self._topic(letter.source).log.position(letter.entry)
         expected = dict(letter.message.properties)
         expected |= {
             "x-death-reason": "expired",
@@ -221,7 +221,7 @@ class ModelledBroker:
         for name, oracle in self.oracle.topics.items():
             topic = self._topic(name)
             kept = oracle.kept()
-            same(f"{name}: entries", topic.end_offset, len(oracle.entries))
+            same(f"{name}: entries", topic.log.end_offset, len(oracle.entries))
             same(f"{name}: messages stored", topic.stored_messages, sum(len(entry.messages) for entry in kept))
             same(f"{name}: bytes stored", topic.stored_bytes, sum(entry.size for entry in kept))
             same(f"{name}: subscriptions", sorted(topic.subscriptions), sorted(oracle.subscriptions))

@@ -19,7 +19,7 @@ def test_a_cumulative_move_ends_on_a_cursor_behind_the_trim_point(tmp_path: Path
     producer = core.producer(topic, Client())
     core.publish_all(producer, count=stored)
     # As a crash left it once: what is trimmed was acknowledged in memory only, the acks beyond are on disk.
-    topic.first_offset = 2
+    topic.log.first_offset = 2
     subscription.acks.cursor.ack(stored - 1, 1, len(b"x"))
     outcome: list[BrokerError | None] = []
     subscription.acks.clear_backlog(outcome.append)
@@ -40,7 +40,7 @@ def test_a_cumulative_move_over_entries_that_are_gone_is_refused(
     core.publish_all(producer, count=3)
     if holes:
         subscription.acks.cursor.ack(1, 1, 1)
-    topic.tail.clear()
+    topic.log.tail.clear()
     monkeypatch.setattr(LedgerStore, "read_headers", lambda self, ledger, first, last, callback: callback([]))
     outcome: list[BrokerError | None] = []
     subscription.acks.clear_backlog(outcome.append)

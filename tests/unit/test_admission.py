@@ -183,7 +183,7 @@ def test_the_maximum_of_unacknowledged_messages_follows_the_policy_at_once(core:
     core.publish(producer)
     core.commit()
     assert not client.take()
-    entries = [AckId(*topic.position(at)) for at in range(150)]
+    entries = [AckId(*topic.log.position(at)) for at in range(150)]
     subscription.acks.acknowledge(None, entries, None)
     assert len(client.take()) == 1
 

@@ -71,7 +71,7 @@ def test_a_nack_of_one_chunk_brings_all_of_them_again(core: Core, sub_type: Subs
     consumer = core.consumer(subscription, sub_type, client, permits=100)
     publish_chunks(core, topic, 1, 2)
     assert offsets(client) == [0, 1, 2, 3, 4, 5]
-    subscription.redeliver(consumer, [topic.position(5)], None)
+    subscription.redeliver(consumer, [topic.log.position(5)], None)
     assert [(entry.offset, count) for _, entry, count, _ in client.take()] == [(1, 1), (3, 1), (5, 1)]
 
 
@@ -119,9 +119,9 @@ def test_a_topic_forgets_that_it_had_chunks(core: Core) -> None:
     topic = core.topic()
     assert topic.chunks_below == 3
     subscription = topic.subscription("s")
-    subscription.acks.acknowledge(None, [AckId(*topic.position(offset)) for offset in range(3)], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.log.position(offset)) for offset in range(3)], None)
     core.advance(1_000)
-    assert topic.first_offset == 3
+    assert topic.log.first_offset == 3
     core.restart()
     assert core.topic().chunks_below == 0
 
@@ -152,7 +152,7 @@ def _dead_letter(core: Core, topic: Topic, subscription: Subscription) -> None:
 
 
 def _skip_damaged(core: Core, topic: Topic, subscription: Subscription) -> None:
-    skip_range(subscription, 0, topic.end_offset - 1, "bit rot")
+    skip_range(subscription, 0, topic.log.end_offset - 1, "bit rot")
 
 
 def _clear(core: Core, topic: Topic, subscription: Subscription) -> None:
@@ -178,16 +178,16 @@ def _evict(core: Core, topic: Topic, subscription: Subscription) -> None:
 def _trim(core: Core, topic: Topic, subscription: Subscription) -> None:
     core.broker.policies.set_topic(topic.name, Policies(retention=Retention(0, 0)))
     core.advance(2000)
-    topic.trim(topic.end_offset)
+    topic.trim(topic.log.end_offset)
 
 
 def _acknowledge_unseen(core: Core, topic: Topic, subscription: Subscription) -> None:
-    ids = [AckId(*topic.position(offset)) for offset in range(topic.end_offset)]
+    ids = [AckId(*topic.log.position(offset)) for offset in range(topic.log.end_offset)]
     subscription.acks.acknowledge(None, ids, None)
 
 
 def _seek(core: Core, topic: Topic, subscription: Subscription) -> None:
-    subscription.seek(topic.end_offset, None, lambda error: None)
+    subscription.seek(topic.log.end_offset, None, lambda error: None)
     core.commit()
 
 
@@ -211,7 +211,7 @@ def test_nothing_is_remembered_of_chunks_that_end_while_their_consumer_takes_no_
         assert _tables(subscription)[3] == 4
     assert _tables(subscription)[0] >= 2
     if not contiguous:
-        subscription.acks.acknowledge(first, [AckId(*topic.position(1))], None)
+        subscription.acks.acknowledge(first, [AckId(*topic.log.position(1))], None)
     end(core, topic, subscription)
     core.commit()
     assert subscription.acks.backlog_messages == 0
@@ -223,11 +223,11 @@ def test_nothing_is_remembered_of_chunks_that_end_while_their_consumer_takes_no_
     slow.take(), fast.take()
     core.broker.policies.set_topic(topic.name, Policies())
     subscription.flow(consumer, 100)
-    begin = topic.end_offset
+    begin = topic.log.end_offset
     publish_chunks(core, topic, 4, count=3)
     assert sorted(offsets(slow) + offsets(fast)) == [begin, begin + 1, begin + 2]
     assert _tables(subscription) == (3, 1, 0, 0)
-    subscription.acks.acknowledge(None, [AckId(*topic.position(begin + number)) for number in range(3)], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.log.position(begin + number)) for number in range(3)], None)
     assert _tables(subscription) == (0, 0, 0, 0)
 
 

@@ -63,7 +63,7 @@ def test_machinery_goes_on_while_the_clock_is_set(core: Core, step: int) -> None
     core.publish_all(core.topic(), count=50)
     core.clock.step_wall_ms(step)
     for entry in range(50):
-        subscription.acks.acknowledge(None, [AckId(*topic.position(entry))], None)
+        subscription.acks.acknowledge(None, [AckId(*topic.log.position(entry))], None)
     core.commit()
     core.advance(500)
     core.advance(500)
@@ -147,14 +147,14 @@ def test_a_topic_dated_a_year_ahead_is_healed_by_a_restart(core: Core) -> None:
     core.publish_all(core.topic())
     topic = core.topic()
     # As a broker left it whose clock was a year ahead when it started.
-    topic.last_receive_ms = core.broker.clock.now_ms() + YEAR
+    topic.log.last_receive_ms = core.broker.clock.now_ms() + YEAR
     core.publish_all(core.topic())
     core.publish_all(core.topic(), count=99)
     core.restart()
     core.publish_all(core.topic())
     assert _sub(core).acks.oldest_unacked_age_ms() == 0
     topic = core.topic()
-    header = topic.header(topic.end_offset - 1)
+    header = topic.log.header(topic.log.end_offset - 1)
     assert header is not None
     assert header.receive_ms == core.clock.now_ms()
     _pass(core, TTL - MINUTE)

@@ -181,7 +181,7 @@ def test_batches_are_taken_message_by_message_and_keep_their_indexes(core: Core,
     filler = b"x" * 300
     publish_batch(core, topic, ("a", b"1"), ("b", filler), ("c", b"1"), ("a", b"2"), codec=codec)
     publish_batch(core, topic, ("b", b"2"), ("d", filler), ("d", b""), codec=codec)
-    ledger, entry = topic.position(0)
+    ledger, entry = topic.log.position(0)
     compact(core, topic)
     client = reader(core, topic)[2]
     assert seen(client) == [
@@ -293,11 +293,11 @@ def test_empty_topic_is_compacted_to_nothing(core: Core) -> None:
 def test_compacted_data_outlives_the_originals_and_a_restart(core: Core) -> None:
     topic = core.topic()
     publish(core, topic, *((f"k{i % 5}", b"%d" % i) for i in range(40)), (None, b"no key"))
-    positions = {f"k{i % 5}": topic.position(i) for i in range(35, 40)}
-    assert topic.first_offset == 0
+    positions = {f"k{i % 5}": topic.log.position(i) for i in range(35, 40)}
+    assert topic.log.first_offset == 0
     compact(core, topic)
     core.advance(1000)
-    assert topic.first_offset == topic.end_offset == 41
+    assert topic.log.first_offset == topic.log.end_offset == 41
     for _ in range(2):
         client = reader(core, topic)[2]
         found = seen(client)
@@ -319,12 +319,12 @@ def test_nothing_is_trimmed_before_it_is_compacted(core: Core) -> None:
     publish(core, topic, *(("a", b"%d" % i) for i in range(10)))
     core.advance(1000)
     core.advance(1000)
-    assert topic.first_offset == 0
+    assert topic.log.first_offset == 0
     assert topic.subscriptions[COMPACTION].acks.backlog_messages == 10
     assert topic.backlog_size() == 0
     compact(core, topic)
     core.advance(1000)
-    assert topic.first_offset == 10
+    assert topic.log.first_offset == 10
     assert view(core, topic) == [("a", b"9")]
 
 
@@ -452,7 +452,7 @@ def test_backlog_of_a_durable_subscription_comes_to_zero_by_single_acknowledgmen
     assert subscription.acks.cursor.mark_delete == 30
     assert (consumer.unacked, subscription.acks.pending) == (0, {})
     core.advance(1000)
-    assert topic.first_offset == 31
+    assert topic.log.first_offset == 31
 
 
 def test_backlog_comes_to_zero_by_cumulative_acknowledgment(core: Core) -> None:
@@ -470,7 +470,7 @@ def test_what_was_acknowledged_before_the_compaction_stays_so(core: Core) -> Non
     topic = core.topic()
     subscription = topic.create_subscription("s", "earliest")
     publish(core, topic, *((f"k{i % 3}", b"%d" % i) for i in range(30)))
-    subscription.acks.acknowledge(None, [AckId(*topic.position(i)) for i in (4, 9, 28)], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.log.position(i)) for i in (4, 9, 28)], None)
     compact(core, topic)
     _, _, client = attach(subscription)
     messages = seen(client)
@@ -502,7 +502,7 @@ def test_trimmed_messages_are_owed_until_they_are_acknowledged(core: Core) -> No
     publish(core, topic, *((f"k{i % 4}", b"%d" % i) for i in range(20)))
     compact(core, topic)
     core.advance(1000)
-    assert topic.first_offset == 20
+    assert topic.log.first_offset == 20
     subscription = topic.create_subscription("s", "earliest")
     _, consumer, client = attach(subscription, owed=0)
     messages = seen(client)
@@ -574,7 +574,7 @@ def test_trimming_under_a_reader_that_has_read_on_brings_nothing_again(core: Cor
     compact(core, topic)
     topic.subscriptions["s"].acks.clear_backlog(lambda error: None)
     core.advance(1000)
-    assert topic.first_offset == topic.end_offset
+    assert topic.log.first_offset == topic.log.end_offset
     publish(core, topic, ("k0", b"20"))
     subscription.flow(consumer, 10)
     assert contents(client) == [("k0", b"20")]
@@ -644,13 +644,13 @@ def test_last_position_is_that_of_the_view_while_nothing_follows_it(core: Core) 
     topic = core.topic()
     assert topic.compaction.last_position() is None
     publish_batch(core, topic, ("a", b"1"), ("b", b"1"), ("c", b""))
-    position = topic.position(0)
+    position = topic.log.position(0)
     publish(core, topic, ("c", b""), (None, b"x"))
     compact(core, topic)
     assert topic.compaction.last_position() == (*position, 1)
     publish(core, topic, ("b", b"2"))
     assert topic.compaction.last_position() is None
-    last = topic.position(3)
+    last = topic.log.position(3)
     compact(core, topic)
     assert topic.compaction.last_position() == (*last, -1)
     publish(core, topic, ("a", b""), ("b", b""))
@@ -665,7 +665,7 @@ def test_old_positions_and_times_are_found_in_the_view(core: Core) -> None:
         times.append(core.clock.now_ms())
         publish(core, topic, (f"k{i % 12}", b"%d" % i))
         core.clock.advance_ms(10)
-    positions = [topic.position(i) for i in range(20)]
+    positions = [topic.log.position(i) for i in range(20)]
     compact(core, topic)
     core.advance(1000)
     publish(core, topic, ("new", b"20"))
@@ -679,4 +679,4 @@ def test_old_positions_and_times_are_found_in_the_view(core: Core) -> None:
             found = [int(payload) for _, payload in contents(attach(subscription, owed=start)[2])]
             assert found == [value for value in expected if value >= i]
     assert topic.compaction.trimmed_from(-1, -1) == 0
-    assert topic.compaction.trimmed_from(*topic.position(20)) == -1
+    assert topic.compaction.trimmed_from(*topic.log.position(20)) == -1

@@ -224,9 +224,9 @@ def test_ids_of_entries_that_are_lost_without_a_trace_are_not_given_again(tmp_pa
     places = {(ledger_id, entry_id) for _, ledger_id, entry_id in client.receipts}
     assert len(places) == 3
     assert not places & {(ledger_id, entry_id) for _, ledger_id, entry_id in again.receipts}
-    ledgers = len(topic.ledgers)
+    ledgers = len(topic.log.ledgers)
     core.restart()
-    assert len(core.topic().ledgers) == ledgers
+    assert len(core.topic().log.ledgers) == ledgers
     core.close()
 
 

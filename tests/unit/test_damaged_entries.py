@@ -48,22 +48,22 @@ def test_a_skipped_entry_leaves_the_backlog_and_is_counted_and_listed(core: Core
     skip_entry(subscription, 3, "bit rot")
     assert subscription.acks.backlog_messages == _messages(0, 1, 2, 4, 5, 6, 7, 8, 9)
     assert (subscription.acks.skipped_entries, subscription.acks.skipped_messages) == (1, 4)
-    (damaged,) = topic.damaged.ranges
-    assert (damaged.ledger_id, damaged.entry_id) == topic.position(3)
+    (damaged,) = topic.log.damaged.ranges
+    assert (damaged.ledger_id, damaged.entry_id) == topic.log.position(3)
     assert damaged.reason == "bit rot"
     skip_range(subscription, 0, 9, "bit rot")
     assert (subscription.acks.backlog_messages, subscription.acks.backlog_bytes) == (0, 0)
-    assert (subscription.acks.skipped_entries, topic.damaged.entries) == (10, 10)
+    assert (subscription.acks.skipped_entries, topic.log.damaged.entries) == (10, 10)
 
 
 def test_what_is_acknowledged_is_not_skipped_again(core: Core) -> None:
     topic, subscription = _filled(core)
     skip_entry(subscription, 3, "bit rot")
     skip_entry(subscription, 3, "bit rot")
-    assert subscription.acks.skipped_entries == topic.damaged.entries == 1
+    assert subscription.acks.skipped_entries == topic.log.damaged.entries == 1
     other = topic.create_subscription("other", "earliest")
     skip_entry(other, 3, "bit rot")
-    assert other.acks.skipped_entries == topic.damaged.entries == 1
+    assert other.acks.skipped_entries == topic.log.damaged.entries == 1
 
 
 @pytest.mark.parametrize("lost", [{3, 4, 5}, {0, 1}, {8, 9}, set(range(10))])
@@ -82,7 +82,7 @@ def test_entries_without_headers_are_counted_from_what_lies_around_them(
     assert subscription.acks.backlog_messages == _messages(*left)
     assert subscription.acks.skipped_entries == len(lost)
     monkeypatch.undo()
-    headers = {offset: subscription.topic.header(offset) for offset in left}
+    headers = {offset: subscription.topic.log.header(offset) for offset in left}
     assert subscription.acks.backlog_bytes == sum(header.size for header in headers.values() if header is not None)
 
 
@@ -90,7 +90,7 @@ def test_what_was_acknowledged_in_a_lost_run_is_not_counted_twice_in_the_end(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, subscription = _filled(core)
-    ledger_id = topic.position(0)[0]
+    ledger_id = topic.log.position(0)[0]
     subscription.acks.acknowledge(None, [AckId(ledger_id, 4), AckId(ledger_id, 5, 0b100111)], None)
     _lose_headers(core, monkeypatch, {3, 4, 5, 6})
     skip_range(subscription, 3, 6, "segment missing")
@@ -107,20 +107,20 @@ def test_the_list_outlives_a_restart_and_ends_with_its_topic(core: Core) -> None
     skip_range(subscription, 2, 4, "bit rot")
     core.restart()
     topic = core.topic()
-    assert topic.damaged.entries == 3
-    assert [(each.offset, each.last_offset) for each in topic.damaged.ranges] == [(2, 4)]
+    assert topic.log.damaged.entries == 3
+    assert [(each.offset, each.last_offset) for each in topic.log.damaged.ranges] == [(2, 4)]
     core.broker.topics.delete(topic.name, force=True)
     core.restart()
-    assert core.topic().damaged.entries == 0
+    assert core.topic().log.damaged.entries == 0
 
 
 def test_the_list_is_bounded_and_the_count_is_not(core: Core) -> None:
     topic, _ = _filled(core)
     for offset in range(0, 2 * (MOST_RANGES + 5), 2):
-        topic.damaged.add(offset, offset, "x" * 1000)
-    assert len(topic.damaged.ranges) == MOST_RANGES
-    assert topic.damaged.entries == MOST_RANGES + 5
-    assert len(topic.damaged.ranges[-1].reason) < 1000
+        topic.log.damaged.add(offset, offset, "x" * 1000)
+    assert len(topic.log.damaged.ranges) == MOST_RANGES
+    assert topic.log.damaged.entries == MOST_RANGES + 5
+    assert len(topic.log.damaged.ranges[-1].reason) < 1000
 
 
 def _poison(core: Core, monkeypatch: pytest.MonkeyPatch, *entries: int) -> None:
@@ -183,16 +183,16 @@ def test_expiry_goes_around_a_poison_entry(
         assert subscription.acks.skipped_entries == (2 if dead_letter else 0)
     elif dead_letter:
         assert (subscription.acks.skipped_entries, subscription.acks.skipped_messages) == (1, 5)
-        assert "CRC32-C" in topic.damaged.ranges[0].reason
+        assert "CRC32-C" in topic.log.damaged.ranges[0].reason
     if dead_letter:
         # These batches cannot be opened, so each goes as a whole.
-        assert subscription.expiry.dead_lettered == letters.topic.end_offset == (9 if harm == "flipped" else 8)
+        assert subscription.expiry.dead_lettered == letters.topic.log.end_offset == (9 if harm == "flipped" else 8)
     assert topic.stored_messages == 0
 
 
 def test_expiry_of_a_spared_backlog_goes_around_lost_entries(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     topic, subscription = _filled(core)
-    ledger_id = topic.position(0)[0]
+    ledger_id = topic.log.position(0)[0]
     subscription.acks.acknowledge(None, [AckId(ledger_id, 8)], None)
     _lose(core, monkeypatch, range(4, 6))
     core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=1000))
@@ -212,7 +212,7 @@ def test_a_cumulative_ack_goes_over_lost_entries(
     core.restart()
     topic = core.topic()
     subscription = topic.subscription("s")
-    ledger_id = topic.position(0)[0]
+    ledger_id = topic.log.position(0)[0]
     if before is not None:
         subscription.acks.acknowledge(None, [AckId(ledger_id, before)], None)
     _lose(core, monkeypatch, range(4, 6))
@@ -232,7 +232,7 @@ def test_a_topic_is_trimmed_before_and_behind_lost_entries(
     _lose(core, monkeypatch, range(4, 7))
     subscription.acks.acknowledge_up_to(trimmed - 1, None)
     topic.trim(trimmed)
-    assert topic.first_offset == first
+    assert topic.log.first_offset == first
     subscription.acks.acknowledge_up_to(8, None)
     assert subscription.acks.backlog_messages == _messages(9)
     assert topic.trim(9) >= 2
@@ -272,7 +272,7 @@ def test_compaction_goes_around_lost_entries(core: Core, monkeypatch: pytest.Mon
     assert ledger is not None
     # The lost ones were the last of two keys: what came before them of these is the last that is left.
     assert ledger.entries == 5
-    assert topic.damaged.entries == 2
+    assert topic.log.damaged.entries == 2
 
 
 def test_a_producer_comes_back_to_a_topic_with_unreadable_entries(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,4 +302,4 @@ def test_a_producer_comes_back_to_a_topic_with_unreadable_entries(core: Core, mo
     core.publish(producer, b"x", sequence_id=10)
     core.commit()
     assert [receipt[0] for receipt in client.receipts] == [9, 10]
-    assert topic.end_offset == 11
+    assert topic.log.end_offset == 11

@@ -39,7 +39,7 @@ def test_an_expired_message_arrives_with_headers_that_tell_its_story(core: Core)
     topic.create_subscription("s")
     producer = core.producer(topic)
     core.publish_all(producer, b"payload", key="k", properties={"colour": "red"})
-    ledger_id, entry_id = topic.last_position()
+    ledger_id, entry_id = topic.log.last_position()
     core.advance(1000)
     [(headers, payload)] = _letters(core, dead)
     assert payload == b"payload"
@@ -118,9 +118,9 @@ def test_messages_of_a_batch_become_letters_of_their_own(core: Core) -> None:
     topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
     topic.create_subscription("s")
     core.publish_batch(topic, b"a", b"b", b"c")
-    position = topic.last_position()
+    position = topic.log.last_position()
     subscription = topic.subscription("s")
-    subscription.acks.acknowledge_entry(0, 3, topic.header(0).size, 0b101)  # type: ignore[union-attr]
+    subscription.acks.acknowledge_entry(0, 3, topic.log.header(0).size, 0b101)  # type: ignore[union-attr]
     core.advance(1000)
     assert [(payload, headers["x-death-message-id"]) for headers, payload in _letters(core, dead)] == [
         (b"a", f"{position[0]}:{position[1]}:0"),
@@ -311,7 +311,7 @@ def test_a_seek_ends_an_expiry_by_hand_that_waits_for_a_run(core: Core) -> None:
     dead = _dead(core)
     topic, answers = _expiring(core, Policies())
     subscription = topic.subscription("s")
-    subscription.expiry.expire_up_to(*topic.position(0), answers.append)
+    subscription.expiry.expire_up_to(*topic.log.position(0), answers.append)
     subscription.expiry.expire_older_than(100, answers.append)
     subscription.seek(0, None, answers.append)
     core.commit()

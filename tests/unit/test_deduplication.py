@@ -50,7 +50,7 @@ def send(core: Core, producer: Producer, *sequence_ids: int, **options: object) 
 
 
 def stored(topic: Topic) -> int:
-    return topic.end_offset - topic.first_offset
+    return topic.log.end_offset - topic.log.first_offset
 
 
 def last(topic: Topic, name: str = "p") -> int:
@@ -143,7 +143,7 @@ def test_a_batch_counts_by_its_highest_sequence_id(core: Core) -> None:
     send(core, producer, 10, messages=5, highest_sequence_id=14)
     core.commit()
     assert duplicates(client) == [0, 5]
-    assert topic.total_messages == 15
+    assert topic.log.total_messages == 15
     assert last(topic) == 14
 
 
@@ -242,7 +242,7 @@ def test_what_was_trimmed_is_remembered_over_a_crash(core: Core) -> None:
     subscription.acks.acknowledge_up_to(9, None)
     core.commit()
     core.advance(1000)
-    assert topic.first_offset == 10
+    assert topic.log.first_offset == 10
     crash(core)
     assert last(core.topic()) == 9
 
@@ -258,7 +258,7 @@ def test_what_is_trimmed_right_after_a_start_is_remembered_over_the_next_crash(c
     topic.subscriptions["s"].acks.acknowledge_up_to(9, None)
     core.commit()
     core.advance(1000)
-    assert topic.first_offset == 10
+    assert topic.log.first_offset == 10
     crash(core)
     assert last(core.topic()) == 9
 

@@ -116,7 +116,7 @@ def test_what_waits_is_kept_once_for_all_subscriptions(core: Core) -> None:
     assert [offsets(client) for client in clients] == [[2], [2], []]
     core.advance(2_000)
     assert [offsets(client) for client in clients] == [[0], [0], []]
-    assert not topic.timed.waiting
+    assert not topic.timing.timed.waiting
 
 
 @pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
@@ -125,14 +125,14 @@ def test_who_comes_back_reads_nothing_that_waits(core: Core, sub_type: Subscript
     client = Client()
     subscription = topic.create_subscription("s")
     publish_delayed(core, topic, *[60_000] * 300, 0, *[60_000] * 300)
-    topic.tail.clear()
+    topic.log.tail.clear()
     for _ in range(3):
         with patch.object(core.store, "read", side_effect=core.store.read) as reads:
             consumer = core.consumer(subscription, sub_type, client, permits=1000)
         assert offsets(client) == [300]
         (call,) = reads.call_args_list
         assert call.args[1:3] == (300, 300)
-        topic.tail.clear()
+        topic.log.tail.clear()
         subscription.remove_consumer(consumer)
     core.consumer(subscription, sub_type, client, permits=1000)
     client.take()
@@ -180,7 +180,7 @@ def test_delays_that_do_not_count_any_more_are_over_at_once(core: Core) -> None:
     assert offsets(client) == [0, 1]
     # And those delivered meanwhile do not come again when they would have been due.
     core.broker.policies.set_topic(TopicName.parse("t"), Policies(delayed_delivery=True))
-    subscription.acks.acknowledge(consumer, [AckId(*topic.position(0))], None)
+    subscription.acks.acknowledge(consumer, [AckId(*topic.log.position(0))], None)
     core.advance(30_000)
     assert offsets(client) == []
 
@@ -211,13 +211,13 @@ def test_a_topic_without_timed_entries_is_not_searched_at_a_start(core: Core) ->
     subscription = topic.create_subscription("s")
     consumer = core.consumer(subscription, SHARED, client, permits=99)
     publish_delayed(core, topic, 1_000, 0, 0)
-    assert topic.has_timed
+    assert topic.timing.has_timed
     core.advance(1_000)
     assert sorted(offsets(client)) == [0, 1, 2]
-    subscription.acks.acknowledge(consumer, [AckId(*topic.position(offset)) for offset in range(3)], None)
+    subscription.acks.acknowledge(consumer, [AckId(*topic.log.position(offset)) for offset in range(3)], None)
     core.broker.policies.set_topic(TopicName.parse("t"), Policies(retention=Retention(0, 0)))
     core.advance(1_000)
-    assert topic.first_offset == 3
-    assert not topic.has_timed
+    assert topic.log.first_offset == 3
+    assert not topic.timing.has_timed
     core.restart()
-    assert not core.topic().has_timed
+    assert not core.topic().timing.has_timed

@@ -43,7 +43,7 @@ def test_a_cumulative_ack_looks_at_what_it_settles_only(core: Core, in_flight: i
     core.publish_all(topic, count=in_flight)
     consumer = core.consumer(subscription, EXCLUSIVE, Client(), permits=in_flight)
     assert len(pending) == in_flight
-    subscription.acks.acknowledge_cumulative(consumer, AckId(*topic.position(9)), None)
+    subscription.acks.acknowledge_cumulative(consumer, AckId(*topic.log.position(9)), None)
     assert (pending.settled, len(pending), consumer.unacked) == (10, in_flight - 10, in_flight - 10)
 
 
@@ -98,7 +98,7 @@ def test_the_consumers_of_a_subscription_hold_no_more_than_its_limit(
         assert delivered
         seen += delivered
         assert subscription.acks.unacked_messages <= 7
-        subscription.acks.acknowledge(None, [AckId(*topic.position(offset)) for offset in delivered], None)
+        subscription.acks.acknowledge(None, [AckId(*topic.log.position(offset)) for offset in delivered], None)
     assert sorted(seen) == list(range(40))
     core.close()
 
@@ -111,7 +111,7 @@ def test_counts_of_redeliveries_end_with_their_entries(core: Core) -> None:
     subscription.redeliver(consumer, None, None)
     assert len(subscription.acks.redelivery_counts) == 300
     # Taken back and not delivered again: nobody holds them when they are settled.
-    subscription.acks.acknowledge(None, [AckId(*topic.position(offset)) for offset in range(50, 100)], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.log.position(offset)) for offset in range(50, 100)], None)
     assert len(subscription.acks.redelivery_counts) == 250
     subscription.acks.skip(20, lambda error: None)
     assert len(subscription.acks.redelivery_counts) == 230
@@ -163,5 +163,5 @@ def test_who_has_nothing_to_deliver_asks_no_consumer(core: Core) -> None:
     core.publish_all(topic, count=100)
     with patch.object(Consumer, "ready", property(lambda consumer: pytest.fail("nothing is to be delivered"))):
         subscription.flow(subscription.consumers[3], 5)
-        subscription.acks.acknowledge(None, [AckId(*topic.position(7))], None)
+        subscription.acks.acknowledge(None, [AckId(*topic.log.position(7))], None)
     assert subscription.acks.unacked_messages == sum(consumer.unacked for consumer in subscription.consumers) == 99

@@ -90,7 +90,7 @@ def test_shared_goes_round_and_takes_back_from_who_leaves(core: Core) -> None:
     got_one, got_two = offsets(one), offsets(two)
     assert sorted(got_one + got_two) == list(range(80))
     assert len(got_one) == len(got_two) == 40
-    subscription.acks.acknowledge(None, [AckId(*topic.position(got_one[0]))], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.log.position(got_one[0]))], None)
     second = subscription.consumers[1]
     subscription.flow(second, 100)
     subscription.remove_consumer(first)
@@ -116,7 +116,7 @@ def test_negative_ack_raises_the_count_and_a_disconnect_does_not(core: Core) -> 
     consumer = core.consumer(subscription, SHARED, client, permits=100)
     core.publish_all(topic, count=3)
     client.take()
-    subscription.redeliver(consumer, [topic.position(1)], None)
+    subscription.redeliver(consumer, [topic.log.position(1)], None)
     ((_, entry, count, _),) = client.take()
     assert (entry.offset, count) == (1, 1)
     other = Client()
@@ -132,7 +132,7 @@ def test_partly_acknowledged_batch_comes_again_with_what_is_left(core: Core) -> 
     consumer = core.consumer(subscription, SHARED, client, permits=100)
     core.publish_all(topic, messages=4)
     client.take()
-    subscription.acks.acknowledge(consumer, [AckId(*topic.position(0), 0b1010)], None)
+    subscription.acks.acknowledge(consumer, [AckId(*topic.log.position(0), 0b1010)], None)
     assert (subscription.acks.backlog_messages, consumer.unacked) == (2, 2)
     subscription.redeliver(consumer, None, None)
     assert [remaining for _, _, _, remaining in client.take()] == [0b1010]
@@ -149,7 +149,7 @@ def test_unacked_limit_blocks_until_an_ack(tmp_path: Path) -> None:
     core.publish_all(topic, count=6)
     assert offsets(client) == [0, 1, 2]
     assert consumer.blocked_on_unacked
-    subscription.acks.acknowledge(consumer, [AckId(*topic.position(0))], None)
+    subscription.acks.acknowledge(consumer, [AckId(*topic.log.position(0))], None)
     assert offsets(client) == [3]
     core.close()
 
@@ -177,7 +177,7 @@ def test_failover_takes_over_what_was_not_acknowledged(core: Core) -> None:
     assert (one.active, two.active) == ({1: True}, {2: False})
     core.publish_all(topic, count=5)
     assert offsets(one) == [0, 1, 2, 3, 4]
-    subscription.acks.acknowledge_cumulative(first, AckId(*topic.position(1)), None)
+    subscription.acks.acknowledge_cumulative(first, AckId(*topic.log.position(1)), None)
     subscription.remove_consumer(first)
     assert two.active == {2: True}
     assert offsets(two) == [2, 3, 4]
@@ -214,7 +214,7 @@ def test_a_key_stays_with_its_holder_until_all_of_it_is_acknowledged(core: Core)
     # Keys that moved to the newcomer wait, since the first consumer still holds entries of those keys.
     assert moved
     assert offsets(two) == []
-    subscription.acks.acknowledge(first, [AckId(*topic.position(offset)) for offset in held], None)
+    subscription.acks.acknowledge(first, [AckId(*topic.log.position(offset)) for offset in held], None)
     assert set(offsets(two)) == moved
 
 

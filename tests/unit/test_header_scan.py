@@ -21,7 +21,7 @@ def _timed_in_the_second_segment(directory: Path) -> Core:
     core.publish_all(producer, bytes(_MIB), publish_time=1)
     core.publish_all(producer, bytes(_MIB), publish_time=1)
     core.publish_all(producer, publish_time=1, ttl="200")
-    assert len(topic.ledgers) == 1
+    assert len(topic.log.ledgers) == 1
     return core
 
 
@@ -54,6 +54,6 @@ def test_the_search_goes_on_behind_entries_that_are_damaged(tmp_path: Path) -> N
         assert not isinstance(headers, Exception)
         found.extend(offset for offset, _ in headers or ())
 
-    topic.scan_headers(keep)
+    topic.log.scan_headers(keep)
     assert found == [1, 2]
     core.close()

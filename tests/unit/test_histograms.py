@@ -99,8 +99,8 @@ def test_a_publish_takes_from_its_arrival_until_it_is_durable(tmp_path: Path) ->
         core.clock.advance_ms(waited_ms)
     core.commit()
     # 45, 15 and 15 ms.
-    assert topic.metrics.counts[WRITE_LATENCY:WRITE_SUM_US] == [0, 0, 0, 0, 2, 1, 0, 0, 0, 0]
-    assert topic.metrics.counts[WRITE_SUM_US] == 75_000
+    assert topic.log.metrics.counts[WRITE_LATENCY:WRITE_SUM_US] == [0, 0, 0, 0, 2, 1, 0, 0, 0, 0]
+    assert topic.log.metrics.counts[WRITE_SUM_US] == 75_000
     summary = core.broker.metrics.publish_latency
     assert summary.count == 3
     assert summary.total == pytest.approx(0.075)
@@ -115,6 +115,6 @@ def test_entries_read_from_the_store_are_cache_misses(tmp_path: Path) -> None:
     producer = core.producer(topic)
     core.publish_all(producer, count=5)
     core.consumer(subscription, EXCLUSIVE, Client(), permits=10)
-    assert topic.metrics.cache_misses == 5
+    assert topic.log.metrics.cache_misses == 5
     assert subscription.sent.entries_out == 5
     core.close()

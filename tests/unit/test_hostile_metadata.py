@@ -97,7 +97,7 @@ def test_a_publish_that_raises_has_moved_nothing(core: Core, monkeypatch: pytest
         subscription.acks.backlog_bytes == topic.stored_bytes == sum(len(make_frame(sequence_id=n)[1]) for n in (1, 2))
     )
     assert len(client.receipts) == 2
-    assert not topic.has_in_flight
+    assert not topic.log.has_in_flight
     core.restart()
     assert core.topic().subscription("s").acks.backlog_messages == 2
 
@@ -107,7 +107,7 @@ def test_an_invalid_ttl_inside_a_batch_with_a_ttl_is_refused(core: Core) -> None
     client = Client()
     core.publish_batch(core.producer(topic, client), b"x", INVALID_TTL, ttl="1000")
     assert [type(error) for _, error in client.errors] == [InvalidMessageTtl]
-    assert topic.end_offset == 0
+    assert topic.log.end_offset == 0
 
 
 def test_one_that_was_stored_before_counts_as_none_and_stops_nothing(

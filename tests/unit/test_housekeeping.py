@@ -77,7 +77,7 @@ def test_what_is_trimmed_of_many_topics_is_recorded_together(core: Core) -> None
     core.advance(CHECK_INTERVAL_MS)
     groups = core.store.stats.groups
     for topic in topics:
-        topic.trim(topic.end_offset)
+        topic.trim(topic.log.end_offset)
         core.commit()
     # The first one at once, all others with the flush.
     assert core.store.stats.groups == groups + 1
@@ -86,5 +86,5 @@ def test_what_is_trimmed_of_many_topics_is_recorded_together(core: Core) -> None
     core.commit()
     assert core.store.stats.groups == groups + 2
     core.restart()
-    assert [core.topic(str(topic.name)).first_offset for topic in topics] == [1] * len(topics)
+    assert [core.topic(str(topic.name)).log.first_offset for topic in topics] == [1] * len(topics)
     assert core.store.live_bytes() == 0

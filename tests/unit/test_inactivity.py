@@ -13,6 +13,7 @@ from heliograph_broker.messaging.broker import inactivity
 from heliograph_broker.messaging.broker.applied_policies import CONFIGURED_AT_ONCE
 from heliograph_broker.messaging.broker.inactivity import InactivityWatch
 from heliograph_broker.messaging.clients.access_mode import AccessMode
+from heliograph_broker.messaging.log.entry_log import EntryLog
 from heliograph_broker.messaging.topic.directory import AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.usecases.apply import apply_resources
@@ -432,11 +433,11 @@ def test_a_subscription_stays_while_a_seek_is_under_way(core: Core, monkeypatch:
     core.commit()
     reads: list[tuple[int, Callable[..., None]]] = []
     with monkeypatch.context() as slow_disk:
-        slow_disk.setattr(type(topic), "totals_before", lambda self, *asked: reads.append(asked))
+        slow_disk.setattr(EntryLog, "totals_before", lambda self, *asked: reads.append(asked))
         subscription.seek(0, None, lambda error: None)
         core.advance(2 * SECOND)
         assert "s" in topic.subscriptions
-    topic.totals_before(*reads[0])
+    topic.log.totals_before(*reads[0])
     core.commit()
     core.advance(SECOND - 1)
     assert "s" in topic.subscriptions

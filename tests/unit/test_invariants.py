@@ -47,7 +47,7 @@ def filled(core: Core, entries: int = 25) -> tuple[Topic, Subscription]:
 
 
 def ack(subscription: Subscription, *offsets: int, remaining: int | None = None) -> None:
-    ids = [AckId(*subscription.topic.position(offset), remaining) for offset in offsets]
+    ids = [AckId(*subscription.topic.log.position(offset), remaining) for offset in offsets]
     subscription.acks.acknowledge(None, ids, lambda error: None)
 
 
@@ -72,8 +72,8 @@ def delivered(core: Core, subscription: Subscription) -> list[int]:
 def recount(topic: StoredTopic, subscription: Subscription) -> tuple[int, int]:
     """Return the messages and bytes that are stored and not acknowledged, entry by entry."""
     messages = size = 0
-    for offset in range(topic.first_offset, topic.end_offset):
-        header = topic.header(offset)
+    for offset in range(topic.log.first_offset, topic.log.end_offset):
+        header = topic.log.header(offset)
         assert header is not None
         bits = subscription.acks.unacked_bits(offset, header.messages)
         messages += bits.bit_count()
@@ -132,7 +132,7 @@ def test_a_lifted_cursor_goes_on_over_what_is_acknowledged_next_to_it(core: Core
 
 def test_a_cursor_ahead_of_the_entries_does_not_swallow_what_comes_next(core: Core) -> None:
     topic, subscription = filled(core)
-    before = topic.ledgers[-1].ledger_id
+    before = topic.log.ledgers[-1].ledger_id
     change_cursor(core, subscription, mark_delete=40, acked_messages=43, acked_bytes=9999)
     core.crash()
     topic = core.topic()
@@ -141,7 +141,7 @@ def test_a_cursor_ahead_of_the_entries_does_not_swallow_what_comes_next(core: Co
     core.publish(core.producer(topic), b"next", sequence_id=100)
     core.commit()
     # A client with the id of an entry that is gone does not acknowledge this one by it.
-    assert topic.ledgers[-1].ledger_id > before
+    assert topic.log.ledgers[-1].ledger_id > before
     assert delivered(core, subscription) == [25]
     check(core, subscription, invariants.CURSOR)
 
@@ -185,13 +185,13 @@ def test_trimmed_totals_that_do_not_lead_to_the_first_entry_are_corrected(core: 
     topic.trim(20)
     core.broker.record_writer.flush()
     core.commit()
-    stored = topic.trimmed_messages, topic.trimmed_bytes, topic.stored_bytes
-    topic.trimmed_messages, topic.trimmed_bytes = 1000, 7
+    stored = topic.log.trimmed_messages, topic.log.trimmed_bytes, topic.stored_bytes
+    topic.log.trimmed_messages, topic.log.trimmed_bytes = 1000, 7
     topic.records.commit(topic)
     core.commit()
     core.crash()
     topic = core.topic()
-    assert (topic.trimmed_messages, topic.trimmed_bytes, topic.stored_bytes) == stored
+    assert (topic.log.trimmed_messages, topic.log.trimmed_bytes, topic.stored_bytes) == stored
     check(core, topic.subscription("s"), invariants.TOTALS)
 
 
@@ -256,7 +256,7 @@ def test_a_healthy_directory_of_format_2_opens_as_it_was(tmp_path: Path) -> None
     assert core.broker.schemas.latest(ORDERS) is not None
     topic = core.topic(ORDERS)
     subscription = topic.subscription("s")
-    assert (topic.first_offset, topic.end_offset, len(topic.ledgers)) == (0, 25, 3)
+    assert (topic.log.first_offset, topic.log.end_offset, len(topic.log.ledgers)) == (0, 25, 3)
     assert topic.policies == Policies(message_ttl_ms=3_600_000_000)
     assert subscription.properties == {"of": "the subscription"}
     assert subscription.acks.cursor.mark_delete == 11
@@ -277,7 +277,7 @@ def test_a_broken_directory_of_format_2_heals(tmp_path: Path) -> None:
     core = opened(tmp_path, "format-2-broken")
     topic = core.topic(ORDERS)
     subscription = topic.subscription("s")
-    assert topic.first_offset == 20
+    assert topic.log.first_offset == 20
     assert delivered(core, subscription) == [20, 21, 23, 24]
     assert subscription.acks.backlog_messages == 5
     check(core, subscription, invariants.TRIM_POINT)
@@ -289,7 +289,7 @@ def test_a_broken_directory_of_format_2_heals(tmp_path: Path) -> None:
     core.commit()
     core.advance(1000)
     assert outcome == [None]
-    assert topic.first_offset == topic.end_offset == 25
+    assert topic.log.first_offset == topic.log.end_offset == 25
     assert core.store.live_bytes() == 0
     core.close()
 

@@ -44,7 +44,7 @@ def filled(core: Core, entries: int = 10) -> tuple[Topic, Subscription]:
 
 def ack(subscription: Subscription, *offsets: int, remaining: int | None = None) -> None:
     subscription.acks.acknowledge(
-        None, [AckId(*subscription.topic.position(each), remaining) for each in offsets], None
+        None, [AckId(*subscription.topic.log.position(each), remaining) for each in offsets], None
     )
 
 
@@ -55,11 +55,14 @@ def messages(offsets: Iterable[int]) -> int:
 def agrees(subscription: Subscription) -> None:
     """The counts are those of a recount."""
     cursor = subscription.acks.cursor
-    assert recount(subscription.topic, cursor, subscription.acks.pending) == (cursor.acked_messages, cursor.acked_bytes)
+    assert recount(subscription.topic.log, cursor, subscription.acks.pending) == (
+        cursor.acked_messages,
+        cursor.acked_bytes,
+    )
 
 
 def counted_messages(topic: Topic, subscription: Subscription) -> int:
-    counted = recount(topic, subscription.acks.cursor)
+    counted = recount(topic.log, subscription.acks.cursor)
     assert counted is not None
     return counted[0]
 
@@ -161,7 +164,7 @@ def test_an_entry_that_was_lost_after_its_delivery_can_be_acknowledged(core: Cor
     _, subscription = filled(core)
     lost.lose(3, 4)
     outcome: list[object] = []
-    subscription.acks.acknowledge(None, [AckId(*subscription.topic.position(3))], outcome.append)
+    subscription.acks.acknowledge(None, [AckId(*subscription.topic.log.position(3))], outcome.append)
     core.commit()
     assert outcome == [None]
     assert subscription.acks.cursor.is_acked(3)
@@ -174,11 +177,11 @@ def test_a_topic_is_trimmed_by_whole_lost_runs(core: Core, lost: LostEntries) ->
     lost.lose(3, 4, 5)
     skip_range(subscription, 0, 4, "bit rot")
     assert topic.trim(5) == 3
-    assert topic.trimmed_messages == messages([0, 1, 2])
+    assert topic.log.trimmed_messages == messages([0, 1, 2])
     agrees(subscription)
     skip_range(subscription, 5, 5, "bit rot")
     assert topic.trim(6) == 3
-    assert topic.trimmed_messages == messages(range(6))
+    assert topic.log.trimmed_messages == messages(range(6))
     assert subscription.acks.backlog_messages == messages([6, 7, 8, 9])
 
 
@@ -231,7 +234,7 @@ def test_messages_are_skipped_by_hand_over_a_damaged_head(core: Core, lost: Lost
     core.commit()
     assert outcome == [None]
     assert subscription.acks.backlog_messages == messages(range(4, 10))
-    assert (subscription.acks.skipped_entries, topic.damaged.entries) == (3, 3)
+    assert (subscription.acks.skipped_entries, topic.log.damaged.entries) == (3, 3)
     subscription.acks.skip(2, outcome.append)
     core.commit()
     assert outcome == [None, None]
@@ -241,7 +244,7 @@ def test_messages_are_skipped_by_hand_over_a_damaged_head(core: Core, lost: Lost
 def test_a_quota_evicts_over_a_damaged_head(core: Core, lost: LostEntries) -> None:
     topic, subscription = filled(core)
     lost.lose(0, 1)
-    size = topic.total_bytes
+    size = topic.log.total_bytes
     keep = BacklogQuota(size // 2, "consumer_backlog_eviction")
     core.broker.policies.set_topic(topic.name, Policies(backlog_quota_size=keep))
     core.commit()

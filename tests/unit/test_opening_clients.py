@@ -214,7 +214,7 @@ def test_a_reader_begins_where_it_asks_to(core: Core, start: Start, first: int) 
         core.publish(producer, publish_time=core.clock.now_ms())
     core.commit()
     if start.position is not None and start.position.ledger_id == 0:
-        start = Start(position=MessagePosition(*core.topic().position(1)))
+        start = Start(position=MessagePosition(*core.topic().log.position(1)))
     core.clock.advance_ms(8000)
     client = Client()
     opened = consume(core, client, durable=False, start=start)

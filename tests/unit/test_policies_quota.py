@@ -40,10 +40,10 @@ def goes_on(producer: Producer) -> bool:
 
 def try_to_send(core: Core, topic: Topic, text: str, size: int) -> bool:
     """Publish from a producer of its own; return whether the message was stored."""
-    before = topic.end_offset
+    before = topic.log.end_offset
     producer = core.producer(topic, Client(), f"try-{text}")
     core.publish_all(producer, text, size=size)
-    return topic.end_offset > before
+    return topic.log.end_offset > before
 
 
 @pytest.mark.parametrize("action", [HOLD, REFUSE])
@@ -62,7 +62,7 @@ def test_a_burst_is_counted_before_it_is_on_the_disk(core: Core) -> None:
     topic.create_subscription("s")
     producer = core.producer(topic)
     core.publish_all(producer, *"0123", "over", size=250)
-    assert (topic.end_offset, goes_on(producer)) == (4, False)
+    assert (topic.log.end_offset, goes_on(producer)) == (4, False)
 
 
 @pytest.mark.parametrize("action", [HOLD, REFUSE])
@@ -71,7 +71,7 @@ def test_there_is_room_again_as_soon_as_something_is_acknowledged(core: Core, ac
     topic = core.topic()
     subscription = topic.create_subscription("s")
     core.publish_all(topic, *"abcd", size=250)
-    subscription.acks.acknowledge(None, [AckId(*topic.position(0))], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.log.position(0))], None)
     core.commit()
     assert try_to_send(core, topic, "e", 250)
     assert not try_to_send(core, topic, "f", 250)
@@ -94,7 +94,7 @@ def test_without_a_subscription_there_is_no_backlog_to_limit(core: Core) -> None
     reader = topic.create_subscription("r", "earliest", durable=False)
     core.consumer(reader, EXCLUSIVE, Client())
     core.publish_all(topic, *"abcdefgh", size=250)
-    assert topic.end_offset == 16
+    assert topic.log.end_offset == 16
 
 
 def test_each_topic_of_a_namespace_has_the_whole_quota_for_itself(core: Core) -> None:
@@ -153,7 +153,7 @@ def test_an_age_quota_stops_publishing_while_the_oldest_message_is_too_old(core:
     core.advance(SECOND)
     assert not try_to_send(core, topic, "c", 1)
     assert topic.quota.refused_age == 1
-    subscription.acks.acknowledge(None, [AckId(*topic.position(0))], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.log.position(0))], None)
     core.commit()
     assert try_to_send(core, topic, "d", 1)
 
@@ -170,7 +170,7 @@ def test_a_held_producer_goes_on_by_itself_when_there_is_room(core: Core) -> Non
     topic.quota.hold(lambda: resumed.append(core.clock.now_ms()))
     core.advance(MINUTE)
     assert resumed == []
-    subscription.acks.acknowledge(None, [AckId(*topic.position(0))], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.log.position(0))], None)
     core.commit()
     core.advance(SECOND)
     assert resumed == [core.clock.now_ms()]
@@ -239,7 +239,7 @@ def test_what_eviction_takes_is_not_dead_lettered(core: Core) -> None:
     core.publish_all(topic, *"abcd", size=250)
     core.advance(SECOND)
     assert backlog(core, subscription) == ["c", "d"]
-    assert (dead.end_offset, subscription.expiry.msg_expired) == (0, 0)
+    assert (dead.log.end_offset, subscription.expiry.msg_expired) == (0, 0)
 
 
 def test_a_backlog_is_cleared_by_hand(core: Core) -> None:

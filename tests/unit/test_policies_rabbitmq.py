@@ -172,7 +172,7 @@ def test_a_ttl_that_is_not_a_whole_number_of_milliseconds_is_refused_by_name(cor
     assert isinstance(refusal, NotAllowed)
     assert "x-message-ttl" in str(refusal)
     assert f"'{text}'" in str(refusal)
-    assert topic.end_offset == 0
+    assert topic.log.end_offset == 0
 
 
 def test_a_refusal_comes_between_the_receipts_of_what_was_sent_before_and_after(core: Core) -> None:
@@ -192,7 +192,7 @@ def test_a_refusal_comes_between_the_receipts_of_what_was_sent_before_and_after(
     assert notified == [-1]
     core.commit()
     assert notified == [-1, 2, 3, -4, -5, 6, -7]
-    assert topic.end_offset == 3
+    assert topic.log.end_offset == 3
 
 
 @pytest.mark.parametrize("text", ["0", "1", "007", str(2**63 - 1)])
@@ -277,7 +277,7 @@ def test_what_was_delivered_with_a_ttl_of_zero_may_be_acknowledged_later(core: C
     core.publish_all(topic, "a")
     core.advance(HOUR)
     assert (subscription.expiry.msg_expired, consumer.unacked) == (0, 1)
-    subscription.acks.acknowledge(consumer, [AckId(*topic.position(0))], None)
+    subscription.acks.acknowledge(consumer, [AckId(*topic.log.position(0))], None)
     core.commit()
     assert (subscription.acks.backlog_messages, subscription.expiry.msg_expired) == (0, 0)
 
@@ -327,7 +327,7 @@ def test_a_dead_letter_says_what_died_where_when_and_how_often(core: Core) -> No
     topic = core.topic()
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a", ttl="30000")
-    ledger, entry = topic.position(0)
+    ledger, entry = topic.log.position(0)
     core.advance(30 * SECOND)
     (letter,) = letters(core, dead)
     assert texts_of(letter) == ["a"]
@@ -370,8 +370,8 @@ def test_of_a_batch_every_expired_message_is_a_letter(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
     core.publish_batch(topic, b"a", b"b", b"c")
-    subscription.acks.acknowledge(None, [AckId(*topic.position(0), 0b101)], None)
-    ledger, entry = topic.position(0)
+    subscription.acks.acknowledge(None, [AckId(*topic.log.position(0), 0b101)], None)
+    ledger, entry = topic.log.position(0)
     core.advance(MINUTE)
     found = letters(core, dead)
     assert [texts_of(letter) for letter in found] == [["a"], ["c"]]
@@ -415,8 +415,8 @@ def test_a_message_does_not_go_round_in_circles(core: Core) -> None:
     core.publish_all(topic, "a")
     for _ in range(5):
         core.advance(SECOND)
-    assert topic.end_offset == 1
-    assert (dead.end_offset, dead.subscription("watch").expiry.dead_letter_loops) == (1, 1)
+    assert topic.log.end_offset == 1
+    assert (dead.log.end_offset, dead.subscription("watch").expiry.dead_letter_loops) == (1, 1)
     assert dead.subscription("watch").acks.backlog_messages == 0
 
 
@@ -426,7 +426,11 @@ def test_a_topic_that_is_its_own_dead_letter_topic_drops_what_expires(core: Core
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a")
     core.advance(SECOND)
-    assert (topic.end_offset, subscription.acks.backlog_messages, subscription.expiry.dead_letter_loops) == (1, 0, 1)
+    assert (topic.log.end_offset, subscription.acks.backlog_messages, subscription.expiry.dead_letter_loops) == (
+        1,
+        0,
+        1,
+    )
 
 
 def test_a_new_ttl_dead_letters_what_it_lets_expire(core: Core) -> None:
@@ -447,9 +451,9 @@ def test_a_message_is_acknowledged_only_when_its_letter_is_durable(core: Core) -
     core.publish_all(topic, "a")
     core.clock.advance_ms(SECOND)
     core.broker.ticks.run()
-    assert (dead.end_offset, subscription.acks.backlog_messages) == (0, 1)
+    assert (dead.log.end_offset, subscription.acks.backlog_messages) == (0, 1)
     core.commit()
-    assert (dead.end_offset, subscription.acks.backlog_messages) == (1, 0)
+    assert (dead.log.end_offset, subscription.acks.backlog_messages) == (1, 0)
 
 
 def test_without_a_dead_letter_topic_what_expires_is_gone(core: Core) -> None:

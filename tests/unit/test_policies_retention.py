@@ -78,8 +78,8 @@ def test_what_is_let_go_cannot_be_read_though_its_ledger_is_still_open(core: Cor
     core.publish_all(topic, "a", "b")
     subscription.acks.acknowledge_up_to(0, None)
     settle(core)
-    assert len(topic.ledgers) == 1
-    assert topic.offset_of(topic.ledgers[0].ledger_id, 0) is None
+    assert len(topic.log.ledgers) == 1
+    assert topic.log.offset_of(topic.log.ledgers[0].ledger_id, 0) is None
     assert stored(core, topic) == ["b"]
 
 
@@ -194,7 +194,7 @@ def test_retention_is_exact_to_the_entry_in_the_open_ledger_of_an_idle_topic(cor
     assert stored(core, topic) == ["b", "c"]
     core.advance(10 * SECOND)
     assert stored(core, topic) == ["c"]
-    assert len(topic.ledgers) == 1
+    assert len(topic.log.ledgers) == 1
 
 
 def test_a_new_retention_applies_to_what_is_stored_already(core: Core) -> None:
@@ -291,10 +291,10 @@ def test_what_the_slowest_subscription_acknowledges_takes_the_place_of_older_dat
     settle(core)
     assert stored(core, topic) == list("abcdefgh")
     # Acknowledged out of order: "e" is behind the backlog's oldest message and counts with the backlog.
-    slow.acks.acknowledge(None, [AckId(*topic.position(4))], None)
+    slow.acks.acknowledge(None, [AckId(*topic.log.position(4))], None)
     settle(core)
     assert stored(core, topic) == list("abcdefgh")
-    slow.acks.acknowledge(None, [AckId(*topic.position(3))], None)
+    slow.acks.acknowledge(None, [AckId(*topic.log.position(3))], None)
     settle(core)
     assert stored(core, topic) == list("cdefgh")
 

@@ -91,7 +91,7 @@ def test_what_was_acknowledged_in_time_does_not_count_as_expired(core: Core) -> 
     topic = core.topic()
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a", "b")
-    subscription.acks.acknowledge(None, [AckId(*topic.position(0))], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.log.position(0))], None)
     core.advance(MINUTE)
     assert (subscription.expiry.msg_expired, subscription.acks.messages_acked - subscription.expiry.msg_expired) == (
         1,
@@ -142,7 +142,7 @@ def test_a_message_held_by_a_consumer_expires_and_its_late_ack_does_no_harm(core
     client = Client()
     consumer = core.consumer(subscription, SHARED, client, permits=10)
     core.publish_all(topic, "a", "b")
-    positions = [topic.position(offset) for offset in range(2)]
+    positions = [topic.log.position(offset) for offset in range(2)]
     core.advance(MINUTE)
     assert (subscription.expiry.msg_expired, consumer.unacked) == (2, 0)
     core.publish_all(topic, "c")
@@ -231,7 +231,7 @@ def test_a_batch_expires_as_its_messages_do(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
     core.publish_batch(topic, b"a", b"b", b"c")
-    subscription.acks.acknowledge(None, [AckId(*topic.position(0), 0b101)], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.log.position(0), 0b101)], None)
     core.commit()
     assert subscription.acks.backlog_messages == 2
     core.advance(MINUTE)
@@ -293,7 +293,7 @@ def test_everything_may_be_expired_by_hand_up_to_a_message(core: Core) -> None:
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "a", "b", "c")
     outcome: list[object] = []
-    subscription.expiry.expire_up_to(*topic.position(1), outcome.append)
+    subscription.expiry.expire_up_to(*topic.log.position(1), outcome.append)
     core.commit()
     assert outcome == [None]
     assert backlog(core, subscription) == ["c"]

@@ -114,8 +114,8 @@ def test_a_quota_nobody_set_comes_from_the_limits() -> None:
 def test_a_change_reaches_thousands_of_topics_some_at_a_time(core: Core) -> None:
     topics = [core.topic(f"t{index}") for index in range(2 * CONFIGURED_AT_ONCE + 1)]
     core.broker.namespaces.set_policies("public/default", Policies(message_ttl_ms=1000))
-    assert sum(topic.ttl_ms == 1000 for topic in topics) == CONFIGURED_AT_ONCE
+    assert sum(topic.timing.ttl_ms == 1000 for topic in topics) == CONFIGURED_AT_ONCE
     assert core.broker.ticks.run() is True
     while core.broker.ticks.run():
         pass
-    assert all(topic.ttl_ms == 1000 for topic in topics)
+    assert all(topic.timing.ttl_ms == 1000 for topic in topics)

@@ -94,7 +94,7 @@ def test_connections_of_all_producers_wait_when_the_publish_rate_is_reached(core
     assert list(one.holds.values()) == [1000]
     assert list(other.holds.values()) == [1000]
     assert not elsewhere.holds
-    assert topic.publish_throttled == 1
+    assert topic.limits.publish_throttled == 1
     core.commit()
     assert len(one.receipts) == 10
 
@@ -107,7 +107,7 @@ def test_the_hold_ends_at_once_when_the_rate_is_lifted(core: Core) -> None:
     assert client.holds
     core.broker.namespaces.set_policies("public/default", Policies(retention=None))
     assert not client.holds
-    assert topic.publish_limit is None
+    assert topic.limits.publish_limit is None
 
 
 def test_the_hold_ends_when_the_topic_is_deleted(core: Core) -> None:

@@ -67,7 +67,7 @@ def stored(core: Core, entries: int = 10, *, durable: bool = True) -> tuple[Topi
     for number in range(entries):
         core.publish(producer, key=str(number))
     core.commit()
-    topic.tail.clear()
+    topic.log.tail.clear()
     return topic, subscription
 
 
@@ -87,7 +87,7 @@ def test_lost_entries_are_skipped_and_counted_and_the_rest_is_delivered(
     assert sorted(offsets(client)) == [1, 2, 6, 7, 8]
     assert (subscription.acks.skipped_entries, subscription.acks.skipped_messages) == (5, 5)
     assert subscription.acks.backlog_messages == consumer.unacked == 5
-    assert topic.damaged.entries == 5
+    assert topic.log.damaged.entries == 5
     assert store.reads <= 6
 
 
@@ -97,7 +97,7 @@ def test_a_replay_of_what_was_lost_meanwhile_is_skipped(core: Core, store: Store
     client = Client()
     consumer = core.consumer(subscription, sub_type, client, permits=100)
     assert sorted(offsets(client)) == list(range(10))
-    topic.tail.clear()
+    topic.log.tail.clear()
     store.lost = {2, 7}
     subscription.redeliver(consumer, None, None)
     assert sorted(offsets(client)) == [0, 1, 3, 4, 5, 6, 8, 9]

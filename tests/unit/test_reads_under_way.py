@@ -56,12 +56,12 @@ def test_a_seek_back_goes_no_further_than_what_is_kept_when_it_ends(
     topic, subscription = filled(core, 6)
     subscription.acks.clear_backlog(lambda error: None)
     core.advance(1000)
-    assert topic.first_offset == 0
+    assert topic.log.first_offset == 0
     errors: list[BrokerError | None] = []
     reads = HeldReads(core, monkeypatch)
     subscription.seek(2, None, errors.append)
     core.advance(60_000)
-    assert topic.first_offset == 6
+    assert topic.log.first_offset == 6
     reads.finish_reads()
     core.commit()
     assert errors == [None]
@@ -82,14 +82,14 @@ def test_what_is_acknowledged_before_a_look_up_is_durable_with_the_trim_it_allow
     core.broker.record_writer.flush()
     core.commit()
     # Only the store knows the size of the last one.
-    del topic.tail[5]
+    del topic.log.tail[5]
     reads = HeldReads(core, monkeypatch)
-    subscription.acks.acknowledge(None, [AckId(*topic.position(offset)) for offset in (0, 1, 2, 5)], None)
+    subscription.acks.acknowledge(None, [AckId(*topic.log.position(offset)) for offset in (0, 1, 2, 5)], None)
     assert len(reads.held) == 1
     # As any publish does.
     topic.host.check_soon(topic)
     core.advance(CHECK_INTERVAL_MS)
     core.advance(CHECK_INTERVAL_MS)
-    assert topic.first_offset == 3
+    assert topic.log.first_offset == 3
     core.crash()
     assert core.broker.metrics.healed_invariants == {}

@@ -40,7 +40,7 @@ def core(core: Core) -> Core:
 
 def ack(subscription: Subscription, *offsets: int) -> None:
     """Acknowledge as clients do by default: without asking for a receipt."""
-    subscription.acks.acknowledge(None, [AckId(*subscription.topic.position(offset)) for offset in offsets], None)
+    subscription.acks.acknowledge(None, [AckId(*subscription.topic.log.position(offset)) for offset in offsets], None)
 
 
 def filled(core: Core, entries: int, name: str = "t") -> tuple[Topic, Subscription]:
@@ -87,16 +87,16 @@ def test_a_trim_point_is_never_durable_ahead_of_the_cursors_it_rests_on(core: Co
     hold_flush(core)
     ack(subscription, *range(20))
     check(core)
-    assert topic.first_offset == 20
+    assert topic.log.first_offset == 20
     assert core.broker.record_writer._waiting
     CAUSES[cause](core, topic)
     core.commit()
     core.crash()
     topic = core.topic()
     subscription = topic.subscription("s")
-    assert topic.first_offset == 20
+    assert topic.log.first_offset == 20
     assert subscription.acks.cursor.mark_delete == 19
-    assert subscription.acks.backlog_messages == topic.total_messages - 20
+    assert subscription.acks.backlog_messages == topic.log.total_messages - 20
     client = Client()
     core.consumer(subscription, SHARED, client, permits=100)
     core.commit()
@@ -157,7 +157,7 @@ def test_a_deleted_topic_leaves_nothing_and_one_of_its_name_begins_at_nothing(co
     core.commit()
     core.crash()
     topic = core.topic()
-    assert (topic.first_offset, topic.end_offset) == (0, 2)
+    assert (topic.log.first_offset, topic.log.end_offset) == (0, 2)
     assert topic.subscription("s").acks.backlog_messages == 2
     core.broker.topics.delete(topic.name, force=True)
     core.commit()
@@ -205,7 +205,7 @@ def test_ledger_ids_of_a_reservation_that_failed_are_not_handed_out_twice(core: 
     core.publish(core.producer(core.topic("b")), b"of b")
     core.commit()
     a, b = core.topic("a"), core.topic("b")
-    assert not {ledger.ledger_id for ledger in a.ledgers} & {ledger.ledger_id for ledger in b.ledgers}
+    assert not {ledger.ledger_id for ledger in a.log.ledgers} & {ledger.ledger_id for ledger in b.log.ledgers}
     reader = Client()
     core.consumer(a.create_subscription("s", "earliest"), SHARED, reader, permits=10)
     core.commit()
@@ -220,7 +220,7 @@ def test_space_is_given_back_once_the_trim_point_is_durable_however_late(core: C
         ack(subscription, *range(20))
         check(core)
         hold_flush(core)
-        assert topic.first_offset == 20
+        assert topic.log.first_offset == 20
         assert core.store.live_bytes() == live
     core.store.maintain()
     core.commit()

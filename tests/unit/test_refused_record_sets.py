@@ -94,7 +94,7 @@ def test_no_entry_is_receipted_whose_ledger_no_durable_record_names(core: Core) 
     core.commit()
     assert [sequence_id for sequence_id, _, _ in client.receipts] == [0, 5]
     core.crash()
-    assert core.topic("broken").end_offset == 4
+    assert core.topic("broken").log.end_offset == 4
     assert not core.store.quarantined
 
 

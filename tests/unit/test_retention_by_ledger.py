@@ -37,7 +37,7 @@ def settle(core: Core) -> None:
 
 
 def ledgers_of(topic: Topic) -> list[int]:
-    return [ledger.entries for ledger in topic.ledgers]
+    return [ledger.entries for ledger in topic.log.ledgers]
 
 
 def test_what_all_have_acknowledged_stays_while_its_ledger_is_open(core: Core) -> None:
@@ -149,7 +149,7 @@ def test_the_open_ledger_of_an_idle_topic_goes_at_its_age(core: Core) -> None:
     core.publish_all(topic, "c")
     settle(core)
     assert stored(core, topic) == ["c"]
-    assert topic.position(topic.end_offset - 1) == (topic.ledgers[-1].ledger_id, 0)
+    assert topic.log.position(topic.log.end_offset - 1) == (topic.log.ledgers[-1].ledger_id, 0)
 
 
 def test_an_old_ledger_goes_with_its_last_acknowledgment(core: Core) -> None:

@@ -22,10 +22,10 @@ def test_the_first_entry_received_after_a_time_is_found_in_any_ledger(tmp_path: 
         received.append(core.clock.now_ms())
         core.publish(producer, b"m%d" % number)
         core.commit()
-    assert len(topic.ledgers) > 5
-    assert topic.end_offset == 60
+    assert len(topic.log.ledgers) > 5
+    assert topic.log.end_offset == 60
     for low in (0, 1, 6, 7, 8, 30, 59, 60):
         for time_ms in range(received[0] - 2, received[-1] + 2):
             expected = next((offset for offset in range(low, 60) if received[offset] > time_ms), 60)
-            assert first_received_after(topic, low, time_ms) == expected, (low, time_ms)
+            assert first_received_after(topic.log, low, time_ms) == expected, (low, time_ms)
     core.close()

@@ -31,7 +31,7 @@ def test_a_seek_after_a_cumulative_ack_within_a_batch_is_not_undone_by_it(core: 
     client = Client()
     consumer = core.consumer(subscription, EXCLUSIVE, client, permits=100)
     errors: Errors = []
-    subscription.acks.acknowledge_cumulative(consumer, AckId(*topic.position(2), 0b1100), errors.append)
+    subscription.acks.acknowledge_cumulative(consumer, AckId(*topic.log.position(2), 0b1100), errors.append)
     subscription.seek(0, None, errors.append)
     core.commit()
     assert errors == [None, None]
@@ -44,7 +44,7 @@ def test_a_cumulative_ack_within_a_batch_is_one_step(core: Core) -> None:
     topic, subscription = batches(core, 3)
     consumer = core.consumer(subscription, EXCLUSIVE, Client(), permits=100)
     errors: Errors = []
-    subscription.acks.acknowledge_cumulative(consumer, AckId(*topic.position(2), 0b1100), errors.append)
+    subscription.acks.acknowledge_cumulative(consumer, AckId(*topic.log.position(2), 0b1100), errors.append)
     assert subscription.acks.backlog_messages == 2
     assert errors == []
     core.commit()
@@ -80,7 +80,7 @@ def test_a_seek_to_the_only_message_of_a_batch_delivers_it(core: Core) -> None:
 def test_an_ack_set_that_leaves_the_only_message_of_an_entry_acknowledges_nothing(core: Core) -> None:
     topic, subscription = batches(core, 2, messages=1)
     errors: Errors = []
-    subscription.acks.acknowledge(None, [AckId(*topic.position(0), 0b1)], errors.append)
+    subscription.acks.acknowledge(None, [AckId(*topic.log.position(0), 0b1)], errors.append)
     core.commit()
     assert errors == [None]
     assert subscription.acks.backlog_messages == 2
@@ -91,10 +91,12 @@ def test_what_was_acknowledged_before_a_look_up_failed_is_written(core: Core, mo
     client = Client()
     consumer = core.consumer(subscription, SHARED, client, permits=2)
     assert len(client.take()) == 2
-    del topic.tail[3]
+    del topic.log.tail[3]
     monkeypatch.setattr(core.store._scheduler, "read", lambda job, done: done(OSError("it passes")))
     errors: Errors = []
-    subscription.acks.acknowledge(consumer, [AckId(*topic.position(0)), AckId(*topic.position(3))], errors.append)
+    subscription.acks.acknowledge(
+        consumer, [AckId(*topic.log.position(0)), AckId(*topic.log.position(3))], errors.append
+    )
     monkeypatch.undo()
     core.commit()
     assert len(errors) == 1

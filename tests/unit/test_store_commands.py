@@ -134,7 +134,7 @@ def test_what_an_older_version_wrote(tmp_path: Path, heliograph: CommandLine) ->
     assert heliograph("store", "salvage", data, "--to", tmp_path / "new").code == 0
     assert fingerprint(data) == before
     core = open_core(tmp_path / "new")
-    assert core.topic("persistent://acme/shop/orders").end_offset == 25
+    assert core.topic("persistent://acme/shop/orders").log.end_offset == 25
     core.close()
 
 
@@ -237,7 +237,7 @@ def test_a_salvaged_broker_gives_no_lost_place_to_another_message(
     output = heliograph("store", "salvage", data, "--to", tmp_path / "new")
     assert "entries 180 to 199 of ledger" in output.out
     core = open_core(tmp_path / "new")
-    assert core.topic("parcels").end_offset == ENTRIES
+    assert core.topic("parcels").log.end_offset == ENTRIES
     assert core.store.lost_entries() == GROUP
     assert read_all(core, "parcels") == [*range(ENTRIES - GROUP)]
     core.close()
@@ -423,7 +423,7 @@ def with_unknown(data: Path) -> Path:
         frames.update({entry.entry_id: entry for entry in found})
 
     parcels = core.topic("persistent://public/default/parcels")
-    core.store.read(parcels.ledgers[0].ledger_id, 3, 9, 1 << 20, keep)
+    core.store.read(parcels.log.ledgers[0].ledger_id, 3, 9, 1 << 20, keep)
     for entry in frames.values():
         entry.ledger_id = 4711
         core.store.append(Sink(), entry)

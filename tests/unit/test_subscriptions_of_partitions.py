@@ -41,7 +41,7 @@ def test_a_subscription_is_created_on_every_partition_at_its_position(core: Core
         core.publish_all(topic, count=3)
     create_subscription(core.broker, NAME, "first", position="earliest")
     create_subscription(core.broker, NAME, "last", properties={"owner": "me"})
-    create_subscription(core.broker, NAME, "middle", start_id=partitions(core)[0].position(1))
+    create_subscription(core.broker, NAME, "middle", start_id=partitions(core)[0].log.position(1))
     core.restart()
     backlogs = [{sub.name: sub.acks.backlog_messages for sub in t.subscriptions.values()} for t in partitions(core)]
     assert backlogs[0] == {"first": 3, "last": 0, "middle": 2}

@@ -45,7 +45,7 @@ def _suspended(core: Core) -> list[tuple[str, str, str]]:
 
 
 def _expires(core: Core, bad: Subscription, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bad.topic, "read", _boom, raising=False)
+    monkeypatch.setattr(bad.topic.log, "read", _boom, raising=False)
 
 
 def _quota(subscription: Subscription) -> QuotaState:
@@ -88,14 +88,14 @@ def test_a_duty_that_raises_for_one_topic_leaves_the_others_alone(
         core.advance(10_000)
         core.advance(1000)
         assert good.acks.backlog_messages == 0
-        assert good.topic.stored_messages == 0
+        assert good.topic.log.stored_messages == 0
         ((topic, _, reason),) = _suspended(core)
         assert topic == str(bad.topic.name)
         assert reason == "RuntimeError: boom"
     for _ in range(10):
         core.advance(FIRST_PAUSE_MS)
     assert _suspended(core) == []
-    assert (bad.acks.backlog_messages, bad.topic.stored_messages) == (0, 0)
+    assert (bad.acks.backlog_messages, bad.topic.log.stored_messages) == (0, 0)
 
 
 def test_acks_go_on_while_expiry_and_dispatch_are_suspended(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_acks_go_on_while_expiry_and_dispatch_are_suspended(core: Core, monkeypa
     done: list[object] = []
     from heliograph_broker.messaging.delivery.subscription import AckId
 
-    bad.acks.acknowledge(consumer, [AckId(*topic.position(0)), AckId(*topic.position(1))], done.append)
+    bad.acks.acknowledge(consumer, [AckId(*topic.log.position(0)), AckId(*topic.log.position(1))], done.append)
     core.commit()
     assert done == [None]
     assert bad.acks.backlog_messages == 1
@@ -146,7 +146,7 @@ def test_a_receipt_that_cannot_be_sent_keeps_no_other_client_waiting(
     core.commit()
     assert len(fine.receipts) == 1
     assert len(reader.messages) == 2
-    assert topic.end_offset == 2
+    assert topic.log.end_offset == 2
     core.publish(good, sequence_id=1)
     core.commit()
     assert len(fine.receipts) == 2
@@ -218,10 +218,10 @@ def test_a_policy_change_reaches_the_other_topics(core: Core, monkeypatch: pytes
         _Broken(topics[0], "configure").install(patch)
         core.broker.namespaces.set_policies("public/default", Policies(message_ttl_ms=5000))
         core.advance(100)
-        assert [topic.ttl_ms for topic in topics] == [-1, 5000, 5000]
+        assert [topic.timing.ttl_ms for topic in topics] == [-1, 5000, 5000]
         assert _suspended(core)[0][0] == str(topics[0].name)
     core.advance(FIRST_PAUSE_MS)
-    assert [topic.ttl_ms for topic in topics] == [5000, 5000, 5000]
+    assert [topic.timing.ttl_ms for topic in topics] == [5000, 5000, 5000]
 
 
 def test_a_part_of_the_broker_that_raises_stops_no_other(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:

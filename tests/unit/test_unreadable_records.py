@@ -116,13 +116,13 @@ def test_a_start_goes_on_and_keeps_the_record(directory: Path, kind: str, opened
     assert KINDS[kind].replace(b"\0", b" ").decode() in named
     assert core.broker.metrics.unreadable_records == len(named)
     assert backlog(core, BESIDE) == list(range(5, 10))
-    assert core.topic(BESIDE).first_offset == 0
+    assert core.topic(BESIDE).log.first_offset == 0
     aside = [msgspec.msgpack.decode(kept, type=records.UnreadableRecord) for _, kept in core.store.scan(b"unreadable/")]
     assert (KINDS[kind], value) in [(each.key, each.value) for each in aside]
     # Nothing is deleted for it, now or later, and the next start finds nothing more.
     for _ in range(50):
         core.advance(60_000)
-    assert core.topic(BESIDE).first_offset == 0
+    assert core.topic(BESIDE).log.first_offset == 0
     with capture_logs() as logs:
         core.restart()
     assert not [entry for entry in logs if entry["event"].startswith("a record cannot be read")]
@@ -177,7 +177,7 @@ def test_sequence_ids_are_read_from_the_entries(directory: Path, opened: list[Co
     for sequence_id in (9, 10):
         core.publish(producer, sequence_id=sequence_id)
     core.commit()
-    assert core.topic(ORDERS).end_offset == 11
+    assert core.topic(ORDERS).log.end_offset == 11
 
 
 def test_a_partitioned_topic_keeps_its_partitions(directory: Path, opened: list[Core]) -> None:
@@ -191,7 +191,7 @@ def test_ids_of_ledgers_whose_record_is_damaged_are_not_given_again(directory: P
     damage(directory, b"next-ledger-id")
     core = Core(directory)
     opened.append(core)
-    known = {ledger.ledger_id for name in (ORDERS, BESIDE) for ledger in core.topic(name).ledgers}
+    known = {ledger.ledger_id for name in (ORDERS, BESIDE) for ledger in core.topic(name).log.ledgers}
     assert core.store.next_ledger_id() > max(known)
     assert backlog(core, ORDERS) == list(range(5, 10))
 

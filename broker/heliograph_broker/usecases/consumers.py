@@ -103,10 +103,10 @@ def _attach(
     _check_compaction(topic, request)
     if isinstance(existing, Subscription):
         existing.check_durability(durable=request.durable)
-    if topic.subscribe_limit is not None:
+    if topic.limits.subscribe_limit is not None:
         # A consumer without a name of its own is identified by its id.
         who = request.name or str(request.consumer_id)
-        topic.subscribe_limit.subscribing(request.host, who, monotonic_ms(broker.clock))
+        topic.limits.subscribe_limit.subscribing(request.host, who, monotonic_ms(broker.clock))
     if request.schema is not None:
         store_schema(broker, topic.name, request.schema, None, reads_only=True)
     subscription = existing if existing is not None else _create_subscription(broker, topic, request)

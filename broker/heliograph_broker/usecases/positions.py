@@ -20,10 +20,10 @@ class MessagePosition(NamedTuple):
     def offset(self, topic: Topic) -> int:
         """Return the offset of the first entry at the position or after it."""
         if self.ledger_id < 0:
-            return topic.first_offset
+            return topic.log.first_offset
         if self.ledger_id >= _LATEST_LEDGER:
-            return topic.end_offset
-        return topic.offset_at_or_after(self.ledger_id, self.entry_id)
+            return topic.log.end_offset
+        return topic.log.offset_at_or_after(self.ledger_id, self.entry_id)
 
     def owed_from(self, topic: Topic) -> int:
         """Return from which offset on a reader there is owed what is compacted and trimmed, -1 for nothing."""
@@ -46,7 +46,7 @@ class Start(NamedTuple):
     def offset(self, topic: Topic, now_ms: int) -> int | None:
         """Return the offset to begin at, None for the earliest or latest entry."""
         if self.rollback_s > 0:
-            return topic.first_published_at_or_after(now_ms - self.rollback_s * 1000)
+            return topic.log.first_published_at_or_after(now_ms - self.rollback_s * 1000)
         return None if self.position is None else self.position.offset(topic)
 
     def owed_from(self, topic: Topic, now_ms: int) -> int:

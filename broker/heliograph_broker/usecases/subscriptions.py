@@ -49,7 +49,7 @@ def create_subscription(
     try:
         for topic in topics:
             if isinstance(topic, Topic):
-                offset = None if start_id is None else topic.offset_at_or_after(*start_id)
+                offset = None if start_id is None else topic.log.offset_at_or_after(*start_id)
                 topic.create_subscription(name, position, start_offset=offset, properties=properties)
             else:
                 topic.create_subscription(name)

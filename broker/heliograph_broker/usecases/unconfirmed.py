@@ -123,4 +123,4 @@ def _is_unused(topic: AnyTopic) -> bool:
     registry = topic.producer_registry
     if registry.connected or registry.waiting or topic.subscriptions or topic.policies is not None:
         return False
-    return not isinstance(topic, Topic) or (not topic.ledgers and not topic.has_in_flight)
+    return not isinstance(topic, Topic) or (not topic.log.ledgers and not topic.log.has_in_flight)

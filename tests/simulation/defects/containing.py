@@ -56,12 +56,12 @@ _publish = Topic.publish
 def _publish_counting_first(
     self: Any, producer: Any, sequence_id: int, highest: int, metadata: Any, frame: bytes
 ) -> None:
-    before = self._next_offset
+    before = self.log.next_offset
     _publish(self, producer, sequence_id, highest, metadata, frame)
-    if self._next_offset == before:
+    if self.log.next_offset == before:
         # It was refused after it had been counted.
-        self._next_messages += metadata.num_messages_in_batch
-        self._next_bytes += len(frame)
+        self.log.next_messages += metadata.num_messages_in_batch
+        self.log.next_bytes += len(frame)
 
 
 # 8: a poison entry ends the expiry of its subscription

@@ -99,14 +99,14 @@ def _last_first(self: Any) -> Any:
     replay = self.replay
     while replay:
         offset = replay.max()
-        if offset < topic.first_offset or subscription.acks.cursor.is_acked(offset):
+        if offset < topic.log.first_offset or subscription.acks.cursor.is_acked(offset):
             replay.discard(offset)
             continue
         entry = self.fetch(offset, 1)
         if entry is None:
             return None
         replay.discard(offset)
-        if not (topic.may_expire and subscription.withholds(entry)):
+        if not (topic.timing.may_expire and subscription.withholds(entry)):
             return entry
     return None
 

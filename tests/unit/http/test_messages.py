@@ -44,7 +44,7 @@ def test_the_nth_entry_of_a_backlog_is_found_whatever_is_acknowledged(
     everything = acked | set(range(below))
     subscription = topic.create_subscription("s", "earliest")
     try:
-        subscription.acks.acknowledge(None, [AckId(*topic.position(offset)) for offset in sorted(everything)], None)
+        subscription.acks.acknowledge(None, [AckId(*topic.log.position(offset)) for offset in sorted(everything)], None)
         left = [offset for offset in range(20) if offset not in everything]
         assert subscription.acks.backlog_messages == len(left)
         assert [unacked_offset(subscription, place) for place in range(1, len(left) + 2)] == [*left, 20]

@@ -41,7 +41,7 @@ def _publish(core: Core, count: int, size: int = 100, messages: int = 1) -> int:
     producer = core.producer(core.topic(), name=f"p{core.broker.producer_names.generate()}")
     for _ in range(count):
         core.publish_all(producer, b"x" * size, messages=messages)
-    return core.topic().total_bytes // max(1, core.topic().end_offset)
+    return core.topic().log.total_bytes // max(1, core.topic().log.end_offset)
 
 
 def test_without_quotas_there_are_no_ratios_and_the_limits_say_so(core: Core) -> None:

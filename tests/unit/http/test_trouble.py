@@ -118,7 +118,7 @@ async def test_what_is_in_quarantine_is_shown_with_the_time_it_was_found(
     for number in range(5):
         core.publish(producer, sequence_id=number)
     core.commit()
-    ledger_id, size = topic.ledgers[0].ledger_id, topic.total_bytes
+    ledger_id, size = topic.log.ledgers[0].ledger_id, topic.log.total_bytes
     core.store.delete(topic.record_key)
     core.commit()
     core.crash()
@@ -157,7 +157,7 @@ async def test_what_is_damaged_and_skipped_is_shown(core: Core, http: TestClient
     shown = stats["subscriptions"]["s"]
     assert (shown["skippedEntries"], shown["skippedMessages"], shown["msgBacklog"]) == (3, 6, 4)
     damaged = await (await http.get(f"{TOPIC}/damaged")).json()
-    ledger_id = topic.position(1)[0]
+    ledger_id = topic.log.position(1)[0]
     assert damaged == {
         "entries": 3,
         "ranges": [

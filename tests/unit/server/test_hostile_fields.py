@@ -209,7 +209,13 @@ def state(core: Core, *, durable: bool = False) -> dict[str, Any]:
     for name, topic in broker.directory.topics.items():
         if not isinstance(topic, Topic):
             continue
-        found[name] = (topic.first_offset, topic.end_offset, topic.total_messages, topic.total_bytes, topic.policies)
+        found[name] = (
+            topic.log.first_offset,
+            topic.log.end_offset,
+            topic.log.total_messages,
+            topic.log.total_bytes,
+            topic.policies,
+        )
         for sub, subscription in topic.subscriptions.items():
             cursor = subscription.acks.cursor
             if durable <= subscription.durable:
@@ -278,7 +284,7 @@ def prepare(core: Core, name: str) -> Topic:
     if "initial" in topic.subscriptions:
         topic.delete_subscription("initial")
     spoiled = topic.subscriptions.get("spoiled")
-    if spoiled is None or spoiled.acks.backlog_messages != topic.total_messages:
+    if spoiled is None or spoiled.acks.backlog_messages != topic.log.total_messages:
         if spoiled is not None:
             topic.delete_subscription("spoiled")
         topic.create_subscription("spoiled", "earliest")
@@ -300,7 +306,7 @@ def test_a_command_with_a_hostile_field_is_refused_without_a_trace_or_is_valid(
     core.commit()
     innocent = Innocent(server)
     refused = taken = 0
-    for number, (label, data) in enumerate(commands(name, topic.position(topic.first_offset))):
+    for number, (label, data) in enumerate(commands(name, topic.log.position(topic.log.first_offset))):
         topic = prepare(core, name)
         client = server.connect(handshake=False)
         client.send_raw(OPENINGS.get(name, OPENING))

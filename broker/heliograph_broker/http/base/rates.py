@@ -101,7 +101,7 @@ class RateSampler:
                 yield
             self._sample(topic, now, seen)
             if isinstance(topic, Topic):
-                self._sample(topic.metrics, now, seen)
+                self._sample(topic.log.metrics, now, seen)
             for producer in topic.producers.values():
                 self._sample(producer, now, seen)
             for subscription in topic.subscriptions.values():

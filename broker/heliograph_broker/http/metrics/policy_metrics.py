@@ -62,7 +62,7 @@ def _of_compaction(read: Callable[[TopicCompaction, CompactionRecord], int]) -> 
 
 
 POLICY_COLUMNS: tuple[Column, ...] = (
-    Column("pulsar_publish_rate_limit_times", lambda snapshot: snapshot.topic.publish_throttled),
+    Column("pulsar_publish_rate_limit_times", lambda snapshot: snapshot.topic.limits.publish_throttled),
     Column(
         "pulsar_storage_backlog_quota_exceeded_evictions_total", _of_quota(lambda q: q.evictions_size), _SIZE, "total"
     ),

@@ -57,7 +57,7 @@ class TopicSnapshot:
         self.subscriptions = [
             SubscriptionSnapshot(subscription, rates) for subscription in topic.subscriptions.values()
         ]
-        self.minute, self.seconds = rates.last_minute(self.kept.metrics if self.kept is not None else None)
+        self.minute, self.seconds = rates.last_minute(self.kept.log.metrics if self.kept is not None else None)
         #: Messages and bytes that only their ledger keeps.
         self.by_ledger = kept_by_ledgers(topic) if isinstance(topic, Topic) else (0, 0)
         #: Quota limits in bytes and seconds, -1 without.

@@ -87,9 +87,7 @@ TOPIC_COLUMNS: tuple[Column, ...] = (
     ),
     Column("pulsar_storage_size", lambda snapshot: snapshot.topic.stored_bytes),
     Column("pulsar_storage_logical_size", lambda snapshot: snapshot.topic.stored_bytes),
-    Column(
-        "heliograph_damaged_entries", lambda snapshot: snapshot.kept.damaged.entries if snapshot.kept is not None else 0
-    ),
+    Column("heliograph_damaged_entries", lambda snapshot: snapshot.topic.damaged_entries),
     Column("heliograph_kept_by_ledger_messages", lambda snapshot: snapshot.by_ledger[0]),
     Column("heliograph_kept_by_ledger_bytes", lambda snapshot: snapshot.by_ledger[1]),
     Column("pulsar_storage_backlog_size", lambda snapshot: snapshot.topic.backlog_size()),

@@ -102,7 +102,7 @@ async def get_quarantine(request: web.Request) -> web.Response:
 
 @operation("List the damaged entries found in a topic or partition.", answers={200: Damaged})
 async def get_damaged(request: web.Request) -> web.Response:
-    damaged = one_topic(request, "A partitioned topic has no entries of its own").damaged
+    damaged = one_topic(request, "A partitioned topic has no entries of its own").log.damaged
     return as_json(
         Damaged(
             damaged.entries,

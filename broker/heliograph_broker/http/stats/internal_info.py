@@ -51,22 +51,22 @@ class TopicInfo(msgspec.Struct, rename="camel"):
 
 def topic_info(topic: Topic) -> TopicInfo:
     """Return the document of a stored topic."""
-    open_ledger = topic.ledgers[-1] if topic.ledgers else None
+    open_ledger = topic.log.ledgers[-1] if topic.log.ledgers else None
     return TopicInfo(
         iso(topic.created_ms),
         [
             LedgerInfo(each.ledger_id, each.created_ms, 0 if each is open_ledger else each.entries)
-            for each in topic.ledgers
+            for each in topic.log.ledgers
         ],
         {
             name: CursorInfo(
-                iso(each.created_ms), PositionInfo(*topic.position(each.acks.cursor.mark_delete)), each.properties
+                iso(each.created_ms), PositionInfo(*topic.log.position(each.acks.cursor.mark_delete)), each.properties
             )
             for name, each in topic.subscriptions.items()
             if each.durable
         },
         topic.properties,
-        PositionInfo(*topic.last_position()) if topic.terminated else None,
+        PositionInfo(*topic.log.last_position()) if topic.terminated else None,
     )
 
 

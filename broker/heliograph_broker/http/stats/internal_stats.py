@@ -36,15 +36,15 @@ def _text(position: tuple[int, int]) -> str:
 
 def _total_bytes_before(topic: Topic, offset: int) -> int:
     """Return the topic's cumulative bytes before an offset that is kept, or the end (one point read)."""
-    return totals_up_to(topic, offset - 1)[1]
+    return totals_up_to(topic.log, offset - 1)[1]
 
 
 def _ledgers(topic: Topic) -> list[LedgerStats]:
     """Return the stored part of each ledger; a ledger trimmed in part counts what is left of it."""
     ledgers = []
-    for ledger in topic.ledgers:
-        end = min(ledger.base_offset + ledger.entries, topic.end_offset)
-        start = max(ledger.base_offset, topic.first_offset)
+    for ledger in topic.log.ledgers:
+        end = min(ledger.base_offset + ledger.entries, topic.log.end_offset)
+        start = max(ledger.base_offset, topic.log.first_offset)
         kept = max(0, end - start)
         size = _total_bytes_before(topic, end) - _total_bytes_before(topic, start) if kept else 0
         ledgers.append(LedgerStats(ledger.ledger_id, kept, size))
@@ -56,12 +56,12 @@ def _cursor(topic: Topic, subscription: Subscription) -> CursorStats:
     dispatcher = subscription.dispatcher
     ranges = list(islice(acked_ranges(cursor.acked), MAX_RANGES))
     read_offset = dispatcher.read_offset if dispatcher is not None else cursor.first_unacked()
-    deleted = [f"({_text(topic.position(first - 1))}..{_text(topic.position(last))}]" for first, last in ranges]
+    deleted = [f"({_text(topic.log.position(first - 1))}..{_text(topic.log.position(last))}]" for first, last in ranges]
     reading = dispatcher is not None and dispatcher.reading
     return CursorStats(
-        mark_delete_position=_text(topic.position(cursor.mark_delete)),
-        read_position=_text(topic.position(read_offset)),
-        waiting_read_op=dispatcher is not None and not reading and read_offset >= topic.end_offset,
+        mark_delete_position=_text(topic.log.position(cursor.mark_delete)),
+        read_position=_text(topic.log.position(read_offset)),
+        waiting_read_op=dispatcher is not None and not reading and read_offset >= topic.log.end_offset,
         pending_read_ops=int(reading),
         messages_consumed_counter=subscription.acks.messages_acked,
         individually_deleted_messages=f"[{', '.join(deleted)}]",
@@ -98,19 +98,19 @@ def internal_stats(topic: AnyTopic) -> InternalStats:
             compacted_ledger=LedgerStats(-1, -1, -1),
         )
     ledgers = _ledgers(topic)
-    open_ledger = topic.ledgers[-1] if topic.ledgers else None
+    open_ledger = topic.log.ledgers[-1] if topic.log.ledgers else None
     cursors = {name: _cursor(topic, subscription) for name, subscription in topic.subscriptions.items()}
-    pending = open_ledger.base_offset + open_ledger.entries - topic.end_offset if open_ledger is not None else 0
+    pending = open_ledger.base_offset + open_ledger.entries - topic.log.end_offset if open_ledger is not None else 0
     return InternalStats(
-        entries_added_counter=topic.end_offset,
-        number_of_entries=topic.end_offset - topic.first_offset,
+        entries_added_counter=topic.log.end_offset,
+        number_of_entries=topic.log.end_offset - topic.log.first_offset,
         total_size=topic.stored_bytes,
         current_ledger_entries=open_ledger.entries if open_ledger is not None else 0,
         current_ledger_size=ledgers[-1].size if ledgers else 0,
         last_ledger_created_timestamp=iso(open_ledger.created_ms if open_ledger is not None else topic.created_ms),
         waiting_cursors_count=sum(cursor.waiting_read_op for cursor in cursors.values()),
         pending_add_entries_count=pending,
-        last_confirmed_entry=_text(topic.position(topic.end_offset - 1)),
+        last_confirmed_entry=_text(topic.log.position(topic.log.end_offset - 1)),
         ledgers=ledgers,
         cursors=cursors,
         properties=topic.properties,

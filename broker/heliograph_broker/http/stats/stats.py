@@ -195,8 +195,8 @@ def _earliest_publish(subscription: Subscription | None) -> int:
     if subscription is None:
         return 0
     topic = subscription.topic
-    offset = max(subscription.acks.cursor.first_unacked(), topic.first_offset)
-    header = topic.header(offset) if offset < topic.end_offset else None
+    offset = max(subscription.acks.cursor.first_unacked(), topic.log.first_offset)
+    header = topic.log.header(offset) if offset < topic.log.end_offset else None
     return header.publish_ms if header is not None else 0
 
 
@@ -262,14 +262,14 @@ def topic_stats(
         storage_size=topic.stored_bytes,
         kept_by_ledger_messages=by_ledger[0],
         kept_by_ledger_size=by_ledger[1],
-        damaged_entries=topic.damaged.entries if isinstance(topic, Topic) else 0,
+        damaged_entries=topic.log.damaged.entries if isinstance(topic, Topic) else 0,
         suspended=suspended_of(topic),
         backlog_size=topic.backlog_size(),
         backlog_quota_limit_size=limit_size,
         backlog_quota_limit_time=limit_time,
         oldest_backlog_message_age_seconds=oldest[1] // 1000 if oldest is not None else -1,
         oldest_backlog_message_subscription_name=oldest[0].name if oldest is not None else UNSET,
-        publish_rate_limited_times=topic.publish_throttled,
+        publish_rate_limited_times=topic.limits.publish_throttled,
         earliest_msg_publish_time_in_backlogs=min((time for time in times if time), default=0),
         publishers=tuple(producer_stats(producer, rates) for producer in producers) if options.publishers else (),
         waiting_publishers=len(topic.producer_registry.waiting),

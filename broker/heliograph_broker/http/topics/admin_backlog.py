@@ -88,7 +88,7 @@ async def expire_to(request: web.Request) -> web.Response:
     if position.is_latest:
         await all_durable([subscription.acks.clear_backlog])
         return web.Response(status=204)
-    if (position.ledger_id, position.entry_id) > subscription.topic.last_position():
+    if (position.ledger_id, position.entry_id) > subscription.topic.log.last_position():
         raise Conflict(
             f"Expire message by position not issued on topic {subscription.topic.name} for subscription"
             f" {subscription.name}: {position.ledger_id}:{position.entry_id} is not the id of a message of it"
@@ -101,7 +101,7 @@ async def expire_to(request: web.Request) -> web.Response:
 
 
 def _seek_to_time(subscription: Subscription, published_ms: int, done: Done) -> None:
-    subscription.seek(subscription.topic.first_published_at_or_after(published_ms), None, done)
+    subscription.seek(subscription.topic.log.first_published_at_or_after(published_ms), None, done)
 
 
 @operation("Move a subscription to the first message published at or after a time, on all partitions.")
@@ -126,15 +126,15 @@ async def reset_to_position(request: web.Request) -> web.Response:
 async def _target(topic: StoredTopic, position: PositionDocument) -> tuple[int, int | None]:
     """Return the offset to begin at, and of a batch which messages (bits, None: all)."""
     if position.is_earliest:
-        return topic.first_offset, None
+        return topic.log.first_offset, None
     if position.is_latest:
-        return topic.end_offset, None
-    offset = topic.offset_of(position.ledger_id, position.entry_id)
+        return topic.log.end_offset, None
+    offset = topic.log.offset_of(position.ledger_id, position.entry_id)
     if offset is None:
-        return topic.offset_at_or_after(position.ledger_id, position.entry_id), None
+        return topic.log.offset_at_or_after(position.ledger_id, position.entry_id), None
     if position.batch_index < 0:
         return offset + position.entries_behind, None
-    headers: list[EntryCounts] = await found(partial(topic.read_headers, offset, offset))
+    headers: list[EntryCounts] = await found(partial(topic.log.read_headers, offset, offset))
     messages = headers[0].messages if headers else 1
     first = position.batch_index + position.entries_behind
     if first >= messages:

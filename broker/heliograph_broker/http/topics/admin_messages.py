@@ -50,8 +50,8 @@ async def _entry(topic: Topic, offset: int) -> Entry:
     """Return a kept entry. Raises :class:`ApiError` 404 if it was trimmed meanwhile."""
     # A client that reads a topic's messages uses it: it must not expire as unused.
     topic.used()
-    if topic.first_offset <= offset < topic.end_offset:
-        entries: list[Entry] = await found(partial(topic.read, offset, 1, 1))
+    if topic.log.first_offset <= offset < topic.log.end_offset:
+        entries: list[Entry] = await found(partial(topic.log.read, offset, 1, 1))
         if entries:
             return entries[0]
     raise ApiError(404, "Message not found")
@@ -62,7 +62,7 @@ async def get_by_id(request: web.Request) -> web.Response:
     topic = one_topic(request, "GetMessageById is not allowed on partitioned-topic")
     ledger = number_in_path(request, "ledger", "the ledger id of a message")
     entry = number_in_path(request, "entry", "the entry id of a message")
-    offset = topic.offset_of(ledger, entry)
+    offset = topic.log.offset_of(ledger, entry)
     if offset is None:
         raise ApiError(404, "Message id not found")
     return message_answer(await _entry(topic, offset))
@@ -82,9 +82,9 @@ async def peek(request: web.Request) -> web.Response:
 def unacked_offset(subscription: Subscription, place: int) -> int:
     """Return the offset of the ``place``-th unacknowledged entry, the topic's end if there are fewer."""
     cursor = subscription.acks.cursor
-    low = max(cursor.mark_delete + 1, subscription.topic.first_offset)
+    low = max(cursor.mark_delete + 1, subscription.topic.log.first_offset)
     before = low - 1
-    high = subscription.topic.end_offset
+    high = subscription.topic.log.end_offset
     acked = cursor.acked
     acked_before = acked.rank(before) if acked and before >= 0 else 0
     while low < high:
@@ -112,13 +112,13 @@ async def examine(request: web.Request) -> web.Response:
         raise ApiError(400, f"messagePosition should be a number from 1 on, not '{text}'")
     # As in Pulsar, 0 is the first one too.
     place = max(int(text), 1)
-    kept = topic.end_offset - topic.first_offset
+    kept = topic.log.end_offset - topic.log.first_offset
     if not kept:
         raise PreconditionFailed("Could not examine messages due to the total message is zero")
     if place > kept:
         raise ApiError(404, f"Message not found: the topic keeps {kept} entries")
     return message_answer(
-        await _entry(topic, topic.first_offset + place - 1 if start == "earliest" else topic.end_offset - place)
+        await _entry(topic, topic.log.first_offset + place - 1 if start == "earliest" else topic.log.end_offset - place)
     )
 
 
@@ -127,21 +127,21 @@ async def examine(request: web.Request) -> web.Response:
 )
 async def last_message_id(request: web.Request) -> web.Response:
     topic = persistent_topic(request)
-    offset = topic.end_offset - 1
-    if offset < topic.first_offset:
+    offset = topic.log.end_offset - 1
+    if offset < topic.log.first_offset:
         return as_json(MessageIdAnswer(-1, -1, topic.name.partition))
     entry = await _entry(topic, offset)
     metadata = peek_metadata(memoryview(entry.frame))
     batch_index = metadata.num_messages_in_batch - 1 if is_batch(metadata) else -1
-    return as_json(MessageIdAnswer(*topic.position(offset), topic.name.partition, batch_index))
+    return as_json(MessageIdAnswer(*topic.log.position(offset), topic.name.partition, batch_index))
 
 
 @operation("Get the id of the first message published at or after a time.", answers={200: MessageIdAnswer})
 async def id_by_time(request: web.Request) -> web.Response:
     topic = one_topic(request, "Get message ID by timestamp on a partitioned topic is not allowed")
     published = number_in_path(request, "timestamp", "a time in ms since 1970")
-    offset = topic.first_published_at_or_after(published)
-    return as_json(MessageIdAnswer(*topic.position(offset), topic.name.partition))
+    offset = topic.log.first_published_at_or_after(published)
+    return as_json(MessageIdAnswer(*topic.log.position(offset), topic.name.partition))
 
 
 @operation(
@@ -153,11 +153,11 @@ async def id_by_time(request: web.Request) -> web.Response:
 async def backlog_size(request: web.Request) -> web.Response:
     topic = one_topic(request, "calculate backlog size is not allowed for partitioned-topic")
     position = await required_position(request)
-    offset = topic.first_offset
+    offset = topic.log.first_offset
     if not position.is_earliest:
-        offset = topic.offset_at_or_after(position.ledger_id, position.entry_id + 1)
-    _, acked_bytes = await found(partial(topic.totals_before, offset))
-    return as_json(max(0, topic.total_bytes - acked_bytes))
+        offset = topic.log.offset_at_or_after(position.ledger_id, position.entry_id + 1)
+    _, acked_bytes = await found(partial(topic.log.totals_before, offset))
+    return as_json(max(0, topic.log.total_bytes - acked_bytes))
 
 
 def routes() -> list[web.RouteDef]:

@@ -184,15 +184,15 @@ async def analyze_backlog(request: web.Request) -> web.Response:
 
 async def _analysis(subscription: Subscription, position: PositionDocument | None) -> BacklogAnalysis:
     topic = subscription.topic
-    at = max(subscription.acks.cursor.first_unacked(), topic.first_offset)
+    at = max(subscription.acks.cursor.first_unacked(), topic.log.first_offset)
     if position is not None and not position.is_earliest:
-        at = max(at, topic.offset_at_or_after(position.ledger_id, position.entry_id + position.entries_behind))
-    end = min(topic.end_offset, at + ANALYSED_ENTRIES)
-    aborted = end < topic.end_offset
+        at = max(at, topic.log.offset_at_or_after(position.ledger_id, position.entry_id + position.entries_behind))
+    end = min(topic.log.end_offset, at + ANALYSED_ENTRIES)
+    aborted = end < topic.log.end_offset
     entries = messages = 0
     seen: list[int] = []
     while at < end:
-        headers: list[EntryCounts] = await found(partial(topic.read_headers, at, end - 1))
+        headers: list[EntryCounts] = await found(partial(topic.log.read_headers, at, end - 1))
         if not headers:
             break
         for entry in headers:
@@ -202,7 +202,7 @@ async def _analysis(subscription: Subscription, position: PositionDocument | Non
                 messages += unacked
                 seen = [seen[0] if seen else entry.offset, entry.offset]
         at = headers[-1].offset + 1
-    first, last = ("{}:{}".format(*topic.position(offset)) for offset in seen) if seen else (None, None)
+    first, last = ("{}:{}".format(*topic.log.position(offset)) for offset in seen) if seen else (None, None)
     return BacklogAnalysis(entries, messages, entries, messages, aborted, first, last)
 
 

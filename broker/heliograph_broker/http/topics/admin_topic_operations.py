@@ -71,7 +71,7 @@ async def terminate(request: web.Request) -> web.Response:
         raise ApiError(406, "Need to provide a persistent topic name")
     topic = persistent_topic(request)
     await all_durable([topic.terminate])
-    return as_json(MessageIdAnswer(*topic.last_position()))
+    return as_json(MessageIdAnswer(*topic.log.last_position()))
 
 
 @operation(
@@ -89,7 +89,7 @@ async def terminate_partitions(request: web.Request) -> web.Response:
         )
     topics = _stored(broker, name)
     await all_durable([topic.terminate for topic in topics])
-    return as_json({str(topic.name.partition): MessageIdAnswer(*topic.last_position()) for topic in topics})
+    return as_json({str(topic.name.partition): MessageIdAnswer(*topic.log.last_position()) for topic in topics})
 
 
 @operation("Delete all messages, acknowledged or not, in spite of retention.")

@@ -13,7 +13,7 @@ from heliograph_broker.messaging.clients.deliveries import Deliveries, Redeliver
 from heliograph_broker.messaging.clients.subscription_type import PARALLEL
 from heliograph_broker.messaging.log.damaged import lost_range, received_from
 from heliograph_broker.messaging.log.skipping import correct_counts, skip_range
-from heliograph_broker.messaging.log.subscribed_log import LogAcknowledgments, LogSubscription
+from heliograph_broker.messaging.log.subscribed_topic import LogAcknowledgments, LogSubscription
 
 if TYPE_CHECKING:
     from pyroaring import BitMap64
@@ -132,20 +132,20 @@ class Acknowledgments(LogAcknowledgments):
     @property
     def backlog_messages(self) -> int:
         """Unacknowledged messages, exactly; batch indexes acknowledged one by one count one by one."""
-        return self._topic.total_messages - self.cursor.acked_messages
+        return self._topic.log.total_messages - self.cursor.acked_messages
 
     @property
     def backlog_bytes(self) -> int:
         """Bytes of the entries not acknowledged in full."""
-        return self._topic.total_bytes - self.cursor.acked_bytes
+        return self._topic.log.total_bytes - self.cursor.acked_bytes
 
     def oldest_unacked_receive_ms(self) -> int:
         """Broker receive time (wall-clock ms) of the oldest unacknowledged entry, -1 if there is none."""
-        offset = max(self.cursor.first_unacked(), self._topic.first_offset)
-        if offset >= self._topic.end_offset:
+        offset = max(self.cursor.first_unacked(), self._topic.log.first_offset)
+        if offset >= self._topic.log.end_offset:
             return -1
         if self._oldest[0] != offset:
-            received = received_from(self._topic, offset)
+            received = received_from(self._topic.log, offset)
             if received is None:
                 return -1
             self._oldest = (offset, received)
@@ -210,7 +210,7 @@ class Acknowledgments(LogAcknowledgments):
         topic = self._topic
         unknown: list[tuple[int, int | None]] = []
         for ledger_id, entry_id, remaining in ids:
-            offset = topic.offset_of(ledger_id, entry_id)
+            offset = topic.log.offset_of(ledger_id, entry_id)
             if offset is None:
                 view = self._subscription.view
                 if view is not None:
@@ -220,7 +220,7 @@ class Acknowledgments(LogAcknowledgments):
             if delivery is not None:
                 self.acknowledge_entry(offset, delivery.messages, delivery.size, remaining)
                 continue
-            entry = topic.tail.get(offset)
+            entry = topic.log.tail.get(offset)
             if entry is not None:
                 self.acknowledge_entry(offset, entry.messages, len(entry.frame), remaining)
             elif not self.cursor.is_acked(offset):
@@ -252,7 +252,7 @@ class Acknowledgments(LogAcknowledgments):
         offset, remaining = unknown.pop()
 
         def found(headers: list[EntryCounts] | Exception) -> None:
-            lost = lost_range(self._topic, offset, headers)
+            lost = lost_range(self._topic.log, offset, headers)
             if lost is not None:
                 # A consumer that got it before it was lost is done with it; it cannot be delivered again.
                 headers = self._pass_over(generation, offset, offset, lost[1]) or []
@@ -264,7 +264,7 @@ class Acknowledgments(LogAcknowledgments):
                     self.acknowledge_entry(entry.offset, entry.messages, entry.size, remaining)
             self._ack_unknown(unknown, done, refusal)
 
-        self._topic.read_headers(offset, offset, found)
+        self._topic.log.read_headers(offset, offset, found)
 
     def _pass_over(self, generation: int, first: int, last: int, reason: str) -> PersistenceError | None:
         """Skip lost entries, unless the cursor was moved since ``generation``; return why that failed."""
@@ -321,8 +321,8 @@ class Acknowledgments(LogAcknowledgments):
         view = self._subscription.view
         if view is not None:
             view.acknowledge_trimmed_up_to(*up_to)
-        offset = self._topic.offset_at_or_after(up_to.ledger_id, up_to.entry_id)
-        if self._topic.offset_of(up_to.ledger_id, up_to.entry_id) is None:
+        offset = self._topic.log.offset_at_or_after(up_to.ledger_id, up_to.entry_id)
+        if self._topic.log.offset_of(up_to.ledger_id, up_to.entry_id) is None:
             # Trimmed meanwhile: everything below it that exists.
             self.acknowledge_up_to(offset - 1, done)
         elif up_to.remaining:
@@ -334,7 +334,7 @@ class Acknowledgments(LogAcknowledgments):
         sub_type = self._subscription.sub_type
         if sub_type in PARALLEL:
             return NotAllowed(f"Cumulative acknowledgment is not allowed on a {sub_type.label} subscription")
-        if (up_to.ledger_id, up_to.entry_id) > self._topic.last_position():
+        if (up_to.ledger_id, up_to.entry_id) > self._topic.log.last_position():
             return PreconditionFailed(
                 f"{up_to.ledger_id}:{up_to.entry_id} is not the id of a message of {self._topic.name}"
             )
@@ -355,7 +355,7 @@ class Acknowledgments(LogAcknowledgments):
         the reason why the rest is not acknowledged, as does ``done``, whose caller may wait for the disk. ``then``,
         which goes on in the same step and calls ``done``, is called if nobody moved the cursor by hand in the meantime.
         """
-        last = min(offset, self._topic.end_offset - 1)
+        last = min(offset, self._topic.log.end_offset - 1)
         self._acknowledge_from(self.cursor.mark_delete + 1, last, done, counted, failed or done, then)
 
     def _acknowledge_from(
@@ -379,10 +379,10 @@ class Acknowledgments(LogAcknowledgments):
             return
         generation = self.generation
         contiguous = cursor.is_contiguous()
-        begin = offset if contiguous else max(first, cursor.mark_delete + 1, self._topic.first_offset)
+        begin = offset if contiguous else max(first, cursor.mark_delete + 1, self._topic.log.first_offset)
 
         def found(headers: list[EntryCounts] | Exception) -> None:
-            lost = lost_range(self._topic, begin, headers)
+            lost = lost_range(self._topic.log, begin, headers)
             if lost is not None and generation == self.generation and not subscription.closed:
                 before = cursor.acked_messages
                 failure = self._pass_over(generation, begin, min(lost[0], offset), lost[1])
@@ -425,7 +425,7 @@ class Acknowledgments(LogAcknowledgments):
         if known is not None:
             found([known])
         else:
-            self._topic.read_headers(begin, offset, found)
+            self._topic.log.read_headers(begin, offset, found)
 
     def _stop_acknowledging(self, reason: str, failed: Callable[[BrokerError], None] | None) -> None:
         """Report why the rest is not acknowledged. What the steps before have acknowledged stays acknowledged."""
@@ -437,7 +437,7 @@ class Acknowledgments(LogAcknowledgments):
         held = self.pending.get(offset)
         if held is not None:
             return EntryCounts(offset, held.messages, held.size, held.total_messages, held.total_bytes)
-        entry = self._topic.tail.get(offset)
+        entry = self._topic.log.tail.get(offset)
         if entry is not None:
             return EntryCounts(offset, entry.messages, len(entry.frame), entry.total_messages, entry.total_bytes)
         return None
@@ -465,7 +465,7 @@ class Acknowledgments(LogAcknowledgments):
             topic = self._topic
             cursor = self.cursor
             if cursor.estimated:
-                correct_counts(topic, cursor, self.pending)
+                correct_counts(topic.log, cursor, self.pending)
             if topic.terminated:
                 subscription.notify_end()
             if cursor.mark_delete != self._marked:
@@ -487,20 +487,20 @@ class Acknowledgments(LogAcknowledgments):
         view = self._subscription.view
         if view is not None:
             view.clear()
-        self.acknowledge_up_to(self._topic.end_offset - 1, done)
+        self.acknowledge_up_to(self._topic.log.end_offset - 1, done)
 
     def skip(self, messages: int, done: Done) -> None:
         """Acknowledge the oldest ``messages`` unacknowledged messages; of a batch its first ones if not all."""
         topic = self._topic
         generation = self.generation
-        first = max(self.cursor.first_unacked(), topic.first_offset)
-        if messages <= 0 or first >= topic.end_offset:
+        first = max(self.cursor.first_unacked(), topic.log.first_offset)
+        if messages <= 0 or first >= topic.log.end_offset:
             self.acked(done)
             return
 
         def found(headers: list[EntryCounts] | Exception) -> None:
             left = messages
-            lost = lost_range(topic, first, headers)
+            lost = lost_range(topic.log, first, headers)
             if lost is not None:
                 # They are the oldest messages, and nobody gets any of them.
                 before = self.cursor.acked_messages
@@ -533,7 +533,7 @@ class Acknowledgments(LogAcknowledgments):
             else:
                 self.acked(done)
 
-        topic.read_headers(first, topic.end_offset - 1, found)
+        topic.log.read_headers(first, topic.log.end_offset - 1, found)
 
     def acknowledge_trimmed(self, offset: int, total_messages: int, total_bytes: int) -> None:
         """Entries up to ``offset`` were trimmed although this cursor, not a durable one, had not passed them."""

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-from heliograph_broker.clock import monotonic_ms
-from heliograph_broker.messaging.base.timed_entries import TimedEntries
-from heliograph_broker.messaging.compaction.compaction import CompactedLog, CompactionHost
+from heliograph_broker.messaging.compaction.compaction import CompactedTopic, CompactionHost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from heliograph_api.policies.policies import Policies
-    from heliograph_api.values.names import TopicName
 
-    from heliograph_broker.messaging.base import records
-    from heliograph_broker.messaging.log.record_set import RecordSet
-    from heliograph_broker.messaging.log.subscribed_log import LogSubscription
+    from heliograph_broker.messaging.base.timed_entries import TopicTiming
+    from heliograph_broker.messaging.compaction.compaction import TopicCompaction
+    from heliograph_broker.messaging.log.subscribed_topic import LogSubscription
     from heliograph_broker.storage.base.entry import Entry
 
 
@@ -51,52 +47,30 @@ class StoredTopicHost(CompactionHost):
         raise NotImplementedError
 
 
-class StoredTopic(CompactedLog):
-    """See the module."""
+class StoredTopic(CompactedTopic):
+    """A persistent topic, as its subscriptions, expiry and delays know it."""
 
-    __slots__ = (
-        "chunks_below",
-        "delayed_delivery",
-        "first_fresh_offset",
-        "has_timed",
-        "last_used_ms",
-        "may_expire",
-        "terminated",
-        "time_index_ready",
-        "timed",
-        "ttl_ms",
-    )
+    __slots__ = ()
 
     host: StoredTopicHost
-
-    def __init__(self, name: TopicName, record: records.TopicRecord, record_key: bytes, record_set: RecordSet) -> None:
-        self.terminated = record.terminated
-        self.delayed_delivery = True
-        #: The TTL of subscriptions that set none, -1 without.
-        self.ttl_ms = -1
-        #: Whether entries have to be looked at before delivery, as they may have expired.
-        self.may_expire = False
-        self.timed = TimedEntries()
-        self.time_index_ready = True
-        self.has_timed = record.timed
-        #: First offset of the group being delivered: entries with a TTL of 0 are deliverable only now.
-        self.first_fresh_offset = sys.maxsize
-        #: When it was last used (a client came or left, it was declared; at least since the start), monotonic.
-        self.last_used_ms = monotonic_ms(self.host.clock)
-        super().__init__(name, record, record_key, record_set)
-        #: No entry from this offset on is a chunk of a message.
-        self.chunks_below = self.end_offset if record.chunked else 0
+    timing: TopicTiming
+    compaction: TopicCompaction
+    terminated: bool
+    #: When a client last came or left (monotonic ms).
+    last_used_ms: int
+    #: No entry from this offset on is a chunk of a message.
+    chunks_below: int
 
     def used(self) -> None:
         """Note that somebody uses the topic now."""
-        self.last_used_ms = monotonic_ms(self.host.clock)
+        raise NotImplementedError
 
     def watch_inactivity(self) -> None:
-        """A subscription may end if nobody uses it: see when."""
+        """Check when a subscription ends that nobody uses."""
         raise NotImplementedError
 
     def configure(self, effective: Policies) -> None:
-        """Take over what the levels of policies come to; it holds for what is stored, too."""
+        """Apply the policies in force, also to what is stored."""
         raise NotImplementedError
 
     def drop_subscription(self, subscription: LogSubscription) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -163,3 +164,32 @@ class TimedEntries:
             self._trimmed = 0
             self.by_delivery.sweep(below)
             self.by_own_expiry.sweep(below)
+
+
+class TopicTiming:
+    """The delays and times to live of a topic: the policies in force, and the entries that have times of their own."""
+
+    __slots__ = (
+        "delayed_delivery",
+        "first_fresh_offset",
+        "has_timed",
+        "may_expire",
+        "time_index_ready",
+        "timed",
+        "ttl_ms",
+    )
+
+    def __init__(self, *, has_timed: bool) -> None:
+        #: Whether the policies allow delays.
+        self.delayed_delivery = True
+        #: The TTL of subscriptions that set none, -1 without.
+        self.ttl_ms = -1
+        #: Whether entries have to be checked before delivery, as they may have expired.
+        self.may_expire = False
+        self.timed = TimedEntries()
+        #: Whether ``timed`` has every entry it should; not while the entries are searched after a start.
+        self.time_index_ready = True
+        #: Whether the topic's record says that it has such entries: the next start searches for them.
+        self.has_timed = has_timed
+        #: First offset of the group being delivered: entries with a TTL of 0 are deliverable only now.
+        self.first_fresh_offset = sys.maxsize

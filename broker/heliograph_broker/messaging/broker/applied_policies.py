@@ -108,10 +108,10 @@ class AppliedPolicies:
         topic.entry_rules = EntryRules.of(policies)
         _limit_clients(topic, policies)
         if isinstance(topic, Topic):
-            topic.dispatch_limit = limit_for(policies.dispatch_rate, topic.dispatch_limit)
+            topic.limits.dispatch_limit = limit_for(policies.dispatch_rate, topic.limits.dispatch_limit)
             for subscription in list(topic.subscriptions.values()):
                 subscription.dispatch_gate = configured_gate(
-                    subscription, policies, topic.dispatch_limit, self.throttled
+                    subscription, policies, topic.limits.dispatch_limit, self.throttled
                 )
             self._configure_deduplication(topic, policies)
             for subscription in list(topic.subscriptions.values()):
@@ -121,7 +121,7 @@ class AppliedPolicies:
     def configure_subscription(self, topic: Topic, subscription: Subscription) -> None:
         """Apply to a new subscription what its topic's policies say."""
         subscription.dispatch_gate = configured_gate(
-            subscription, topic.effective, topic.dispatch_limit, self.throttled
+            subscription, topic.effective, topic.limits.dispatch_limit, self.throttled
         )
         self._configure_unacked(subscription)
 
@@ -129,7 +129,7 @@ class AppliedPolicies:
         """Switch deduplication of a topic on or off."""
         current = topic.deduplication
         if policies.deduplication and current is None:
-            topic.deduplication = Deduplication(topic, self.snapshots.take(topic.name))
+            topic.deduplication = Deduplication(topic.log, self.snapshots.take(topic.name))
         elif not policies.deduplication and current is not None:
             topic.deduplication = None
             current.close()
@@ -162,14 +162,14 @@ class AppliedPolicies:
 
 def _limit_clients(topic: AnyTopic, policies: Policies) -> None:
     """Set the rates of publishing and subscribing; a rate that is lifted holds nobody back any more."""
-    before = topic.publish_limit
+    before = topic.limits.publish_limit
     limit = limit_for(policies.publish_rate, before.rate if before is not None else None)
     if limit is None or before is None or limit is not before.rate:
-        topic.publish_limit = PublishLimit(topic, limit) if limit is not None else None
+        topic.limits.publish_limit = PublishLimit(topic, limit) if limit is not None else None
         if before is not None:
             before.release()
     rate = policies.subscribe_rate
     if rate is None:
-        topic.subscribe_limit = None
-    elif topic.subscribe_limit is None or topic.subscribe_limit.rate != rate:
-        topic.subscribe_limit = SubscribeLimit(rate)
+        topic.limits.subscribe_limit = None
+    elif topic.limits.subscribe_limit is None or topic.limits.subscribe_limit.rate != rate:
+        topic.limits.subscribe_limit = SubscribeLimit(rate)

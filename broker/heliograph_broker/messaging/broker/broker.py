@@ -36,7 +36,7 @@ from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.log import invariants
 from heliograph_broker.messaging.log.record_set import BrokerRecords, RecordWriter
 from heliograph_broker.messaging.log.sound_records import SoundRecords
-from heliograph_broker.messaging.policies import timing
+from heliograph_broker.messaging.policies import time_index
 from heliograph_broker.messaging.policies.dead_letter import DeadLetters
 from heliograph_broker.messaging.policies.delayed_topics import DelayedTopics
 from heliograph_broker.messaging.schemas.schema_registry import SchemaRegistry
@@ -122,14 +122,14 @@ class Broker(BrokerParts):
         for key, value in sound.scan(records.TOPIC):
             name = TopicName.parse(key[len(records.TOPIC) :].decode())
             topic = Topic(self, name, topic_decoder.decode(value))
-            invariants.heal_totals(topic)
-            kept.update(topic.retain_in_store() | topic.compaction.retained_ledgers())
+            invariants.heal_totals(topic.log)
+            kept.update(topic.log.retain_in_store() | topic.compaction.retained_ledgers())
             self.directory.add(topic)
             self.applied.configure(topic)
         for key, value in sound.scan(records.DAMAGED):
             found = self.directory.topics.get(key[len(records.DAMAGED) :].decode())
             if isinstance(found, Topic):
-                found.damaged.restore(value)
+                found.log.damaged.restore(value)
             else:
                 self.records.delete(key)
         for key, value in sound.scan(records.CURSOR):
@@ -143,8 +143,8 @@ class Broker(BrokerParts):
                 self.records.delete(key)
         self.store.retain_ledgers(kept, keep_unknown=not sound.complete)
         for restored in self.directory.topics.values():
-            if isinstance(restored, Topic) and restored.has_timed:
-                timing.find(restored)
+            if isinstance(restored, Topic) and restored.timing.has_timed:
+                time_index.find(restored)
 
     def when_durable(self, topic: PublishTarget | ConsumedTopic | None, done: Done) -> None:
         """Call ``done`` once the broker's and the topic's records are durable, or with a :class:`PersistenceError`."""

@@ -115,8 +115,8 @@ class Topics:
         topic = self._directory.get_topic(name)
         if not force:
             check_no_clients(topic)
-        if topic.publish_limit is not None:
-            topic.publish_limit.release()
+        if topic.limits.publish_limit is not None:
+            topic.limits.publish_limit.release()
         topic.close()
         topic.delete()
         broker.inactivity.forget(topic)

@@ -18,7 +18,7 @@ from heliograph_broker.messaging.base.errors import BrokerError, Conflict
 from heliograph_broker.messaging.base.log_host import LogHost
 from heliograph_broker.messaging.base.names import COMPACTION
 from heliograph_broker.messaging.base.records import CompactionRecord
-from heliograph_broker.messaging.log.subscribed_log import SubscribedLog
+from heliograph_broker.messaging.log.subscribed_topic import SubscribedTopic
 from heliograph_broker.storage.base.tombstones import Tombstone
 
 from .compacted_ledger import CompactedLedger
@@ -26,11 +26,9 @@ from .compaction_run import Cancelled, CompactionRun
 
 if TYPE_CHECKING:
     from heliograph_api.policies.policies import Policies
-    from heliograph_api.values.names import TopicName
 
-    from heliograph_broker.messaging.base.records import TopicRecord
-    from heliograph_broker.messaging.log.record_set import RecordSet
-    from heliograph_broker.messaging.log.subscribed_log import LogSubscription
+    from heliograph_broker.messaging.log.subscribed_topic import LogSubscription
+    from heliograph_broker.storage.base.completion import Completion
 
     from .compaction_run import CompactionQueue
 
@@ -46,19 +44,19 @@ class CompactionHost(LogHost):
     compactions: CompactionQueue
 
 
-class CompactedLog(SubscribedLog):
-    """A log that can be compacted."""
+class CompactedTopic(SubscribedTopic):
+    """A topic that can be compacted, as its compaction knows it."""
 
-    __slots__ = ("compaction",)
+    __slots__ = ()
 
     host: CompactionHost
 
-    def __init__(self, name: TopicName, record: TopicRecord, record_key: bytes, record_set: RecordSet) -> None:
-        self.compaction = TopicCompaction(self, record.compaction)
-        super().__init__(name, record, record_key, record_set)
-
     def create_subscription(self, name: str, position: str = "latest") -> LogSubscription:
         """Create a subscription at ``latest`` or ``earliest``; it is written with the next group."""
+        raise NotImplementedError
+
+    def persist(self, done: Completion[None] | None = None) -> None:
+        """Write the topic's own record with the next group; ``done`` gets None when it is durable, or the error."""
         raise NotImplementedError
 
 
@@ -81,7 +79,7 @@ class TopicCompaction:
         "written_bytes",
     )
 
-    def __init__(self, topic: CompactedLog, record: CompactionRecord | None) -> None:
+    def __init__(self, topic: CompactedTopic, record: CompactionRecord | None) -> None:
         self._topic = topic
         #: The ledger of the last compaction, None if there was none.
         self.ledger = None if record is None else CompactedLedger(topic.host.store, record)
@@ -124,7 +122,7 @@ class TopicCompaction:
         topic = self._topic
         self._keep_originals()
         self._started_ms = topic.host.clock.now_ms()
-        if topic.end_offset - 1 <= self.horizon:
+        if topic.log.end_offset - 1 <= self.horizon:
             # Nothing came since. After a crash the cursor may still be behind.
             topic.subscriptions[COMPACTION].acks.acknowledge_up_to(self.horizon, None)
             self._succeeded()
@@ -146,7 +144,7 @@ class TopicCompaction:
         if not threshold or self._run is not None or self._topic.closed:
             return
         backlog = self._keep_originals()
-        if backlog < threshold or self._topic.end_offset - 1 <= self.horizon:
+        if backlog < threshold or self._topic.log.end_offset - 1 <= self.horizon:
             return
         if self.retry_ms(0) is not None:
             return
@@ -193,7 +191,7 @@ class TopicCompaction:
             topic.records.remove(Tombstone(result.ledger_id))
         if replaced is not None:
             self._discard(replaced)
-        topic.records.commit(topic, recorded)
+        topic.persist(recorded)
 
     def _discard(self, compacted: CompactedLedger) -> None:
         """Give up a ledger together with the topic's record that does not name it any more."""
@@ -233,7 +231,7 @@ class TopicCompaction:
         if dropped is None:
             return
         self._discard(dropped)
-        topic.records.commit(topic)
+        topic.persist()
 
     def retained_ledgers(self) -> dict[int, int]:
         """Return ledger id -> first entry kept, for the store's clean-up at start."""
@@ -247,7 +245,7 @@ class TopicCompaction:
         None if the topic goes on behind the horizon, or nothing is compacted; all -1 if the view is empty.
         """
         ledger = self.ledger
-        if ledger is None or self._topic.end_offset - 1 > ledger.horizon:
+        if ledger is None or self._topic.log.end_offset - 1 > ledger.horizon:
             return None
         record = ledger.record
         if record.last_offset < 0:
@@ -270,4 +268,4 @@ class TopicCompaction:
         return self._if_trimmed(self.ledger.offset_at(self.ledger.index_published_at_or_after(publish_ms)))
 
     def _if_trimmed(self, offset: int) -> int:
-        return offset if offset < self._topic.first_offset else -1
+        return offset if offset < self._topic.log.first_offset else -1

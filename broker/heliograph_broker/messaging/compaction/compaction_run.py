@@ -25,7 +25,7 @@ from .compacted_ledger import CompactedEntry, CompactedLedger, pack
 from .latest_keys import LatestKeys
 
 if TYPE_CHECKING:
-    from heliograph_broker.messaging.log.subscribed_log import SubscribedLog
+    from heliograph_broker.messaging.log.subscribed_topic import SubscribedTopic
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +48,7 @@ class CompactionRun:
 
     def __init__(
         self,
-        topic: SubscribedLog,
+        topic: SubscribedTopic,
         previous: CompactedLedger | None,
         *,
         retain_null_key: bool,
@@ -92,9 +92,9 @@ class CompactionRun:
 
     def start(self) -> None:
         topic = self._topic
-        self._horizon = topic.end_offset - 1
-        self._total_messages = topic.total_messages
-        self._total_bytes = topic.total_bytes
+        self._horizon = topic.log.end_offset - 1
+        self._total_messages = topic.log.total_messages
+        self._total_bytes = topic.log.total_bytes
         self._rewind()
         self._step()
 
@@ -105,7 +105,7 @@ class CompactionRun:
     def _rewind(self) -> None:
         previous = self._previous
         self._index = 0
-        self._offset = self._topic.first_offset
+        self._offset = self._topic.log.first_offset
         if previous is not None:
             self._offset = max(self._offset, previous.horizon + 1)
 
@@ -137,7 +137,7 @@ class CompactionRun:
         elif self._previous is not None and self._index < self._previous.entries:
             self._previous.read(self._index, SLICE_ENTRIES, SLICE_BYTES, self._take)
         elif self._offset <= self._horizon:
-            self._topic.read(self._offset, SLICE_ENTRIES, SLICE_BYTES, self._take_originals)
+            self._topic.log.read(self._offset, SLICE_ENTRIES, SLICE_BYTES, self._take_originals)
         elif not self._selecting:
             self._selecting = True
             self._rewind()
@@ -181,11 +181,11 @@ class CompactionRun:
             log.error("compacted entries are lost", topic=str(self._topic.name), reason=str(result))
             self._index = result.last_entry + 1
             return True
-        lost = lost_range(self._topic, self._offset, result)
+        lost = lost_range(self._topic.log, self._offset, result)
         if lost is None:
             return False
         last, reason = min(lost[0], self._horizon), lost[1]
-        self._topic.damaged.add(self._offset, last, reason)
+        self._topic.log.damaged.add(self._offset, last, reason)
         self._offset = last + 1
         return True
 

@@ -80,7 +80,7 @@ class CompactedView(ReadView):
         """Everything there is counts as acknowledged."""
         for position in list(self._outstanding):
             self.acknowledge_trimmed(*position, None)
-        self._next = max(self._next, self._subscription.topic.first_offset)
+        self._next = max(self._next, self._subscription.topic.log.first_offset)
         self.owed_from = -1
 
     def owe(self, offset: int) -> None:
@@ -173,7 +173,7 @@ class CompactedView(ReadView):
         offset = entry.offset
         if offset < self._next:
             return
-        trimmed = offset < topic.first_offset
+        trimmed = offset < topic.log.first_offset
         if not trimmed:
             self._leave_out(offset - 1, entry.total_messages - entry.messages, entry.total_bytes - item.size)
         self._next = offset + 1
@@ -184,7 +184,7 @@ class CompactedView(ReadView):
                 # Clients skip the messages that are left out by the ack set, and get no permits wrong.
                 cursor.ack_batch(offset, item.retained, entry.messages, item.size)
                 topic.cursor_moved(subscription, None)
-            if cursor.is_acked(offset) or (topic.may_expire and subscription.withholds(entry)):
+            if cursor.is_acked(offset) or (topic.timing.may_expire and subscription.withholds(entry)):
                 return
             dispatcher.deliver(consumer, entry)
             messages = entry.messages
@@ -206,7 +206,7 @@ class CompactedView(ReadView):
 
     def _pass_horizon(self, ledger: CompactedLedger) -> None:
         """The ledger is read to its end: what follows in the topic up to the horizon was left out."""
-        if ledger.horizon >= self._subscription.topic.first_offset:
+        if ledger.horizon >= self._subscription.topic.log.first_offset:
             self._leave_out(ledger.horizon, ledger.record.total_messages, ledger.record.total_bytes)
         self._next = ledger.horizon + 1
         self._passed = (ledger.horizon, ledger.record.total_messages, ledger.record.total_bytes)
@@ -215,20 +215,20 @@ class CompactedView(ReadView):
     def _leave_out(self, last: int, total_messages: int, total_bytes: int) -> None:
         """Acknowledge what lies between the last entry seen and ``last``; the totals are those up to ``last``."""
         topic = self._subscription.topic
-        first = max(self._next, topic.first_offset)
+        first = max(self._next, topic.log.first_offset)
         if first > last:
             return
         passed, messages, size = self._passed
-        if first == topic.first_offset:
-            messages, size = topic.trimmed_messages, topic.trimmed_bytes
+        if first == topic.log.first_offset:
+            messages, size = topic.log.trimmed_messages, topic.log.trimmed_bytes
         elif first != passed + 1:
-            header = topic.header(first - 1)
+            header = topic.log.header(first - 1)
             if header is None:
                 log.error("entry has no header", topic=str(topic.name), offset=first - 1)
                 return
             messages, size = header.total_messages, header.total_bytes
         gap = (first, last, total_messages - messages, total_bytes - size)
-        if passed in self._subscription.acks.pending and passed >= topic.first_offset:
+        if passed in self._subscription.acks.pending and passed >= topic.log.first_offset:
             self._gaps[passed] = gap
         else:
             self._acknowledge_gap(gap)
@@ -245,12 +245,12 @@ class CompactedView(ReadView):
         subscription = self._subscription
         topic = subscription.topic
         generation = subscription.acks.generation
-        first = max(first, topic.first_offset)
+        first = max(first, topic.log.first_offset)
         if first > last:
             return
 
         def found(entries: list[EntryCounts] | Exception) -> None:
-            lost = lost_range(topic, first, entries)
+            lost = lost_range(topic.log, first, entries)
             if lost is not None and generation == subscription.acks.generation and not subscription.closed:
                 skip_range(subscription, first, min(lost[0], last), lost[1])
                 self._acknowledge_slowly(lost[0] + 1, last)
@@ -265,7 +265,7 @@ class CompactedView(ReadView):
             topic.cursor_moved(subscription, None)
             self._acknowledge_slowly(entries[-1].offset + 1, last)
 
-        topic.read_headers(first, min(last, first + _HEADERS_AT_ONCE), found)
+        topic.log.read_headers(first, min(last, first + _HEADERS_AT_ONCE), found)
 
     # -- acknowledgments -------------------------------------------------------------------------------------------
 
@@ -320,7 +320,7 @@ class CompactedView(ReadView):
             return
         subscription = self._subscription
         owed = next(iter(self._outstanding.values()), (self._next, 0))[0]
-        if owed >= subscription.topic.first_offset:
+        if owed >= subscription.topic.log.first_offset:
             owed = -1
         if owed != self.owed_from:
             self.owed_from = owed

@@ -217,12 +217,12 @@ class KeySharedDispatcher(DelayingDispatcher):
             key_hash = next(iter(hashes))
             queue = self._waiting[key_hash]
             offset = queue.min()
-            if offset >= topic.first_offset and not cursor.is_acked(offset):
+            if offset >= topic.log.first_offset and not cursor.is_acked(offset):
                 entry = self.fetch(offset, _WAITING_READ)
                 if entry is None:
                     return False
                 entry.key_hash = key_hash
-                if not (topic.may_expire and self.subscription.withholds(entry)):
+                if not (topic.timing.may_expire and self.subscription.withholds(entry)):
                     self.deliver(consumer, entry)
             queue.discard(offset)
             self.waiting_entries -= 1

@@ -123,7 +123,7 @@ class SharedDispatcher(DelayingDispatcher):
         for consumer, held in list(self._held.items()):
             while held and consumer.ready and subscription.may_deliver:
                 offset = held.min()
-                if offset < topic.first_offset or subscription.acks.cursor.is_acked(offset):
+                if offset < topic.log.first_offset or subscription.acks.cursor.is_acked(offset):
                     held.discard(offset)
                     self._chunks.settled(offset)
                     continue
@@ -131,7 +131,7 @@ class SharedDispatcher(DelayingDispatcher):
                 if entry is None:
                     return False
                 held.discard(offset)
-                if not (topic.may_expire and subscription.withholds(entry)):
+                if not (topic.timing.may_expire and subscription.withholds(entry)):
                     self.deliver(consumer, entry)
             if not held:
                 del self._held[consumer]

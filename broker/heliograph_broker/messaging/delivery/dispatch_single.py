@@ -97,9 +97,9 @@ class SingleActiveDispatcher(Dispatcher):
         if view is not None and consumer is not None and consumer.read_compacted and not view.dispatch(self, consumer):
             return
         # Nothing in this loop acknowledges or trims, so the lower bound stays as it is.
-        offset = max(self.read_offset, cursor.mark_delete + 1, topic.first_offset)
-        end = topic.end_offset
-        tail = topic.tail
+        offset = max(self.read_offset, cursor.mark_delete + 1, topic.log.first_offset)
+        end = topic.log.end_offset
+        tail = topic.log.tail
         while consumer is not None and consumer.ready and offset < end:
             if cursor.acked and offset in cursor.acked:
                 offset = run_end(cursor.acked, offset)
@@ -109,7 +109,7 @@ class SingleActiveDispatcher(Dispatcher):
                 break
             offset += 1
             self.read_offset = offset
-            if topic.may_expire and self.subscription.withholds(entry):
+            if topic.timing.may_expire and self.subscription.withholds(entry):
                 continue
             self.deliver(consumer, entry)
         self.read_offset = offset

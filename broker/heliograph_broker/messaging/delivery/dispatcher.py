@@ -153,11 +153,11 @@ class Dispatcher(AckObserver):
         read-ahead too. Returns None while the read is under way: :meth:`notify` runs again when it is done.
         """
         topic = self.subscription.topic
-        entry = topic.tail.get(offset) or self._ahead.get(offset)
+        entry = topic.log.tail.get(offset) or self._ahead.get(offset)
         if entry is not None:
             return entry
         self.reading = True
-        topic.read(offset, count, READ_BYTES, partial(self._read_done, self.generation, offset))
+        topic.log.read(offset, count, READ_BYTES, partial(self._read_done, self.generation, offset))
         return self._ahead.get(offset)
 
     def _read_done(self, generation: int, offset: int, result: list[Entry] | Exception) -> None:
@@ -168,19 +168,19 @@ class Dispatcher(AckObserver):
         subscription = self.subscription
         topic = subscription.topic
         if isinstance(result, list) and result and result[0].offset == offset:
-            topic.remember(result)
+            topic.log.remember(result)
             self._ahead = {entry.offset: entry for entry in result}
             self.read_succeeded()
             self.notify()
             return
-        lost = lost_range(topic, offset, result)
+        lost = lost_range(topic.log, offset, result)
         if lost is not None:
             try:
                 skip_range(subscription, offset, *lost)
             except Exception as error:
                 self.failed_to_read(error)
                 return
-        if offset < topic.first_offset or subscription.acks.cursor.is_acked(offset):
+        if offset < topic.log.first_offset or subscription.acks.cursor.is_acked(offset):
             self.read_succeeded()
             self._once_more = self._busy
             self.notify()
@@ -218,14 +218,14 @@ class Dispatcher(AckObserver):
         replay = self.replay
         while replay:
             offset = replay.min()
-            if offset < topic.first_offset or subscription.acks.cursor.is_acked(offset):
+            if offset < topic.log.first_offset or subscription.acks.cursor.is_acked(offset):
                 replay.discard(offset)
                 continue
-            entry = self.fetch(offset, 1 if offset in topic.tail else replay.run(offset, READ_ENTRIES))
+            entry = self.fetch(offset, 1 if offset in topic.log.tail else replay.run(offset, READ_ENTRIES))
             if entry is None:
                 return None
             replay.discard(offset)
-            if not (topic.may_expire and subscription.withholds(entry)):
+            if not (topic.timing.may_expire and subscription.withholds(entry)):
                 return entry
         return None
 
@@ -235,7 +235,7 @@ class Dispatcher(AckObserver):
         subscription = self.subscription
         topic = subscription.topic
         offset = max(self.read_offset, subscription.acks.cursor.mark_delete + 1)
-        return offset >= topic.end_offset and not self.replay
+        return offset >= topic.log.end_offset and not self.replay
 
     def next_new(self) -> Entry | None:
         """Return the next entry never offered so far; None if there is none, or a read has begun.
@@ -245,12 +245,12 @@ class Dispatcher(AckObserver):
         subscription = self.subscription
         topic = subscription.topic
         cursor = subscription.acks.cursor
-        tail = topic.tail
-        waiting = topic.timed.waiting
+        tail = topic.log.tail
+        waiting = topic.timing.timed.waiting
         while True:
-            offset = max(self.read_offset, cursor.mark_delete + 1, topic.first_offset)
+            offset = max(self.read_offset, cursor.mark_delete + 1, topic.log.first_offset)
             self.read_offset = offset
-            if offset >= topic.end_offset:
+            if offset >= topic.log.end_offset:
                 return None
             if cursor.acked and offset in cursor.acked:
                 self.read_offset = run_end(cursor.acked, offset)
@@ -266,13 +266,13 @@ class Dispatcher(AckObserver):
             self.read_offset = offset + 1
             if entry.deliver_at_ms and subscription.must_wait(entry):
                 continue
-            if topic.may_expire and subscription.withholds(entry):
+            if topic.timing.may_expire and subscription.withholds(entry):
                 continue
             return entry
 
     def _entries_before_waiting(self, offset: int) -> int:
         """Return how many entries from ``offset`` on are worth reading at once: those up to the next that waits."""
-        waiting = self.subscription.topic.timed.waiting
+        waiting = self.subscription.topic.timing.timed.waiting
         if not waiting or waiting.max() < offset:
             return READ_ENTRIES
         return min(READ_ENTRIES, waiting.next_set_bit(offset) - offset)
@@ -355,7 +355,7 @@ class DelayingDispatcher(Dispatcher):
     def delayed(self) -> int:
         """Entries it has been past that wait for their delivery time."""
         cursor = self.subscription.acks.cursor
-        waiting = self.subscription.topic.timed.waiting
+        waiting = self.subscription.topic.timing.timed.waiting
         if not waiting:
             return 0
         passed = BitMap64()
@@ -377,6 +377,6 @@ class DelayingDispatcher(Dispatcher):
     def release_due(self) -> None:
         """See that no entry is passed over whose time came since the last tick."""
         topic = self.subscription.topic
-        timed = topic.timed
-        if timed.waiting and (timed.next_due_ms <= topic.host.clock.now_ms() or not topic.delayed_delivery):
+        timed = topic.timing.timed
+        if timed.waiting and (timed.next_due_ms <= topic.host.clock.now_ms() or not topic.timing.delayed_delivery):
             release_due(topic)

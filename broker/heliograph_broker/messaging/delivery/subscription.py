@@ -14,7 +14,7 @@ from heliograph_broker.messaging.clients.consumer import AckId, Consumer
 from heliograph_broker.messaging.clients.sent_counts import SentCounts
 from heliograph_broker.messaging.clients.subscription_type import PARALLEL, SubscriptionType
 from heliograph_broker.messaging.policies.expiry import Expiry
-from heliograph_broker.messaging.policies.timing import note_delayed
+from heliograph_broker.messaging.policies.time_index import note_delayed
 
 from .compacted_view import CompactedView
 from .dispatch_key_shared import KeySharedDispatcher
@@ -260,7 +260,7 @@ class Subscription(DispatchedSubscription):
     def must_wait(self, entry: Entry) -> bool:
         """Whether a delayed entry is not deliverable yet."""
         topic = self.topic
-        if not topic.delayed_delivery or entry.deliver_at_ms <= topic.host.clock.now_ms():
+        if not topic.timing.delayed_delivery or entry.deliver_at_ms <= topic.host.clock.now_ms():
             return False
         # Usually the topic knows; not while it still looks for such entries after a start.
         note_delayed(topic, entry.offset, entry.deliver_at_ms)
@@ -289,7 +289,7 @@ class Subscription(DispatchedSubscription):
             consumer.epoch = epoch
         offsets: list[int] | None = None
         if positions is not None:
-            found = (self.topic.offset_of(ledger_id, entry_id) for ledger_id, entry_id in positions)
+            found = (self.topic.log.offset_of(ledger_id, entry_id) for ledger_id, entry_id in positions)
             offsets = [offset for offset in found if offset is not None]
         self.dispatcher.redeliver(consumer, offsets)
 
@@ -310,7 +310,7 @@ class Subscription(DispatchedSubscription):
         """
         topic = self.topic
         acks = self.acks
-        offset = min(max(offset, topic.first_offset), topic.end_offset)
+        offset = min(max(offset, topic.log.first_offset), topic.log.end_offset)
         self.last_used_ms = monotonic_ms(topic.host.clock)
         seeks = self._seeks
         if seeks is None:
@@ -341,9 +341,9 @@ class Subscription(DispatchedSubscription):
                 finished(PersistenceError(f"cannot read entry header: {result}"))
                 return
             if generation == acks.generation and not self.closed:
-                if offset < topic.first_offset:
+                if offset < topic.log.first_offset:
                     # Trimmed meanwhile: behind the trim point a cursor would never move on.
-                    acks.reset(topic.first_offset - 1, topic.trimmed_messages, topic.trimmed_bytes)
+                    acks.reset(topic.log.first_offset - 1, topic.log.trimmed_messages, topic.log.trimmed_bytes)
                 else:
                     acks.reset(offset - 1, *result)
                 self.expiry.restart()
@@ -351,12 +351,12 @@ class Subscription(DispatchedSubscription):
                 if self.dispatcher is not None:
                     self.dispatcher.rewind()
                 if remaining is not None:
-                    acks.acknowledge(None, [AckId(*topic.position(offset), remaining)], finished)
+                    acks.acknowledge(None, [AckId(*topic.log.position(offset), remaining)], finished)
                     return
             topic.cursor_moved(self, finished)
             self.notify()
 
-        topic.totals_before(offset, apply)
+        topic.log.totals_before(offset, apply)
 
     @property
     def seeking(self) -> bool:

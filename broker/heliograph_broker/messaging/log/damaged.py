@@ -16,13 +16,12 @@ from heliograph_broker.messaging.base.entry_counts import EntryCounts
 from heliograph_broker.messaging.base.records import DAMAGED, DamagedRange, DamagedRecord
 from heliograph_broker.storage.base.damage import DamagedEntries
 
-from .entry_log import EntryLog
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heliograph_api.values.names import TopicName
 
+    from heliograph_broker.messaging.base.log_host import LogHost
     from heliograph_broker.storage.base.entry import EntryHeader
 
     from .record_set import RecordSet
@@ -46,20 +45,52 @@ class LostRun(NamedTuple):
     total_bytes: int
 
 
+class LogView:
+    """A log, as the search for its lost entries knows it."""
+
+    __slots__ = ()
+
+    host: LogHost
+    name: TopicName
+    records: RecordSet
+    damaged: DamagedList
+    #: The first entry kept, and one beyond the last durable one.
+    first_offset: int
+    end_offset: int
+    #: Everything ever published before the first entry kept, and before the end.
+    trimmed_messages: int
+    trimmed_bytes: int
+    total_messages: int
+    total_bytes: int
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Return (ledger id, entry id) of ``offset``."""
+        raise NotImplementedError
+
+    def header(self, offset: int) -> EntryHeader | None:
+        """Return the header of a kept entry by a point read, None if there is none or if it is lost."""
+        raise NotImplementedError
+
+    def received_ms(self, offset: int, stamp_ms: int) -> int:
+        """Return when the entry at ``offset``, whose header says ``stamp_ms``, was received by the clock as it is."""
+        raise NotImplementedError
+
+
 class DamagedList:
     """The durable list of one topic's damaged entries."""
 
-    __slots__ = ("_lost", "_record", "_topic")
+    __slots__ = ("_log", "_lost", "_record")
 
-    def __init__(self, topic: RecordedLog) -> None:
-        self._topic = topic
+    def __init__(self, entry_log: LogView) -> None:
+        self._log = entry_log
         self._record = DamagedRecord()
         self._lost: LostRun | None = None
 
     def restore(self, stored: bytes) -> None:
         """Continue from the stored list."""
         self._record = msgspec.msgpack.decode(stored, type=DamagedRecord)
-        self._topic.records.version = max(self._topic.records.version, self._record.version)
+        record_set = self._log.records
+        record_set.version = max(record_set.version, self._record.version)
 
     @property
     def entries(self) -> int:
@@ -81,11 +112,11 @@ class DamagedList:
         ]
         if not new:
             return
-        topic = self._topic
-        now_ms = topic.host.clock.now_ms()
+        entry_log = self._log
+        now_ms = entry_log.host.clock.now_ms()
         for begin, end in new:
-            ledger_id, entry_id = topic.position(begin)
-            last_ledger_id, last_entry_id = topic.position(end)
+            ledger_id, entry_id = entry_log.position(begin)
+            last_ledger_id, last_entry_id = entry_log.position(end)
             ranges.append(
                 DamagedRange(
                     begin, end, ledger_id, entry_id, last_ledger_id, last_entry_id, reason[:_REASON_CHARACTERS], now_ms
@@ -93,25 +124,25 @@ class DamagedList:
             )
             self._record.entries += end - begin + 1
         del ranges[:-MOST_RANGES]
-        topic.records.commit(self)
+        entry_log.records.commit(self)
 
     def lost_run(self, offset: int) -> LostRun:
         """Return the run of entries without readable headers that ``offset``, one of them, lies in."""
         run = self._lost
         if run is not None and run.first <= offset <= run.last:
             return run
-        topic = self._topic
+        entry_log = self._log
         first = last = offset
-        low = topic.trimmed_messages, topic.trimmed_bytes
-        while first > topic.first_offset:
-            header = topic.header(first - 1)
+        low = entry_log.trimmed_messages, entry_log.trimmed_bytes
+        while first > entry_log.first_offset:
+            header = entry_log.header(first - 1)
             if header is not None:
                 low = header.total_messages, header.total_bytes
                 break
             first -= 1
-        high = topic.total_messages, topic.total_bytes
-        while last + 1 < topic.end_offset:
-            header = topic.header(last + 1)
+        high = entry_log.total_messages, entry_log.total_bytes
+        while last + 1 < entry_log.end_offset:
+            header = entry_log.header(last + 1)
             if header is not None:
                 high = header.total_messages - header.messages, header.total_bytes - header.size
                 break
@@ -125,7 +156,7 @@ class DamagedList:
 
     @property
     def record_key(self) -> bytes:
-        return DAMAGED + str(self._topic.name).encode()
+        return DAMAGED + str(self._log.name).encode()
 
     def encode_record(self, version: int) -> bytes:
         """Return the list as it is kept."""
@@ -135,31 +166,7 @@ class DamagedList:
     def delete(self) -> None:
         """The topic is deleted."""
         if self._record.entries:
-            self._topic.records.remove(self)
-
-
-class RecordedLog(EntryLog):
-    """A log whose records form one set; the list of its damaged entries is one of them."""
-
-    __slots__ = ("damaged", "record_key", "records")
-
-    def __init__(self, name: TopicName, record: records.TopicRecord, record_key: bytes, record_set: RecordSet) -> None:
-        self.record_key = record_key
-        #: All that is durable of it, its cursors and deduplication included.
-        self.records = record_set
-        #: The entries of it that could not be read, for inspection.
-        self.damaged = DamagedList(self)
-        super().__init__(name, record)
-
-    def encode_record(self, version: int) -> bytes:
-        """Return what is kept of the log itself."""
-        raise NotImplementedError
-
-    def ledgers_changed(self) -> None:
-        self.records.commit(self)
-
-    def lost_totals(self, offset: int) -> tuple[int, int]:
-        return totals_up_to(self, offset)
+            self._log.records.remove(self)
 
 
 def _without(first: int, last: int, known: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -179,61 +186,61 @@ def _without(first: int, last: int, known: list[tuple[int, int]]) -> list[tuple[
     return left
 
 
-def totals_up_to(topic: RecordedLog, offset: int) -> tuple[int, int]:
+def totals_up_to(entry_log: LogView, offset: int) -> tuple[int, int]:
     """Return the topic's cumulative messages and bytes up to and including ``offset``, at least what was trimmed.
 
     Within a lost run these are the run's, without one message for each entry behind ``offset``.
     """
-    if offset < topic.first_offset:
-        return topic.trimmed_messages, topic.trimmed_bytes
-    if offset >= topic.end_offset - 1:
-        return topic.total_messages, topic.total_bytes
-    header = topic.header(offset)
+    if offset < entry_log.first_offset:
+        return entry_log.trimmed_messages, entry_log.trimmed_bytes
+    if offset >= entry_log.end_offset - 1:
+        return entry_log.total_messages, entry_log.total_bytes
+    header = entry_log.header(offset)
     if header is not None:
         return header.total_messages, header.total_bytes
-    run = topic.damaged.lost_run(offset)
+    run = entry_log.damaged.lost_run(offset)
     return run.total_messages - min(run.messages, run.last - offset), run.total_bytes
 
 
-def whole_runs(topic: RecordedLog, offset: int) -> int:
+def whole_runs(entry_log: LogView, offset: int) -> int:
     """Return ``offset``, or where the lost run begins that it would cut in two: what a part held is not known."""
-    if topic.first_offset < offset < topic.end_offset and topic.header(offset - 1) is None:
-        run = topic.damaged.lost_run(offset - 1)
+    if entry_log.first_offset < offset < entry_log.end_offset and entry_log.header(offset - 1) is None:
+        run = entry_log.damaged.lost_run(offset - 1)
         if run.last >= offset:
-            return max(run.first, topic.first_offset)
+            return max(run.first, entry_log.first_offset)
     return offset
 
 
-def counts_of(topic: RecordedLog, offset: int) -> EntryCounts | None:
+def counts_of(entry_log: LogView, offset: int) -> EntryCounts | None:
     """Return what an entry counts for; None if its header cannot be read."""
-    header = topic.header(offset)
+    header = entry_log.header(offset)
     if header is None:
         return None
     return EntryCounts(offset, header.messages, header.size, header.total_messages, header.total_bytes)
 
 
-def received_from(topic: RecordedLog, offset: int) -> int | None:
+def received_from(entry_log: LogView, offset: int) -> int | None:
     """Return when the first entry from ``offset`` on that is not lost was received (wall-clock ms); None at the end."""
-    while offset < topic.end_offset:
-        header = topic.header(offset)
+    while offset < entry_log.end_offset:
+        header = entry_log.header(offset)
         if header is not None:
-            return topic.received_ms(offset, header.receive_ms)
-        offset = topic.damaged.lost_run(offset).last + 1
+            return entry_log.received_ms(offset, header.receive_ms)
+        offset = entry_log.damaged.lost_run(offset).last + 1
     return None
 
 
-def last_readable(topic: RecordedLog, first: int, last: int) -> EntryHeader | None:
+def last_readable(entry_log: LogView, first: int, last: int) -> EntryHeader | None:
     """Return the header of the last entry of ``first..last`` that is not lost, None if all are."""
     if last < first:
         return None
-    header = topic.header(last)
+    header = entry_log.header(last)
     if header is None:
-        before = topic.damaged.lost_run(last).first - 1
-        header = topic.header(before) if before >= first else None
+        before = entry_log.damaged.lost_run(last).first - 1
+        header = entry_log.header(before) if before >= first else None
     return header
 
 
-def lost_range(topic: RecordedLog, first: int, result: Sequence[object] | Exception) -> tuple[int, str] | None:
+def lost_range(entry_log: LogView, first: int, result: Sequence[object] | Exception) -> tuple[int, str] | None:
     """Return up to which offset the entries from ``first`` on are lost, and why, if a read's ``result`` says so.
 
     None if it brought something, or failed in a way that may pass. Nothing at all from a place that is not trimmed
@@ -241,13 +248,13 @@ def lost_range(topic: RecordedLog, first: int, result: Sequence[object] | Except
     """
     if isinstance(result, DamagedEntries):
         return first + result.last_entry - result.first_entry, result.reason
-    if isinstance(result, Exception) or result or not topic.first_offset <= first < topic.end_offset:
+    if isinstance(result, Exception) or result or not entry_log.first_offset <= first < entry_log.end_offset:
         return None
     try:
-        if topic.header(first) is not None:
+        if entry_log.header(first) is not None:
             return None
-        return topic.damaged.lost_run(first).last, "the entry is not in the store"
+        return entry_log.damaged.lost_run(first).last, "the entry is not in the store"
     except Exception as error:
         # The reader tries again, as after any other read that failed.
-        log.warning("an empty read was not explained", topic=str(topic.name), error=str(error))
+        log.warning("an empty read was not explained", topic=str(entry_log.name), error=str(error))
         return None

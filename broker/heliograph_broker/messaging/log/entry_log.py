@@ -1,4 +1,4 @@
-"""What a topic has in the store: its ledgers, where its entries lie, and how they are read.
+"""The log of a topic: its ledgers in the store, the place of each entry, and how entries are read.
 
 Entries are addressed inside the core by *offset*, the dense index of an entry in its topic; clients see
 (ledger id, entry id). :meth:`EntryLog.offset_of` and :meth:`EntryLog.position` map one to the other.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
@@ -21,15 +22,19 @@ from heliograph_broker.messaging.base.tail_cache import TopicTail
 from heliograph_broker.storage.base.completion import Completion
 from heliograph_broker.storage.base.damage import DamagedEntries
 from heliograph_broker.storage.base.entry import Entry, EntryHeader
+from heliograph_broker.storage.base.tombstones import Tombstone
+
+from .damaged import DamagedList, LogView, totals_up_to, whole_runs
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.base.log_host import LogHost
+
+    from .record_set import Part, RecordSet
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-#: offset, messages, bytes, cumulative messages, cumulative bytes
 _HEADERS_AT_ONCE = 10_000
 _NO_LATEST_MS = 1 << 63
 
@@ -68,22 +73,29 @@ class LedgerInfo:
         self.shift_ms = shift_ms
 
 
-class EntryLog:
-    """See the module. ``end_offset`` is one beyond the last durable entry, ``first_offset`` the first one kept."""
+class EntryLog(LogView):
+    """See the module. ``end_offset`` is one beyond the last durable entry, ``first_offset`` the first one kept.
+
+    ``next_offset``, ``next_messages`` and ``next_bytes`` count what was submitted, durable or not.
+    """
 
     __slots__ = (
         "_bases",
         "_by_id",
         "_latest_ms",
-        "_next_bytes",
-        "_next_messages",
-        "_next_offset",
+        "_topic_record",
+        "damaged",
         "end_offset",
         "first_offset",
+        "host",
         "last_receive_ms",
         "ledgers",
         "metrics",
         "name",
+        "next_bytes",
+        "next_messages",
+        "next_offset",
+        "records",
         "tail",
         "total_bytes",
         "total_messages",
@@ -91,10 +103,20 @@ class EntryLog:
         "trimmed_messages",
     )
 
-    host: LogHost
-
-    def __init__(self, name: TopicName, record: records.TopicRecord) -> None:
+    def __init__(
+        self,
+        host: LogHost,
+        name: TopicName,
+        record: records.TopicRecord,
+        record_set: RecordSet,
+        topic_record: Part,
+    ) -> None:
+        """Restore the log from ``record``. ``topic_record`` is the part of ``record_set`` that lists the ledgers."""
+        self.host = host
         self.name = name
+        self.records = record_set
+        self._topic_record = topic_record
+        self.damaged = DamagedList(self)
         self.tail = TopicTail()
         self.metrics = TopicMetrics()
         self.last_receive_ms = 0
@@ -103,7 +125,7 @@ class EntryLog:
         self.trimmed_bytes = record.trimmed_bytes
         self.ledgers: list[LedgerInfo] = []
         base = record.base_offset
-        clock = self.host.clock
+        clock = host.clock
         for ledger in record.ledgers:
             opened_ms = monotonic_ms(clock) - max(0, clock.now_ms() - ledger.created_ms - ledger.shift_ms)
             self.ledgers.append(
@@ -127,9 +149,9 @@ class EntryLog:
         self._recover_end()
         if self.ledgers:
             self.ledgers[-1].base_bytes = self.totals_at(self.ledgers[-1].base_offset)[1]
-        self._next_offset = self.end_offset
-        self._next_messages = self.total_messages
-        self._next_bytes = self.total_bytes
+        self.next_offset = self.end_offset
+        self.next_messages = self.total_messages
+        self.next_bytes = self.total_bytes
         now = clock.now_ms()
         if self.last_receive_ms > now + STEP_MS:
             # The clock was ahead, or is behind now. The next entry counts as later than all of them, whatever its
@@ -138,8 +160,8 @@ class EntryLog:
             self.last_receive_ms = now
 
     def ledgers_changed(self) -> None:
-        """See that the list of ledgers is durable before what is published from now on."""
-        raise NotImplementedError
+        """Make the list of ledgers durable before anything that is published from now on."""
+        self.records.commit(self._topic_record)
 
     def _recover_end(self) -> None:
         """Find the last durable entry and correct the counts of ledgers that a crash cut short.
@@ -227,22 +249,28 @@ class EntryLog:
 
     @property
     def stored_bytes(self) -> int:
+        """Bytes of the messages still kept."""
         return self.total_bytes - self.trimmed_bytes
-
-    @property
-    def next_offset(self) -> int:
-        """The offset the next entry submitted will have."""
-        return self._next_offset
 
     @property
     def has_in_flight(self) -> bool:
         """Whether entries were submitted that are not durable yet."""
-        return self._next_offset > self.end_offset
+        return self.next_offset > self.end_offset
 
     @property
-    def submitted_bytes(self) -> int:
-        """Bytes ever published, those on their way to the disk included."""
-        return self._next_bytes
+    def base_offset(self) -> int:
+        """The offset of the first entry of the first ledger, kept or not."""
+        return self.ledgers[0].base_offset if self.ledgers else self.end_offset
+
+    def ledger_records(self) -> list[records.LedgerRecord]:
+        """Return the ledgers as the topic's record keeps them; the number of entries of the open one is not kept."""
+        open_ledger = self.ledgers[-1] if self.ledgers else None
+        return [
+            records.LedgerRecord(
+                ledger.ledger_id, ledger.created_ms, 0 if ledger is open_ledger else ledger.entries, ledger.shift_ms
+            )
+            for ledger in self.ledgers
+        ]
 
     # -- positions -------------------------------------------------------------------------------------------
 
@@ -293,22 +321,96 @@ class EntryLog:
             return False
         return (
             ledger.entries >= config.ledger_max_entries
-            or self._next_bytes - ledger.base_bytes >= config.ledger_max_bytes
+            or self.next_bytes - ledger.base_bytes >= config.ledger_max_bytes
             or now_ms - ledger.opened_ms >= config.ledger_max_age_ms
         )
+
+    def open_ledger(self, now: int, now_ms: float) -> LedgerInfo:
+        """Return the ledger of the next entry, a new one if need be (``now``: wall clock, ``now_ms``: monotonic)."""
+        ledgers = self.ledgers
+        if not ledgers or ledgers[-1].closed or self.must_roll(ledgers[-1], now_ms):
+            self._roll_ledger(now)
+        return ledgers[-1]
 
     def _roll_ledger(self, now: int) -> None:
         """Close the open ledger and begin the next; its record is durable before the first receipt from it."""
         ledger = LedgerInfo(
             self.host.store.next_ledger_id(),
-            self._next_offset,
+            self.next_offset,
             now,
             monotonic_ms(self.host.clock),
-            base_bytes=self._next_bytes,
+            base_bytes=self.next_bytes,
         )
         self.ledgers.append(ledger)
         self._index_ledgers()
         self.ledgers_changed()
+
+    def entries_durable(self, entries: list[Entry]) -> None:
+        """A group of submitted entries is synced."""
+        last = entries[-1]
+        self.end_offset = last.offset + 1
+        self.total_messages = last.total_messages
+        self.total_bytes = last.total_bytes
+        host = self.host
+        self.metrics.entries_durable(entries, host.clock.monotonic(), host.store.stats.commit_s, host.metrics)
+
+    def submitted_lost(self) -> None:
+        """No submitted entry became durable: the next one gets the offset of the first of them."""
+        self.next_offset = self.end_offset
+        self.next_messages = self.total_messages
+        self.next_bytes = self.total_bytes
+        self._fit_ledgers_to(self.end_offset)
+        self.ledgers_changed()
+
+    # -- shrinking -------------------------------------------------------------------------------------------
+
+    def trimmable(self, offset: int) -> int:
+        """Return up to where :meth:`trim` can delete if everything below ``offset`` may go."""
+        return whole_runs(self, min(offset, self.end_offset))
+
+    def trim(self, offset: int) -> list[LedgerInfo]:
+        """Forget the entries below ``offset``, which lies behind ``first_offset`` and cuts no lost run in two.
+
+        Returns the ledgers that are empty now. :meth:`release` has to follow, after the cursors the trim rests on.
+        """
+        totals = totals_up_to(self, offset - 1)
+        dropped = [ledger for ledger in self.ledgers[:-1] if ledger.base_offset + ledger.entries <= offset]
+        self.first_offset = offset
+        self.trimmed_messages, self.trimmed_bytes = totals
+        if dropped:
+            del self.ledgers[: len(dropped)]
+            self._index_ledgers()
+        tail = self.tail
+        if offset == self.end_offset:
+            tail.clear()
+        else:
+            for gone in [cached for cached in tail if cached < offset]:
+                del tail[gone]
+        return dropped
+
+    def release(self, dropped: list[LedgerInfo]) -> None:
+        """Let the store delete what was trimmed once the record set that says so is durable."""
+        first = self.ledgers[0]
+        store = self.host.store
+        offset = self.first_offset
+        self._give_up(dropped)
+
+        def trim_first_ledger() -> None:
+            if offset > first.base_offset:
+                store.trim(first.ledger_id, offset - first.base_offset)
+
+        self.records.changed(self._topic_record, trim_first_ledger)
+
+    def delete(self) -> None:
+        """The topic is deleted: give up all ledgers, and the list of damaged entries."""
+        self.damaged.delete()
+        self._give_up(self.ledgers)
+
+    def _give_up(self, ledgers: list[LedgerInfo]) -> None:
+        """Let the store delete ``ledgers`` once the record that does not name them any more is durable."""
+        store = self.host.store
+        for ledger in ledgers:
+            self.records.changed(Tombstone(ledger.ledger_id), partial(store.delete_ledger, ledger.ledger_id))
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -347,7 +449,7 @@ class EntryLog:
         base = ledger.base_offset
         end = min(last - base, ledger.entries - 1, first - base + _HEADERS_AT_ONCE)
 
-        def facts(result: list[EntryHeader] | Exception) -> None:
+        def counts(result: list[EntryHeader] | Exception) -> None:
             if isinstance(result, Exception):
                 callback(result)
                 return
@@ -355,7 +457,7 @@ class EntryLog:
                 [EntryCounts(base + h.entry_id, h.messages, h.size, h.total_messages, h.total_bytes) for h in result]
             )
 
-        self.host.store.read_headers(ledger.ledger_id, first - base, end, facts)
+        self.host.store.read_headers(ledger.ledger_id, first - base, end, counts)
 
     def totals_at(self, offset: int) -> tuple[int, int]:
         """Return the messages and bytes ever published before ``offset`` by a point read.
@@ -381,7 +483,7 @@ class EntryLog:
         def found(result: list[EntryCounts] | Exception) -> None:
             if isinstance(result, DamagedEntries) or not result:
                 try:
-                    totals = self.lost_totals(offset - 1)
+                    totals = totals_up_to(self, offset - 1)
                 except Exception as error:  # of the disk, and may pass
                     callback(error)
                     return
@@ -392,10 +494,6 @@ class EntryLog:
                 )
 
         self.read_headers(offset - 1, offset - 1, found)
-
-    def lost_totals(self, offset: int) -> tuple[int, int]:
-        """Return the cumulative messages and bytes up to and including an entry that is lost."""
-        raise NotImplementedError
 
     def first_published_at_or_after(self, publish_ms: int) -> int:
         """Return the offset of the first entry whose publish time is not before ``publish_ms`` (binary search)."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from heliograph_broker.messaging.base.histograms import BrokerMetrics
 
     from .cursor import Cursor
-    from .damaged import RecordedLog
+    from .entry_log import EntryLog
 
 log = structlog.get_logger(__name__)
 
@@ -40,63 +40,63 @@ OWNER = "cursor_of_a_topic"
 INVARIANTS = (TRIM_POINT, CURSOR, COUNTS, SEQUENCE_IDS, SNAPSHOT, TOTALS, OWNER)
 
 
-def heal_cursor(topic: RecordedLog, subscription: str, cursor: Cursor) -> bool:
+def heal_cursor(entry_log: EntryLog, subscription: str, cursor: Cursor) -> bool:
     """Make a cursor that was just loaded agree with its topic; return whether anything was wrong."""
-    first, end = topic.first_offset, topic.end_offset
+    first, end = entry_log.first_offset, entry_log.end_offset
     broken = False
     before = (cursor.mark_delete, cursor.acked_messages, cursor.acked_bytes)
     if cursor.mark_delete < first - 1:
         cursor.lift(first - 1)
         broken = True
-        _healed(topic, TRIM_POINT, subscription=subscription, mark_delete=before[0], first_offset=first)
+        _healed(entry_log, TRIM_POINT, subscription=subscription, mark_delete=before[0], first_offset=first)
     if cursor.highest() >= end:
-        _healed(topic, CURSOR, subscription=subscription, highest=cursor.highest(), end_offset=end)
+        _healed(entry_log, CURSOR, subscription=subscription, highest=cursor.highest(), end_offset=end)
         cursor.cut(end)
         broken = True
     counts: tuple[int, int] | None = None
-    if broken or not _plausible(topic, cursor):
-        counts = recount(topic, cursor)
-    elif not cursor.is_contiguous() and (topic.damaged.entries or topic.header(end - 1) is None):
+    if broken or not _plausible(entry_log, cursor):
+        counts = recount(entry_log, cursor)
+    elif not cursor.is_contiguous() and (entry_log.damaged.entries or entry_log.header(end - 1) is None):
         # Perhaps entries were lost since something of them was acknowledged; lost at the end, they left the totals.
-        counts = recount(topic, cursor, most=MOST_LOOKUPS)
+        counts = recount(entry_log, cursor, most=MOST_LOOKUPS)
         cursor.estimated = counts is None
     if counts is not None and counts != (cursor.acked_messages, cursor.acked_bytes):
         if not broken:
-            _healed(topic, COUNTS, subscription=subscription, was=before[1:], now=counts)
+            _healed(entry_log, COUNTS, subscription=subscription, was=before[1:], now=counts)
         cursor.acked_messages, cursor.acked_bytes = counts
         broken = True
     return broken
 
 
-def heal_snapshot(topic: RecordedLog, offset: int) -> int:
+def heal_snapshot(entry_log: EntryLog, offset: int) -> int:
     """Return up to which offset a stored snapshot of sequence ids counts, which says it covers all below ``offset``."""
-    if offset > topic.end_offset:
+    if offset > entry_log.end_offset:
         # The ids themselves stay: their producers had receipts for them.
-        _healed(topic, SEQUENCE_IDS, covered=offset, end_offset=topic.end_offset)
-        return topic.end_offset
-    if offset < topic.first_offset:
+        _healed(entry_log, SEQUENCE_IDS, covered=offset, end_offset=entry_log.end_offset)
+        return entry_log.end_offset
+    if offset < entry_log.first_offset:
         # Ids of producers that published nothing since are lost with what was trimmed.
-        _healed(topic, SNAPSHOT, covered=offset, first_offset=topic.first_offset)
-        return topic.first_offset
+        _healed(entry_log, SNAPSHOT, covered=offset, first_offset=entry_log.first_offset)
+        return entry_log.first_offset
     return offset
 
 
-def heal_totals(topic: RecordedLog) -> None:
+def heal_totals(entry_log: EntryLog) -> None:
     """Make what a topic says it has trimmed agree with the first entry it keeps."""
-    if topic.first_offset >= topic.end_offset:
+    if entry_log.first_offset >= entry_log.end_offset:
         return
-    if topic.first_offset == 0:
+    if entry_log.first_offset == 0:
         # The common case costs a start no read.
         trimmed = 0, 0
     else:
-        first = counts_of(topic, topic.first_offset)
+        first = counts_of(entry_log, entry_log.first_offset)
         if first is None:
             return
         trimmed = first.total_messages - first.messages, first.total_bytes - first.size
-    if trimmed != (topic.trimmed_messages, topic.trimmed_bytes):
-        _healed(topic, TOTALS, was=(topic.trimmed_messages, topic.trimmed_bytes), now=trimmed)
-        topic.trimmed_messages, topic.trimmed_bytes = trimmed
-        topic.records.commit(topic)
+    if trimmed != (entry_log.trimmed_messages, entry_log.trimmed_bytes):
+        _healed(entry_log, TOTALS, was=(entry_log.trimmed_messages, entry_log.trimmed_bytes), now=trimmed)
+        entry_log.trimmed_messages, entry_log.trimmed_bytes = trimmed
+        entry_log.ledgers_changed()
 
 
 def note(metrics: BrokerMetrics, invariant: str, **context: object) -> None:
@@ -105,16 +105,16 @@ def note(metrics: BrokerMetrics, invariant: str, **context: object) -> None:
     metrics.healed_invariants[invariant] = metrics.healed_invariants.get(invariant, 0) + 1
 
 
-def _healed(topic: RecordedLog, invariant: str, **context: object) -> None:
-    note(topic.host.metrics, invariant, topic=str(topic.name), **context)
+def _healed(entry_log: EntryLog, invariant: str, **context: object) -> None:
+    note(entry_log.host.metrics, invariant, topic=str(entry_log.name), **context)
 
 
-def _plausible(topic: RecordedLog, cursor: Cursor) -> bool:
+def _plausible(entry_log: EntryLog, cursor: Cursor) -> bool:
     """Whether a cursor's counts are right, as far as one header tells."""
-    below = totals_up_to(topic, cursor.mark_delete)
+    below = totals_up_to(entry_log, cursor.mark_delete)
     if cursor.is_contiguous():
         return below == (cursor.acked_messages, cursor.acked_bytes)
     return (
-        below[0] + len(cursor.acked) <= cursor.acked_messages <= topic.total_messages
-        and below[1] <= cursor.acked_bytes <= topic.total_bytes
+        below[0] + len(cursor.acked) <= cursor.acked_messages <= entry_log.total_messages
+        and below[1] <= cursor.acked_bytes <= entry_log.total_bytes
     )

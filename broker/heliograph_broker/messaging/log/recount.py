@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from heliograph_broker.messaging.clients.deliveries import Delivery
 
     from .cursor import Cursor
-    from .damaged import LostRun, RecordedLog
+    from .damaged import LostRun
+    from .entry_log import EntryLog
 
 
 #: So many entries beyond the mark-delete position are looked up at a time while the broker serves others.
@@ -25,12 +26,12 @@ MOST_LOOKUPS = 1000
 _NOTHING: Mapping[int, Delivery] = {}
 
 
-def known_size(topic: RecordedLog, offset: int, pending: Mapping[int, Delivery]) -> tuple[int, int] | None:
+def known_size(entry_log: EntryLog, offset: int, pending: Mapping[int, Delivery]) -> tuple[int, int] | None:
     """Return the messages and bytes of an entry as they are remembered in memory, None if they are not."""
     delivery = pending.get(offset)
     if delivery is not None:
         return delivery.messages, delivery.size
-    entry = topic.tail.get(offset)
+    entry = entry_log.tail.get(offset)
     return None if entry is None else (entry.messages, len(entry.frame))
 
 
@@ -44,7 +45,7 @@ def is_touched(cursor: Cursor, run: LostRun) -> bool:
 
 
 def acknowledged_of(
-    topic: RecordedLog, cursor: Cursor, run: LostRun, pending: Mapping[int, Delivery] = _NOTHING
+    entry_log: EntryLog, cursor: Cursor, run: LostRun, pending: Mapping[int, Delivery] = _NOTHING
 ) -> tuple[int, int]:
     """Return the messages and bytes of a lost run that count as acknowledged, see the module."""
     if not is_touched(cursor, run):
@@ -56,15 +57,15 @@ def acknowledged_of(
     owed_bytes = 0
     if owed:
         known: set[int] = set()
-        for places in (cursor.partial, pending, topic.tail):
-            # Whichever is shorter: a run may be a whole segment, and a tail a whole topic.
+        for places in (cursor.partial, pending, entry_log.tail):
+            # Whichever is shorter: a run may be a whole segment, and a tail a whole entry_log.
             if len(places) < run.last - first:
                 known.update(offset for offset in places if first <= offset <= run.last)
             else:
                 known.update(offset for offset in range(first, run.last + 1) if offset in places)
         for offset in known:
             if not cursor.is_acked(offset):
-                size = known_size(topic, offset, pending)
+                size = known_size(entry_log, offset, pending)
                 bits = cursor.partial.get(offset)
                 if size is not None:
                     owed_bytes += size[1]
@@ -76,20 +77,20 @@ def acknowledged_of(
 
 
 def recount(
-    topic: RecordedLog, cursor: Cursor, pending: Mapping[int, Delivery] = _NOTHING, most: int | None = None
+    entry_log: EntryLog, cursor: Cursor, pending: Mapping[int, Delivery] = _NOTHING, most: int | None = None
 ) -> tuple[int, int] | None:
     """Return the messages and bytes that a cursor has acknowledged; None if that takes more than ``most`` look-ups."""
     if most is not None and len(cursor.acked) + len(cursor.partial) > most:
         return None
     # Part of a run that has grown meanwhile would be taken for all of it.
-    topic.damaged.forget_run()
+    entry_log.damaged.forget_run()
     mark = cursor.mark_delete
-    messages, size = totals_up_to(topic, mark)
+    messages, size = totals_up_to(entry_log, mark)
     counted = mark
     runs: set[int] = set()
-    if topic.first_offset <= mark < topic.end_offset - 1 and topic.header(mark) is None:
-        run = topic.damaged.lost_run(mark)
-        acknowledged = acknowledged_of(topic, cursor, run, pending)
+    if entry_log.first_offset <= mark < entry_log.end_offset - 1 and entry_log.header(mark) is None:
+        run = entry_log.damaged.lost_run(mark)
+        acknowledged = acknowledged_of(entry_log, cursor, run, pending)
         messages = run.total_messages - run.messages + acknowledged[0]
         size = run.total_bytes - run.size + acknowledged[1]
         counted = run.last
@@ -97,24 +98,24 @@ def recount(
 
     def add_run(offset: int) -> int:
         nonlocal messages, size
-        run = topic.damaged.lost_run(offset)
+        run = entry_log.damaged.lost_run(offset)
         if run.first not in runs:
             runs.add(run.first)
-            acknowledged = acknowledged_of(topic, cursor, run, pending)
+            acknowledged = acknowledged_of(entry_log, cursor, run, pending)
             messages += acknowledged[0]
             size += acknowledged[1]
         return run.last
 
     for offset in cursor.acked:
         if offset > counted:
-            counts = counts_of(topic, offset)
+            counts = counts_of(entry_log, offset)
             if counts is None:
                 counted = add_run(offset)
             else:
                 messages += counts.messages
                 size += counts.size
     for offset, remaining in cursor.partial.items():
-        counts = counts_of(topic, offset)
+        counts = counts_of(entry_log, offset)
         if counts is None:
             add_run(offset)
         else:

@@ -16,14 +16,15 @@ from .damaged import last_readable, received_from, totals_up_to
 if TYPE_CHECKING:
     from heliograph_broker.storage.base.entry import EntryHeader
 
-    from .subscribed_log import SubscribedLog
+    from .entry_log import EntryLog
+    from .subscribed_topic import SubscribedTopic
 
 
 #: A condition on an entry's header, and on an offset of its ledger.
 Holds = Callable[["EntryHeader", int], bool]
 
 
-def _first_offset_where(topic: SubscribedLog, low: int, high: int, holds: Holds) -> int:
+def _first_offset_where(entry_log: EntryLog, low: int, high: int, holds: Holds) -> int:
     """Return the first offset of ``low..high`` whose header satisfies a condition that, once true, stays true.
 
     ``high`` if none below it does. The first entry is asked first: mostly nothing has become due since the last time.
@@ -31,11 +32,11 @@ def _first_offset_where(topic: SubscribedLog, low: int, high: int, holds: Holds)
     """
     if low >= high:
         return low
-    header = topic.header(low)
+    header = entry_log.header(low)
     if header is not None and holds(header, low):
         return low
     low += 1
-    ledgers = topic.ledgers
+    ledgers = entry_log.ledgers
     at, beyond = 0, len(ledgers)
     while at < beyond:
         middle = (at + beyond) // 2
@@ -44,7 +45,7 @@ def _first_offset_where(topic: SubscribedLog, low: int, high: int, holds: Holds)
         if end <= low:
             at = middle + 1
         elif ledger.base_offset >= high or (
-            (header := last_readable(topic, max(low, ledger.base_offset), end - 1)) is not None
+            (header := last_readable(entry_log, max(low, ledger.base_offset), end - 1)) is not None
             and holds(header, ledger.base_offset)
         ):
             beyond = middle
@@ -58,46 +59,46 @@ def _first_offset_where(topic: SubscribedLog, low: int, high: int, holds: Holds)
     def holds_within(header: EntryHeader) -> bool:
         return holds(header, base)
 
-    return base + topic.host.store.first_entry_where(
+    return base + entry_log.host.store.first_entry_where(
         ledgers[at].ledger_id, max(low - base, 0), end - base, holds_within
     )
 
 
-def first_received_after(topic: SubscribedLog, low: int, time_ms: int) -> int:
+def first_received_after(entry_log: EntryLog, low: int, time_ms: int) -> int:
     """Return the first offset from ``low`` on that the broker received after a wall-clock time (ms)."""
-    return _first_offset_where(topic, low, topic.end_offset, _received_after(topic, time_ms))
+    return _first_offset_where(entry_log, low, entry_log.end_offset, _received_after(entry_log, time_ms))
 
 
-def _received_after(topic: SubscribedLog, time_ms: int) -> Holds:
-    return lambda header, offset: topic.received_ms(offset, header.receive_ms) > time_ms
+def _received_after(entry_log: EntryLog, time_ms: int) -> Holds:
+    return lambda header, offset: entry_log.received_ms(offset, header.receive_ms) > time_ms
 
 
-def releasable(topic: SubscribedLog) -> int:
+def releasable(topic: SubscribedTopic) -> int:
     """Return the offset below which every durable subscription has acknowledged everything."""
-    limit = topic.end_offset
+    limit = topic.log.end_offset
     for subscription in topic.subscriptions.values():
         if subscription.durable:
             limit = min(limit, subscription.acks.cursor.first_unacked())
-    return max(limit, topic.first_offset)
+    return max(limit, topic.log.first_offset)
 
 
-def _end_of_whole_ledgers(topic: SubscribedLog, offset: int) -> int:
+def _end_of_whole_ledgers(entry_log: EntryLog, offset: int) -> int:
     """Return where the last of the ledgers ends that are closed and lie before ``offset`` as a whole.
 
     The open ledger counts as closed once it is full or old enough: whatever is published next begins another one.
     """
-    now_ms = monotonic_ms(topic.host.clock)
-    end = topic.first_offset
-    for ledger in topic.ledgers:
+    now_ms = monotonic_ms(entry_log.host.clock)
+    end = entry_log.first_offset
+    for ledger in entry_log.ledgers:
         if ledger.base_offset + ledger.entries > offset:
             break
-        if ledger is topic.ledgers[-1] and not topic.must_roll(ledger, now_ms):
+        if ledger is entry_log.ledgers[-1] and not entry_log.must_roll(ledger, now_ms):
             break
         end = ledger.base_offset + ledger.entries
-    return max(end, topic.first_offset)
+    return max(end, entry_log.first_offset)
 
 
-def trim_point(topic: SubscribedLog, now_ms: int) -> int:
+def trim_point(topic: SubscribedTopic, now_ms: int) -> int:
     """Return the offset below which nothing has to be kept.
 
     Never beyond the slowest durable subscription. Entries that all have acknowledged (or nobody
@@ -105,46 +106,48 @@ def trim_point(topic: SubscribedLog, now_ms: int) -> int:
     The size counts these entries alone: backlogs have their own quota. Where no level sets a retention,
     it stays as long as its ledger, within what limits allow.
     """
-    first = topic.first_offset
+    entry_log = topic.log
+    first = entry_log.first_offset
     limit = releasable(topic)
     if limit <= first:
         return first
     retention = topic.effective.retention
     if retention is None or retention.keeps_nothing:
         return limit
-    point = _end_of_whole_ledgers(topic, limit) if retention.by_ledger else first
-    if retention.size_bytes > 0 and topic.stored_bytes > retention.size_bytes:
+    point = _end_of_whole_ledgers(entry_log, limit) if retention.by_ledger else first
+    if retention.size_bytes > 0 and entry_log.stored_bytes > retention.size_bytes:
         # The newest entries that fit the size stay: one stays while it fits with all acknowledged ones after it.
-        keep_from = totals_up_to(topic, limit - 1)[1] - retention.size_bytes
+        keep_from = totals_up_to(entry_log, limit - 1)[1] - retention.size_bytes
         point = _first_offset_where(
-            topic, point, limit, lambda header, _: header.total_bytes - header.size >= keep_from
+            entry_log, point, limit, lambda header, _: header.total_bytes - header.size >= keep_from
         )
     if retention.time_ms > 0:
         cutoff = now_ms - retention.time_ms
-        point = _first_offset_where(topic, point, limit, _received_after(topic, cutoff))
+        point = _first_offset_where(entry_log, point, limit, _received_after(entry_log, cutoff))
     return point
 
 
-def next_trim_ms(topic: SubscribedLog, now_ms: int) -> int | None:
+def next_trim_ms(topic: SubscribedTopic, now_ms: int) -> int | None:
     """Return when time alone lets the next entries go, wall-clock ms; None if it will not."""
+    entry_log = topic.log
     retention = topic.effective.retention
-    first, limit = topic.first_offset, releasable(topic)
+    first, limit = entry_log.first_offset, releasable(topic)
     if retention is None or retention.keeps_nothing or limit <= first:
         return None
     due: list[int] = []
-    if retention.time_ms > 0 and (received := received_from(topic, first)) is not None:
+    if retention.time_ms > 0 and (received := received_from(entry_log, first)) is not None:
         due.append(received + retention.time_ms)
     # Closed ledgers went before this: what else they wait for is not time. The open one goes when it is old enough.
-    if retention.by_ledger and limit >= topic.next_offset:
-        age_ms = monotonic_ms(topic.host.clock) - topic.ledgers[-1].opened_ms
+    if retention.by_ledger and limit >= entry_log.next_offset:
+        age_ms = monotonic_ms(topic.host.clock) - entry_log.ledgers[-1].opened_ms
         due.append(now_ms + max(0, topic.host.config.ledger_max_age_ms - age_ms))
     return min(due, default=None)
 
 
-def kept_by_ledgers(topic: SubscribedLog) -> tuple[int, int]:
+def kept_by_ledgers(topic: SubscribedTopic) -> tuple[int, int]:
     """Return the messages and bytes that stay only because their ledger does: no backlog and no retention says so."""
     retention = topic.effective.retention
     if retention is None or not retention.by_ledger:
         return 0, 0
-    messages, size = totals_up_to(topic, releasable(topic) - 1)
-    return messages - topic.trimmed_messages, size - topic.trimmed_bytes
+    messages, size = totals_up_to(topic.log, releasable(topic) - 1)
+    return messages - topic.log.trimmed_messages, size - topic.log.trimmed_bytes

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from heliograph_broker.messaging.clients.deliveries import Delivery
 
     from .cursor import Cursor
-    from .damaged import LostRun, RecordedLog
-    from .subscribed_log import LogSubscription
+    from .damaged import LostRun
+    from .entry_log import EntryLog
+    from .subscribed_topic import LogSubscription
 
 log = structlog.get_logger(__name__)
 
@@ -38,10 +39,10 @@ def skip_range(subscription: LogSubscription, first: int, last: int, reason: str
     What the entries held is taken from their headers, or, where these are lost, from the cumulative counts around
     the range, so that the backlog stays exact.
     """
-    topic = subscription.topic
+    entry_log = subscription.topic.log
     acks = subscription.acks
-    first = max(first, topic.first_offset, acks.cursor.first_unacked())
-    last = min(last, topic.end_offset - 1)
+    first = max(first, entry_log.first_offset, acks.cursor.first_unacked())
+    last = min(last, entry_log.end_offset - 1)
     if first > last or subscription.closed:
         return
     before = acks.cursor.acked_messages
@@ -51,11 +52,11 @@ def skip_range(subscription: LogSubscription, first: int, last: int, reason: str
     # A recount may have found that too much had been counted.
     messages = max(0, acks.cursor.acked_messages - before)
     acks.count_skipped(skipped, messages)
-    topic.damaged.add(first, last, reason)
-    ledger_id, entry_id = topic.position(first)
+    entry_log.damaged.add(first, last, reason)
+    ledger_id, entry_id = entry_log.position(first)
     log.error(
         "damaged entries skipped",
-        topic=str(topic.name),
+        topic=str(entry_log.name),
         subscription=subscription.name,
         first=f"{ledger_id}:{entry_id}",
         entries=skipped,
@@ -67,7 +68,7 @@ def skip_range(subscription: LogSubscription, first: int, last: int, reason: str
 
 def _acknowledge(subscription: LogSubscription, first: int, last: int) -> int:
     """Acknowledge what is not yet acknowledged of a range; return the number of entries."""
-    topic = subscription.topic
+    entry_log = subscription.topic.log
     acks = subscription.acks
     cursor = acks.cursor
     entries = 0
@@ -78,11 +79,11 @@ def _acknowledge(subscription: LogSubscription, first: int, last: int) -> int:
         if cursor.is_acked(offset):
             continue
         entries += 1
-        header = topic.header(offset)
+        header = entry_log.header(offset)
         if header is not None:
             acks.acknowledge_entry(offset, header.messages, header.size, None)
             continue
-        run = topic.damaged.lost_run(offset)
+        run = entry_log.damaged.lost_run(offset)
         if run not in whole and run not in touched:
             if is_touched(cursor, run) or subscription.view is not None:
                 touched.add(run)
@@ -90,25 +91,25 @@ def _acknowledge(subscription: LogSubscription, first: int, last: int) -> int:
                 whole[run] = [0, 0]
         before = cursor.acked_messages, cursor.acked_bytes
         # What its consumer has of it has to be exact; else the least that it can hold.
-        size = known_size(topic, offset, acks.pending) or (1, 0)
+        size = known_size(entry_log, offset, acks.pending) or (1, 0)
         acks.acknowledge_entry(offset, *size, None)
         if run in whole:
             whole[run][0] += cursor.acked_messages - before[0]
             whole[run][1] += cursor.acked_bytes - before[1]
     for run, counted in whole.items():
-        messages, bytes_of_run = acknowledged_of(topic, cursor, run, acks.pending)
+        messages, bytes_of_run = acknowledged_of(entry_log, cursor, run, acks.pending)
         cursor.acked_messages += messages - counted[0]
         cursor.acked_bytes += bytes_of_run - counted[1]
     if touched:
         # Only the totals contain what was acknowledged of these runs before, one entry at a time.
         cursor.estimated = True
-        correct_counts(topic, cursor, acks.pending)
+        correct_counts(entry_log, cursor, acks.pending)
     return entries
 
 
-def correct_counts(topic: RecordedLog, cursor: Cursor, pending: Mapping[int, Delivery]) -> None:
+def correct_counts(entry_log: EntryLog, cursor: Cursor, pending: Mapping[int, Delivery]) -> None:
     """Recount what a cursor with estimated counts has acknowledged, unless too much lies beyond its mark-delete."""
-    recounted = recount(topic, cursor, pending, MOST_LOOKUPS)
-    if recounted is not None:
-        cursor.acked_messages, cursor.acked_bytes = recounted
+    counts = recount(entry_log, cursor, pending, MOST_LOOKUPS)
+    if counts is not None:
+        cursor.acked_messages, cursor.acked_bytes = counts
         cursor.estimated = False

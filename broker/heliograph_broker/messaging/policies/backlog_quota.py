@@ -18,13 +18,14 @@ from heliograph_api.values.durations import format_duration
 
 from heliograph_broker.messaging.base.entry_counts import EntryCounts
 from heliograph_broker.messaging.base.errors import BacklogQuotaExceeded, BacklogQuotaHeld
+from heliograph_broker.messaging.log.backlog import backlog_size, backlogged, oldest_backlog, slowest_acked_bytes
 from heliograph_broker.messaging.log.damaged import lost_range
 from heliograph_broker.messaging.log.retention import first_received_after
 from heliograph_broker.messaging.log.skipping import skip_range
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.clients.producer import Producer
-    from heliograph_broker.messaging.log.subscribed_log import LogSubscription, SubscribedLog
+    from heliograph_broker.messaging.log.subscribed_topic import LogSubscription, SubscribedTopic
 
 HOLD, EXCEPTION, EVICT = BACKLOG_QUOTA_POLICIES
 
@@ -60,7 +61,7 @@ class QuotaState:
         "size_limit",
     )
 
-    def __init__(self, topic: SubscribedLog) -> None:
+    def __init__(self, topic: SubscribedTopic) -> None:
         self._topic = topic
         self.active = False
         self.size_limit = -1
@@ -107,17 +108,17 @@ class QuotaState:
     @property
     def size_exceeded(self) -> bool:
         """Whether the backlog is at its limit, or the entry refused last would still not fit."""
-        if self.size_limit < 0 or self._topic.slowest_acked_bytes() is None:
+        if self.size_limit < 0 or slowest_acked_bytes(self._topic) is None:
             return False
         wanted = self._refused_bytes if self._refused_bytes <= self.size_limit else 0
-        return self._topic.backlog_size() + max(wanted, 1) > self.size_limit
+        return backlog_size(self._topic) + max(wanted, 1) > self.size_limit
 
     @property
     def age_exceeded(self) -> bool:
         """Whether the oldest unacknowledged message is older than its limit."""
         if self.age_limit_ms < 0:
             return False
-        oldest = self._topic.oldest_backlog()
+        oldest = oldest_backlog(self._topic)
         return oldest is not None and oldest[1] > self.age_limit_ms
 
     @property
@@ -141,20 +142,20 @@ class QuotaState:
     def never_admits(self, size: int) -> bool:
         """Whether an entry of ``size`` bytes would be refused even if nothing else were in the backlog."""
         refuses = self.size_limit >= 0 and self.size_action != EVICT
-        return refuses and size > self.size_limit and self._topic.slowest_acked_bytes() is not None
+        return refuses and size > self.size_limit and slowest_acked_bytes(self._topic) is not None
 
     def _refusing_action(self, size: int, now_ms: int) -> str | None:
         topic = self._topic
         if self.size_limit >= 0 and self.size_action != EVICT:
-            wanted = topic.submitted_bytes + size
+            wanted = topic.log.next_bytes + size
             if self._floor is None or wanted - self._floor > self.size_limit:
-                self._floor = topic.slowest_acked_bytes()
+                self._floor = slowest_acked_bytes(topic)
                 if self._floor is not None and wanted - self._floor > self.size_limit:
                     self._refused_bytes = size
                     self.refused_size += 1
                     return EXCEPTION if size > self.size_limit else self.size_action
         if self.age_limit_ms >= 0 and self.age_action != EVICT and now_ms > self._age_in_order_until:
-            oldest = topic.oldest_backlog()
+            oldest = oldest_backlog(topic)
             if oldest is not None and oldest[1] > self.age_limit_ms:
                 self.refused_age += 1
                 return self.age_action
@@ -178,10 +179,10 @@ class QuotaState:
             )
         if self.size_action != EVICT and self.size_exceeded:
             action = self.size_action
-            reason = f"{self._topic.backlog_size()} of {self.size_limit} bytes"
+            reason = f"{backlog_size(self._topic)} of {self.size_limit} bytes"
         elif self.age_action != EVICT and self.age_exceeded:
             action = self.age_action
-            oldest = self._topic.oldest_backlog()
+            oldest = oldest_backlog(self._topic)
             age = format_duration(oldest[1]) if oldest is not None else "too old"
             reason = f"the oldest message is {age} old, allowed are {format_duration(self.age_limit_ms)}"
         else:
@@ -230,7 +231,7 @@ class QuotaState:
         """Acknowledge the oldest messages of every durable subscription that is too far behind."""
         if not self._evicts:
             return
-        for subscription in self._topic.backlogged():
+        for subscription in backlogged(self._topic):
             if subscription.expiry.running:
                 # Messages on their way to a dead-letter topic have expired: this quota no longer counts them.
                 self._after_expiry.add(subscription)
@@ -289,7 +290,7 @@ class QuotaState:
 
         def walk(first: int, headers: list[EntryCounts] | Exception) -> None:
             before = acks.cursor.acked_messages
-            lost = lost_range(topic, first, headers)
+            lost = lost_range(topic.log, first, headers)
             if lost is not None and not subscription.closed and generation == acks.generation:
                 skip_range(subscription, first, *lost)
                 if acks.cursor.is_acked(first):
@@ -312,14 +313,14 @@ class QuotaState:
             if acks.backlog_bytes <= self.size_limit:
                 self._evicting.discard(subscription)
                 return
-            first = max(acks.cursor.first_unacked(), topic.first_offset)
-            topic.read_headers(first, topic.end_offset - 1, partial(found, first))
+            first = max(acks.cursor.first_unacked(), topic.log.first_offset)
+            topic.log.read_headers(first, topic.log.end_offset - 1, partial(found, first))
 
         step()
 
     def _evict_age(self, subscription: LogSubscription, received_before_ms: int) -> None:
         first = subscription.acks.cursor.first_unacked()
-        point = first_received_after(self._topic, first, received_before_ms - 1)
+        point = first_received_after(self._topic.log, first, received_before_ms - 1)
         if point <= first:
             return
         self._evicting.add(subscription)
@@ -336,5 +337,5 @@ class QuotaState:
         """Return when a message becomes too old to be kept, wall-clock ms; None without such a policy or backlog."""
         if self.age_limit_ms < 0 or self.age_action != EVICT:
             return None
-        received = [subscription.acks.oldest_unacked_receive_ms() for subscription in self._topic.backlogged()]
+        received = [subscription.acks.oldest_unacked_receive_ms() for subscription in backlogged(self._topic)]
         return min(received) + self.age_limit_ms + 1 if received else None

@@ -30,7 +30,7 @@ from heliograph_broker.messaging.messages.message_ttl import TTL_PROPERTY
 if TYPE_CHECKING:
     from heliograph_api.protocol import wire_pb2 as wire
 
-    from heliograph_broker.messaging.log.subscribed_log import LogSubscription
+    from heliograph_broker.messaging.log.subscribed_topic import LogSubscription
     from heliograph_broker.storage.base.entry import Entry
 
 log = structlog.get_logger(__name__)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from heliograph_api.protocol import wire_pb2 as wire
 
     from heliograph_broker.messaging.clients.producer import Producer, Receipt
-    from heliograph_broker.messaging.log.damaged import RecordedLog
+    from heliograph_broker.messaging.log.entry_log import EntryLog
 
 #: A snapshot is taken after so many entries, which is about how many have to be read again after a crash. Where more
 #: producers are remembered it is taken after one entry for each, and at the latest after ten times as many.
@@ -64,27 +64,27 @@ class Deduplication:
         "_covered",
         "_durable",
         "_durable_end",
+        "_log",
         "_since_snapshot",
         "_stored",
         "_submitted",
-        "_topic",
         "_under_way",
         "_waiting",
         "duplicates",
         "record_key",
     )
 
-    def __init__(self, topic: RecordedLog, stored: bytes | None = None) -> None:
+    def __init__(self, entry_log: EntryLog, stored: bytes | None = None) -> None:
         """Continue from a ``stored`` snapshot; without one begin with what is published from now on."""
-        self._topic = topic
-        self.record_key = records.DEDUPLICATION + str(topic.name).encode()
+        self._log = entry_log
+        self.record_key = records.DEDUPLICATION + str(entry_log.name).encode()
         self.duplicates = 0
         self._closed = False
         self._stored = stored
         self._durable: dict[str, int] = {}
-        self._durable_end = topic.end_offset
+        self._durable_end = entry_log.end_offset
         #: Entries below this offset do not count, also those that were under way when it was switched on.
-        self._counted_from = topic.next_offset
+        self._counted_from = entry_log.next_offset
         #: Entries below this offset are in the last snapshot.
         self._covered = 0
         self._since_snapshot = 0
@@ -98,16 +98,16 @@ class Deduplication:
         self._active_ms: dict[str, int] = {}
         if stored is not None:
             position = msgspec.msgpack.decode(stored, type=records.SnapshotPosition)
-            topic.records.version = max(topic.records.version, position.version)
-            self._covered = invariants.heal_snapshot(topic, position.offset)
+            entry_log.records.version = max(entry_log.records.version, position.version)
+            self._covered = invariants.heal_snapshot(entry_log, position.offset)
             # Entries under way then may never have become durable: its offsets go to entries that count.
-            self._counted_from = min(position.counted_from, topic.end_offset)
+            self._counted_from = min(position.counted_from, entry_log.end_offset)
             if (self._covered, self._counted_from) != (position.offset, position.counted_from):
                 self.recover()
-                topic.records.commit(self)
+                entry_log.records.commit(self)
         else:
             # At once: that entries before this one do not count must survive a crash too.
-            topic.records.commit(self)
+            entry_log.records.commit(self)
 
     # -- publishing ------------------------------------------------------------------------------------------
 
@@ -137,9 +137,11 @@ class Deduplication:
             )
             return False
         self.duplicates += 1
-        topic = self._topic
-        if topic.has_in_flight:
-            self._waiting.append(_Duplicate(topic.next_offset - 1, producer, sequence_id, highest_sequence_id, last))
+        entry_log = self._log
+        if entry_log.has_in_flight:
+            self._waiting.append(
+                _Duplicate(entry_log.next_offset - 1, producer, sequence_id, highest_sequence_id, last)
+            )
         else:
             producer.sink.send_receipts(producer, [(sequence_id, highest_sequence_id, -1, -1)])
         return False
@@ -158,7 +160,7 @@ class Deduplication:
         self._durable_end = max(self._durable_end, end_offset)
         submitted = self._submitted
         if submitted and submitted[0][0] < end_offset:
-            now = monotonic_ms(self._topic.host.clock)
+            now = monotonic_ms(self._log.host.clock)
             while submitted and submitted[0][0] < end_offset:
                 _, name, last = submitted.popleft()
                 self._durable[name] = last
@@ -173,7 +175,7 @@ class Deduplication:
             duplicate = waiting.popleft()
             receipt = (duplicate.sequence_id, duplicate.highest_sequence_id, -1, -1)
             of_producer = receipts.setdefault(duplicate.producer, [])
-            position = self._topic.position(duplicate.behind)
+            position = self._log.position(duplicate.behind)
             later = (at for at, (_, _, ledger, entry) in enumerate(of_producer) if (ledger, entry) > position)
             of_producer.insert(next(later, len(of_producer)), receipt)
 
@@ -181,9 +183,9 @@ class Deduplication:
         """Nothing that was under way became durable: duplicates of that fail as their originals did."""
         self._submitted.clear()
         self._under_way.clear()
-        if self._counted_from > self._topic.end_offset:
+        if self._counted_from > self._log.end_offset:
             # Switched on while they were under way: their offsets go to entries that count.
-            self._counted_from = self._topic.end_offset
+            self._counted_from = self._log.end_offset
             self._take_snapshot()
         self._answer_waiting()
 
@@ -192,7 +194,7 @@ class Deduplication:
         for duplicate in waiting:
             producer = duplicate.producer
             # Switched off meanwhile it hears of no entries any more, but the topic does.
-            after_all = self._closed and duplicate.behind < self._topic.end_offset
+            after_all = self._closed and duplicate.behind < self._log.end_offset
             if after_all or duplicate.up_to <= self._durable.get(producer.name, -1):
                 receipt = (duplicate.sequence_id, duplicate.highest_sequence_id, -1, -1)
                 producer.sink.send_receipts(producer, [receipt])
@@ -211,7 +213,7 @@ class Deduplication:
         last = self._durable.get(name)
         if last is None:
             return -1
-        self._active_ms[name] = monotonic_ms(self._topic.host.clock)
+        self._active_ms[name] = monotonic_ms(self._log.host.clock)
         return last
 
     def forget_inactive(self, now_ms: int, producers: Container[str]) -> None:
@@ -220,7 +222,7 @@ class Deduplication:
             # Not used since the start, from which the time counts.
             return
         # Messages received just before the last check may have expired just before this one.
-        since = now_ms - self._topic.host.config.deduplication_inactivity_ms - PURGE_INTERVAL_MS
+        since = now_ms - self._log.host.config.deduplication_inactivity_ms - PURGE_INTERVAL_MS
         gone = []
         for name in self._durable:
             if name in producers or name in self._under_way:
@@ -239,9 +241,9 @@ class Deduplication:
         if self._stored is None:
             return
         durable = msgspec.msgpack.decode(self._stored, type=records.DeduplicationRecord).sequence_ids
-        topic = self._topic
+        entry_log = self._log
         entries = 0
-        for metadata in topic.metadata_from(max(self._covered, self._counted_from), _metadata_of):
+        for metadata in entry_log.metadata_from(max(self._covered, self._counted_from), _metadata_of):
             entries += 1
             # Whose an unreadable entry was, and its sequence id, nobody knows: sent again it is stored again.
             if metadata is not None and _completes_message(metadata):
@@ -251,19 +253,19 @@ class Deduplication:
         self._stored = None
         self._durable = durable
         self._since_snapshot += entries
-        self._durable_end = topic.end_offset
-        now = monotonic_ms(topic.host.clock)
+        self._durable_end = entry_log.end_offset
+        now = monotonic_ms(entry_log.host.clock)
         self._active_ms = dict.fromkeys(durable, now)
 
     def trimming(self, offset: int) -> None:
         """Entries below ``offset`` go: have what they say in a snapshot that is written together with that."""
         self.recover()
         if offset > self._covered:
-            self._topic.records.changed(self)
+            self._log.records.changed(self)
 
     def _take_snapshot(self) -> None:
         self._since_snapshot = 0
-        self._topic.records.commit(self)
+        self._log.records.commit(self)
 
     def encode_record(self, version: int) -> bytes:
         """Return the snapshot as of the entries that are durable now."""
@@ -275,9 +277,9 @@ class Deduplication:
     def close(self) -> None:
         """Forget everything: the policy was switched off, or the topic is deleted."""
         self._closed = True
-        self._topic.records.remove(self)
+        self._log.records.remove(self)
         if self._waiting:
-            self._topic.host.store.after_commit(lambda error: self._answer_waiting())
+            self._log.host.store.after_commit(lambda error: self._answer_waiting())
 
 
 def _metadata_of(entry: memoryview) -> wire.MessageMetadata | None:

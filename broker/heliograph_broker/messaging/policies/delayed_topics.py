@@ -17,7 +17,7 @@ from heliograph_broker.messaging.base.timed_entries import NEVER_MS
 if TYPE_CHECKING:
     from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic
     from heliograph_broker.messaging.base.containment import Containment
-    from heliograph_broker.messaging.log.subscribed_log import LogSubscription
+    from heliograph_broker.messaging.log.subscribed_topic import LogSubscription
 
 #: The duty that :mod:`.containment` suspends when it raises.
 TASK = "delayed delivery"
@@ -28,7 +28,7 @@ def release_due(topic: StoredTopic) -> None:
 
     Where delays do not count any more, the time of all of them has come.
     """
-    hand_over(topic, topic.timed.release(topic.host.clock.now_ms() if topic.delayed_delivery else None))
+    hand_over(topic, topic.timing.timed.release(topic.host.clock.now_ms() if topic.timing.delayed_delivery else None))
 
 
 def hand_over(topic: StoredTopic, due: BitMap64) -> None:
@@ -76,7 +76,7 @@ class DelayedTopics:
 
     def _deliver(self, topic: StoredTopic) -> None:
         release_due(topic)
-        if topic.timed.next_due_ms < NEVER_MS:
-            self.wake(topic, topic.timed.next_due_ms)
+        if topic.timing.timed.next_due_ms < NEVER_MS:
+            self.wake(topic, topic.timing.timed.next_due_ms)
         for subscription in list(topic.subscriptions.values()):
             subscription.notify()

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def base_ms(topic: StoredTopic, entry: Entry | EntryHeader, offset: int) -> int:
     """Return when the TTL of ``entry`` begins, wall-clock ms."""
-    received = topic.received_ms(offset, entry.receive_ms)
-    if topic.delayed_delivery and entry.deliver_at_ms > entry.receive_ms:
+    received = topic.log.received_ms(offset, entry.receive_ms)
+    if topic.timing.delayed_delivery and entry.deliver_at_ms > entry.receive_ms:
         return max(entry.deliver_at_ms, received)
     return received
 

@@ -114,7 +114,7 @@ class Expiry(RunOwner):
         """The message TTL that holds for the subscription: its own, else its topic's; -1 without."""
         topic = self.subscription.topic
         if topic.effective.subscription_policies is None:
-            return topic.ttl_ms
+            return topic.timing.ttl_ms
         ttl_ms = of_subscription(topic.effective, self.subscription.name).message_ttl_ms
         return -1 if ttl_ms is None else ttl_ms
 
@@ -191,11 +191,11 @@ class Expiry(RunOwner):
     def _is_first_chance(self, entry: Entry, now_ms: int) -> bool:
         """Whether ``entry`` became deliverable just now: it is new, or its delay has ended with this tick."""
         topic = self.subscription.topic
-        if entry.offset >= topic.first_fresh_offset:
+        if entry.offset >= topic.timing.first_fresh_offset:
             return True
         begins = base_ms(topic, entry, entry.offset)
         return (
-            begins > topic.received_ms(entry.offset, entry.receive_ms)
+            begins > topic.log.received_ms(entry.offset, entry.receive_ms)
             and now_ms - begins < _DELAY_GRAIN_MS
             and entry.offset not in self.recheck
         )
@@ -205,8 +205,8 @@ class Expiry(RunOwner):
         subscription = self.subscription
         topic = subscription.topic
         ttl_ms = self.ttl_ms
-        first = max(subscription.acks.cursor.first_unacked(), topic.first_offset)
-        if first >= topic.end_offset or self.running:
+        first = max(subscription.acks.cursor.first_unacked(), topic.log.first_offset)
+        if first >= topic.log.end_offset or self.running:
             return None
         wait_ms = self._retry_ms - monotonic_ms(topic.host.clock)
         if wait_ms > 0:
@@ -214,15 +214,15 @@ class Expiry(RunOwner):
         due: list[int] = []
         if ttl_ms >= 0:
             regular = max(first, self._regular_from)
-            received = received_from(topic, regular)
+            received = received_from(topic.log, regular)
             if received is not None:
                 due.append(received + ttl_ms)
-            if topic.timed.delayed:
-                delayed = topic.timed.by_delivery.next_after(max(self._delayed_until, 0))
+            if topic.timing.timed.delayed:
+                delayed = topic.timing.timed.by_delivery.next_after(max(self._delayed_until, 0))
                 if delayed is not None:
                     due.append(delayed + ttl_ms)
-        if topic.timed.own:
-            own = topic.timed.by_own_expiry.next_after(self._own_until)
+        if topic.timing.timed.own:
+            own = topic.timing.timed.by_own_expiry.next_after(self._own_until)
             if own is not None:
                 due.append(own)
         if self.recheck or self._may_retry():
@@ -239,7 +239,7 @@ class Expiry(RunOwner):
         ttl_ms = self.ttl_ms
         if self.running or not subscription.durable:
             return
-        if ttl_ms < 0 and not topic.timed.own and not self.recheck and not self._may_retry():
+        if ttl_ms < 0 and not topic.timing.timed.own and not self.recheck and not self._may_retry():
             return
         if self._retry_ms > monotonic_ms(topic.host.clock):
             return
@@ -265,29 +265,29 @@ class Expiry(RunOwner):
         subscription = self.subscription
         topic = subscription.topic
         ttl_ms = self.ttl_ms
-        first = max(subscription.acks.cursor.first_unacked(), topic.first_offset)
+        first = max(subscription.acks.cursor.first_unacked(), topic.log.first_offset)
         due = self.recheck
         self.recheck = BitMap64()
-        if topic.timed.own:
-            due.update(topic.timed.by_own_expiry.between(self._own_until, now_ms))
+        if topic.timing.timed.own:
+            due.update(topic.timing.timed.by_own_expiry.between(self._own_until, now_ms))
             # An entry published in this very millisecond, after this run, may have a TTL of 0: the next run sees it.
             self._own_until = now_ms - 1
         point = first
         waiting = BitMap64()
-        if ttl_ms >= 0 and first < topic.end_offset:
+        if ttl_ms >= 0 and first < topic.log.end_offset:
             cutoff = now_ms - ttl_ms
-            point = first_received_after(topic, max(first, self._regular_from), cutoff)
+            point = first_received_after(topic.log, max(first, self._regular_from), cutoff)
             self._regular_from = point
-            if topic.timed.delayed and topic.delayed_delivery:
-                now_due = BitMap64(topic.timed.by_delivery.between(self._delayed_until, cutoff))
+            if topic.timing.timed.delayed and topic.timing.delayed_delivery:
+                now_due = BitMap64(topic.timing.timed.by_delivery.between(self._delayed_until, cutoff))
                 due |= now_due
                 self._delayed_until = max(cutoff, 0)
                 waiting.add_range(first, point)
-                waiting &= topic.timed.delayed
+                waiting &= topic.timing.timed.delayed
                 waiting -= now_due
         pending = subscription.acks.pending
         spared = bool(self.exempt_in_flight) or (
-            bool(pending) and (ttl_ms == 0 or any(offset in topic.timed.own for offset in pending))
+            bool(pending) and (ttl_ms == 0 or any(offset in topic.timing.timed.own for offset in pending))
         )
         if point > first and not waiting and not spared and self.dead_letter_topic is None:
             subscription.acks.acknowledge_up_to(point - 1, None, counted=self.count_expired, failed=self._not_read)
@@ -316,12 +316,12 @@ class Expiry(RunOwner):
         """Let everything expire that the broker received more than ``age_ms`` ago."""
         topic = self.subscription.topic
         now_ms = topic.host.clock.now_ms()
-        first = max(self.subscription.acks.cursor.first_unacked(), topic.first_offset)
-        self._expire_below(first_received_after(topic, first, now_ms - age_ms - 1), done)
+        first = max(self.subscription.acks.cursor.first_unacked(), topic.log.first_offset)
+        self._expire_below(first_received_after(topic.log, first, now_ms - age_ms - 1), done)
 
     def expire_up_to(self, ledger_id: int, entry_id: int, done: Done) -> None:
         """Let everything expire up to and including a position."""
-        self._expire_below(self.subscription.topic.offset_at_or_after(ledger_id, entry_id + 1), done)
+        self._expire_below(self.subscription.topic.log.offset_at_or_after(ledger_id, entry_id + 1), done)
 
     def _expire_below(self, offset: int, done: Done) -> None:
         acks = self.subscription.acks
@@ -358,7 +358,7 @@ class Expiry(RunOwner):
         if not forced and bits:
             expired, later_ms = expired_messages(topic, entry, now_ms, ttl_ms)
             if later_ms is not None and bits & ~expired:
-                topic.timed.add_own(entry.offset, later_ms)
+                topic.timing.timed.add_own(entry.offset, later_ms)
             bits &= expired
             if bits and has_zero_ttl(entry, ttl_ms) and entry.offset in subscription.acks.pending:
                 # In flight: it was delivered in time, or a TTL of 0 came later. Given back, it will expire.

@@ -15,7 +15,7 @@ from heliograph_broker.messaging.base.containment import first_line
 from heliograph_broker.messaging.base.errors import NotAllowed
 from heliograph_broker.messaging.log.damaged import lost_range
 from heliograph_broker.messaging.log.skipping import skip_entry, skip_range
-from heliograph_broker.messaging.log.subscribed_log import LogExpiry
+from heliograph_broker.messaging.log.subscribed_topic import LogExpiry
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.acknowledgment.acknowledgment import AckedSubscription
@@ -105,9 +105,9 @@ class ExpiryRun:
         """Begin with the first entry that is due, or end at once if none is, or if a seek came since it was made."""
         subscription, topic, due = self._subscription, self._topic, self._due
         if due:
-            due.remove_range(0, max(subscription.acks.cursor.first_unacked(), topic.first_offset))
+            due.remove_range(0, max(subscription.acks.cursor.first_unacked(), topic.log.first_offset))
             due.difference_update(subscription.acks.cursor.acked)
-        if not due or due.min() >= topic.end_offset or not self._is_current():
+        if not due or due.min() >= topic.log.end_offset or not self._is_current():
             self._expiry.letters_ended(BitMap64(), None, forced=self._forced)
             if self._done is not None:
                 topic.cursor_moved(subscription, self._done)
@@ -120,20 +120,20 @@ class ExpiryRun:
         subscription, topic, due = self._subscription, self._topic, self._due
         self._generation = subscription.acks.generation
         if due:
-            due.remove_range(0, topic.first_offset)
-        if not due or subscription.closed or topic.closed or due.min() >= topic.end_offset:
+            due.remove_range(0, topic.log.first_offset)
+        if not due or subscription.closed or topic.closed or due.min() >= topic.log.end_offset:
             self._finished()
             return
         first = due.min()
         count = 1
         while count < _READ_ENTRIES and first + count in due:
             count += 1
-        topic.read(first, count, _READ_BYTES, partial(self._read, first))
+        topic.log.read(first, count, _READ_BYTES, partial(self._read, first))
 
     def _read(self, first: int, result: list[Entry] | Exception) -> None:
         """Continue with what was read from offset ``first`` on; an exception ends this run only."""
         try:
-            lost = lost_range(self._topic, first, result)
+            lost = lost_range(self._topic.log, first, result)
             if lost is not None:
                 skip_range(self._subscription, first, *lost)
                 self._due.remove_range(0, lost[0] + 1)

@@ -17,7 +17,7 @@ from heliograph_api.policies.policies import Policies, Rate, SubscribeRate, subs
 from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.messaging.base.errors import NotAllowed
 from heliograph_broker.messaging.clients.consumer import Gate
-from heliograph_broker.messaging.log.subscribed_log import LogSubscription
+from heliograph_broker.messaging.log.subscribed_topic import LogSubscription
 
 if TYPE_CHECKING:
     from heliograph_broker.clock import Clock
@@ -121,6 +121,18 @@ def limit_for(rate: Rate | None, existing: RateLimit | None) -> RateLimit | None
     if rate is None:
         return None
     return existing if existing is not None and existing.rate == rate else RateLimit(rate)
+
+
+class TopicLimits:
+    """The rates that the policies in force allow a topic, None without; and how often they held back producers."""
+
+    __slots__ = ("dispatch_limit", "publish_limit", "publish_throttled", "subscribe_limit")
+
+    def __init__(self) -> None:
+        self.publish_limit: PublishLimit | None = None
+        self.dispatch_limit: RateLimit | None = None
+        self.subscribe_limit: SubscribeLimit | None = None
+        self.publish_throttled = 0
 
 
 class PublishLimit:

@@ -98,7 +98,7 @@ def compact(topic: Topic, now_ms: int) -> int | None:
 
 def expire(topic: Topic, now_ms: int) -> int | None:
     """Let messages expire, for each durable subscription."""
-    if not topic.time_index_ready:
+    if not topic.timing.time_index_ready:
         return None
     soonest: int | None = None
     for subscription in list(topic.subscriptions.values()):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from heliograph_api.policies.policies import DEFAULTS, Policies
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.clock import monotonic_ms
@@ -15,24 +14,24 @@ from heliograph_broker.messaging.base.errors import (
     ConsumerBusy,
     Done,
     NotAllowed,
-    PreconditionFailed,
     SubscriptionNotFound,
 )
 from heliograph_broker.messaging.base.names import check_name
-from heliograph_broker.messaging.clients.consumer import AckId, AckTarget, ConsumedTopic, Consumer, SubscriptionBase
+from heliograph_broker.messaging.clients.consumer import AckId, AckTarget, Consumer, SubscriptionBase
 from heliograph_broker.messaging.clients.key_selector import ConsistentHashSelector, StickyRangeSelector
-from heliograph_broker.messaging.clients.producer import Producer, ProducerRegistry, PublishTarget
+from heliograph_broker.messaging.clients.producer import Producer, ProducerRegistry
 from heliograph_broker.messaging.clients.sent_counts import SentCounts
 from heliograph_broker.messaging.clients.subscription_type import PARALLEL, SINGLE_ACTIVE, SubscriptionType
 from heliograph_broker.messaging.messages.key_hash import spread, sticky_hash
 from heliograph_broker.storage.base.entry import Entry
 
+from .base_topic import BaseTopic
+
 if TYPE_CHECKING:
     from heliograph_api.protocol import wire_pb2 as wire
 
     from heliograph_broker.messaging.base.log_host import LogHost
-    from heliograph_broker.messaging.messages.entry_rules import EntryRules
-    from heliograph_broker.messaging.policies.rate_limits import PublishLimit, SubscribeLimit
+    from heliograph_broker.storage.base.completion import Completion
 
 
 class _NoAcknowledgments(AckTarget):
@@ -184,70 +183,20 @@ class NonPersistentSubscription(SubscriptionBase):
         done(NotAllowed("Seek is not possible on a non-persistent topic"))
 
 
-class NonPersistentTopic(PublishTarget, ConsumedTopic):
+class NonPersistentTopic(BaseTopic):
     """A topic that lives in memory only. See the module."""
 
-    __slots__ = (
-        "_entry_id",
-        "bytes_in",
-        "closed",
-        "created_ms",
-        "effective",
-        "entry_rules",
-        "host",
-        "last_publish_ms",
-        "last_used_ms",
-        "msg_in",
-        "name",
-        "policies",
-        "producer_registry",
-        "properties",
-        "publish_limit",
-        "publish_throttled",
-        "subscribe_limit",
-        "subscriptions",
-        "subscriptions_changed_ms",
-    )
+    __slots__ = ("_entry_id",)
 
     subscriptions: dict[str, NonPersistentSubscription]
     persistent = False
     terminated = False
     deduplication = None
-    stored_messages = 0
-    stored_bytes = 0
-    total_messages = 0
-    total_bytes = 0
 
     def __init__(self, host: LogHost, name: TopicName) -> None:
         self.host = host
-        self.name = name
-        self.created_ms = host.clock.now_ms()
-        self.properties: dict[str, str] = {}
-        self.policies: Policies | None = None
-        self.effective = DEFAULTS
-        self.producer_registry = ProducerRegistry()
-        self.subscriptions = {}
-        self.closed = False
-        self.msg_in = 0
-        self.bytes_in = 0
-        self.last_publish_ms = 0
-        self.entry_rules: EntryRules | None = None
-        self.publish_limit: PublishLimit | None = None
-        self.subscribe_limit: SubscribeLimit | None = None
-        self.publish_throttled = 0
-        self.last_used_ms = self.subscriptions_changed_ms = monotonic_ms(host.clock)
+        super().__init__(name, host.clock.now_ms())
         self._entry_id = 0
-
-    def backlog_size(self) -> int:
-        return 0
-
-    def used(self) -> None:
-        """Note that somebody uses the topic now."""
-        self.last_used_ms = monotonic_ms(self.host.clock)
-
-    def configure(self, effective: Policies) -> None:
-        """Take over what the levels of policies come to."""
-        self.effective = effective
 
     def publish(
         self,
@@ -272,11 +221,8 @@ class NonPersistentTopic(PublishTarget, ConsumedTopic):
         producer.sink.send_receipts(producer, [(sequence_id, highest_sequence_id, -1, -1)])
         for subscription in list(self.subscriptions.values()):
             subscription.offer(entry)
-        if self.publish_limit is not None:
-            self.publish_limit.published(messages, len(frame))
-
-    def count_throttled(self) -> None:
-        self.publish_throttled += 1
+        if self.limits.publish_limit is not None:
+            self.limits.publish_limit.published(messages, len(frame))
 
     def create_subscription(self, name: str) -> NonPersistentSubscription:
         """Raises :class:`Conflict` if the name is taken."""
@@ -295,30 +241,20 @@ class NonPersistentTopic(PublishTarget, ConsumedTopic):
         return found
 
     def delete_subscription(self, name: str, force: bool = False, done: Done | None = None) -> None:
-        subscription = self.subscription(name)
-        if subscription.consumers and not force:
-            raise PreconditionFailed("Subscription has active connected consumers")
-        subscription.disconnect_all()
+        self.disconnect_consumers(self.subscription(name), force=force)
         self.subscriptions.pop(name, None)
         if done is not None:
             done(None)
 
-    def persist(self) -> None:
+    def persist(self, done: Completion[None] | None = None) -> None:
         """Nothing is kept."""
+        if done is not None:
+            done(None)
 
-    def close(self) -> None:
-        """Disconnect everybody; the topic is going away."""
-        self.closed = True
-        self.disconnect_clients()
-
-    def disconnect_clients(self) -> None:
-        """Ask everybody to reconnect."""
-        self.used()
-        for producer in [*self.producers.values(), *self.producer_registry.waiting]:
-            producer.sink.send_close_producer(producer)
+    def close_producers(self) -> None:
+        super().close_producers()
+        # Nothing is kept of an epoch either.
         self.producer_registry = ProducerRegistry()
-        for subscription in list(self.subscriptions.values()):
-            subscription.disconnect_all()
 
     def delete(self) -> None:
         self.subscriptions.clear()

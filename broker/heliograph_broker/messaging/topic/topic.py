@@ -1,14 +1,12 @@
-"""A persistent topic: what is published to it, the subscriptions that read it, and the policies it is kept by.
+"""A persistent topic: publishes, subscriptions, trimming, and its own record.
 
 Synchronous and free of I/O of its own: it submits entries and records to the store and is called back when they
-are durable. Where its entries lie is the business of :mod:`.entry_log`.
+are durable. The place of each entry is known to its :class:`~heliograph_broker.messaging.log.entry_log.EntryLog`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -23,28 +21,32 @@ from heliograph_broker.messaging.base.errors import (
     Conflict,
     Done,
     PersistenceError,
-    PreconditionFailed,
     SubscriptionNotFound,
     TopicTerminated,
     or_persistence_error,
 )
 from heliograph_broker.messaging.base.names import COMPACTION, check_name, check_properties
-from heliograph_broker.messaging.clients.producer import Producer, ProducerRegistry, PublishTarget, Receipt
-from heliograph_broker.messaging.clients.refusals import Refusals
+from heliograph_broker.messaging.base.timed_entries import TopicTiming
+from heliograph_broker.messaging.clients.pending_answers import PendingAnswers
+from heliograph_broker.messaging.clients.producer import Producer, Receipt
+from heliograph_broker.messaging.compaction.compaction import TopicCompaction
 from heliograph_broker.messaging.delivery.compacted_view import CompactedView
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.log import invariants
+from heliograph_broker.messaging.log.backlog import backlog_size, oldest_backlog
 from heliograph_broker.messaging.log.cursor import Cursor
-from heliograph_broker.messaging.log.damaged import totals_up_to, whole_runs
+from heliograph_broker.messaging.log.damaged import totals_up_to
+from heliograph_broker.messaging.log.entry_log import EntryLog
 from heliograph_broker.messaging.log.record_set import RecordSet
 from heliograph_broker.messaging.log.retention import releasable
 from heliograph_broker.messaging.messages.batches import is_batch
 from heliograph_broker.messaging.messages.key_hash import sticky_hash
 from heliograph_broker.messaging.messages.message_ttl import InvalidMessageTtl, ttl_of, ttls_in
-from heliograph_broker.messaging.policies import timing
+from heliograph_broker.messaging.policies import time_index
 from heliograph_broker.messaging.policies.backlog_quota import QuotaState
 from heliograph_broker.storage.base.entry import Entry
-from heliograph_broker.storage.base.tombstones import Tombstone
+
+from .base_topic import BaseTopic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,10 +54,9 @@ if TYPE_CHECKING:
     from heliograph_api.protocol import wire_pb2 as wire
 
     from heliograph_broker.messaging.log.record_set import RecordWriter
-    from heliograph_broker.messaging.log.subscribed_log import LogSubscription
-    from heliograph_broker.messaging.messages.entry_rules import EntryRules
+    from heliograph_broker.messaging.log.subscribed_topic import LogSubscription
     from heliograph_broker.messaging.policies.deduplication import Deduplication
-    from heliograph_broker.messaging.policies.rate_limits import PublishLimit, RateLimit, SubscribeLimit
+    from heliograph_broker.storage.base.completion import Completion
 
 log = structlog.get_logger(__name__)
 
@@ -78,28 +79,19 @@ class TopicHost(StoredTopicHost):
         raise NotImplementedError
 
 
-class Topic(StoredTopic, PublishTarget):
+class Topic(BaseTopic, StoredTopic):
     """See the module."""
 
     __slots__ = (
-        "_in_flight",
-        "_refused",
-        "bytes_in",
-        "created_ms",
+        "chunks_below",
+        "compaction",
         "deduplication",
-        "dispatch_limit",
-        "entry_rules",
-        "host",
-        "last_publish_ms",
-        "msg_in",
-        "policies",
-        "producer_registry",
-        "properties",
-        "publish_limit",
-        "publish_throttled",
+        "log",
+        "pending_answers",
         "quota",
-        "subscribe_limit",
-        "subscriptions_changed_ms",
+        "records",
+        "terminated",
+        "timing",
     )
 
     persistent = True
@@ -108,26 +100,23 @@ class Topic(StoredTopic, PublishTarget):
 
     def __init__(self, host: TopicHost, name: TopicName, record: records.TopicRecord) -> None:
         self.host = host
-        self.created_ms = record.created_ms
-        self.properties = record.properties
-        self.policies: Policies | None = record.policies
-        self.producer_registry = ProducerRegistry(record.epoch)
-        #: What its policies ask of entries, producers and consumers; None where they ask nothing.
-        self.entry_rules: EntryRules | None = None
+        super().__init__(
+            name, record.created_ms, properties=record.properties, policies=record.policies, epoch=record.epoch
+        )
+        self.terminated = record.terminated
         self.deduplication: Deduplication | None = None
-        self.publish_limit: PublishLimit | None = None
-        self.dispatch_limit: RateLimit | None = None
-        self.subscribe_limit: SubscribeLimit | None = None
-        self.publish_throttled = 0
-        self.subscriptions_changed_ms = monotonic_ms(host.clock)
-        self.msg_in = 0
-        self.bytes_in = 0
-        self.last_publish_ms = 0
-        self._in_flight: deque[tuple[Producer, int, int]] = deque()
-        self._refused = Refusals()
+        self.timing = TopicTiming(has_timed=record.timed)
+        self.pending_answers = PendingAnswers()
         self.quota = QuotaState(self)
-        record_set = RecordSet(host.record_writer, self, record.version, self)
-        super().__init__(name, record, records.TOPIC + str(name).encode(), record_set)
+        self.compaction = TopicCompaction(self, record.compaction)
+        #: All that is durable of it, its cursors and deduplication included.
+        self.records = RecordSet(host.record_writer, self, record.version, self)
+        self.log = EntryLog(host, name, record, self.records, self)
+        self.chunks_below = self.log.end_offset if record.chunked else 0
+
+    @property
+    def record_key(self) -> bytes:
+        return records.TOPIC + str(self.name).encode()
 
     # -- what happens to it ------------------------------------------------------------------------------------
 
@@ -141,18 +130,19 @@ class Topic(StoredTopic, PublishTarget):
 
     def configure(self, effective: Policies) -> None:
         """Take over what the levels of policies come to; it holds for what is stored, too."""
-        self.effective = effective
+        super().configure(effective)
+        timing = self.timing
         delayed_delivery = effective.delayed_delivery is not False
-        if delayed_delivery != self.delayed_delivery:
-            self.delayed_delivery = delayed_delivery
+        if delayed_delivery != timing.delayed_delivery:
+            timing.delayed_delivery = delayed_delivery
             self.host.wake_delayed(self, self.host.clock.now_ms())
-            if self.timed or not self.time_index_ready:
-                timing.find(self)
-        self.ttl_ms = effective.message_ttl_ms if effective.message_ttl_ms is not None else -1
+            if timing.timed or not timing.time_index_ready:
+                time_index.find(self)
+        timing.ttl_ms = effective.message_ttl_ms if effective.message_ttl_ms is not None else -1
         for subscription in self.subscriptions.values():
             subscription.expiry.restart()
             subscription.expiry.policies_changed()
-        self.may_expire = expires_messages(effective) or bool(self.timed.own) or not self.time_index_ready
+        timing.may_expire = expires_messages(effective) or bool(timing.timed.own) or not timing.time_index_ready
         self.quota.configure(effective)
         self.host.check_soon(self)
 
@@ -163,13 +153,34 @@ class Topic(StoredTopic, PublishTarget):
         self.quota.expired(subscription, self.host.clock.now_ms())
 
     def clock_moved(self, ms: int) -> None:
-        super().clock_moved(ms)
+        """The broker's clock was moved by ``ms``: what was received keeps its age."""
+        self.log.clock_moved(ms)
         for subscription in self.subscriptions.values():
             subscription.clock_moved(ms)
         self.quota.moved_back()
-        if self.timed or not self.time_index_ready:
-            timing.find(self)
+        if self.timing.timed or not self.timing.time_index_ready:
+            time_index.find(self)
         self.host.check_soon(self)
+
+    # -- statistics ------------------------------------------------------------------------------------------
+
+    @property
+    def stored_messages(self) -> int:
+        return self.log.stored_messages
+
+    @property
+    def stored_bytes(self) -> int:
+        return self.log.stored_bytes
+
+    @property
+    def damaged_entries(self) -> int:
+        return self.log.damaged.entries
+
+    def backlog_size(self) -> int:
+        return backlog_size(self)
+
+    def oldest_backlog(self) -> tuple[LogSubscription, int] | None:
+        return oldest_backlog(self)
 
     # -- publishing ------------------------------------------------------------------------------------------
 
@@ -183,10 +194,11 @@ class Topic(StoredTopic, PublishTarget):
     ) -> None:
         """Store an entry; the producer gets its receipt when it is durable, or a named error."""
         host = self.host
+        entry_log = self.log
         now = host.clock.now_ms()
-        if now < self.last_receive_ms:
+        if now < entry_log.last_receive_ms:
             # Receive times never go back along a topic: expiry and retention search by them.
-            now = self.last_receive_ms
+            now = entry_log.last_receive_ms
         size = len(frame)
         messages = metadata.num_messages_in_batch
         if self.terminated:
@@ -213,16 +225,15 @@ class Topic(StoredTopic, PublishTarget):
             return
         # 0 if it is not set: asking for that first would take three times as long.
         deliver_at_ms = metadata.deliver_at_time
-        if (ttl_ms >= 0 or deliver_at_ms > now) and not self.has_timed:
-            self.has_timed = True
-            self.records.commit(self)
+        if (ttl_ms >= 0 or deliver_at_ms > now) and not self.timing.has_timed:
+            self.timing.has_timed = True
+            self.persist()
         if metadata.num_chunks_from_msg > 1:
             self._chunk_arrived()
-        ledgers = self.ledgers
         taken_at = host.clock.monotonic()
-        if not ledgers or ledgers[-1].closed or self.must_roll(ledgers[-1], taken_at * 1000):
-            self._roll_ledger(now)
-        ledger = ledgers[-1]
+        ledger = entry_log.open_ledger(now, taken_at * 1000)
+        next_messages = entry_log.next_messages + messages
+        next_bytes = entry_log.next_bytes + size
         entry = Entry(
             ledger.ledger_id,
             ledger.entries,
@@ -232,36 +243,33 @@ class Topic(StoredTopic, PublishTarget):
             ttl_ms,
             messages,
             key_hash,
-            self._next_messages + messages,
-            self._next_bytes + size,
+            next_messages,
+            next_bytes,
             frame,
         )
-        entry.offset = self._next_offset
+        entry.offset = offset = entry_log.next_offset
         entry.taken_at = taken_at
         # Counters and the producer's sequence id advance once the store has taken the entry.
         host.store.append(self, entry)
         if self.deduplication is not None:
-            self.deduplication.submitted(producer.name, entry.offset)
-        self._next_messages += messages
-        self._next_bytes += size
-        self._next_offset += 1
+            self.deduplication.submitted(producer.name, offset)
+        entry_log.next_messages = next_messages
+        entry_log.next_bytes = next_bytes
+        entry_log.next_offset = offset + 1
         ledger.entries += 1
-        self._in_flight.append((producer, sequence_id, highest_sequence_id))
-        self.last_receive_ms = self.last_publish_ms = now
-        if self.publish_limit is not None:
-            self.publish_limit.published(messages, size)
+        self.pending_answers.in_flight.append((producer, sequence_id, highest_sequence_id))
+        entry_log.last_receive_ms = self.last_publish_ms = now
+        if self.limits.publish_limit is not None:
+            self.limits.publish_limit.published(messages, size)
 
     def last_sequence_id(self, producer_name: str) -> int:
         return -1 if self.deduplication is None else self.deduplication.last_sequence_id(producer_name)
 
-    def count_throttled(self) -> None:
-        self.publish_throttled += 1
-
     def _chunk_arrived(self) -> None:
-        known = self.chunks_below > self.first_offset
-        self.chunks_below = self._next_offset + 1
+        known = self.chunks_below > self.log.first_offset
+        self.chunks_below = self.log.next_offset + 1
         if not known:
-            self.records.commit(self)
+            self.persist()
 
     def never_fits(self, size: int) -> str | None:
         if not self.quota.never_admits(size):
@@ -275,23 +283,23 @@ class Topic(StoredTopic, PublishTarget):
 
     def refuse(self, producer: Producer, sequence_id: int, error: BrokerError) -> None:
         """Tell a producer that an entry is not stored, after the receipts of what came before it."""
-        self._refused.add(self._next_offset, producer, sequence_id, error)
-        if not self._in_flight:
-            self._refused.tell(self._next_offset, self._send_error)
+        answers = self.pending_answers
+        answers.refuse(self.log.next_offset, producer, sequence_id, error)
+        if not answers.in_flight:
+            answers.send_refusals(self.log.next_offset, self._send_error)
 
     def entries_durable(self, entries: list[Entry]) -> None:
         """A group is synced: send the receipts, then offer the entries to every subscription."""
-        while first := self._refused.before(entries):
+        answers = self.pending_answers
+        while first := answers.before(entries):
             self.entries_durable(first)
             entries = entries[len(first) :]
-        in_flight = self._in_flight
-        cache = self.host.tail_cache
-        tail = self.tail
-        keep = bool(self.subscriptions)
         host = self.host
+        cache = host.tail_cache
+        tail = self.log.tail
+        keep = bool(self.subscriptions)
         receipts: dict[Producer, list[Receipt]] = {}
-        for entry in entries:
-            producer, sequence_id, highest = in_flight.popleft()
+        for entry, (producer, sequence_id, highest) in zip(entries, answers.take(len(entries)), strict=True):
             size = len(entry.frame)
             producer.msg_in += entry.messages
             producer.bytes_in += size
@@ -305,46 +313,39 @@ class Topic(StoredTopic, PublishTarget):
             if keep:
                 cache.add(tail, entry)
             if entry.ttl_ms >= 0 or entry.deliver_at_ms > entry.receive_ms:
-                timing.note(self, entry.offset, entry)
+                time_index.note(self, entry.offset, entry)
         # The topic's own state first: even if notifying others raises, it stays right.
-        last = entries[-1]
-        self.end_offset = last.offset + 1
-        self.total_messages = last.total_messages
-        self.total_bytes = last.total_bytes
-        self.metrics.entries_durable(entries, host.clock.monotonic(), host.store.stats.commit_s, host.metrics)
+        self.log.entries_durable(entries)
+        end_offset = self.log.end_offset
         if self.deduplication is not None:
-            self.deduplication.entries_durable(last.offset + 1, receipts)
+            self.deduplication.entries_durable(end_offset, receipts)
         for producer, of_producer in receipts.items():
             try:
                 producer.sink.send_receipts(producer, of_producer)
             except Exception as error:
                 host.containment.noted(self, "send receipts", error)
-        self._refused.tell(last.offset + 1, self._send_error)
+        answers.send_refusals(end_offset, self._send_error)
         if self.closed:
             return
-        self.host.check_soon(self)
-        self.first_fresh_offset = entries[0].offset
+        host.check_soon(self)
+        self.timing.first_fresh_offset = entries[0].offset
         for subscription in self.subscriptions.values():
             if subscription.dispatcher is not None:
                 subscription.dispatcher.notify()
-        self.first_fresh_offset = sys.maxsize
+        self.timing.first_fresh_offset = sys.maxsize
 
     def entries_failed(self, entries: list[Entry], error: Exception) -> None:
         """The store could not keep ``entries``; everything submitted after them fails too, so no gap arises."""
-        in_flight = self._in_flight
-        failed = [in_flight.popleft() for _ in entries]
+        answers = self.pending_answers
+        failed = answers.take(len(entries))
         # The topic's own state first, as when they are durable.
-        if not in_flight:
-            self._next_offset = self.end_offset
-            self._next_messages = self.total_messages
-            self._next_bytes = self.total_bytes
-            self._fit_ledgers_to(self.end_offset)
-            self.ledgers_changed()
+        if not answers.in_flight:
+            self.log.submitted_lost()
         refusal = PersistenceError(f"the entry could not be stored: {error}")
         for producer, sequence_id, _ in failed:
             self._send_error(producer, sequence_id, refusal)
-        self._refused.tell(entries[-1].offset + 1, self._send_error)
-        if not in_flight and self.deduplication is not None:
+        answers.send_refusals(entries[-1].offset + 1, self._send_error)
+        if not answers.in_flight and self.deduplication is not None:
             self.deduplication.entries_failed()
 
     def _send_error(self, producer: Producer, sequence_id: int, refusal: BrokerError) -> None:
@@ -374,9 +375,10 @@ class Topic(StoredTopic, PublishTarget):
             raise Conflict("Subscription already exists for topic")
         check_name(name)
         check_properties(properties or {})
+        first_offset, end_offset = self.log.first_offset, self.log.end_offset
         if start_offset is None:
-            start_offset = self.first_offset if position == "earliest" else self.end_offset
-        start_offset = min(max(start_offset, self.first_offset), self.end_offset)
+            start_offset = first_offset if position == "earliest" else end_offset
+        start_offset = min(max(start_offset, first_offset), end_offset)
         subscription = Subscription(
             self,
             name,
@@ -397,16 +399,17 @@ class Topic(StoredTopic, PublishTarget):
 
     def _cursor_before(self, offset: int) -> Cursor:
         """Return a cursor that has acknowledged what is below ``offset``, of which it counts nothing as its own."""
-        if offset == self.end_offset:
-            return Cursor(offset - 1, self.total_messages, self.total_bytes)
-        if offset == self.first_offset:
-            return Cursor(offset - 1, self.trimmed_messages, self.trimmed_bytes)
-        return Cursor(offset - 1, *totals_up_to(self, offset - 1))
+        entry_log = self.log
+        if offset == entry_log.end_offset:
+            return Cursor(offset - 1, entry_log.total_messages, entry_log.total_bytes)
+        if offset == entry_log.first_offset:
+            return Cursor(offset - 1, entry_log.trimmed_messages, entry_log.trimmed_bytes)
+        return Cursor(offset - 1, *totals_up_to(entry_log, offset - 1))
 
     def restore_subscription(self, name: str, record: records.CursorRecord) -> None:
         """Put back a durable subscription at start-up."""
         cursor = Cursor.from_record(record)
-        healed = invariants.heal_cursor(self, name, cursor)
+        healed = invariants.heal_cursor(self.log, name, cursor)
         subscription = Subscription(self, name, cursor, properties=record.properties, created_ms=record.created_ms)
         if record.owed_from >= 0:
             subscription.view = CompactedView(subscription, record.owed_from)
@@ -424,11 +427,8 @@ class Topic(StoredTopic, PublishTarget):
         return found
 
     def delete_subscription(self, name: str, force: bool = False, done: Done | None = None) -> None:
-        """Delete a subscription and its cursor. Raises if it is unknown, or has consumers and not ``force``."""
         subscription = self.subscription(name)
-        if subscription.consumers and not force:
-            raise PreconditionFailed("Subscription has active connected consumers")
-        subscription.disconnect_all()
+        self.disconnect_consumers(subscription, force=force)
         self.drop_subscription(subscription)
         if done is not None:
             self.records.when_durable(or_persistence_error(done))
@@ -459,73 +459,47 @@ class Topic(StoredTopic, PublishTarget):
 
     # -- trimming and persistence ----------------------------------------------------------------------------
 
+    def persist(self, done: Completion[None] | None = None) -> None:
+        self.records.commit(self, done)
+
     def trim(self, offset: int) -> int:
         """Delete all entries below ``offset`` (at most what every durable cursor has passed); return entries freed."""
-        offset = whole_runs(self, min(offset, self.end_offset))
-        if offset <= self.first_offset:
+        entry_log = self.log
+        before = entry_log.first_offset
+        offset = entry_log.trimmable(offset)
+        if offset <= before:
             return 0
-        totals = totals_up_to(self, offset - 1)
         if self.deduplication is not None:
             self.deduplication.trimming(offset)
-        freed = offset - self.first_offset
-        dropped = [ledger for ledger in self.ledgers[:-1] if ledger.base_offset + ledger.entries <= offset]
-        self.first_offset = offset
-        self.trimmed_messages, self.trimmed_bytes = totals
-        if dropped:
-            del self.ledgers[: len(dropped)]
-            self._index_ledgers()
-        timing.trimmed(self)
-        tail = self.tail
-        if offset == self.end_offset:
-            tail.clear()
-        else:
-            for gone in [cached for cached in tail if cached < offset]:
-                del tail[gone]
+        dropped = entry_log.trim(offset)
+        time_index.trimmed(self)
         for subscription in self.subscriptions.values():
-            cursor = subscription.acks.cursor
-            if cursor.mark_delete < offset - 1:
+            acks = subscription.acks
+            if acks.cursor.mark_delete < offset - 1:
                 # Only a cursor that is not durable can be behind: what it had not read is gone for it.
-                subscription.acks.acknowledge_trimmed(offset - 1, *totals)
-            if subscription.durable and subscription.acks.recorded_mark < offset - 1:
+                acks.acknowledge_trimmed(offset - 1, entry_log.trimmed_messages, entry_log.trimmed_bytes)
+            if subscription.durable and acks.recorded_mark < offset - 1:
                 # What it acknowledged may be written only later, when all of an acknowledgment is looked up.
                 self.records.changed(subscription)
-        first = self.ledgers[0]
-        store = self.host.store
-
-        for ledger in dropped:
-            self.records.changed(Tombstone(ledger.ledger_id), partial(store.delete_ledger, ledger.ledger_id))
-
-        def apply() -> None:
-            if offset > first.base_offset:
-                store.trim(first.ledger_id, offset - first.base_offset)
-
-        # With it go the cursors it was derived from, and the snapshot of what it takes away.
-        self.records.changed(self, apply)
-        return freed
+        # With the trim go the cursors it was derived from, and the snapshot of what it takes away.
+        entry_log.release(dropped)
+        return offset - before
 
     def encode_record(self, version: int) -> bytes:
         """Return what is kept of the topic itself."""
-        open_ledger = self.ledgers[-1] if self.ledgers else None
+        entry_log = self.log
         record = records.TopicRecord(
             created_ms=self.created_ms,
-            first_offset=self.first_offset,
-            trimmed_messages=self.trimmed_messages,
-            trimmed_bytes=self.trimmed_bytes,
-            base_offset=self.ledgers[0].base_offset if self.ledgers else self.end_offset,
-            ledgers=[
-                records.LedgerRecord(
-                    ledger.ledger_id,
-                    ledger.created_ms,
-                    0 if ledger is open_ledger else ledger.entries,
-                    ledger.shift_ms,
-                )
-                for ledger in self.ledgers
-            ],
+            first_offset=entry_log.first_offset,
+            trimmed_messages=entry_log.trimmed_messages,
+            trimmed_bytes=entry_log.trimmed_bytes,
+            base_offset=entry_log.base_offset,
+            ledgers=entry_log.ledger_records(),
             epoch=self.producer_registry.topic_epoch,
             properties=self.properties,
             policies=self.policies,
-            timed=self.has_timed,
-            chunked=self.chunks_below > self.first_offset,
+            timed=self.timing.has_timed,
+            chunked=self.chunks_below > entry_log.first_offset,
             terminated=self.terminated,
             compaction=self.compaction.record,
             version=version,
@@ -534,7 +508,7 @@ class Topic(StoredTopic, PublishTarget):
 
     def truncate(self, done: Done) -> None:
         """Acknowledge everything for every durable subscription and let all of it go, whatever retention keeps."""
-        end = self.end_offset
+        end = self.log.end_offset
         subscriptions = [sub for sub in self.subscriptions.values() if sub.durable]
         left = len(subscriptions)
         errors: list[BrokerError] = []
@@ -545,7 +519,7 @@ class Topic(StoredTopic, PublishTarget):
                 return
             self.compaction.forget()
             self.trim(min(end, releasable(self)))
-            self.records.commit(self, or_persistence_error(done))
+            self.persist(or_persistence_error(done))
 
         def cleared(error: BrokerError | None) -> None:
             nonlocal left
@@ -563,37 +537,17 @@ class Topic(StoredTopic, PublishTarget):
     def terminate(self, done: Done) -> None:
         """Accept no more messages, permanently; consumers that have read everything are notified of the end."""
         self.terminated = True
-        self.records.commit(self, or_persistence_error(done))
-        self.used()
-        for producer in [*self.producers.values(), *self.producer_registry.waiting]:
-            producer.sink.send_close_producer(producer)
-        self.producer_registry = ProducerRegistry(self.producer_registry.topic_epoch)
+        self.persist(or_persistence_error(done))
+        self.close_producers()
         for subscription in list(self.subscriptions.values()):
             subscription.notify_end()
 
-    def close(self) -> None:
-        """Disconnect everybody; the topic is going away."""
-        self.closed = True
-        self.disconnect_clients()
-
-    def disconnect_clients(self) -> None:
-        """Ask everybody to reconnect."""
-        self.used()
-        for producer in [*self.producers.values(), *self.producer_registry.waiting]:
-            producer.sink.send_close_producer(producer)
-        self.producer_registry = ProducerRegistry(self.producer_registry.topic_epoch)
-        for subscription in list(self.subscriptions.values()):
-            subscription.disconnect_all()
-
     def delete(self) -> None:
         """Remove everything the topic has in the store, after :meth:`close`."""
-        store = self.host.store
         if self.deduplication is not None:
             self.deduplication.close()
         for subscription in list(self.subscriptions.values()):
             self.drop_subscription(subscription)
         self.compaction.forget()
-        self.damaged.delete()
-        for ledger in self.ledgers:
-            self.records.changed(Tombstone(ledger.ledger_id), partial(store.delete_ledger, ledger.ledger_id))
+        self.log.delete()
         self.records.close()

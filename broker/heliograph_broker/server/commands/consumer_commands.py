@@ -218,10 +218,10 @@ def seek(session: Session, command: wire.BaseCommand) -> None:
     offset = 0
     if isinstance(topic, Topic):
         if request.HasField("message_publish_time"):
-            offset = topic.first_published_at_or_after(request.message_publish_time)
+            offset = topic.log.first_published_at_or_after(request.message_publish_time)
         elif request.HasField("message_id"):
             offset = _position(request.message_id).offset(topic)
-            if topic.offset_of(request.message_id.ledgerId, request.message_id.entryId) is not None:
+            if topic.log.offset_of(request.message_id.ledgerId, request.message_id.entryId) is not None:
                 try:
                     remaining = remaining_of(request.message_id.ack_set)
                 except ValueError as error:
@@ -265,7 +265,7 @@ def get_last_message_id(session: Session, command: wire.BaseCommand) -> None:
         last.partition = topic.name.partition
         last.batch_index = batch_index
         if isinstance(topic, Topic) and isinstance(subscription, Subscription):
-            ledger, entry_before = topic.position(subscription.acks.cursor.mark_delete)
+            ledger, entry_before = topic.log.position(subscription.acks.cursor.mark_delete)
             response.consumer_mark_delete_position.ledgerId = ledger & _UINT64
             response.consumer_mark_delete_position.entryId = entry_before & _UINT64
         session.send(reply)
@@ -277,8 +277,8 @@ def get_last_message_id(session: Session, command: wire.BaseCommand) -> None:
     if compacted is not None:
         answer(*compacted)
         return
-    offset = topic.end_offset - 1
-    if offset < topic.first_offset:
+    offset = topic.log.end_offset - 1
+    if offset < topic.log.first_offset:
         answer(-1, -1, -1)
         return
 
@@ -291,11 +291,11 @@ def get_last_message_id(session: Session, command: wire.BaseCommand) -> None:
         batch_index = last.messages - 1 if metadata.HasField("num_messages_in_batch") else -1
         answer(last.ledger_id, last.entry_id, batch_index)
 
-    cached = topic.tail.get(offset)
+    cached = topic.log.tail.get(offset)
     if cached is not None:
         found([cached])
     else:
-        topic.read(offset, 1, 1, found)
+        topic.log.read(offset, 1, 1, found)
 
 
 def consumer_stats(session: Session, command: wire.BaseCommand) -> None:

@@ -23,14 +23,14 @@ def note(topic: StoredTopic, offset: int, entry: Entry | EntryHeader) -> None:
     if entry.deliver_at_ms > entry.receive_ms:
         note_delayed(topic, offset, entry.deliver_at_ms)
     if entry.ttl_ms >= 0:
-        topic.timed.add_own(offset, base_ms(topic, entry, offset) + entry.ttl_ms)
-        topic.may_expire = True
+        topic.timing.timed.add_own(offset, base_ms(topic, entry, offset) + entry.ttl_ms)
+        topic.timing.may_expire = True
 
 
 def note_delayed(topic: StoredTopic, offset: int, deliver_at_ms: int) -> None:
     """Register a delayed entry, so that no subscription reads it before its time."""
-    waits = topic.delayed_delivery and deliver_at_ms > topic.host.clock.now_ms()
-    topic.timed.add_delayed(offset, deliver_at_ms, waits=waits)
+    waits = topic.timing.delayed_delivery and deliver_at_ms > topic.host.clock.now_ms()
+    topic.timing.timed.add_delayed(offset, deliver_at_ms, waits=waits)
     if waits:
         topic.host.wake_delayed(topic, deliver_at_ms)
 
@@ -38,22 +38,22 @@ def note_delayed(topic: StoredTopic, offset: int, deliver_at_ms: int) -> None:
 def find(topic: StoredTopic) -> None:
     """Register the stored entries. Until it is done nothing expires, and dispatchers check each entry themselves."""
     # Entries that wait keep waiting: dispatchers have passed them.
-    timed = topic.timed = TimedEntries(topic.timed.waiting)
-    topic.time_index_ready = False
-    topic.may_expire = True
+    timed = topic.timing.timed = TimedEntries(topic.timing.timed.waiting)
+    topic.timing.time_index_ready = False
+    topic.timing.may_expire = True
 
     def again() -> None:
-        if timed is topic.timed:
+        if timed is topic.timing.timed:
             find(topic)
 
     def found(headers: list[tuple[int, EntryHeader]] | Exception | None) -> None:
-        if timed is not topic.timed:
+        if timed is not topic.timing.timed:
             return
         if isinstance(headers, Exception):
             topic.host.containment.failed(topic, FIND, headers, again)
             return
         if headers is None:
-            topic.time_index_ready = True
+            topic.timing.time_index_ready = True
             topic.host.containment.succeeded(topic, FIND)
             # Stop waiting for an entry that could not be found: a read of it will show what is wrong.
             hand_over(topic, timed.take_unknown())
@@ -64,11 +64,12 @@ def find(topic: StoredTopic) -> None:
             if header.ttl_ms >= 0 or header.deliver_at_ms > header.receive_ms:
                 note(topic, offset, header)
 
-    topic.scan_headers(found)
+    topic.log.scan_headers(found)
 
 
 def trimmed(topic: StoredTopic) -> None:
     """Remove trimmed entries. If none is left, the next start need not search the topic."""
-    topic.timed.trim(topic.first_offset)
-    if topic.has_timed and topic.time_index_ready and not topic.timed and not topic.has_in_flight:
-        topic.has_timed = False
+    timing = topic.timing
+    timing.timed.trim(topic.log.first_offset)
+    if timing.has_timed and timing.time_index_ready and not timing.timed and not topic.log.has_in_flight:
+        timing.has_timed = False

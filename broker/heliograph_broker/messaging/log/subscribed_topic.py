@@ -1,26 +1,23 @@
-"""A log with subscriptions: how far each is behind, and which one the most."""
+"""A topic and its subscriptions, as the log and the policies know them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from heliograph_api.policies.policies import DEFAULTS
-from heliograph_api.values.names import TopicName
-
-from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import Done
 from heliograph_broker.messaging.clients.consumer import AckTarget, ConsumedTopic, SubscriptionBase
 
-from .damaged import RecordedLog
-
 if TYPE_CHECKING:
+    from heliograph_api.policies.policies import Policies
     from pyroaring import BitMap64
 
     from heliograph_broker.messaging.base.errors import BrokerError
+    from heliograph_broker.messaging.base.log_host import LogHost
     from heliograph_broker.messaging.clients.deliveries import Delivery
 
     from .cursor import Cursor
+    from .entry_log import EntryLog
     from .record_set import RecordSet
 
 
@@ -89,7 +86,7 @@ class LogSubscription(SubscriptionBase):
 
     __slots__ = ()
 
-    topic: SubscribedLog
+    topic: SubscribedTopic
     acks: LogAcknowledgments
     expiry: LogExpiry
     #: The key of its record, see :class:`~.record_set.Part`.
@@ -114,19 +111,19 @@ class LogSubscription(SubscriptionBase):
         raise NotImplementedError
 
 
-class SubscribedLog(RecordedLog, ConsumedTopic):
-    """Statistics over all subscriptions. Backlogs are those of durable ones; readers have none."""
+class SubscribedTopic(ConsumedTopic):
+    """A topic with a log and subscriptions, as retention, quotas and the cursors know it."""
 
-    __slots__ = ("closed", "effective", "subscriptions")
+    __slots__ = ()
 
+    host: LogHost
+    log: EntryLog
+    #: All that is durable of it, its cursors and deduplication included.
+    records: RecordSet
     subscriptions: Mapping[str, LogSubscription]
-
-    def __init__(self, name: TopicName, record: records.TopicRecord, record_key: bytes, record_set: RecordSet) -> None:
-        self.subscriptions = {}
-        self.closed = False
-        #: What the levels of policies come to.
-        self.effective = DEFAULTS
-        super().__init__(name, record, record_key, record_set)
+    #: The policies in force: those of all levels together.
+    effective: Policies
+    closed: bool
 
     def check_soon(self) -> None:
         """Something changed: have the topic checked soon for entries that expire, are evicted, or may be deleted."""
@@ -135,36 +132,3 @@ class SubscribedLog(RecordedLog, ConsumedTopic):
     def cursor_moved(self, subscription: LogSubscription, done: Done | None) -> None:
         """A cursor changed: persist it with the next group if somebody waits for that, else soon."""
         raise NotImplementedError
-
-    def backlogged(self) -> list[LogSubscription]:
-        """Return the durable subscriptions that have a backlog (the broker's own compaction is not asked)."""
-        return [
-            sub
-            for sub in self.subscriptions.values()
-            if sub.durable and sub.counts_for_backlog and sub.acks.cursor.acked_messages < self.total_messages
-        ]
-
-    def backlog_size(self) -> int:
-        """Bytes that the slowest durable subscription has not acknowledged."""
-        return max((sub.acks.backlog_bytes for sub in self.backlogged()), default=0)
-
-    def slowest_acked_bytes(self) -> int | None:
-        """Return how much of all bytes ever published the slowest durable subscription has acknowledged."""
-        return min(
-            (
-                sub.acks.cursor.acked_bytes
-                for sub in self.subscriptions.values()
-                if sub.durable and sub.counts_for_backlog
-            ),
-            default=None,
-        )
-
-    def oldest_backlog(self) -> tuple[LogSubscription, int] | None:
-        """Return the durable subscription with the oldest unacknowledged message, and that message's age in ms."""
-        slowest: LogSubscription | None = None
-        oldest = 0
-        for subscription in self.backlogged():
-            received = subscription.acks.oldest_unacked_receive_ms()
-            if received >= 0 and (slowest is None or received < oldest):
-                slowest, oldest = subscription, received
-        return None if slowest is None else (slowest, max(0, self.host.clock.now_ms() - oldest))

@@ -1,4 +1,8 @@
-"""Refusals of publishes in their turn: clients take a receipt or an error only for the oldest message they wait for."""
+"""Answers that the producers of a topic wait for.
+
+Clients take a receipt or an error only for the oldest message they wait for, so a refusal has its turn after the
+receipts of everything the topic took before.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +18,27 @@ if TYPE_CHECKING:
     from .producer import Producer
 
 
-class Refusals:
-    """The answer to send once everything a topic took before is durable, or has failed."""
+class PendingAnswers:
+    """Entries handed to the store and not durable yet, in order, and the refusals between them.
 
-    __slots__ = ("_waiting",)
+    ``in_flight`` has the producer, the sequence id and the highest sequence id of each entry.
+    """
+
+    __slots__ = ("_waiting", "in_flight")
 
     def __init__(self) -> None:
+        self.in_flight: list[tuple[Producer, int, int]] = []
         #: The offset of the next entry then, producer, sequence id, error. None while there is none: a deque takes 760
         #: bytes, and most topics never refuse anything.
         self._waiting: deque[tuple[int, Producer, int, BrokerError]] | None = None
 
-    def add(self, offset: int, producer: Producer, sequence_id: int, error: BrokerError) -> None:
+    def take(self, number: int) -> list[tuple[Producer, int, int]]:
+        """Remove and return the first ``number`` entries in flight: the store has stored them, or could not."""
+        taken = self.in_flight[:number]
+        del self.in_flight[:number]
+        return taken
+
+    def refuse(self, offset: int, producer: Producer, sequence_id: int, error: BrokerError) -> None:
         """Tell ``producer`` after the entries before ``offset`` that an entry of its is not stored."""
         if self._waiting is None:
             self._waiting = deque()
@@ -37,8 +51,8 @@ class Refusals:
         first = self._waiting[0][0]
         return [entry for entry in entries if entry.offset < first]
 
-    def tell(self, offset: int, send: Callable[[Producer, int, BrokerError], None]) -> None:
-        """Have the refusals sent that were waiting for the entries before ``offset``."""
+    def send_refusals(self, offset: int, send: Callable[[Producer, int, BrokerError], None]) -> None:
+        """Call ``send`` for the refusals that waited for the entries before ``offset`` alone."""
         while self._waiting and self._waiting[0][0] <= offset:
             _, producer, sequence_id, error = self._waiting.popleft()
             if not self._waiting:

@@ -1,0 +1,157 @@
+"""The part that persistent and non-persistent topics share: clients, counters, policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from heliograph_api.policies.policies import DEFAULTS, Policies
+from heliograph_api.values.names import TopicName
+
+from heliograph_broker.clock import monotonic_ms
+from heliograph_broker.messaging.base.errors import PreconditionFailed
+from heliograph_broker.messaging.clients.consumer import ConsumedTopic
+from heliograph_broker.messaging.clients.producer import ProducerRegistry, PublishTarget
+from heliograph_broker.messaging.policies.rate_limits import TopicLimits
+
+if TYPE_CHECKING:
+    from heliograph_broker.messaging.base.errors import Done
+    from heliograph_broker.messaging.base.log_host import LogHost
+    from heliograph_broker.messaging.clients.consumer import SubscriptionBase
+    from heliograph_broker.messaging.log.subscribed_topic import LogSubscription
+    from heliograph_broker.messaging.messages.entry_rules import EntryRules
+    from heliograph_broker.storage.base.completion import Completion
+
+
+class BaseTopic(PublishTarget, ConsumedTopic):
+    """A topic in memory. Subclasses take what is published, and deliver it."""
+
+    __slots__ = (
+        "bytes_in",
+        "closed",
+        "created_ms",
+        "effective",
+        "entry_rules",
+        "host",
+        "last_publish_ms",
+        "last_used_ms",
+        "limits",
+        "msg_in",
+        "name",
+        "policies",
+        "producer_registry",
+        "properties",
+        "subscriptions",
+        "subscriptions_changed_ms",
+    )
+
+    host: LogHost
+    subscriptions: Mapping[str, SubscriptionBase]
+
+    def __init__(
+        self,
+        name: TopicName,
+        created_ms: int,
+        *,
+        properties: dict[str, str] | None = None,
+        policies: Policies | None = None,
+        epoch: int = -1,
+    ) -> None:
+        """``created_ms`` is wall-clock time, ``epoch`` the topic's epoch of exclusive producers. Set ``host`` first."""
+        self.name = name
+        self.created_ms = created_ms
+        self.properties = {} if properties is None else properties
+        #: The policies set at the topic itself, and those in force: of all levels together.
+        self.policies = policies
+        self.effective = DEFAULTS
+        self.producer_registry = ProducerRegistry(epoch)
+        self.subscriptions = {}
+        self.closed = False
+        self.msg_in = 0
+        self.bytes_in = 0
+        self.last_publish_ms = 0
+        #: The rules of the policies in force for entries of clients, None without.
+        self.entry_rules: EntryRules | None = None
+        self.limits = TopicLimits()
+        #: When a client last came or left or the topic was declared, at least since the start (monotonic).
+        self.last_used_ms = self.subscriptions_changed_ms = monotonic_ms(self.host.clock)
+
+    def used(self) -> None:
+        """Note that somebody uses the topic now."""
+        self.last_used_ms = monotonic_ms(self.host.clock)
+
+    def count_throttled(self) -> None:
+        self.limits.publish_throttled += 1
+
+    def configure(self, effective: Policies) -> None:
+        """Apply the policies in force."""
+        self.effective = effective
+
+    def persist(self, done: Completion[None] | None = None) -> None:
+        """Write the topic's own record with the next group; ``done`` gets None when it is durable, or the error."""
+        raise NotImplementedError
+
+    # -- statistics ------------------------------------------------------------------------------------------
+
+    @property
+    def stored_messages(self) -> int:
+        """Messages still kept: the backlog of the slowest subscription and what retention holds beyond it."""
+        return 0
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the messages still kept."""
+        return 0
+
+    @property
+    def damaged_entries(self) -> int:
+        """How many damaged entries were ever found."""
+        return 0
+
+    def backlog_size(self) -> int:
+        """Return the bytes that the slowest durable subscription has not acknowledged."""
+        return 0
+
+    def oldest_backlog(self) -> tuple[LogSubscription, int] | None:
+        """Return the durable subscription with the oldest unacknowledged message, and that message's age in ms."""
+        return None
+
+    # -- subscriptions ---------------------------------------------------------------------------------------
+
+    def subscription(self, name: str) -> SubscriptionBase:
+        """Return the subscription of that name. Raises :class:`SubscriptionNotFound`."""
+        raise NotImplementedError
+
+    def delete_subscription(self, name: str, force: bool = False, done: Done | None = None) -> None:
+        """Delete a subscription. Raises if it is unknown, or has consumers and not ``force``."""
+        raise NotImplementedError
+
+    def disconnect_consumers(self, subscription: SubscriptionBase, *, force: bool) -> None:
+        """Ask the consumers to reconnect. Raises :class:`PreconditionFailed` if there are any, and not ``force``."""
+        if subscription.consumers and not force:
+            raise PreconditionFailed("Subscription has active connected consumers")
+        subscription.disconnect_all()
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Disconnect everybody; the topic is going away."""
+        self.closed = True
+        self.disconnect_clients()
+
+    def disconnect_clients(self) -> None:
+        """Ask everybody to reconnect."""
+        self.close_producers()
+        for subscription in list(self.subscriptions.values()):
+            subscription.disconnect_all()
+
+    def close_producers(self) -> None:
+        """Ask every producer to reconnect."""
+        self.used()
+        for producer in [*self.producers.values(), *self.producer_registry.waiting]:
+            producer.sink.send_close_producer(producer)
+        self.producer_registry = ProducerRegistry(self.producer_registry.topic_epoch)
+
+    def delete(self) -> None:
+        """Remove everything the topic has, after :meth:`close`."""
+        raise NotImplementedError
