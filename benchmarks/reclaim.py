@@ -87,13 +87,13 @@ class _Load:
         self.next_entry[ledger_id] = entry_id + 1
         self.live_bytes += size
         self._sent[id(entry)] = time.perf_counter()
-        self.store.append(self, entry)
+        self.store.writer.append(self, entry)
 
     def trim(self, share: float) -> None:
         for ledger_id, entries in self.next_entry.items():
             below = int(entries * share)
             self.live_bytes -= below * len(self.frame)
-            self.store.trim(ledger_id, below)
+            self.store.segments.trim(ledger_id, below)
 
     def entries_durable(self, entries: list[Entry]) -> None:
         now = time.perf_counter()
@@ -110,7 +110,7 @@ async def _publish(load: _Load, shape: Shape, total_bytes: int) -> None:
         for _ in range(group):
             load.append(1 + number % shape.ledgers)
             number += 1
-        await completed(load.store.after_commit)
+        await completed(load.store.writer.after_commit)
 
 
 async def _keep_busy(load: _Load) -> None:

@@ -24,7 +24,8 @@ from .http.app import Endpoints, create_app
 from .server.acceptor import Acceptor
 from .server.connection_limits import limits_of
 from .server.listener import Listener
-from .storage.store import MAX_EPOCH, LedgerStore
+from .storage.ledgers.ledger_ids import MAX_EPOCH
+from .storage.store import LedgerStore
 
 log = structlog.get_logger(__name__)
 
@@ -90,7 +91,7 @@ class Standalone:
                 for applied in apply_resources(self.broker, resources):
                     if applied.note:
                         log.warning("left to others", kind=applied.kind, name=applied.name, what=applied.note)
-            self._store.on_failure(lambda reason: self._failed.set())
+            self._store.writer.on_failure(lambda reason: self._failed.set())
             try:
                 await self._committed()
             except StorageFull as error:
@@ -141,7 +142,7 @@ class Standalone:
     async def _committed(self) -> None:
         """Wait until everything submitted so far is written. Raises the store's error if it is not."""
         # A record of a topic that cannot be encoded suspends that topic and nothing else.
-        await completed(partial(self._store.after_commit, rests_on=(self.broker.records,)))
+        await completed(partial(self._store.writer.after_commit, rests_on=(self.broker.records,)))
 
     def _on_tick(self) -> None:
         more = False
@@ -157,7 +158,7 @@ class Standalone:
             self._tick = self._loop.call_later(_SLICE_PAUSE_S if more else _TICK_S, self._on_tick)
 
     async def failed(self) -> None:
-        """Wait until the store has failed (``broker.store.failure`` says why): then only a restart helps."""
+        """Wait until the store has failed (``broker.store.writer.failure`` says why): then only a restart helps."""
         await self._failed.wait()
 
     async def stop(self) -> None:

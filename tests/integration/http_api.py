@@ -68,7 +68,7 @@ async def running_api(data_dir: Path, **settings: Any) -> AsyncIterator[HttpApi]
         async with TestClient(TestServer(create_app(broker, config, endpoints))) as client:
             yield HttpApi(broker, client)
         committed = asyncio.Event()
-        store.after_commit(lambda error: committed.set())
+        store.writer.after_commit(lambda error: committed.set())
         await committed.wait()
     finally:
         store.close()

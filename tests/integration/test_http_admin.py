@@ -203,7 +203,7 @@ async def test_tenants_are_changed_and_deleted_with_what_they_hold(api: HttpApi)
 async def test_health_says_what_is_wrong(api: HttpApi) -> None:
     assert (await api.get("/health/live"))["status"] == "live"
     assert (await api.get("/health/ready"))["status"] == "ready"
-    api.broker.store.disk_full = True
+    api.broker.store.space.full = True
     answer = await api.request("GET", "/health/ready")
     assert answer.status == 503
     assert "disk is full" in answer.body["reason"]

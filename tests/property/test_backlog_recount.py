@@ -57,9 +57,9 @@ class BacklogMachine(RuleBasedStateMachine):
     @rule(messages=st.integers(1, 130), payload=st.integers(0, 300), count=st.integers(1, 5))
     def publish(self, messages: int, payload: int, count: int) -> None:
         for _ in range(count):
-            before = self.producer.topic.host.store.pending_bytes
+            before = self.producer.topic.host.store.writer.pending_bytes
             self.core.publish(self.producer, b"x" * payload, messages=messages)
-            size = self.core.store.pending_bytes - before
+            size = self.core.store.writer.pending_bytes - before
             self.entries.append(_Entry(messages, size, self.core.clock.now_ms()))
             for bits in self.unacked.values():
                 bits.append((1 << messages) - 1)

@@ -103,7 +103,7 @@ class History:
         self.settle()
         self.topic.compaction.start()
         for _ in range(self.rng.randrange(6)):
-            self.core.store._seal()
+            self.core.store.writer._seal()
         self.core.close()
         self.core._open()
         horizon = self.topic.compaction.horizon

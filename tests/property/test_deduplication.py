@@ -144,11 +144,11 @@ class _History:
             publisher.flush(self.core)
 
     def _settle(self, *, fails: bool = False) -> None:
-        reserve = self.core.store._reserve
+        reserve = self.core.store.space._reserve
         if fails:
-            self.core.store._reserve = 1 << 62
+            self.core.store.space._reserve = 1 << 62
         self.core.commit()
-        self.core.store._reserve = reserve
+        self.core.store.space._reserve = reserve
         self._note_stored()
         for publisher in self.publishers:
             if not publisher.hear():

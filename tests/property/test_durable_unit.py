@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from heliograph_api.policies.policies import Policies, Retention
@@ -16,8 +17,9 @@ from heliograph_broker.messaging.base.records import TenantRecord
 from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.topic.housekeeping import CHECK_INTERVAL_MS
 from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.storage.base.metadata import Metadata
 from heliograph_broker.storage.commit.group import Group
-from heliograph_broker.storage.store import LedgerStore
+from heliograph_broker.storage.commit.group_commit import GroupCommit
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -87,22 +89,22 @@ class DurableUnitMachine(RuleBasedStateMachine):
     def watch(self) -> None:
         """Let writes fail as long as they shall, and begin with new clients."""
         store = self.core.store
-        write_metadata, write_entries = LedgerStore._write_metadata, LedgerStore._write_entries
+        write_metadata, write_entries = Metadata.write, GroupCommit._write_entries
 
-        def metadata(group: Group) -> None:
+        def metadata(records: Mapping[bytes, bytes | None]) -> None:
             if self.failing:
                 self.failing -= 1
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            write_metadata(store, group)
+            write_metadata(store.metadata, records)
 
         def entries(group: Group, segment: object) -> int:
             if self.fail_entries:
                 self.fail_entries -= 1
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return write_entries(store, group, segment)  # type: ignore[arg-type]
+            return write_entries(store.writer, group, segment)  # type: ignore[arg-type]
 
-        store._write_metadata = metadata  # type: ignore[method-assign]
-        store._write_entries = entries  # type: ignore[method-assign]
+        store.metadata.write = metadata  # type: ignore[method-assign]
+        store.writer._write_entries = entries  # type: ignore[method-assign]
         self.clients = {topic: Client() for topic in TOPICS}
         self.producers = {
             topic: self.core.producer(self.core.topic(topic), client) for topic, client in self.clients.items()
@@ -118,7 +120,7 @@ class DurableUnitMachine(RuleBasedStateMachine):
             if error is None:
                 self.confirmed = max(self.confirmed, serial)
 
-        self.core.store.after_commit(done)
+        self.core.store.writer.after_commit(done)
         return serial
 
     def collect(self) -> None:

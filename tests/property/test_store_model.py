@@ -72,39 +72,39 @@ class StoreMachine(RuleBasedStateMachine):
             frame = bytes([entry_id % 251]) * size
             self.totals[ledger] += size
             entry = Entry(self.ids[ledger], entry_id, *_facts(entry_id), entry_id + 1, self.totals[ledger], frame)
-            self.store.append(self.sink, entry)
+            self.store.writer.append(self.sink, entry)
             self.kept[ledger][entry_id] = frame
             expected.append((self.ids[ledger], entry_id))
             self.next_entry[ledger] += 1
-        assert self.store.pending_bytes == sum(sizes)
-        self.store.commit()
+        assert self.store.writer.pending_bytes == sum(sizes)
+        self.store.writer.commit()
         assert self.sink.durable[-len(expected) :] == expected
-        assert self.store.pending_bytes == 0
+        assert self.store.writer.pending_bytes == 0
 
     @rule(key=st.binary(min_size=1, max_size=6), value=st.binary(max_size=40))
     def put(self, key: bytes, value: bytes) -> None:
-        self.store.put(b"m/" + key, value)
-        self.store.commit()
+        self.store.writer.put(b"m/" + key, value)
+        self.store.writer.commit()
         self.metadata[b"m/" + key] = value
 
     @precondition(lambda self: self.metadata)
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.metadata)))
-        self.store.delete(key)
-        self.store.commit()
+        self.store.writer.delete(key)
+        self.store.writer.commit()
         del self.metadata[key]
 
     @rule(ledger=st.integers(1, 3), share=st.floats(0, 1))
     def trim(self, ledger: int, share: float) -> None:
         below = int(self.next_entry[ledger] * share)
-        self.store.trim(self.ids[ledger], below)
+        self.store.segments.trim(self.ids[ledger], below)
         self.kept[ledger] = {entry: frame for entry, frame in self.kept[ledger].items() if entry >= below}
 
     @rule(ledger=st.integers(1, 3))
     def drop(self, ledger: int) -> None:
-        self.store.drop_ledger(self.ids[ledger])
-        self.store.commit()
+        self.store.ledgers.delete(self.ids[ledger])
+        self.store.writer.commit()
         self.kept[ledger] = {}
         self.ids[ledger] = max(self.ids.values()) + 1
         self.next_entry[ledger] = self.totals[ledger] = 0
@@ -114,7 +114,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock.advance_ms(seconds * 1000)
         for _ in range(times):
             self.store.maintain()
-            self.store.commit()
+            self.store.writer.commit()
 
     @rule(ledger=st.integers(1, 3), share=st.floats(0, 1))
     def search(self, ledger: int, share: float) -> None:
@@ -123,7 +123,9 @@ class StoreMachine(RuleBasedStateMachine):
             # The receive time is the entry id here.
             wanted = low + int((high - low) * share)
             assert (
-                self.store.first_entry_where(self.ids[ledger], low, high, lambda header: header.receive_ms >= wanted)
+                self.store.reader.first_entry_where(
+                    self.ids[ledger], low, high, lambda header: header.receive_ms >= wanted
+                )
                 == wanted
             )
 
@@ -135,22 +137,22 @@ class StoreMachine(RuleBasedStateMachine):
                 self.append(ledger, [12_000 + 500 * group] * 2)
         for ledger, entries in self.kept.items():
             below = min(entries) + int(len(entries) * share)
-            self.store.trim(self.ids[ledger], below)
+            self.store.segments.trim(self.ids[ledger], below)
             self.kept[ledger] = {entry: frame for entry, frame in entries.items() if entry >= below}
         self.maintain(3, 20)
 
     @rule()
     def new_ledger_id(self) -> None:
-        ledger_id = self.store.next_ledger_id()
+        ledger_id = self.store.ledger_ids.next()
         assert ledger_id not in self.ledger_ids
         self.ledger_ids.add(ledger_id)
-        self.store.commit()
+        self.store.writer.commit()
 
     @rule()
     def reopen(self) -> None:
         self.store.close()
         self.open()
-        self.store.retain_ledgers(
+        self.store.ledgers.retain(
             {
                 self.ids[ledger]: min(entries) if entries else self.next_entry[ledger]
                 for ledger, entries in self.kept.items()
@@ -164,7 +166,7 @@ class StoreMachine(RuleBasedStateMachine):
         at = min(wanted) if wanted else self.next_entry[ledger]
         while at < self.next_entry[ledger]:
             result: list[list[Entry] | Exception] = []
-            self.store.read(self.ids[ledger], at, self.next_entry[ledger] - 1, max_bytes, result.append)
+            self.store.reader.read(self.ids[ledger], at, self.next_entry[ledger] - 1, max_bytes, result.append)
             (entries,) = result
             assert isinstance(entries, list)
             assert entries
@@ -180,24 +182,24 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def metadata_is_kept(self) -> None:
         if hasattr(self, "store"):
-            assert dict(self.store.scan(b"m/")) == self.metadata
+            assert dict(self.store.metadata.scan(b"m/")) == self.metadata
 
     @invariant()
     def live_bytes_are_exact(self) -> None:
         if hasattr(self, "store"):
             live = sum(len(frame) for entries in self.kept.values() for frame in entries.values())
-            assert self.store.live_bytes() == live
+            assert self.store.segments.live_bytes() == live
 
     @invariant()
     def headers_are_found(self) -> None:
         for ledger, entries in self.kept.items():
             if entries and hasattr(self, "store"):
                 last = max(entries)
-                header = self.store.header(self.ids[ledger], last)
+                header = self.store.reader.header(self.ids[ledger], last)
                 assert header is not None
                 assert header.size == len(entries[last])
                 assert header.total_bytes == self.totals[ledger]
-                bounds = self.store.bounds(self.ids[ledger])
+                bounds = self.store.segments.bounds(self.ids[ledger])
                 assert bounds is not None
                 assert bounds[0] <= min(entries)
                 assert bounds[1] == last

@@ -154,7 +154,7 @@ def do_delete_topic(world: World, client: SimulatedClient, number: int, rng: ran
     gone = False
     try:
         world.machine.broker.topics.delete(name, force=True)
-        world.machine.broker.store.after_commit(outcome.append)
+        world.machine.broker.store.writer.after_commit(outcome.append)
         # Nobody uses the name until it is known what became of it.
         _await(world, outcome)
         gone = outcome == [None]

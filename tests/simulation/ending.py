@@ -346,7 +346,7 @@ def _check_space(world: World) -> None:
     used = sum(
         world.machine.disk.file_bytes(path) for path, _ in world.machine.disk.walk() if "segments" in str(path.parent)
     )
-    live = world.machine.program.store.live_bytes() if world.machine.program is not None else 0
+    live = world.machine.program.store.segments.live_bytes() if world.machine.program is not None else 0
     if used > _DISK_LEFT + 2 * live and not world.damages:
         raise Violation("disk space is not given back", f"{used} bytes in segments, {live} live")
 

@@ -132,7 +132,7 @@ def bursts(world: World, client: SimulatedClient, number: int, rng: random.Rando
             return
         disk = world.machine.disk
         used = sum(disk.file_bytes(path) for path, _ in disk.walk() if path.parent.name == "segments")
-        live = world.machine.program.store.live_bytes()
+        live = world.machine.program.store.segments.live_bytes()
         if used > _BURST_BYTES + 3 * live:
             raise Violation(
                 "disk space is not given back", f"{used} bytes in segments, {live} live, in the midst of bursts"
@@ -208,10 +208,10 @@ def lost_entries(world: World, client: SimulatedClient, number: int, rng: random
     world.advance(300)
     store = world.store
     while True:
-        holders = [segment for ledger in stored.log.ledgers for segment in store._segments.holders(ledger.ledger_id)]
+        holders = [segment for ledger in stored.log.ledgers for segment in store.segments.holders(ledger.ledger_id)]
         if not holders or world.machine.disk.failed or len(other.messages) > 400:
             return
-        if holders[-1] is not store._segments.open_segment:
+        if holders[-1] is not store.segments.open_segment:
             break
         # The end of the topic's open ledger is to be in a segment that is closed.
         producing.publish(world, client, other, rng, 16)
@@ -227,7 +227,7 @@ def lost_entries(world: World, client: SimulatedClient, number: int, rng: random
     else:
         damage.flip_bit(world, path.name, rng.choice(stored.log.ledgers).ledger_id.to_bytes(8, "big"))
     world.start()
-    if loses and not world.store.lost_entries():
+    if loses and not world.store.segments.missing.entries():
         raise Violation("lost and not noticed", f"{path.name}, with entries of {topic.name}")
     _read_around(world, client, topic, rng)
 
@@ -262,7 +262,7 @@ def failed_reservation(world: World, client: SimulatedClient, number: int, rng: 
         return
     client.open_producer(before)
     store = world.store
-    while store.next_ledger_id() < store._ledger_limit:
+    while store.ledger_ids.next() < store.ledger_ids._reserved:
         """Use up what is reserved."""
     world.advance(150)
     world.machine.disk.fail(frozenset({"commit"}), errno.ENOSPC, 1, "metadata")

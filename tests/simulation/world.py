@@ -198,7 +198,7 @@ class World:
         """A store that has failed ends its process: a supervisor starts another one."""
         if self.machine.program is None or self.machine.disk.crashed:
             return
-        failure = getattr(self.machine.program.store, "failure", None)
+        failure = self.machine.program.store.writer.failure
         if failure is not None:
             self.trace(f"the store has failed: {failure}")
             if not self.machine.disk.failed:
@@ -322,5 +322,5 @@ class World:
             if error is None:
                 confirmed()
 
-        self.machine.broker.store.after_commit(done)
+        self.machine.broker.store.writer.after_commit(done)
         return True

@@ -94,12 +94,12 @@ class Core:
         )
         self.broker = Broker(self.store, self.clock, self.config, random.Random(7))
         self.broker.load()
-        self.store.commit()
+        self.store.writer.commit()
 
     def restart(self) -> None:
         """Stop in good order and start again."""
         self.broker.record_writer.flush()
-        self.store.commit()
+        self.store.writer.commit()
         self.close()
         self._open()
 
@@ -198,11 +198,11 @@ class Core:
         return consumer
 
     def commit(self) -> None:
-        self.store.commit()
+        self.store.writer.commit()
 
     def advance(self, ms: int) -> None:
         """Let time pass and the broker's ticks see it."""
         self.clock.advance_ms(ms)
         while self.broker.ticks.run():
-            self.store.commit()
-        self.store.commit()
+            self.store.writer.commit()
+        self.store.writer.commit()

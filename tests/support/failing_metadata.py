@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
-from heliograph_broker.storage.commit.group import Group
-from heliograph_broker.storage.commit.group_commit import GroupCommit
+from heliograph_broker.storage.base.metadata import Metadata
 
 
 @contextmanager
@@ -15,10 +14,10 @@ def failing_metadata(error: Exception) -> Iterator[list[dict[bytes, bytes | None
     """While it is entered, every write of metadata raises ``error``; yields what was to be written each time."""
     asked: list[dict[bytes, bytes | None]] = []
 
-    def fail(_: GroupCommit, group: Group) -> None:
-        asked.append(dict(group.metadata))
+    def fail(_: Metadata, records: Mapping[bytes, bytes | None]) -> None:
+        asked.append(dict(records))
         raise error
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GroupCommit, "_write_metadata", fail)
+        patch.setattr(Metadata, "write", fail)
         yield asked

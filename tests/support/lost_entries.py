@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from heliograph_broker.storage.base.damage import DamagedEntries
 from heliograph_broker.storage.base.entry import EntryHeader
-from heliograph_broker.storage.store import LedgerStore
+from heliograph_broker.storage.ledgers.ledger_reader import LedgerReader
 
 from .core import Core
 
@@ -18,17 +18,17 @@ class LostEntries:
     def __init__(self, core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
         self._core = core
         self.entries: set[int] = set()
-        header = LedgerStore.header
+        header = LedgerReader.header
         lost = self.entries
 
-        def damaged_header(store: LedgerStore, ledger_id: int, entry_id: int) -> EntryHeader | None:
+        def damaged_header(reader: LedgerReader, ledger_id: int, entry_id: int) -> EntryHeader | None:
             if entry_id in lost:
                 raise DamagedEntries(ledger_id, entry_id, entry_id, "damaged")
-            return header(store, ledger_id, entry_id)
+            return header(reader, ledger_id, entry_id)
 
-        monkeypatch.setattr(LedgerStore, "header", damaged_header)
+        monkeypatch.setattr(LedgerReader, "header", damaged_header)
         for name in ("read", "read_headers"):
-            monkeypatch.setattr(LedgerStore, name, self._around(getattr(LedgerStore, name)))
+            monkeypatch.setattr(LedgerReader, name, self._around(getattr(LedgerReader, name)))
 
     def lose(self, *entries: int) -> None:
         """These entries cannot be read from now on."""
@@ -37,7 +37,7 @@ class LostEntries:
     def _around(self, real: Any) -> Any:
         lost = self.entries
 
-        def read(store: LedgerStore, ledger_id: int, first: int, last: int, *rest: Any) -> None:
+        def read(reader: LedgerReader, ledger_id: int, first: int, last: int, *rest: Any) -> None:
             until = first
             if first in lost:
                 while until + 1 <= last and until + 1 in lost:
@@ -46,6 +46,6 @@ class LostEntries:
                 return
             while until + 1 <= last and until + 1 not in lost:
                 until += 1
-            real(store, ledger_id, first, until, *rest)
+            real(reader, ledger_id, first, until, *rest)
 
         return read

@@ -179,7 +179,7 @@ class FarSide:
     def request(self, kind: int, **fields: Any) -> Any:
         """Send a request and return the last answer's body, after a commit."""
         self.send(kind, request_id=1, **fields)
-        self.session.broker.store.commit()
+        self.session.broker.store.writer.commit()
         return self.take()[-1].body
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from heliograph_broker.messaging.base.errors import BrokerError, PersistenceError
-from heliograph_broker.storage.store import LedgerStore
+from heliograph_broker.storage.ledgers.ledger_reader import LedgerReader
 
 from tests.support.core import Client, Core
 
@@ -41,7 +41,7 @@ def test_a_cumulative_move_over_entries_that_are_gone_is_refused(
     if holes:
         subscription.acks.cursor.ack(1, 1, 1)
     topic.log.tail.clear()
-    monkeypatch.setattr(LedgerStore, "read_headers", lambda self, ledger, first, last, callback: callback([]))
+    monkeypatch.setattr(LedgerReader, "read_headers", lambda self, ledger, first, last, callback: callback([]))
     outcome: list[BrokerError | None] = []
     subscription.acks.clear_backlog(outcome.append)
     assert isinstance(outcome[0], PersistenceError)

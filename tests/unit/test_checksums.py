@@ -113,7 +113,7 @@ def test_a_flipped_bit_loses_one_chunk(damaged: LedgerStore) -> None:
     assert last - first < 64 * 1024 // SIZE
     assert found == [*range(first), *range(last + 1, ENTRIES)]
     # Its headers are whole.
-    header = damaged.header(1, 1234)
+    header = damaged.reader.header(1, 1234)
     assert header is not None
     assert header.total_messages == 1235
     damaged.close()
@@ -121,23 +121,23 @@ def test_a_flipped_bit_loses_one_chunk(damaged: LedgerStore) -> None:
 
 def test_rewriting_goes_around_it_and_keeps_the_file(tmp_path: Path, damaged: LedgerStore) -> None:
     _, ((first, last),) = read_around(damaged)
-    damaged.trim(1, 1200)
+    damaged.segments.trim(1, 1200)
     # Every byte counts on a full disk.
-    damaged.disk_full = True
-    damaged._reserve = 1 << 60
+    damaged.space.full = True
+    damaged.space._reserve = 1 << 60
     for _ in range(40):
         damaged.maintain()
     (aside,) = (tmp_path / "d" / "segments").glob("*.damaged")
     assert b"1235 xxx" in aside.read_bytes()
     damaged.close()
     store = open_store(tmp_path / "d")
-    store.retain_ledgers({1: 1200})
+    store.ledgers.retain({1: 1200})
     for at, named in ((first, first), (1234, 1234)):
         results: list[list[Entry] | Exception] = []
-        store.read(1, at, ENTRIES, 1 << 30, results.append)
+        store.reader.read(1, at, ENTRIES, 1 << 30, results.append)
         assert isinstance(results[0], DamagedEntries)
         assert (results[0].first_entry, results[0].last_entry) == (named, last)
-    store.read(1, last + 1, ENTRIES, 1, results.append)
+    store.reader.read(1, last + 1, ENTRIES, 1, results.append)
     assert isinstance(results[1], list)
     assert results[1][0].entry_id == last + 1
     store.close()
@@ -148,7 +148,7 @@ def test_rewriting_goes_around_it_and_keeps_the_file(tmp_path: Path, damaged: Le
 def test_a_segment_that_cannot_be_opened_is_set_aside_and_the_rest_is_served(tmp_path: Path, how: str) -> None:
     store = open_store(tmp_path / "d")
     fill(store)
-    segment = store._segments._segments[1]
+    segment = store.segments._segments[1]
     run = segment.runs[1]
     store.close()
     content = segment.path.read_bytes()
@@ -168,7 +168,7 @@ def test_a_segment_that_cannot_be_opened_is_set_aside_and_the_rest_is_served(tmp
 def test_the_last_chunk_of_a_ledger_may_be_damaged(tmp_path: Path) -> None:
     store = open_store(tmp_path / "d")
     fill(store, 250, 50)
-    path = store._segments._segments[0].path
+    path = store.segments._segments[0].path
     store.close()
     with lmdb.open(str(path), subdir=False, map_size=1 << 30) as environment, environment.begin(write=True) as txn:
         with txn.cursor() as cursor:
@@ -178,8 +178,8 @@ def test_the_last_chunk_of_a_ledger_may_be_damaged(tmp_path: Path) -> None:
         txn.put(key, bytes(value))
     first = KEY.unpack(key)[1]
     store = open_store(tmp_path / "d")
-    assert store.bounds(1) == (0, 249)
+    assert store.segments.bounds(1) == (0, 249)
     assert read_around(store, 249) == ([*range(first)], [(first, 249)])
     with pytest.raises(DamagedEntries):
-        store.header(1, 249)
+        store.reader.header(1, 249)
     store.close()

@@ -369,9 +369,9 @@ def test_ledger_of_the_compaction_before_is_let_go(core: Core) -> None:
         compact(core, topic)
         core.advance(1000)
         assert topic.compaction.ledger is not None
-        assert core.store.live_bytes() < 22_000 * (1 if round_ == 0 else 1.1)
+        assert core.store.segments.live_bytes() < 22_000 * (1 if round_ == 0 else 1.1)
     core.restart()
-    assert core.store.live_bytes() < 24_000
+    assert core.store.segments.live_bytes() < 24_000
     assert len(view(core, core.topic())) == 20
 
 
@@ -388,14 +388,14 @@ def test_run_that_a_crash_ends_leaves_nothing_behind(core: Core, monkeypatch: py
     core.commit()
     topic.compaction.start()
     for _ in range(groups):
-        core.store._seal()
+        core.store.writer._seal()
     core.close()
     core._open()
     topic = core.topic()
     record = topic.compaction.record
     assert record is not None
     assert record.horizon in (29, 39)
-    assert core.store.live_bytes() == topic.stored_bytes + record.size
+    assert core.store.segments.live_bytes() == topic.stored_bytes + record.size
     assert topic.compaction.status() == ("NOT_RUN", "")
     latest = dict(before)
     assert dict(view(core, topic)) == latest
@@ -423,7 +423,7 @@ def test_topic_deleted_while_it_is_compacted_leaves_nothing(core: Core) -> None:
     topic.compaction.start()
     core.broker.topics.delete(TopicName.parse("t"), force=True)
     core.commit()
-    assert core.store.live_bytes() == 0
+    assert core.store.segments.live_bytes() == 0
     other = core.topic("other")
     publish(core, other, ("a", b"1"), ("a", b"2"))
     compact(core, other)
@@ -631,7 +631,7 @@ def test_truncating_a_topic_empties_the_view(core: Core) -> None:
     core.commit()
     assert answers == [None]
     assert view(core, topic) == []
-    assert core.store.live_bytes() == 0
+    assert core.store.segments.live_bytes() == 0
     publish(core, topic, ("k1", b"20"))
     compact(core, topic)
     assert view(core, topic) == [("k1", b"20")]

@@ -41,13 +41,13 @@ def frame(entry_id: int) -> bytes:
 
 def fill(store: LedgerStore, entries: int = ENTRIES, group: int = 100) -> None:
     for entry_id in range(entries):
-        store.append(
+        store.writer.append(
             Sink(),
             Entry(1, entry_id, 5 * entry_id, 0, 0, -1, 1, 1, entry_id + 1, (entry_id + 1) * SIZE, frame(entry_id)),
         )
         if entry_id % group == group - 1:
-            store.commit()
-    store.commit()
+            store.writer.commit()
+    store.writer.commit()
 
 
 def result_of(call: Callable[[Callable[[Any], None]], None]) -> Any:
@@ -64,7 +64,7 @@ def read_around(store: LedgerStore, last: int = ENTRIES - 1) -> tuple[list[int],
     at = 0
     while at <= last:
         start = at
-        result = result_of(lambda done, start=start: store.read(1, start, last, 50_000, done))  # type: ignore[misc]
+        result = result_of(lambda done, start=start: store.reader.read(1, start, last, 50_000, done))  # type: ignore[misc]
         if isinstance(result, DamagedEntries):
             assert result.first_entry == at
             lost.append((result.first_entry, result.last_entry))
@@ -83,8 +83,8 @@ def without_the_second(tmp_path: Path) -> tuple[LedgerStore, int, int]:
     """A store that lost one of its segments while it was down, and the first and last entry of that."""
     store = open_store(tmp_path / "d")
     fill(store)
-    run = store._segments._segments[1].runs[1]
-    path = store._segments._segments[1].path
+    run = store.segments._segments[1].runs[1]
+    path = store.segments._segments[1].path
     store.close()
     path.unlink()
     return open_store(tmp_path / "d"), run.first, run.last
@@ -104,8 +104,8 @@ def test_a_read_in_the_middle_of_what_is_lost_names_the_rest_of_it(
     store, first, last = without_the_second
     for wanted_last, named_last in ((ENTRIES, last), (first + 9, first + 9)):
         for read in (
-            lambda done, until=wanted_last: store.read(1, first + 5, until, 1 << 20, done),
-            lambda done, until=wanted_last: store.read_headers(1, first + 5, until, done),
+            lambda done, until=wanted_last: store.reader.read(1, first + 5, until, 1 << 20, done),
+            lambda done, until=wanted_last: store.reader.read_headers(1, first + 5, until, done),
         ):
             result = result_of(read)
             assert isinstance(result, DamagedEntries)
@@ -115,26 +115,26 @@ def test_a_read_in_the_middle_of_what_is_lost_names_the_rest_of_it(
 
 def test_headers_and_frames_stop_where_something_is_lost(without_the_second: tuple[LedgerStore, int, int]) -> None:
     store, first, last = without_the_second
-    headers = result_of(lambda done: store.read_headers(1, 0, ENTRIES, done))
+    headers = result_of(lambda done: store.reader.read_headers(1, 0, ENTRIES, done))
     assert [header.entry_id for header in headers] == list(range(first))
     mapped: list[bytes] = []
     with pytest.raises(DamagedEntries) as raised:
-        mapped += store.map_frames(1, 0, ENTRIES - 1, bytes)  # what is yielded before is kept, as by extend
+        mapped += store.reader.map_frames(1, 0, ENTRIES - 1, bytes)  # what is yielded before is kept, as by extend
     assert (raised.value.first_entry, raised.value.last_entry) == (first, last)
-    assert list(store.map_frames(1, 0, first - 1, bytes)) == [frame(at) for at in range(first)]
+    assert list(store.reader.map_frames(1, 0, first - 1, bytes)) == [frame(at) for at in range(first)]
     with pytest.raises(DamagedEntries):
-        store.header(1, first)
-    header = store.header(1, last + 1)
+        store.reader.header(1, first)
+    header = store.reader.header(1, last + 1)
     assert header is not None
     assert header.entry_id == last + 1
-    assert store.header(1, ENTRIES) is None
+    assert store.reader.header(1, ENTRIES) is None
     store.close()
 
 
 def test_searching_goes_around_what_is_lost(without_the_second: tuple[LedgerStore, int, int]) -> None:
     store, first, last = without_the_second
     for wanted in (0, 1, first - 1, first, (first + last) // 2, last, last + 1, last + 2, ENTRIES - 1, ENTRIES):
-        found = store.first_entry_where(1, 0, ENTRIES, lambda header, at=wanted: header.entry_id >= at)  # type: ignore[misc]
+        found = store.reader.first_entry_where(1, 0, ENTRIES, lambda header, at=wanted: header.entry_id >= at)  # type: ignore[misc]
         assert found == (last + 1 if first <= wanted <= last else wanted)
     store.close()
 
@@ -142,10 +142,10 @@ def test_searching_goes_around_what_is_lost(without_the_second: tuple[LedgerStor
 def test_entries_that_were_trimmed_are_not_reported_lost(tmp_path: Path) -> None:
     store = open_store(tmp_path / "d")
     fill(store)
-    store.trim(1, 1700)
+    store.segments.trim(1, 1700)
     for _ in range(30):
         store.maintain()
-    result = result_of(lambda done: store.read(1, 0, ENTRIES - 1, 1 << 30, done))
+    result = result_of(lambda done: store.reader.read(1, 0, ENTRIES - 1, 1 << 30, done))
     assert not isinstance(result, Exception)
     assert result[0].entry_id <= 1700
     store.close()
@@ -156,9 +156,9 @@ def test_entries_that_were_trimmed_are_not_reported_lost(tmp_path: Path) -> None
 def test_a_start_names_what_is_lost_with_a_segment(tmp_path: Path, which: int, damaged: bool) -> None:
     store = open_store(tmp_path / "d")
     fill(store)
-    store._segments._open_next()
-    store.commit()
-    closed = [segment for segment in store._segments._segments if segment.runs]
+    store.segments.open_next()
+    store.writer.commit()
+    closed = [segment for segment in store.segments._segments if segment.runs]
     run, path = closed[which].runs[1], closed[which].path
     store.close()
     if damaged:
@@ -167,23 +167,23 @@ def test_a_start_names_what_is_lost_with_a_segment(tmp_path: Path, which: int, d
         path.unlink()
     for _ in range(2):
         store = open_store(tmp_path / "d")
-        assert store.bounds(1) == (0, ENTRIES - 1)
-        store.retain_ledgers({1: 0})
-        store.commit()
-        (lost,) = store.lost(1)
+        assert store.segments.bounds(1) == (0, ENTRIES - 1)
+        store.ledgers.retain({1: 0})
+        store.writer.commit()
+        (lost,) = store.segments.missing.ranges(1)
         assert (lost.first, lost.last) == (run.first, run.last)
         assert path.name in lost.reason
-        assert store.lost_entries() == run.last - run.first + 1
+        assert store.segments.missing.entries() == run.last - run.first + 1
         assert read_around(store) == ([*range(run.first), *range(run.last + 1, ENTRIES)], [(run.first, run.last)])
         store.close()
     # Once it is no longer wanted, it is no longer reported.
     store = open_store(tmp_path / "d")
-    store.retain_ledgers({1: run.last + 1})
-    store.commit()
-    assert store.lost(1) == []
+    store.ledgers.retain({1: run.last + 1})
+    store.writer.commit()
+    assert store.segments.missing.ranges(1) == []
     store.close()
     store = open_store(tmp_path / "d")
-    assert store.lost(1) == []
+    assert store.segments.missing.ranges(1) == []
     store.close()
 
 
@@ -191,15 +191,15 @@ def test_segments_that_left_are_not_missed_whenever_the_process_dies(tmp_path: P
     store = open_store(tmp_path / "d")
     fill(store)
     # Without a commit: the records of what left are as before.
-    store.trim(1, 1700)
+    store.segments.trim(1, 1700)
     for _ in range(30):
         store.maintain()
     store.close(drain=False)
     store = open_store(tmp_path / "d")
-    store.retain_ledgers({1: 1700})
-    assert store.lost(1) == []
-    assert store.lost_entries() == 0
-    found = result_of(lambda done: store.read(1, 1700, ENTRIES, 1 << 30, done))
+    store.ledgers.retain({1: 1700})
+    assert store.segments.missing.ranges(1) == []
+    assert store.segments.missing.entries() == 0
+    found = result_of(lambda done: store.reader.read(1, 1700, ENTRIES, 1 << 30, done))
     assert not isinstance(found, Exception)
     store.close()
 
@@ -234,7 +234,7 @@ def with_pages_that_lead_nowhere(path: Path, which: tuple[int, ...]) -> tuple[Le
     """Return a store whose tree leads nowhere at some of the chunks, and the entries of these."""
     store = open_store(path)
     fill(store, 1000)
-    segment = store._segments._segments[0].path
+    segment = store.segments._segments[0].path
     store.close()
     content = bytearray(segment.read_bytes())
     firsts = sorted({each.first for each in pages.chunks(memoryview(bytes(content))) if not isinstance(each, int)})
@@ -259,19 +259,19 @@ def test_pages_that_lead_nowhere_are_gone_around(tmp_path: Path, which: tuple[in
     assert found == [at for at in range(1000) if at not in hidden]
     # Each by itself, too: a search for an entry comes to the chunk behind it first.
     for at in range(1000):
-        result = result_of(lambda done, at=at: store.read(1, at, at, 1, done))  # type: ignore[misc]
+        result = result_of(lambda done, at=at: store.reader.read(1, at, at, 1, done))  # type: ignore[misc]
         assert isinstance(result, DamagedEntries) == (at in hidden), at
         if at in hidden:
             with pytest.raises(DamagedEntries):
-                store.header(1, at)
+                store.reader.header(1, at)
         else:
-            header = store.header(1, at)
+            header = store.reader.header(1, at)
             assert header is not None
             assert header.entry_id == at
     # A lost entry is like the readable one before it.
     damaged, last = holes[0]
     behind = holes[1][1] + 1 if which == (4, 5) else last + 1
-    assert store.first_entry_where(1, 0, 1000, lambda header: header.entry_id >= damaged) == behind
+    assert store.reader.first_entry_where(1, 0, 1000, lambda header: header.entry_id >= damaged) == behind
     store.close()
 
 
@@ -280,7 +280,7 @@ def test_the_scrub_reports_what_pages_that_lead_nowhere_hide_and_no_more(
     tmp_path: Path, which: tuple[int, ...]
 ) -> None:
     store, holes = with_pages_that_lead_nowhere(tmp_path / "d", which)
-    segment = store._segments._segments[0]
+    segment = store.segments._segments[0]
     found: list[tuple[int, int]] = []
     at: bytes | None = None
     for _ in range(100):
@@ -296,7 +296,7 @@ def test_as_many_damaged_chunks_as_there_are_are_gone_around(tmp_path: Path) -> 
     """An error that is kept keeps no transaction: those for readers are limited."""
     store = open_store(tmp_path / "d")
     fill(store, entries=200, group=1)
-    (segment,) = store._segments._segments
+    (segment,) = store.segments._segments
     with segment.environment().begin(write=True) as txn:
         for entry_id in range(0, 200, 2):
             key = KEY.pack(1, entry_id)
@@ -304,7 +304,7 @@ def test_as_many_damaged_chunks_as_there_are_are_gone_around(tmp_path: Path) -> 
             value[-1] ^= 1
             txn.put(key, bytes(value))
     kept = [
-        result_of(lambda done, at=at: store.read(1, at, at, 50_000, done))  # type: ignore[misc]
+        result_of(lambda done, at=at: store.reader.read(1, at, at, 50_000, done))  # type: ignore[misc]
         for at in range(0, 200, 2)
     ]
     assert all(isinstance(each, DamagedEntries) for each in kept)

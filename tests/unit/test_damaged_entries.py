@@ -29,14 +29,14 @@ def _filled(core: Core, entries: int = 10) -> tuple[Topic, Subscription]:
 
 def _lose_headers(core: Core, monkeypatch: pytest.MonkeyPatch, entries: set[int]) -> None:
     """The store raises for these entry ids, as it does where a segment is damaged."""
-    read = core.store.header
+    read = core.store.reader.header
 
     def header(ledger_id: int, entry_id: int) -> EntryHeader | None:
         if entry_id in entries:
             raise DamagedEntries(ledger_id, entry_id, entry_id, "damaged")
         return read(ledger_id, entry_id)
 
-    monkeypatch.setattr(core.store, "header", header)
+    monkeypatch.setattr(core.store.reader, "header", header)
 
 
 def _messages(*offsets: int) -> int:
@@ -125,7 +125,7 @@ def test_the_list_is_bounded_and_the_count_is_not(core: Core) -> None:
 
 def _poison(core: Core, monkeypatch: pytest.MonkeyPatch, *entries: int) -> None:
     """A bit of these entries' payload is flipped whenever they are read."""
-    read = core.store.read
+    read = core.store.reader.read
 
     def flipped(ledger_id: int, first: int, last: int, max_bytes: int, callback: Callable[[Any], None]) -> None:
         def altered(result: list[Entry] | Exception) -> None:
@@ -137,7 +137,7 @@ def _poison(core: Core, monkeypatch: pytest.MonkeyPatch, *entries: int) -> None:
 
         read(ledger_id, first, last, max_bytes, altered)
 
-    monkeypatch.setattr(core.store, "read", flipped)
+    monkeypatch.setattr(core.store.reader, "read", flipped)
 
 
 def _lose(core: Core, monkeypatch: pytest.MonkeyPatch, lost: range) -> None:
@@ -145,7 +145,7 @@ def _lose(core: Core, monkeypatch: pytest.MonkeyPatch, lost: range) -> None:
     _lose_headers(core, monkeypatch, set(lost))
 
     def around(name: str) -> None:
-        real = getattr(core.store, name)
+        real = getattr(core.store.reader, name)
 
         def read(ledger_id: int, first: int, last: int, *rest: Any) -> None:
             if first in lost:
@@ -153,7 +153,7 @@ def _lose(core: Core, monkeypatch: pytest.MonkeyPatch, lost: range) -> None:
             else:
                 real(ledger_id, first, min(last, lost[0] - 1) if first < lost[0] else last, *rest)
 
-        monkeypatch.setattr(core.store, name, read)
+        monkeypatch.setattr(core.store.reader, name, read)
 
     around("read")
     around("read_headers")
@@ -284,7 +284,7 @@ def test_a_producer_comes_back_to_a_topic_with_unreadable_entries(core: Core, mo
         core.publish(producer, b"x", sequence_id=number)
     core.commit()
     core.crash()
-    mapped = core.store.map_frames
+    mapped = core.store.reader.map_frames
 
     def damaged(ledger_id: int, first: int, last: int, function: Callable[[memoryview], Any]) -> Iterator[Any]:
         if first <= 4:
@@ -294,7 +294,7 @@ def test_a_producer_comes_back_to_a_topic_with_unreadable_entries(core: Core, mo
             raise DamagedEntries(ledger_id, 4, 5, "bit rot")
         yield from mapped(ledger_id, first, last, function)
 
-    monkeypatch.setattr(core.store, "map_frames", damaged)
+    monkeypatch.setattr(core.store.reader, "map_frames", damaged)
     topic = core.topic()
     client = Client()
     producer = core.producer(topic, client)

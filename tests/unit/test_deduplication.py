@@ -118,9 +118,9 @@ def test_a_repetition_of_what_could_not_be_stored_fails_too_and_can_be_sent_agai
     send(core, producer, 0)
     core.commit()
     send(core, producer, 1, 1, 0)
-    reserve, core.store._reserve = core.store._reserve, 1 << 62
+    reserve, core.store.space._reserve = core.store.space._reserve, 1 << 62
     core.commit()
-    core.store._reserve = reserve
+    core.store.space._reserve = reserve
     assert [(sequence_id, type(error)) for sequence_id, error in client.errors] == [
         (1, PersistenceError),
         (1, PersistenceError),
@@ -328,8 +328,8 @@ def test_a_crash_right_after_it_was_switched_on_leaves_nothing_to_heal(
     send(core, producer, 1, 2)
     core.broker.namespaces.set_policies("public/default", ON)
     # The group's metadata is durable, its entries are not.
-    monkeypatch.setattr(core.store, "_write_entries", _killed)
-    core.store._seal()
+    monkeypatch.setattr(core.store.writer, "_write_entries", _killed)
+    core.store.writer._seal()
     crash(core)
     topic = core.topic()
     assert core.broker.metrics.healed_invariants == {}
@@ -350,9 +350,9 @@ def test_switched_on_while_entries_fail_later_ones_count(core: Core) -> None:
     producer = core.producer(topic)
     send(core, producer, 0, 1, 2)
     core.broker.namespaces.set_policies("public/default", ON)
-    reserve, core.store._reserve = core.store._reserve, 1 << 62
+    reserve, core.store.space._reserve = core.store.space._reserve, 1 << 62
     core.commit()
-    core.store._reserve = reserve
+    core.store.space._reserve = reserve
     send(core, producer, 0)
     core.commit()
     crash(core)
@@ -371,7 +371,7 @@ def test_switched_off_it_forgets_at_once_and_on_disk(core: Core) -> None:
     core.commit()
     assert stored(topic) == 3
     assert sorted(sequence_id for sequence_id, _, _ in client.receipts) == [0, 0, 1, 1]
-    assert not list(core.store.scan(DEDUPLICATION))
+    assert not list(core.store.metadata.scan(DEDUPLICATION))
     core.broker.namespaces.set_policies("public/default", ON)
     assert last(topic) == -1
 

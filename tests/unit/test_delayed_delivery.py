@@ -127,7 +127,7 @@ def test_who_comes_back_reads_nothing_that_waits(core: Core, sub_type: Subscript
     publish_delayed(core, topic, *[60_000] * 300, 0, *[60_000] * 300)
     topic.log.tail.clear()
     for _ in range(3):
-        with patch.object(core.store, "read", side_effect=core.store.read) as reads:
+        with patch.object(core.store.reader, "read", side_effect=core.store.reader.read) as reads:
             consumer = core.consumer(subscription, sub_type, client, permits=1000)
         assert offsets(client) == [300]
         (call,) = reads.call_args_list

@@ -28,8 +28,8 @@ def test_a_full_disk_is_logged_at_each_change_and_once_in_an_interval(
 
     def publish(groups: int) -> None:
         for _ in range(groups):
-            store.append(sink, entry(0))
-            store.commit()
+            store.writer.append(sink, entry(0))
+            store.writer.commit()
 
     with capture_logs() as logs:
         with monkeypatch.context() as full:
@@ -40,7 +40,7 @@ def test_a_full_disk_is_logged_at_each_change_and_once_in_an_interval(
             ]
             clock.advance_ms(int(LOG_INTERVAL_S * 1000))
             publish(500)
-        assert store.disk_full
+        assert store.space.full
         publish(1)
         publish(1)
     assert [(line["log_level"], line.get("refused_groups")) for line in logs] == [
@@ -48,8 +48,8 @@ def test_a_full_disk_is_logged_at_each_change_and_once_in_an_interval(
         ("error", 500),
         ("info", 499),
     ]
-    assert (store.shortage.groups, store.shortage.entries) == (1000, 1000)
-    assert not store.disk_full
+    assert (store.space.shortage.groups, store.space.shortage.entries) == (1000, 1000)
+    assert not store.space.full
     store.close()
 
 

@@ -39,7 +39,7 @@ def test_a_message_with_a_ttl_expires_after_a_restart_wherever_its_segment(tmp_p
 def test_the_search_goes_on_behind_entries_that_are_damaged(tmp_path: Path) -> None:
     core = _timed_in_the_second_segment(tmp_path)
     topic = core.topic()
-    read = core.store.read_headers
+    read = core.store.reader.read_headers
 
     def damaged(ledger_id, first, last, callback):  # type: ignore[no-untyped-def]
         if first == 0:
@@ -47,7 +47,7 @@ def test_the_search_goes_on_behind_entries_that_are_damaged(tmp_path: Path) -> N
         else:
             read(ledger_id, first, last, callback)
 
-    core.store.read_headers = damaged  # type: ignore[method-assign]
+    core.store.reader.read_headers = damaged  # type: ignore[method-assign]
     found: list[int] = []
 
     def keep(headers: list[tuple[int, EntryHeader]] | Exception | None) -> None:

@@ -87,7 +87,7 @@ def test_a_publish_that_raises_has_moved_nothing(core: Core, monkeypatch: pytest
         raise ValueError("a field out of its stored range")
 
     with monkeypatch.context() as patch:
-        patch.setattr(core.store, "append", refuse)
+        patch.setattr(core.store.writer, "append", refuse)
         with pytest.raises(ValueError, match="range"):
             core.publish(producer, messages=1_000_000, sequence_id=2)
     core.publish(producer, sequence_id=2)

@@ -75,16 +75,16 @@ def test_what_is_trimmed_of_many_topics_is_recorded_together(core: Core) -> None
         core.publish(core.producer(topic))
     core.commit()
     core.advance(CHECK_INTERVAL_MS)
-    groups = core.store.stats.groups
+    groups = core.store.writer.stats.groups
     for topic in topics:
         topic.trim(topic.log.end_offset)
         core.commit()
     # The first one at once, all others with the flush.
-    assert core.store.stats.groups == groups + 1
+    assert core.store.writer.stats.groups == groups + 1
     core.advance(FLUSH_MS)
     core.broker.ticks.run()
     core.commit()
-    assert core.store.stats.groups == groups + 2
+    assert core.store.writer.stats.groups == groups + 2
     core.restart()
     assert [core.topic(str(topic.name)).log.first_offset for topic in topics] == [1] * len(topics)
-    assert core.store.live_bytes() == 0
+    assert core.store.segments.live_bytes() == 0

@@ -42,14 +42,14 @@ def open_store(path: Path, store_id: str = OURS, disk: Disk | None = None) -> Le
 
 def fill(path: Path, store_id: str = OURS, disk: Disk | None = None, entries: int = 600) -> None:
     store = open_store(path, store_id, disk)
-    store.put(b"next-ledger-id", b"1000")
+    store.writer.put(b"next-ledger-id", b"1000")
     for number in range(entries):
-        store.append(
+        store.writer.append(
             Sink(), Entry(1, number, 0, 0, 0, -1, 1, 1, number + 1, (number + 1) * 1000, b"%d" % number * 1000)
         )
         if number % 20 == 19:
-            store.commit()
-    store.commit()
+            store.writer.commit()
+    store.writer.commit()
     store.close()
 
 
@@ -57,11 +57,11 @@ def entries_of(path: Path, disk: Disk | None = None) -> list[int]:
     store = open_store(path, THEIRS, disk)
     try:
         found: list[int] = []
-        bounds = store.bounds(1)
+        bounds = store.segments.bounds(1)
         assert bounds is not None
         while len(found) <= bounds[1]:
             results: list[list[Entry] | Exception] = []
-            store.read(1, len(found), bounds[1], 1 << 20, results.append)
+            store.reader.read(1, len(found), bounds[1], 1 << 20, results.append)
             assert isinstance(results[0], list)
             found += [each.entry_id for each in results[0]]
         return found
@@ -147,7 +147,7 @@ def test_a_damaged_record_of_a_segment_stops_nobody(tmp_path: Path) -> None:
     fill(tmp_path / "d")
     for key, value in ((b"store/segment/x", b"\x90"), (b"store/segment/00000001-00000001-0001.lmdb", b"\xc1")):
         store = open_store(tmp_path / "d")
-        store.put(key, value)
+        store.writer.put(key, value)
         store.close()
     assert entries_of(tmp_path / "d") == list(range(600))
 

@@ -58,7 +58,7 @@ def test_an_unused_topic_expires_with_its_data_to_the_millisecond(core: Core) ->
     goes_after(core, PERIOD_MS)
     core.restart()
     assert not there(core)
-    assert not list(core.store.scan(b"cursor/"))
+    assert not list(core.store.metadata.scan(b"cursor/"))
 
 
 def test_a_topic_in_use_does_not_expire_and_its_period_begins_when_the_last_client_leaves(core: Core) -> None:

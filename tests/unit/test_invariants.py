@@ -53,11 +53,11 @@ def ack(subscription: Subscription, *offsets: int, remaining: int | None = None)
 
 def change_cursor(core: Core, subscription: Subscription, **changes: object) -> None:
     """Rewrite a cursor's record behind the broker's back."""
-    stored = core.store.get(subscription.record_key)
+    stored = core.store.metadata.get(subscription.record_key)
     assert stored is not None
     record = msgspec.msgpack.decode(stored, type=records.CursorRecord)
-    core.store.put(subscription.record_key, records.encode(msgspec.structs.replace(record, **changes)))
-    core.store.commit()
+    core.store.writer.put(subscription.record_key, records.encode(msgspec.structs.replace(record, **changes)))
+    core.store.writer.commit()
 
 
 def delivered(core: Core, subscription: Subscription) -> list[int]:
@@ -205,8 +205,8 @@ def test_a_snapshot_of_sequence_ids_covers_what_is_stored(core: Core, offset: in
     core.broker.record_writer.flush()
     core.commit()
     key = records.DEDUPLICATION + str(topic.name).encode()
-    core.store.put(key, records.encode(records.DeduplicationRecord(offset, {"p": 24, "gone": 7})))
-    core.store.commit()
+    core.store.writer.put(key, records.encode(records.DeduplicationRecord(offset, {"p": 24, "gone": 7})))
+    core.store.writer.commit()
     core.crash()
     topic = core.topic()
     client = Client()
@@ -228,8 +228,8 @@ def test_a_snapshot_of_sequence_ids_covers_what_is_stored(core: Core, offset: in
 
 def test_the_cursor_of_no_topic_is_removed(core: Core) -> None:
     key = records.cursor_key("persistent://public/default/gone", "s")
-    core.store.put(key, records.encode(records.CursorRecord(5, 6, 7)))
-    core.store.commit()
+    core.store.writer.put(key, records.encode(records.CursorRecord(5, 6, 7)))
+    core.store.writer.commit()
     core.crash()
     assert core.broker.metrics.healed_invariants == {invariants.OWNER: 1}
     assert core.topic("gone").subscriptions == {}
@@ -269,7 +269,7 @@ def test_a_healthy_directory_of_format_2_opens_as_it_was(tmp_path: Path) -> None
     core.commit()
     # Its ledger ids go on where they were reserved up to.
     assert [ledger for _, ledger, _ in client.receipts] == [-1, 1001]
-    assert core.store.next_ledger_id() < 10_000
+    assert core.store.ledger_ids.next() < 10_000
     core.close()
 
 
@@ -290,7 +290,7 @@ def test_a_broken_directory_of_format_2_heals(tmp_path: Path) -> None:
     core.advance(1000)
     assert outcome == [None]
     assert topic.log.first_offset == topic.log.end_offset == 25
-    assert core.store.live_bytes() == 0
+    assert core.store.segments.live_bytes() == 0
     core.close()
 
 

@@ -20,7 +20,7 @@ from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.completion import Completion
 from heliograph_broker.storage.base.damage import DamagedEntries
 from heliograph_broker.storage.base.entry import Entry, EntryHeader
-from heliograph_broker.storage.store import LedgerStore
+from heliograph_broker.storage.ledgers.ledger_reader import LedgerReader
 
 from tests.support.core import Client, Core
 from tests.support.subscription_types import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
@@ -30,11 +30,11 @@ SHORTAGE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 def fail_next_headers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Have the next read of headers fail; what is returned has its ledger then."""
-    read = LedgerStore.read_headers
+    read = LedgerReader.read_headers
     failed: list[int] = []
 
     def read_headers(
-        self: LedgerStore,
+        self: LedgerReader,
         ledger_id: int,
         first: int,
         last: int,
@@ -46,7 +46,7 @@ def fail_next_headers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             failed.append(ledger_id)
             callback(SHORTAGE)
 
-    monkeypatch.setattr(LedgerStore, "read_headers", read_headers)
+    monkeypatch.setattr(LedgerReader, "read_headers", read_headers)
     return failed
 
 
@@ -80,7 +80,7 @@ def test_no_duplicate_is_stored_though_its_original_could_not_be_read(
     client = Client()
     producer = core.producer(core.topic(), client)
     with monkeypatch.context() as short:
-        short.setattr(LedgerStore, "map_frames", _shortage)
+        short.setattr(LedgerReader, "map_frames", _shortage)
         with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
             core.publish(producer, sequence_id=3)
     core.publish(producer, sequence_id=3)
@@ -114,11 +114,11 @@ def test_what_has_expired_before_a_read_fails_stays_so_after_a_restart(
     for sequence_id in range(3):
         core.publish(producer, sequence_id=sequence_id, ttl=None if sequence_id == 1 else "5000")
     core.commit()
-    read = LedgerStore.read
+    read = LedgerReader.read
     reads: list[int] = []
 
     def read_once(
-        self: LedgerStore,
+        self: LedgerReader,
         ledger_id: int,
         first: int,
         last: int,
@@ -132,7 +132,7 @@ def test_what_has_expired_before_a_read_fails_stays_so_after_a_restart(
             callback(SHORTAGE)
 
     with monkeypatch.context() as short:
-        short.setattr(LedgerStore, "read", read_once)
+        short.setattr(LedgerReader, "read", read_once)
         core.advance(5001)
         assert reads[:2] == [0, 2]
         core.restart()
@@ -154,7 +154,7 @@ class ReadsApart:
         """Answer the next read by ``result``, while no header can be read that would explain it."""
         _, done = self._asked.popleft()
         with self._monkeypatch.context() as short:
-            short.setattr(LedgerStore, "header", _shortage)
+            short.setattr(LedgerReader, "header", _shortage)
             done(result)
 
     def run(self, core: Core) -> None:

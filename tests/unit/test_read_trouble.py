@@ -25,9 +25,9 @@ class Store:
         self.failure: Exception | None = None
         self.empty = False
         self.reads = 0
-        self._read, self._header = core.store.read, core.store.header
-        monkeypatch.setattr(core.store, "read", self.read)
-        monkeypatch.setattr(core.store, "header", self.header)
+        self._read, self._header = core.store.reader.read, core.store.reader.header
+        monkeypatch.setattr(core.store.reader, "read", self.read)
+        monkeypatch.setattr(core.store.reader, "header", self.header)
 
     def read(self, ledger_id: int, first: int, last: int, max_bytes: int, callback: Completion[list[Entry]]) -> None:
         self.reads += 1
@@ -179,8 +179,8 @@ def test_nothing_of_a_deleted_subscription_stays_suspended(core: Core) -> None:
 
 def test_a_missing_ledger_is_passed(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     topic, subscription = stored(core, 30)
-    monkeypatch.setattr(core.store, "read", lambda ledger, first, last, size, callback: callback([]))
-    monkeypatch.setattr(core.store, "header", lambda ledger, entry: None)
+    monkeypatch.setattr(core.store.reader, "read", lambda ledger, first, last, size, callback: callback([]))
+    monkeypatch.setattr(core.store.reader, "header", lambda ledger, entry: None)
     client = Client()
     core.consumer(subscription, SHARED, client, permits=100)
     assert offsets(client) == []

@@ -106,11 +106,11 @@ def test_a_trim_point_is_never_durable_ahead_of_the_cursors_it_rests_on(core: Co
 def test_acks_without_receipt_are_durable_within_the_time_of_a_flush(core: Core) -> None:
     _, subscription = filled(core, 25)
     hold_flush(core)
-    groups = core.store.stats.groups
+    groups = core.store.writer.stats.groups
     ack(subscription, 0)
     ack(subscription, 1, 2)
     core.commit()
-    assert core.store.stats.groups == groups
+    assert core.store.writer.stats.groups == groups
     core.clock.advance_ms(FLUSH_MS)
     core.broker.ticks.run()
     core.commit()
@@ -125,7 +125,7 @@ def test_each_write_of_a_set_has_a_higher_version_which_outlives_a_restart(core:
         ack(subscription, offset)
         core.broker.record_writer.flush()
         core.commit()
-        stored = core.store.get(subscription.record_key)
+        stored = core.store.metadata.get(subscription.record_key)
         assert stored is not None
         versions.append(msgspec.msgpack.decode(stored, type=records.CursorRecord).version)
     assert versions == sorted(set(versions))
@@ -134,10 +134,10 @@ def test_each_write_of_a_set_has_a_higher_version_which_outlives_a_restart(core:
     topic = core.topic()
     topic.delete_subscription("s")
     core.commit()
-    stored = core.store.get(topic.record_key)
+    stored = core.store.metadata.get(topic.record_key)
     assert stored is not None
     assert msgspec.msgpack.decode(stored, type=records.TopicRecord).version > versions[-1]
-    assert core.store.get(subscription.record_key) is None
+    assert core.store.metadata.get(subscription.record_key) is None
     of_broker = core.broker.records.version
     core.broker.tenants.create("t", TenantRecord())
     core.restart()
@@ -161,7 +161,7 @@ def test_a_deleted_topic_leaves_nothing_and_one_of_its_name_begins_at_nothing(co
     assert topic.subscription("s").acks.backlog_messages == 2
     core.broker.topics.delete(topic.name, force=True)
     core.commit()
-    assert not [key for key, _ in core.store.scan(b"") if str(topic.name).encode() in key]
+    assert not [key for key, _ in core.store.metadata.scan(b"") if str(topic.name).encode() in key]
 
 
 # -- groups that fail ------------------------------------------------------------------------------------------
@@ -176,12 +176,12 @@ def test_what_a_failed_group_had_is_there_once_anything_is_confirmed(core: Core)
         core.broker.tenants.create("acme", TenantRecord())
         core.broker.namespaces.create("acme/shop", NamespaceRecord())
         subscription.acks.acknowledge_up_to(3, lambda error: outcome.append(error))
-        core.store.after_commit(outcome.append)
+        core.store.writer.after_commit(outcome.append)
         core.commit()
     assert len(outcome) == 2
     assert None not in outcome
     # The client asks again, finds its subscription, and gets a success.
-    core.store.after_commit(outcome.append)
+    core.store.writer.after_commit(outcome.append)
     core.commit()
     assert outcome[-1] is None
     core.crash()
@@ -215,16 +215,16 @@ def test_ledger_ids_of_a_reservation_that_failed_are_not_handed_out_twice(core: 
 def test_space_is_given_back_once_the_trim_point_is_durable_however_late(core: Core) -> None:
     topic, subscription = filled(core, 25)
     hold_flush(core)
-    live = core.store.live_bytes()
+    live = core.store.segments.live_bytes()
     with failing_metadata(NO_SPACE):
         ack(subscription, *range(20))
         check(core)
         hold_flush(core)
         assert topic.log.first_offset == 20
-        assert core.store.live_bytes() == live
+        assert core.store.segments.live_bytes() == live
     core.store.maintain()
     core.commit()
-    assert core.store.live_bytes() == live // 5
+    assert core.store.segments.live_bytes() == live // 5
 
 
 def test_a_record_that_cannot_be_encoded_is_tried_again_and_delays_nobody_for_long(
@@ -266,8 +266,8 @@ def test_a_record_that_is_too_large_is_refused_before_anything_changes(
 def test_a_set_without_changes_writes_nothing(core: Core) -> None:
     topic, _ = filled(core, 5)
     hold_flush(core)
-    groups = core.store.stats.groups
+    groups = core.store.writer.stats.groups
     assert isinstance(topic.records, RecordSet)
     topic.records.flush()
     core.commit()
-    assert core.store.stats.groups == groups
+    assert core.store.writer.stats.groups == groups

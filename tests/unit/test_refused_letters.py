@@ -11,6 +11,8 @@ from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.messages.key_hash import sticky_hash
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
+from heliograph_broker.storage.commit.group import EntrySink
+from heliograph_broker.storage.commit.group_commit import GroupCommit
 
 from tests.support.core import Client, Core
 from tests.support.entries import make_frame, open_entry
@@ -305,14 +307,14 @@ def test_a_letter_that_cannot_be_published_at_all_holds_up_no_other(
     dead.create_subscription("audit")
     topic, subscription = _dying(core)
     core.publish_all(topic, b"a", LARGE, b"b", key="k")
-    append = type(core.store).append
+    append = GroupCommit.append
 
-    def refuse(store: object, sink: object, entry: Entry) -> None:
+    def refuse(writer: GroupCommit, sink: EntrySink, entry: Entry) -> None:
         if len(entry.frame) > 4000 and sink is dead:
             raise ValueError("a field out of its stored range")
-        append(store, sink, entry)  # type: ignore[arg-type]
+        append(writer, sink, entry)
 
-    monkeypatch.setattr(type(core.store), "append", refuse)
+    monkeypatch.setattr(GroupCommit, "append", refuse)
     core.advance(1500)
     assert _stored(core, dead) == [b"a", b"b"]
     assert subscription.acks.backlog_messages == 1

@@ -88,14 +88,14 @@ def test_no_entry_is_receipted_whose_ledger_no_durable_record_names(core: Core) 
         core.commit()
     assert [sequence_id for sequence_id, _ in client.errors] == [3, 4]
     assert [sequence_id for sequence_id, _, _ in client.receipts] == [0]
-    assert core.store.pending_bytes == 0
+    assert core.store.writer.pending_bytes == 0
     core.advance(FIRST_PAUSE_MS)
     core.publish(producer, sequence_id=5)
     core.commit()
     assert [sequence_id for sequence_id, _, _ in client.receipts] == [0, 5]
     core.crash()
     assert core.topic("broken").log.end_offset == 4
-    assert not core.store.quarantined
+    assert not core.store.ledgers.quarantined
 
 
 def test_the_topic_is_suspended_with_a_reason_and_resumes(core: Core) -> None:
@@ -123,7 +123,7 @@ def test_a_topic_that_cannot_be_written_can_be_deleted(core: Core) -> None:
         core.commit()
         outcome: list[Exception | None] = []
         core.broker.topics.delete(broken.name)
-        core.store.after_commit(outcome.append)
+        core.store.writer.after_commit(outcome.append)
         core.commit()
     assert outcome == [None]
     core.crash()

@@ -32,7 +32,7 @@ def run(store: LedgerStore, clock: VirtualClock, seconds: float) -> None:
     for _ in range(int(seconds * 2)):
         clock.advance_ms(500)
         store.maintain()
-        store.commit()
+        store.writer.commit()
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
     store = open_store(tmp_path / "d", VirtualClock())
     fill(store)
     # The open segment is not verified.
-    store._segments._open_next()
+    store.segments.open_next()
     store.close()
     return tmp_path / "d"
 
@@ -78,7 +78,7 @@ def test_damage_is_found_and_counted_until_nobody_wants_it(path: Path) -> None:
     assert ledger_id == 1
     assert first <= 1234 <= last < first + 70
     assert "checksum" in reason
-    store.trim(1, 1400)
+    store.segments.trim(1, 1400)
     run(store, clock, 3700)
     assert store.scrub.passes == 2
     assert store.scrub.damaged == {}
@@ -90,8 +90,8 @@ def test_beside_traffic_it_takes_a_quarter(path: Path) -> None:
     store = open_store(path, clock)
     for number in range(ENTRIES, ENTRIES + 16):
         total = (number + 1) * SIZE
-        store.append(Sink(), Entry(1, number, 0, 0, 0, -1, 1, 1, number + 1, total, frame(number)))
-        store.commit()
+        store.writer.append(Sink(), Entry(1, number, 0, 0, 0, -1, 1, 1, number + 1, total, frame(number)))
+        store.writer.commit()
         run(store, clock, 0.5)
     assert RATE * 8 / 4 - (1 << 17) < store.scrub.bytes_read < RATE * 8 / 4 + (1 << 17)
     store.close()
@@ -139,8 +139,8 @@ def test_what_was_found_damaged_is_known_after_a_restart(path: Path) -> None:
     store.close()
     store = open_store(path, clock)
     assert store.scrub.damaged == damaged
-    store.put(b"store/scrub", b"nonsense")
-    store.commit()
+    store.writer.put(b"store/scrub", b"nonsense")
+    store.writer.commit()
     store.close()
     # A place that is not known is the beginning.
     store = open_store(path, clock)

@@ -83,12 +83,12 @@ def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
 
 def test_receipts_only_after_commit(store: LedgerStore) -> None:
     sink = Sink()
-    store.append(sink, entry(0))
+    store.writer.append(sink, entry(0))
     assert sink.durable == []
-    assert store.pending_bytes == 1024
-    store.commit()
+    assert store.writer.pending_bytes == 1024
+    store.writer.commit()
     assert sink.durable == [0]
-    assert store.pending_bytes == 0
+    assert store.writer.pending_bytes == 0
 
 
 def test_space_comes_back_after_trim(tmp_path: Path) -> None:
@@ -96,14 +96,14 @@ def test_space_comes_back_after_trim(tmp_path: Path) -> None:
     sink = Sink()
     for start in range(0, 8000, 200):
         for entry_id in range(start, start + 200):
-            store.append(sink, entry(entry_id))
-        store.commit()
+            store.writer.append(sink, entry(entry_id))
+        store.writer.commit()
     full = store.disk_bytes()
     assert full > 8 << 20
-    store.trim(1, 7200)
+    store.segments.trim(1, 7200)
     for _ in range(20):
         store.maintain()
-    assert store.live_bytes() == 800 * 1024
+    assert store.segments.live_bytes() == 800 * 1024
     # One open segment and LMDB's own pages come on top of what is live.
     assert store.disk_bytes() < 3 << 20
     found: list[int] = []
@@ -112,25 +112,25 @@ def test_space_comes_back_after_trim(tmp_path: Path) -> None:
         assert part
         found += [each.entry_id for each in part]
     assert found == list(range(7200, 8000))
-    store.drop_ledger(1)
-    store.commit()
+    store.ledgers.delete(1)
+    store.writer.commit()
     for _ in range(5):
         store.maintain()
-    assert store.live_bytes() == 0
+    assert store.segments.live_bytes() == 0
     store.close()
 
 
 def read(store: LedgerStore, first: int, last: int) -> list[Entry]:
     result: list[list[Entry] | Exception] = []
-    store.read(1, first, last, 1 << 30, result.append)
+    store.reader.read(1, first, last, 1 << 30, result.append)
     assert isinstance(result[0], list)
     return result[0]
 
 
 def test_orphans_and_files_that_others_cover_are_removed(tmp_path: Path) -> None:
     store = open_store(tmp_path / "d")
-    store.append(Sink(), entry(0))
-    store.commit()
+    store.writer.append(Sink(), entry(0))
+    store.writer.commit()
     store.close()
     segments = tmp_path / "d" / "segments"
     (current,) = segments.glob("*.lmdb")
@@ -141,7 +141,7 @@ def test_orphans_and_files_that_others_cover_are_removed(tmp_path: Path) -> None
     (segments / "00000001-00000003-0003.lmdb").write_bytes(current.read_bytes())
     store = open_store(tmp_path / "d")
     assert sorted(path.name for path in segments.iterdir()) == ["00000001-00000003-0003.lmdb"]
-    assert store.bounds(1) == (0, 0)
+    assert store.segments.bounds(1) == (0, 0)
     store.close()
 
 
@@ -149,58 +149,58 @@ def test_full_disk_refuses_entries_and_keeps_metadata(tmp_path: Path) -> None:
     store = open_store(tmp_path / "d", reserve=1 << 60)
     sink = Sink()
     committed: list[Exception | None] = []
-    store.append(sink, entry(0))
-    store.put(b"cursor", b"1")
-    store.after_commit(committed.append)
-    store.append(sink, entry(1))
-    store.commit()
+    store.writer.append(sink, entry(0))
+    store.writer.put(b"cursor", b"1")
+    store.writer.after_commit(committed.append)
+    store.writer.append(sink, entry(1))
+    store.writer.commit()
     assert sink.failed == [0, 1]
     assert isinstance(sink.errors[0], StorageFull)
-    assert store.disk_full
+    assert store.space.full
     assert committed == [None]
-    assert store.get(b"cursor") == b"1"
+    assert store.metadata.get(b"cursor") == b"1"
     store.close()
 
 
 def test_space_that_returns_is_noticed_without_traffic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path / "d", reserve=1 << 20)
     monkeypatch.setattr(DataDir, "free_bytes", lambda _: 1 << 10)
-    store.append(Sink(), entry(0))
-    store.commit()
+    store.writer.append(Sink(), entry(0))
+    store.writer.commit()
     store.maintain()
-    assert store.disk_full
+    assert store.space.full
     monkeypatch.setattr(DataDir, "free_bytes", lambda _: 1 << 30)
     store.maintain()
-    assert not store.disk_full
+    assert not store.space.full
     store.close()
 
 
 def test_a_disk_that_others_fill_is_noticed_without_traffic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path / "d", reserve=1 << 20)
     store.maintain()
-    assert not store.disk_full
+    assert not store.space.full
     monkeypatch.setattr(DataDir, "free_bytes", lambda _: 1 << 10)
     store.maintain()
-    assert store.disk_full
+    assert store.space.full
     store.close()
     # Before the first tick, too: a broker that starts here is not ready.
     store = open_store(tmp_path / "d", reserve=1 << 20)
-    assert store.disk_full
+    assert store.space.full
     store.close()
 
 
 def test_an_entry_that_cannot_be_packed_is_refused_and_the_group_goes_on(store: LedgerStore) -> None:
     sink = Sink()
-    store.append(sink, entry(0))
+    store.writer.append(sink, entry(0))
     unpackable = entry(1)
     unpackable.messages = -1
     with pytest.raises(ValueError, match="entry 1:1 has a field out of its stored range"):
-        store.append(sink, unpackable)
-    store.append(sink, entry(1))
-    assert store.pending_bytes == 2048
-    store.commit()
+        store.writer.append(sink, unpackable)
+    store.writer.append(sink, entry(1))
+    assert store.writer.pending_bytes == 2048
+    store.writer.commit()
     assert sink.durable == [0, 1]
-    assert store.bounds(1) == (0, 1)
+    assert store.segments.bounds(1) == (0, 1)
 
 
 def test_an_error_of_the_entries_is_not_reported_of_the_metadata(
@@ -212,15 +212,15 @@ def test_an_error_of_the_entries_is_not_reported_of_the_metadata(
     sink = Sink()
     committed: list[Exception | None] = []
     monkeypatch.setattr(Segment, "write", fail)
-    store.append(sink, entry(0))
-    store.put(b"record", b"1")
-    store.after_commit(committed.append)
-    store.commit()
+    store.writer.append(sink, entry(0))
+    store.writer.put(b"record", b"1")
+    store.writer.after_commit(committed.append)
+    store.writer.commit()
     assert sink.failed == [0]
     assert str(sink.errors[0]) == "no reason known here"
     assert committed == [None]
-    assert store.get(b"record") == b"1"
-    assert store.pending_bytes == 0
+    assert store.metadata.get(b"record") == b"1"
+    assert store.writer.pending_bytes == 0
 
 
 def test_a_sink_that_raises_keeps_no_other_from_its_receipts(store: LedgerStore) -> None:
@@ -233,15 +233,15 @@ def test_a_sink_that_raises_keeps_no_other_from_its_receipts(store: LedgerStore)
 
     broken, sink = Broken(), Sink()
     committed: list[Exception | None] = []
-    store.append(broken, entry(0, ledger_id=1))
-    store.append(sink, entry(0, ledger_id=2))
-    store.after_commit(committed.append)
-    store.commit()
-    store._reserve = 1 << 60
-    store.append(broken, entry(1, ledger_id=1))
-    store.append(sink, entry(1, ledger_id=2))
-    store.after_commit(committed.append)
-    store.commit()
+    store.writer.append(broken, entry(0, ledger_id=1))
+    store.writer.append(sink, entry(0, ledger_id=2))
+    store.writer.after_commit(committed.append)
+    store.writer.commit()
+    store.space._reserve = 1 << 60
+    store.writer.append(broken, entry(1, ledger_id=1))
+    store.writer.append(sink, entry(1, ledger_id=2))
+    store.writer.after_commit(committed.append)
+    store.writer.commit()
     assert sink.durable == [0]
     assert sink.failed == [1]
     assert committed == [None, None]
@@ -251,14 +251,14 @@ def test_much_at_once_is_several_transactions_reported_in_order(store: LedgerSto
     sink = Sink()
     committed: list[int] = []
     for entry_id in range(40):
-        store.append(sink, entry(entry_id, 1 << 20))
+        store.writer.append(sink, entry(entry_id, 1 << 20))
         if entry_id == 19:
-            store.after_commit(lambda _: committed.append(len(sink.durable)))
-    store.after_commit(lambda _: committed.append(len(sink.durable)))
-    store.commit()
+            store.writer.after_commit(lambda _: committed.append(len(sink.durable)))
+    store.writer.after_commit(lambda _: committed.append(len(sink.durable)))
+    store.writer.commit()
     assert sink.durable == list(range(40))
     # And one for the record of the segment that was full.
-    assert store.stats.groups == 4
+    assert store.writer.stats.groups == 4
     assert committed == [32, 40]
 
 
@@ -267,27 +267,27 @@ def test_what_follows_a_failed_group_fails_with_it(store: LedgerStore, monkeypat
     monkeypatch.setattr(DataDir, "free_bytes", lambda _: next(free))
     sink = Sink()
     for entry_id in range(40):
-        store.append(sink, entry(entry_id, 1 << 20))
-    store.commit()
+        store.writer.append(sink, entry(entry_id, 1 << 20))
+    store.writer.commit()
     assert sink.durable == list(range(16))
     assert sink.failed == list(range(16, 40))
-    assert store.pending_bytes == 0
-    assert store.bounds(1) == (0, 15)
+    assert store.writer.pending_bytes == 0
+    assert store.segments.bounds(1) == (0, 15)
 
 
 def test_closing_writes_and_reports_what_was_submitted(tmp_path: Path) -> None:
     store = open_store(tmp_path / "d")
     sink = Sink()
     committed: list[Exception | None] = []
-    store.append(sink, entry(0))
-    store.put(b"record", b"1")
-    store.after_commit(committed.append)
+    store.writer.append(sink, entry(0))
+    store.writer.put(b"record", b"1")
+    store.writer.after_commit(committed.append)
     store.close()
     assert sink.durable == [0]
     assert committed == [None]
     store = open_store(tmp_path / "d")
-    assert store.bounds(1) == (0, 0)
-    assert store.get(b"record") == b"1"
+    assert store.segments.bounds(1) == (0, 0)
+    assert store.metadata.get(b"record") == b"1"
     store.close()
 
 
@@ -296,17 +296,17 @@ async def test_closing_waits_for_the_writer_and_keeps_the_order(tmp_path: Path) 
     store = LedgerStore.open(tmp_path / "d", SystemClock(), scheduler=LoopScheduler(loop), disk_reserve_bytes=0)
     sink = Sink()
     # The first group is with the writer when the others come, and nothing returns to the loop before it is closed.
-    store.append(sink, entry(0, 1 << 20))
+    store.writer.append(sink, entry(0, 1 << 20))
     await asyncio.sleep(0)
-    assert not store.idle
+    assert not store.writer.idle
     for entry_id in range(1, 40):
-        store.append(sink, entry(entry_id, 1 << 20))
+        store.writer.append(sink, entry(entry_id, 1 << 20))
     store.close()
     assert sink.durable == list(range(40))
     await asyncio.sleep(0)
     assert sink.durable == list(range(40))
     store = open_store(tmp_path / "d")
-    assert store.bounds(1) == (0, 39)
+    assert store.segments.bounds(1) == (0, 39)
     store.close()
 
 
@@ -327,10 +327,10 @@ def test_the_first_entry_of_a_kind_is_found_across_segments(tmp_path: Path) -> N
     store = open_store(tmp_path / "d", segment_bytes=1 << 17)
     sink = Sink()
     for entry_id in range(1000):
-        store.append(sink, entry(entry_id))
+        store.writer.append(sink, entry(entry_id))
         if entry_id % 7 == 0:
-            store.commit()
-    store.commit()
+            store.writer.commit()
+    store.writer.commit()
     assert len(list((tmp_path / "d" / "segments").glob("*.lmdb"))) > 5
     asked: list[int] = []
 
@@ -341,7 +341,7 @@ def test_the_first_entry_of_a_kind_is_found_across_segments(tmp_path: Path) -> N
             asked.append(header.entry_id)
             return header.entry_id >= wanted
 
-        return store.first_entry_where(1, low, high, holds)
+        return store.reader.first_entry_where(1, low, high, holds)
 
     for low, high, wanted in itertools.product(
         (0, 1, 130, 998), (130, 500, 999, 1000), (0, 1, 129, 131, 500, 999, 5000)
@@ -349,20 +349,20 @@ def test_the_first_entry_of_a_kind_is_found_across_segments(tmp_path: Path) -> N
         if low <= high:
             assert search(low, high, wanted) == min(max(low, wanted), high), (low, high, wanted)
             assert len(asked) <= 14
-    assert store.first_entry_where(2, 0, 10, lambda _: True) == 10
+    assert store.reader.first_entry_where(2, 0, 10, lambda _: True) == 10
     store.close()
 
 
 def test_sizes_are_known_without_reading_the_directory(store: LedgerStore, tmp_path: Path) -> None:
     for entry_id in range(100):
-        store.append(Sink(), entry(entry_id))
-    store.put(b"record", b"x" * 100_000)
-    store.commit()
+        store.writer.append(Sink(), entry(entry_id))
+    store.writer.put(b"record", b"x" * 100_000)
+    store.writer.commit()
     # Lock files are LMDB's, of 8 KiB, and are not counted.
     assert abs(store.disk_bytes() - DataDir.files_bytes(tmp_path / "d")) <= 32 * 1024
-    assert store.live_bytes() == 100 * 1024
-    store.trim(1, 33)
-    assert store.live_bytes() == 67 * 1024
+    assert store.segments.live_bytes() == 100 * 1024
+    store.segments.trim(1, 33)
+    assert store.segments.live_bytes() == 67 * 1024
 
 
 def test_receipted_entries_survive_kill(tmp_path: Path) -> None:
@@ -376,9 +376,9 @@ def test_receipted_entries_survive_kill(tmp_path: Path) -> None:
         sink = Sink()
         for group in range(20):
             for entry_id in range(group * 50, group * 50 + 50):
-                store.append(sink, entry(entry_id))
-            store.commit()
-        store.append(sink, entry(1000))
+                store.writer.append(sink, entry(entry_id))
+            store.writer.commit()
+        store.writer.append(sink, entry(1000))
         print(len(sink.durable), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
         """
@@ -394,17 +394,17 @@ def test_receipted_entries_survive_kill(tmp_path: Path) -> None:
     assert done.returncode == -9, done.stderr
     assert done.stdout == "1000\n"
     store = open_store(tmp_path / "d")
-    assert store.bounds(1) == (0, 999)
+    assert store.segments.bounds(1) == (0, 999)
     store.close()
 
 
 def test_ledger_ids_are_never_repeated_after_a_crash(tmp_path: Path) -> None:
     store = open_store(tmp_path / "d")
-    first = [store.next_ledger_id() for _ in range(3)]
-    store.commit()
+    first = [store.ledger_ids.next() for _ in range(3)]
+    store.writer.commit()
     store.close()
     store = open_store(tmp_path / "d")
-    assert store.next_ledger_id() > max(first)
+    assert store.ledger_ids.next() > max(first)
     store.close()
 
 
@@ -435,15 +435,15 @@ def test_who_waits_for_a_group_is_told_after_the_receivers_of_its_entries(tmp_pa
     scheduler = _HeldWrites()
     store = LedgerStore.open(tmp_path / "d", VirtualClock(), scheduler=scheduler)
     sink = Sink()
-    store.append(sink, entry(0))
+    store.writer.append(sink, entry(0))
     scheduler.run()
     notified: list[str] = []
     sink.entries_durable = lambda entries: notified.append("durable")  # type: ignore[method-assign]
-    store.append(sink, entry(1))
+    store.writer.append(sink, entry(1))
     seal = scheduler._jobs.popleft()
     seal()
     # The group is being written: the next one has nothing to write, as when a producer is closed right after a send.
-    store.after_commit(lambda error: notified.append("closed"))
+    store.writer.after_commit(lambda error: notified.append("closed"))
     scheduler.run()
     assert notified == ["durable", "closed"]
     store.close()

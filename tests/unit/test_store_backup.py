@@ -37,7 +37,7 @@ def finish(backup: Backup, path: Path, between: Callable[[], None] = lambda: Non
 
 
 def cursors(store: LedgerStore) -> dict[int, int]:
-    return {int(key.removeprefix(b"cursor/")): int(value) for key, value in store.scan(b"cursor/")}
+    return {int(key.removeprefix(b"cursor/")): int(value) for key, value in store.metadata.scan(b"cursor/")}
 
 
 class Traffic:
@@ -52,15 +52,15 @@ class Traffic:
     def step(self) -> None:
         for _ in range(self.random.randrange(1, 60)):
             self.load.append(self.random.randint(1, LEDGERS))
-        self.store.commit()
+        self.store.writer.commit()
         ledger = self.random.choice(list(self.load.end))
         cursor = self.random.randint(self.load.first[ledger], self.load.end[ledger])
         self.cursors[ledger] = max(cursor, self.cursors.get(ledger, 0))
-        self.store.put(b"cursor/%d" % ledger, b"%d" % self.cursors[ledger])
-        self.store.commit()
+        self.store.writer.put(b"cursor/%d" % ledger, b"%d" % self.cursors[ledger])
+        self.store.writer.commit()
         # The cursor is durable, so what is before it may go.
         self.load.first[ledger] = self.cursors[ledger]
-        self.store.trim(ledger, self.cursors[ledger])
+        self.store.segments.trim(ledger, self.cursors[ledger])
         self.store.maintain()
 
 
@@ -85,7 +85,7 @@ def test_a_backup_has_everything_durable_before_it_began_whatever_goes_on_meanwh
     try:
         assert cursors(restored) == had
         for ledger in end:
-            bounds = restored.bounds(ledger)
+            bounds = restored.segments.bounds(ledger)
             assert first[ledger] == end[ledger] or bounds is not None
             assert bounds is None or bounds[1] >= end[ledger] - 1
         traffic.load.first, traffic.load.end = first, end
@@ -93,7 +93,7 @@ def test_a_backup_has_everything_durable_before_it_began_whatever_goes_on_meanwh
         # It goes on being written to.
         again = Load(restored, size=2000)
         again.append(LEDGERS + 1)
-        restored.commit()
+        restored.writer.commit()
         assert again.durable == 1
     finally:
         restored.close()
@@ -146,7 +146,7 @@ async def test_threads_write_and_give_back_space_while_a_backup_is_read(tmp_path
             load.append(1 + published % LEDGERS)
             published += 1
         durable = asyncio.Event()
-        store.after_commit(lambda error: durable.set())
+        store.writer.after_commit(lambda error: durable.set())
         await durable.wait()
 
     for _ in range(10):

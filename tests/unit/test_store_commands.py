@@ -162,7 +162,7 @@ def test_a_damaged_chunk_is_named_and_all_else_salvaged(data: Path, tmp_path: Pa
     core = open_core(tmp_path / "new")
     assert read_all(core, "orders") == [*range(40), *range(60, ENTRIES)]
     assert read_all(core, "parcels") == [*range(ENTRIES)]
-    assert core.store.quarantined == {}
+    assert core.store.ledgers.quarantined == {}
     core.close()
 
 
@@ -238,7 +238,7 @@ def test_a_salvaged_broker_gives_no_lost_place_to_another_message(
     assert "entries 180 to 199 of ledger" in output.out
     core = open_core(tmp_path / "new")
     assert core.topic("parcels").log.end_offset == ENTRIES
-    assert core.store.lost_entries() == GROUP
+    assert core.store.segments.missing.entries() == GROUP
     assert read_all(core, "parcels") == [*range(ENTRIES - GROUP)]
     core.close()
     checked = heliograph("store", "check", tmp_path / "new")
@@ -270,7 +270,7 @@ def test_lost_metadata_makes_each_ledger_a_topic(data: Path, tmp_path: Path, hel
     core.restart()
     assert [number for name in names for number in read_all(core, name)] == numbers
     core.topic("persistent://public/default/new")
-    assert core.store.next_ledger_id() not in {int(name.rpartition("-")[2]) for name in names}
+    assert core.store.ledger_ids.next() not in {int(name.rpartition("-")[2]) for name in names}
     core.close()
     assert heliograph("store", "check", tmp_path / "new").code == 0
 
@@ -423,10 +423,10 @@ def with_unknown(data: Path) -> Path:
         frames.update({entry.entry_id: entry for entry in found})
 
     parcels = core.topic("persistent://public/default/parcels")
-    core.store.read(parcels.log.ledgers[0].ledger_id, 3, 9, 1 << 20, keep)
+    core.store.reader.read(parcels.log.ledgers[0].ledger_id, 3, 9, 1 << 20, keep)
     for entry in frames.values():
         entry.ledger_id = 4711
-        core.store.append(Sink(), entry)
+        core.store.writer.append(Sink(), entry)
     core.commit()
     core.close()
     return data
@@ -440,7 +440,7 @@ def test_a_ledger_in_quarantine_is_adopted(with_unknown: Path, heliograph: Comma
     assert (adopted.code, adopted.out) == (0, "persistent://public/salvaged/ledger-4711\n")
     assert heliograph("store", "check", with_unknown).code == 0
     core = open_core(with_unknown)
-    assert core.store.quarantined == {}
+    assert core.store.ledgers.quarantined == {}
     assert read_all(core, "persistent://public/salvaged/ledger-4711") == [*range(3, 10)]
     core.close()
 
@@ -449,7 +449,7 @@ def test_a_ledger_in_quarantine_is_dropped(with_unknown: Path, heliograph: Comma
     assert heliograph("store", "drop", with_unknown, "4711").code == 0
     assert heliograph("store", "check", with_unknown).code == 0
     core = open_core(with_unknown)
-    assert core.store.quarantined == {}
+    assert core.store.ledgers.quarantined == {}
     assert read_all(core, "parcels") == [*range(ENTRIES)]
     core.close()
 
@@ -473,11 +473,11 @@ def test_unknown_ledgers_are_salvaged_into_quarantine_or_topics(
     assert output.code == 0
     assert "stay in quarantine (4711)" in output.out
     core = open_core(tmp_path / "kept")
-    assert list(core.store.quarantined) == [4711]
+    assert list(core.store.ledgers.quarantined) == [4711]
     core.close()
     assert heliograph("store", "salvage", with_unknown, "--to", tmp_path / "adopted", "--adopt").code == 0
     core = open_core(tmp_path / "adopted")
-    assert core.store.quarantined == {}
+    assert core.store.ledgers.quarantined == {}
     assert read_all(core, "persistent://public/salvaged/ledger-4711") == [*range(3, 10)]
     core.close()
 

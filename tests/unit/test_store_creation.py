@@ -84,8 +84,8 @@ def test_nothing_is_durable_in_a_segment_whose_name_is_not(tmp_path: Path) -> No
     store = open_store(tmp_path / "d", disk)
     sink = Sink()
     disk.failing = "segments"
-    store.append(sink, entry(0))
-    store.commit()
+    store.writer.append(sink, entry(0))
+    store.writer.commit()
     assert sink.durable == 0
     assert len(sink.errors) == 1
     assert "Input/output error" in str(sink.errors[0])
@@ -109,13 +109,13 @@ def test_a_segment_that_leaves_is_cut_short_only_under_a_durable_other_name(tmp_
     store = open_store(tmp_path / "d", disk)
     sink = Sink()
     for number in range(1500):
-        store.append(sink, entry(number))
+        store.writer.append(sink, entry(number))
         if number % 100 == 99:
-            store.commit()
-    store.drop_ledger(1)
+            store.writer.commit()
+    store.ledgers.delete(1)
     for _ in range(20):
         store.maintain()
-        store.commit()
+        store.writer.commit()
     left = [index for index, (what, name) in enumerate(disk.noted) if what == "rename" and name.endswith(".leaving")]
     assert left
     for index in left:

@@ -101,12 +101,12 @@ def test_a_start_on_a_full_disk_goes_on_and_one_on_a_broken_disk_does_not(tmp_pa
         broker = Standalone(config(tmp_path / "full"), [])
         with failing_metadata(NO_SPACE):
             await broker.start()
-            assert broker.broker.store.disk_full
+            assert broker.broker.store.space.full
         # There is room again: what the start changed becomes durable.
         await broker.stop()
         again = Standalone(config(tmp_path / "full"), [])
         await again.start()
-        assert again.broker.store.get(b"tenant/public") is not None
+        assert again.broker.store.metadata.get(b"tenant/public") is not None
         await again.stop()
 
     async def broken() -> None:

@@ -15,10 +15,12 @@ from heliograph_broker.storage.base.completion import Completion
 from heliograph_broker.storage.base.disk import RealDisk
 from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.base.failure import StoreFailed, breaks_store, lacks_space
+from heliograph_broker.storage.base.metadata import Metadata
 from heliograph_broker.storage.base.scheduler import Job
 from heliograph_broker.storage.commit.group import Durable
+from heliograph_broker.storage.ledgers.ledger_ids import MAX_EPOCH
 from heliograph_broker.storage.segments.segment import Segment
-from heliograph_broker.storage.store import MAX_EPOCH, InlineScheduler, LedgerStore, StorageFull
+from heliograph_broker.storage.store import InlineScheduler, LedgerStore, StorageFull
 
 from tests.support.failing_metadata import failing_metadata
 
@@ -59,17 +61,17 @@ def entry(entry_id: int, size: int = 1024) -> Entry:
 def test_a_key_the_store_cannot_take_is_refused_and_the_group_goes_on(store: LedgerStore, size: int) -> None:
     sink = Sink()
     outcome: list[Exception | None] = []
-    store.append(sink, entry(0))
+    store.writer.append(sink, entry(0))
     with pytest.raises(ValueError, match=f"a record's key has {size} bytes; valid: 1 to 511"):
-        store.put(b"x" * size, b"")
+        store.writer.put(b"x" * size, b"")
     with pytest.raises(ValueError, match="valid: 1 to 511"):
-        store.delete(b"x" * size)
-    store.put(b"x" * 511, b"the largest")
-    store.after_commit(outcome.append)
-    store.commit()
+        store.writer.delete(b"x" * size)
+    store.writer.put(b"x" * 511, b"the largest")
+    store.writer.after_commit(outcome.append)
+    store.writer.commit()
     assert outcome == [None]
     assert sink.durable == [0]
-    assert store.get(b"x" * 511) == b"the largest"
+    assert store.metadata.get(b"x" * 511) == b"the largest"
 
 
 # -- carried over ----------------------------------------------------------------------------------------------
@@ -78,22 +80,22 @@ def test_a_key_the_store_cannot_take_is_refused_and_the_group_goes_on(store: Led
 def test_what_a_group_could_not_write_is_durable_with_the_next_success(store: LedgerStore) -> None:
     notified: list[tuple[str, Exception | None]] = []
     with failing_metadata(NO_SPACE):
-        store.put(b"kept", b"1")
-        store.put(b"newer", b"1")
-        store.put(b"gone", b"1")
-        store.after_commit(lambda error: notified.append(("failed", error)))
-        store.when_durable(lambda: notified.append(("durable", None)))
-        store.commit()
+        store.writer.put(b"kept", b"1")
+        store.writer.put(b"newer", b"1")
+        store.writer.put(b"gone", b"1")
+        store.writer.after_commit(lambda error: notified.append(("failed", error)))
+        store.writer.when_durable(lambda: notified.append(("durable", None)))
+        store.writer.commit()
     ((name, error),) = notified
     assert name == "failed"
     assert isinstance(error, StorageFull)
-    assert store.disk_full
-    store.put(b"newer", b"2")
-    store.delete(b"gone")
-    store.after_commit(lambda error: notified.append(("later", error)))
-    store.commit()
+    assert store.space.full
+    store.writer.put(b"newer", b"2")
+    store.writer.delete(b"gone")
+    store.writer.after_commit(lambda error: notified.append(("later", error)))
+    store.writer.commit()
     assert notified[1:] == [("durable", None), ("later", None)]
-    assert {key: value for key, value in store.scan(b"") if not key.startswith(b"store/")} == {
+    assert {key: value for key, value in store.metadata.scan(b"") if not key.startswith(b"store/")} == {
         b"kept": b"1",
         b"newer": b"2",
     }
@@ -103,14 +105,14 @@ def test_nothing_is_confirmed_while_something_before_it_is_not_durable(store: Le
     notified: list[Exception | None] = []
     sink = Sink()
     with failing_metadata(NO_SPACE) as asked:
-        store.put(b"first", b"1")
-        store.commit()
+        store.writer.put(b"first", b"1")
+        store.writer.commit()
         # Nothing of its own to write: yet it may not report success.
-        store.after_commit(notified.append)
-        store.append(sink, entry(0))
-        store.commit()
-        store.after_commit(notified.append)
-        store.commit()
+        store.writer.after_commit(notified.append)
+        store.writer.append(sink, entry(0))
+        store.writer.commit()
+        store.writer.after_commit(notified.append)
+        store.writer.commit()
     assert [type(error) for error in notified] == [StorageFull, StorageFull]
     assert sink.failed == [0]
     assert asked == [{b"first": b"1"}] * 3
@@ -120,33 +122,33 @@ def test_without_traffic_what_was_kept_is_written_by_maintain_or_the_end(tmp_pat
     for ending in ("maintain", "close"):
         store = open_store(tmp_path / ending)
         with failing_metadata(NO_SPACE):
-            store.put(b"kept", b"1")
-            store.commit()
+            store.writer.put(b"kept", b"1")
+            store.writer.commit()
             store.maintain()
-            store.commit()
-            assert store.disk_full
+            store.writer.commit()
+            assert store.space.full
         if ending == "maintain":
             store.maintain()
-            store.commit()
-            assert store.get(b"kept") == b"1"
+            store.writer.commit()
+            assert store.metadata.get(b"kept") == b"1"
             store.maintain()
-            assert not store.disk_full
+            assert not store.space.full
         store.close()
         store = open_store(tmp_path / ending)
-        assert store.get(b"kept") == b"1"
+        assert store.metadata.get(b"kept") == b"1"
         store.close()
 
 
 def test_a_failing_group_fails_its_entries_and_what_their_topic_appended_since(store: LedgerStore) -> None:
     sink = Sink()
     with failing_metadata(NO_SPACE):
-        store.put(b"record", b"1")
-        store.append(sink, entry(0, 9 << 20))
+        store.writer.put(b"record", b"1")
+        store.writer.append(sink, entry(0, 9 << 20))
         # Another group, since the first one is full.
-        store.append(sink, entry(1, 9 << 20))
-        store.commit()
+        store.writer.append(sink, entry(1, 9 << 20))
+        store.writer.commit()
     assert sink.failed == [0, 1]
-    assert store.pending_bytes == 0
+    assert store.writer.pending_bytes == 0
 
 
 def test_a_source_that_raises_keeps_no_other_record_from_being_written(store: LedgerStore) -> None:
@@ -157,15 +159,15 @@ def test_a_source_that_raises_keeps_no_other_record_from_being_written(store: Le
             raise RuntimeError("a mistake")
 
     outcome: list[Exception | None] = []
-    store.submit(Broken())
-    store.put(b"record", b"1")
-    store.after_commit(outcome.append)
-    store.commit()
-    assert store.get(b"record") == b"1"
+    store.writer.submit(Broken())
+    store.writer.put(b"record", b"1")
+    store.writer.after_commit(outcome.append)
+    store.writer.commit()
+    assert store.metadata.get(b"record") == b"1"
     # Every request of this group may rest on the record that was not taken.
     assert str(outcome[0]) == "a mistake"
-    store.after_commit(outcome.append)
-    store.commit()
+    store.writer.after_commit(outcome.append)
+    store.writer.commit()
     assert outcome[1] is None
 
 
@@ -194,32 +196,32 @@ def test_an_environment_that_is_broken_fails_the_store(
     reasons: list[str] = []
     outcome: list[Exception | None] = []
     sink = Sink()
-    store.on_failure(reasons.append)
+    store.writer.on_failure(reasons.append)
     if part == "metadata":
-        monkeypatch.setattr(LedgerStore, "_write_metadata", fail)
-        store.put(b"record", b"1")
-        store.after_commit(outcome.append)
+        monkeypatch.setattr(Metadata, "write", fail)
+        store.writer.put(b"record", b"1")
+        store.writer.after_commit(outcome.append)
     else:
         monkeypatch.setattr(Segment, "write", fail)
-    store.append(sink, entry(0))
-    store.commit()
+    store.writer.append(sink, entry(0))
+    store.writer.commit()
     monkeypatch.undo()
-    assert reasons == [store.failure] == [f"{type(error).__name__}: {error}"]
+    assert reasons == [store.writer.failure] == [f"{type(error).__name__}: {error}"]
     assert sink.failed == [0]
     # It takes nothing any more, though the disk would.
-    store.put(b"later", b"1")
-    store.append(sink, entry(0))
-    store.after_commit(outcome.append)
-    store.commit()
+    store.writer.put(b"later", b"1")
+    store.writer.append(sink, entry(0))
+    store.writer.after_commit(outcome.append)
+    store.writer.commit()
     store.maintain()
-    store.commit()
+    store.writer.commit()
     assert sink.failed == [0, 0]
     assert sink.durable == []
     assert outcome
     assert all(isinstance(each, StoreFailed) for each in outcome)
-    assert reasons == [store.failure]
+    assert reasons == [store.writer.failure]
     late: list[str] = []
-    store.on_failure(late.append)
+    store.writer.on_failure(late.append)
     assert late == reasons
     store.close()
 
@@ -242,17 +244,17 @@ def test_a_write_of_which_nobody_knows_the_end_fails_the_store(tmp_path: Path) -
     outcome: list[Exception | None] = []
     sink = Sink()
     scheduler.dies = True
-    store.append(sink, entry(0))
-    store.put(b"record", b"1")
-    store.after_commit(outcome.append)
-    store.commit()
+    store.writer.append(sink, entry(0))
+    store.writer.put(b"record", b"1")
+    store.writer.after_commit(outcome.append)
+    store.writer.commit()
     scheduler.dies = False
-    assert store.failure == "SystemExit: 1"
+    assert store.writer.failure == "SystemExit: 1"
     assert sink.failed == [0]
-    store.after_commit(outcome.append)
-    store.commit()
+    store.writer.after_commit(outcome.append)
+    store.writer.commit()
     assert [type(each) for each in outcome] == [StoreFailed, StoreFailed]
-    assert store.pending_bytes == 0
+    assert store.writer.pending_bytes == 0
     store.close()
 
 
@@ -278,12 +280,12 @@ def test_errors_are_told_apart() -> None:
 
 def test_a_mistake_fails_a_group_and_not_the_store(store: LedgerStore) -> None:
     with failing_metadata(RuntimeError("a mistake")):
-        store.put(b"record", b"1")
-        store.commit()
-    assert store.failure is None
+        store.writer.put(b"record", b"1")
+        store.writer.commit()
+    assert store.writer.failure is None
     store.maintain()
-    store.commit()
-    assert store.get(b"record") == b"1"
+    store.writer.commit()
+    assert store.metadata.get(b"record") == b"1"
 
 
 # -- ledger ids ------------------------------------------------------------------------------------------------
@@ -295,17 +297,17 @@ def open_at_epoch(path: Path, epoch: int) -> LedgerStore:
 
 def test_ids_of_two_stores_differ_and_a_store_keeps_its_epoch(tmp_path: Path) -> None:
     one, other = open_at_epoch(tmp_path / "one", 1), open_at_epoch(tmp_path / "other", MAX_EPOCH - 1)
-    ids = {store.next_ledger_id() for store in (one, other) for _ in range(2000)}
+    ids = {store.ledger_ids.next() for store in (one, other) for _ in range(2000)}
     assert len(ids) == 4000
     # JavaScript and jq read larger integers as floats.
     assert max(ids) < 1 << 53
     assert {number >> 40 for number in ids} == {1, MAX_EPOCH - 1}
-    last = one.next_ledger_id()
+    last = one.ledger_ids.next()
     one.close()
     other.close()
     again = open_at_epoch(tmp_path / "one", 77)
-    assert again.epoch == 1
-    assert again.next_ledger_id() > last
+    assert again.ledger_ids.epoch == 1
+    assert again.ledger_ids.next() > last
     again.close()
 
 
@@ -317,38 +319,38 @@ def test_an_epoch_that_does_not_fit_is_refused(tmp_path: Path, epoch: int) -> No
 
 def test_ids_go_on_where_a_store_without_epochs_was(tmp_path: Path) -> None:
     store = open_store(tmp_path / "d")
-    assert store.next_ledger_id() == 1
+    assert store.ledger_ids.next() == 1
     store.close()
     again = open_at_epoch(tmp_path / "d", 5)
-    assert (again.epoch, again.next_ledger_id()) == (0, 1001)
+    assert (again.ledger_ids.epoch, again.ledger_ids.next()) == (0, 1001)
     again.close()
 
 
 def test_a_reservation_that_failed_is_durable_before_anything_that_names_its_ids(tmp_path: Path) -> None:
     store = open_store(tmp_path / "d")
     with failing_metadata(NO_SPACE):
-        first = store.next_ledger_id()
-        store.commit()
-    store.put(b"names", b"%d" % first)
-    store.commit()
+        first = store.ledger_ids.next()
+        store.writer.commit()
+    store.writer.put(b"names", b"%d" % first)
+    store.writer.commit()
     store.close(drain=False)
     store = open_store(tmp_path / "d")
-    assert store.get(b"names") == b"%d" % first
-    assert store.next_ledger_id() > first
+    assert store.metadata.get(b"names") == b"%d" % first
+    assert store.ledger_ids.next() > first
     store.close()
 
 
 def test_ids_that_segments_hold_are_not_given_again_though_the_metadata_is_older(tmp_path: Path) -> None:
     store = open_at_epoch(tmp_path / "d", 3)
-    ids = [store.next_ledger_id() for _ in range(5)]
+    ids = [store.ledger_ids.next() for _ in range(5)]
     held = Entry(ids[-1], 0, 0, 0, 0, -1, 1, 1, 1, 1, b"x")
-    store.append(Sink(), held)
-    store.commit()
-    store.put(b"next-ledger-id", b"%d" % (3 << 40))
-    store.commit()
+    store.writer.append(Sink(), held)
+    store.writer.commit()
+    store.writer.put(b"next-ledger-id", b"%d" % (3 << 40))
+    store.writer.commit()
     store.close()
     store = open_at_epoch(tmp_path / "d", 9)
-    assert store.next_ledger_id() == ids[-1] + 1
+    assert store.ledger_ids.next() == ids[-1] + 1
     store.close()
 
 
@@ -356,8 +358,8 @@ def test_durable_entries_are_not_reported_as_failed_if_the_files_size_is_unknown
     store: LedgerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = Sink()
-    store.append(sink, entry(0))
-    store.commit()
+    store.writer.append(sink, entry(0))
+    store.writer.commit()
     with monkeypatch.context() as patch:
         asked: list[Path] = []
 
@@ -366,8 +368,8 @@ def test_durable_entries_are_not_reported_as_failed_if_the_files_size_is_unknown
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
         patch.setattr(RealDisk, "file_bytes", fail)
-        store.append(sink, entry(1))
-        store.commit()
+        store.writer.append(sink, entry(1))
+        store.writer.commit()
     assert asked
     assert (sink.durable, sink.failed) == ([0, 1], [])
-    assert store.bounds(1) == (0, 1)
+    assert store.segments.bounds(1) == (0, 1)

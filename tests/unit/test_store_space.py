@@ -41,7 +41,7 @@ class Load:
         self.first.setdefault(ledger_id, 0)
         total = (entry_id + 1) * self.size
         frame = self.frame(ledger_id, entry_id)
-        self.store.append(self, Entry(ledger_id, entry_id, 7, 0, 0, -1, 1, 0, entry_id + 1, total, frame))
+        self.store.writer.append(self, Entry(ledger_id, entry_id, 7, 0, 0, -1, 1, 0, entry_id + 1, total, frame))
 
     def frame(self, ledger_id: int, entry_id: int) -> bytes:
         return (b"%d:%d " % (ledger_id, entry_id)).ljust(self.size, b"x")
@@ -51,14 +51,14 @@ class Load:
         for number in range(total_bytes // self.size):
             self.append(1 + number % ledgers)
             if number % 200 == 199:
-                self.store.commit()
-        self.store.commit()
+                self.store.writer.commit()
+        self.store.writer.commit()
 
     def trim(self, share: float) -> None:
         for ledger_id, end in self.end.items():
             first = self.first[ledger_id]
             self.first[ledger_id] = first + int((end - first) * share)
-            self.store.trim(ledger_id, self.first[ledger_id])
+            self.store.segments.trim(ledger_id, self.first[ledger_id])
 
     @property
     def live_bytes(self) -> int:
@@ -70,7 +70,7 @@ class Load:
             at = self.first[ledger_id]
             while at < end:
                 results: list[list[Entry] | Exception] = []
-                (store or self.store).read(ledger_id, at, end - 1, MIB, results.append)
+                (store or self.store).reader.read(ledger_id, at, end - 1, MIB, results.append)
                 (found,) = results
                 assert isinstance(found, list)
                 assert found, (ledger_id, at)
@@ -134,13 +134,13 @@ def test_after_nine_tenths_are_trimmed_the_directory_is_at_most_half_as_large_ag
     load.fill(ledgers, min(24 * MIB, 60_000 * size))
     load.trim(0.9)
     maintain(store)
-    assert store.live_bytes() == load.live_bytes
+    assert store.segments.live_bytes() == load.live_bytes
     assert DataDir.files_bytes(path) <= 1.5 * load.live_bytes
     load.assert_all_there()
     store.close()
     store = open_store(path)
-    store.retain_ledgers(load.first)
-    assert store.live_bytes() == load.live_bytes
+    store.ledgers.retain(load.first)
+    assert store.segments.live_bytes() == load.live_bytes
     load.assert_all_there(store)
     store.close()
 
@@ -155,7 +155,7 @@ async def test_space_comes_back_in_time_beside_an_event_loop(path: Path, ledgers
     load = Load(store)
 
     async def commit() -> None:
-        await completed(store.after_commit)
+        await completed(store.writer.after_commit)
 
     async def publish() -> None:
         while True:
@@ -183,7 +183,7 @@ async def test_space_comes_back_in_time_beside_an_event_loop(path: Path, ledgers
     assert not load.errors
     store.close()
     store = open_store(path, segment_bytes=4 * MIB)
-    store.retain_ledgers(load.first)
+    store.ledgers.retain(load.first)
     load.assert_all_there(store)
     store.close()
 
@@ -222,8 +222,8 @@ def test_many_small_segments_become_few(path: Path) -> None:
         load.append(1)
         for _ in range(1024):
             load.append(2)
-        store.commit()
-        store.trim(2, load.end[2])
+        store.writer.commit()
+        store.segments.trim(2, load.end[2])
         load.first[2] = load.end[2]
         store.maintain()
     maintain(store)
@@ -234,24 +234,24 @@ def test_many_small_segments_become_few(path: Path) -> None:
 
 def test_metadata_that_was_large_once_is_small_after_a_start(path: Path, store: LedgerStore) -> None:
     for number in range(200):
-        store.put(b"m/%d" % number, bytes(60_000))
-    store.commit()
+        store.writer.put(b"m/%d" % number, bytes(60_000))
+    store.writer.commit()
     large = DataDir.files_bytes(path)
     assert large > 8 * MIB
     for number in range(200):
-        store.put(b"m/%d" % number, b"%d" % number)
-    store.commit()
+        store.writer.put(b"m/%d" % number, b"%d" % number)
+    store.writer.commit()
     store.close()
     (path / "metadata.tmp").write_bytes(b"left by a crash")
     again = open_store(path)
     assert DataDir.files_bytes(path) < MIB
     assert again.disk_bytes() < MIB
-    assert dict(again.scan(b"m/")) == {b"m/%d" % number: b"%d" % number for number in range(200)}
-    again.put(b"m/new", b"1")
-    again.commit()
+    assert dict(again.metadata.scan(b"m/")) == {b"m/%d" % number: b"%d" % number for number in range(200)}
+    again.writer.put(b"m/new", b"1")
+    again.writer.commit()
     again.close()
     again = open_store(path)
-    assert again.get(b"m/new") == b"1"
+    assert again.metadata.get(b"m/new") == b"1"
     again.close()
 
 
@@ -326,8 +326,8 @@ def test_on_a_full_disk_space_is_given_back_while_it_shrinks(path: Path, monkeyp
     load = Load(store)
     load.fill(1, 8 * MIB)
     store.maintain()
-    monkeypatch.setattr(store, "disk_full", True)
-    monkeypatch.setattr(store, "_reserve", 1 << 60)
+    monkeypatch.setattr(store.space, "full", True)
+    monkeypatch.setattr(store.space, "_reserve", 1 << 60)
     load.trim(0.6)
     store.maintain()
     assert scheduler.jobs
@@ -348,12 +348,12 @@ def test_what_is_trimmed_or_dropped_during_a_copy_is_dead_in_the_copy(path: Path
             results.append((done, job()))
         load.trim(0.1)
         if 10 in load.end:
-            store.drop_ledger(10)
-            store.commit()
+            store.ledgers.delete(10)
+            store.writer.commit()
             del load.end[10], load.first[10]
         for done, result in results:
             done(result)
-        assert store.live_bytes() == load.live_bytes
+        assert store.segments.live_bytes() == load.live_bytes
         load.assert_all_there()
     assert load.live_bytes < MIB // 4
     assert store.disk_bytes() <= 1.5 * load.live_bytes + MIB // 4
@@ -397,7 +397,7 @@ async def test_closing_does_not_wait_for_a_copy_and_loses_nothing(path: Path) ->
     loop = asyncio.get_running_loop()
     store = load.store = open_store(path, LoopScheduler(loop), segment_bytes=MIB)
     load.trim(0.3)
-    store.retain_ledgers(load.first)
+    store.ledgers.retain(load.first)
     store.maintain()
     deadline = time.monotonic() + 30
     while not list((path / "segments").glob("*.tmp")):
@@ -409,7 +409,7 @@ async def test_closing_does_not_wait_for_a_copy_and_loses_nothing(path: Path) ->
     assert time.monotonic() - began < 0.5
     assert not list((path / "segments").glob("*.tmp"))
     store = open_store(path)
-    store.retain_ledgers(load.first)
+    store.ledgers.retain(load.first)
     load.assert_all_there(store)
     store.close()
 
@@ -447,14 +447,14 @@ def test_whenever_the_process_dies_the_old_or_the_new_is_there(path: Path) -> No
                 for owner, name in ((Path, "rename"), (Path, "unlink"), (os, "fsync"), (InlineScheduler, "pause")):
                     setattr(owner, name, counted(getattr(owner, name)))
                 store = open_store(copy)
-                store.retain_ledgers(load.first)
+                store.ledgers.retain(load.first)
                 maintain(store)
                 store.close()
                 os._exit(0)
             _, status = os.waitpid(child, 0)
             store = open_store(copy)
-            store.retain_ledgers(load.first)
-            assert store.live_bytes() == load.live_bytes, survive
+            store.ledgers.retain(load.first)
+            assert store.segments.live_bytes() == load.live_bytes, survive
             load.assert_all_there(store)
             maintain(store)
             assert DataDir.files_bytes(copy) <= 1.5 * load.live_bytes, survive
@@ -491,21 +491,21 @@ def test_on_a_full_disk_publishing_fails_the_rest_goes_on_and_space_still_comes_
     store = open_store(mounted / "d", clock=clock, segment_bytes=2 * MIB, reserve=2 * MIB)
     try:
         load = Load(store)
-        while not store.disk_full:
+        while not store.space.full:
             load.fill(20, 200 * load.size)
         assert isinstance(load.errors[0], StorageFull)
         load.assert_all_there()
         committed: list[Exception | None] = []
-        store.put(b"cursor", b"1")
-        store.after_commit(committed.append)
-        store.commit()
+        store.writer.put(b"cursor", b"1")
+        store.writer.after_commit(committed.append)
+        store.writer.commit()
         assert committed == [None]
         # Somebody else takes almost all of the rest.
-        (mounted / "other").write_bytes(bytes(max(0, store.free_bytes() - MIB)))
+        (mounted / "other").write_bytes(bytes(max(0, store.space.free_bytes() - MIB)))
         load.trim(0.6)
         clock.advance_ms(10_000)
         maintain(store, 60)
-        assert not store.disk_full
+        assert not store.space.full
         assert DataDir.files_bytes(mounted / "d") <= 1.5 * load.live_bytes
         load.assert_all_there()
         load.errors.clear()
@@ -546,7 +546,7 @@ def test_copies_are_put_off_for_a_bounded_time_while_what_is_live_shrinks_again_
         clock.advance_ms(500)
         for ledger_id in range(2, 9):
             load.first[ledger_id] = load.end[ledger_id]
-            store.trim(ledger_id, load.end[ledger_id])
+            store.segments.trim(ledger_id, load.end[ledger_id])
         store.maintain()
         clock.advance_ms(500)
     assert copies(scheduler)

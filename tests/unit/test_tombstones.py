@@ -25,7 +25,7 @@ def entry(ledger_id: int, entry_id: int) -> Entry:
 
 
 def tombstones(store: LedgerStore) -> set[int]:
-    return {Tombstone.ledger_of(key) for key, _ in store.scan(Tombstone.PREFIX)}
+    return {Tombstone.ledger_of(key) for key, _ in store.metadata.scan(Tombstone.PREFIX)}
 
 
 @pytest.fixture
@@ -41,69 +41,69 @@ def fill(core: Core, topic: Topic, entries: int) -> None:
 
 
 def test_an_unknown_ledger_is_kept_and_counted(core: Core) -> None:
-    core.store.append(Sink(), entry(4711, 0))
+    core.store.writer.append(Sink(), entry(4711, 0))
     core.commit()
     core.restart()
     for _ in range(10):
         core.advance(1000)
-    assert core.store.quarantined == {4711: 1000}
+    assert core.store.ledgers.quarantined == {4711: 1000}
     core.restart()
-    assert core.store.quarantined == {4711: 1000}
-    assert core.store.bounds(4711) == (0, 0)
+    assert core.store.ledgers.quarantined == {4711: 1000}
+    assert core.store.segments.bounds(4711) == (0, 0)
     core.close()
 
 
 def test_what_a_version_without_tombstones_left_behind_goes_once(core: Core) -> None:
-    ours = core.store.next_ledger_id()
+    ours = core.store.ledger_ids.next()
     for ledger_id in (ours, 1 << 50):
-        core.store.append(Sink(), entry(ledger_id, 0))
-    core.store.delete(b"store/has-tombstones")
+        core.store.writer.append(Sink(), entry(ledger_id, 0))
+    core.store.writer.delete(b"store/has-tombstones")
     core.commit()
     core.restart()
-    assert core.store.quarantined == {1 << 50: 1000}
-    assert core.store.live_bytes() == 1000
+    assert core.store.ledgers.quarantined == {1 << 50: 1000}
+    assert core.store.segments.live_bytes() == 1000
     core.restart()
-    assert core.store.live_bytes() == 1000
+    assert core.store.segments.live_bytes() == 1000
     core.close()
 
 
 def test_a_ledger_goes_when_its_tombstone_is_durable_and_the_tombstone_after_it(core: Core) -> None:
     store = core.store
-    store.append(Sink(), entry(4711, 0))
+    store.writer.append(Sink(), entry(4711, 0))
     core.commit()
-    store.drop_ledger(4711)
-    assert store.live_bytes() == 1000
+    store.ledgers.delete(4711)
+    assert store.segments.live_bytes() == 1000
     core.commit()
-    assert store.live_bytes() == 0
+    assert store.segments.live_bytes() == 0
     core.crash()
-    assert core.store.quarantined == {}
-    assert core.store.live_bytes() == 0
+    assert core.store.ledgers.quarantined == {}
+    assert core.store.segments.live_bytes() == 0
     # The open segment still has it: a crash now must not bring it back.
     assert tombstones(core.store) == {4711}
     store = core.store
     for number in range(400):
-        store.append(Sink(), entry(4712, number))
+        store.writer.append(Sink(), entry(4712, number))
         core.commit()
-    store.drop_ledger(4712)
+    store.ledgers.delete(4712)
     for _ in range(100):
         core.advance(1000)
     assert tombstones(core.store) == set()
     core.crash()
-    assert core.store.quarantined == {}
+    assert core.store.ledgers.quarantined == {}
     core.close()
 
 
 def test_entries_that_were_on_their_way_when_their_ledger_was_dropped_go_too(core: Core) -> None:
     store = core.store
-    store.append(Sink(), entry(4711, 0))
-    store.drop_ledger(4711)
+    store.writer.append(Sink(), entry(4711, 0))
+    store.ledgers.delete(4711)
     core.commit()
-    store.append(Sink(), entry(4711, 1))
+    store.writer.append(Sink(), entry(4711, 1))
     core.commit()
     core.advance(1000)
-    assert store.live_bytes() == 0
+    assert store.segments.live_bytes() == 0
     core.crash()
-    assert core.store.quarantined == {}
+    assert core.store.ledgers.quarantined == {}
     core.close()
 
 
@@ -130,7 +130,7 @@ def test_topics_that_trim_and_go_leave_nothing_unknown_whenever_the_process_dies
         core.commit()
     core.broker.ticks.run()
     core.crash()
-    assert core.store.quarantined == {}
+    assert core.store.ledgers.quarantined == {}
     core.close()
 
 
@@ -144,16 +144,16 @@ def test_a_compaction_leaves_neither_leak_nor_loss_whenever_the_process_dies(tmp
     core.commit()
     topic.compaction.start()
     for _ in range(crash_after):
-        if not core.store._filling:
+        if not core.store.writer._filling:
             break
-        core.store._seal()
+        core.store.writer._seal()
     core.crash()
-    assert core.store.quarantined == {}
-    assert tombstones(core.store) <= set(core.store._segments.ledgers())
+    assert core.store.ledgers.quarantined == {}
+    assert tombstones(core.store) <= set(core.store.segments.ledgers())
     again = core.broker.directory.topics[str(topic.name)]
     assert isinstance(again, Topic)
     compacted = again.compaction.ledger
     if compacted is not None:
         assert compacted.ledger_id not in tombstones(core.store)
-        assert core.store.bounds(compacted.ledger_id) == (0, 6)
+        assert core.store.segments.bounds(compacted.ledger_id) == (0, 6)
     core.close()

@@ -160,7 +160,7 @@ def test_an_error_that_cannot_be_sent_leaves_no_gap(core: Core, monkeypatch: pyt
     monkeypatch.setattr(broken, "send_publish_error", _boom)
     bad, good = core.producer(topic, broken, "bad"), core.producer(topic, fine, "good")
     with monkeypatch.context() as full:
-        full.setattr(core.store, "_write_entries", _no_space)
+        full.setattr(core.store.writer, "_write_entries", _no_space)
         core.publish(bad, sequence_id=1)
         core.publish(good, sequence_id=2)
         core.commit()

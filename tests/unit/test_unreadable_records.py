@@ -117,7 +117,10 @@ def test_a_start_goes_on_and_keeps_the_record(directory: Path, kind: str, opened
     assert core.broker.metrics.unreadable_records == len(named)
     assert backlog(core, BESIDE) == list(range(5, 10))
     assert core.topic(BESIDE).log.first_offset == 0
-    aside = [msgspec.msgpack.decode(kept, type=records.UnreadableRecord) for _, kept in core.store.scan(b"unreadable/")]
+    aside = [
+        msgspec.msgpack.decode(kept, type=records.UnreadableRecord)
+        for _, kept in core.store.metadata.scan(b"unreadable/")
+    ]
     assert (KINDS[kind], value) in [(each.key, each.value) for each in aside]
     # Nothing is deleted for it, now or later, and the next start finds nothing more.
     for _ in range(50):
@@ -136,15 +139,16 @@ def test_a_topic_goes_aside_with_all_that_is_of_it(directory: Path, opened: list
     core = Core(directory)
     opened.append(core)
     assert ORDERS not in core.broker.directory.topics
-    assert len(core.store.quarantined) == 1, ledgers
+    assert len(core.store.ledgers.quarantined) == 1, ledgers
     aside = {
-        msgspec.msgpack.decode(kept, type=records.UnreadableRecord).key for _, kept in core.store.scan(b"unreadable/")
+        msgspec.msgpack.decode(kept, type=records.UnreadableRecord).key
+        for _, kept in core.store.metadata.scan(b"unreadable/")
     }
     assert aside == {KINDS["topic"], KINDS["cursor"], KINDS["deduplication"]}
     # The name is free, and what comes under it begins at nothing.
     assert core.topic(ORDERS).subscriptions == {}
     core.restart()
-    assert len(core.store.quarantined) == 1
+    assert len(core.store.ledgers.quarantined) == 1
 
 
 def test_a_directory_without_tombstones_loses_no_ledger_of_a_topic_that_cannot_be_read(
@@ -155,7 +159,7 @@ def test_a_directory_without_tombstones_loses_no_ledger_of_a_topic_that_cannot_b
         assert txn.delete(b"store/has-tombstones")
     core = Core(directory)
     opened.append(core)
-    assert len(core.store.quarantined) == 1
+    assert len(core.store.ledgers.quarantined) == 1
 
 
 def test_a_subscription_is_given_everything_that_is_stored(directory: Path, opened: list[Core]) -> None:
@@ -192,7 +196,7 @@ def test_ids_of_ledgers_whose_record_is_damaged_are_not_given_again(directory: P
     core = Core(directory)
     opened.append(core)
     known = {ledger.ledger_id for name in (ORDERS, BESIDE) for ledger in core.topic(name).log.ledgers}
-    assert core.store.next_ledger_id() > max(known)
+    assert core.store.ledger_ids.next() > max(known)
     assert backlog(core, ORDERS) == list(range(5, 10))
 
 

@@ -105,18 +105,18 @@ class Listener(SessionHost):
     def check_pressure(self, connection: Connection) -> None:
         """Hold back ``connection`` while too much waits for the store."""
         if (
-            self.broker.store.pending_bytes <= self.broker.config.max_pending_publish_bytes
+            self.broker.store.writer.pending_bytes <= self.broker.config.max_pending_publish_bytes
             or connection in self._paused
         ):
             return
         connection.hold(self)
         if not self._paused:
-            self.broker.store.after_commit(self._relieve)
+            self.broker.store.writer.after_commit(self._relieve)
         self._paused[connection] = None
 
     def _relieve(self, error: Exception | None) -> None:
-        if self.broker.store.pending_bytes > self.broker.config.max_pending_publish_bytes // 2:
-            self.broker.store.after_commit(self._relieve)
+        if self.broker.store.writer.pending_bytes > self.broker.config.max_pending_publish_bytes // 2:
+            self.broker.store.writer.after_commit(self._relieve)
             return
         for connection in self._paused:
             connection.release(self)

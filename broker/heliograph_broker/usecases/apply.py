@@ -228,7 +228,7 @@ def apply_resources(broker: Broker, resources: Sequence[AnyResource]) -> list[Ap
     """Apply ``resources``, parents first; return what became of each, in that order.
 
     Raises :class:`PreconditionFailed`, one line for each thing that is wrong, with nothing changed. The
-    changes are durable when a ``store.after_commit`` that is asked for now says so.
+    changes are durable when a ``store.writer.after_commit`` that is asked for now says so.
     """
     try:
         steps = plan(resources, Existing(broker.directory.tenants, broker.directory.namespaces))

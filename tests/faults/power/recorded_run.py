@@ -168,11 +168,11 @@ async def run(data_dir: Path, promise: Promise, seed: int) -> None:
         await _load(broker, list(producers.values()), list(consumers.values()), life)
         store = broker.broker.store
         for key in range(FILLING_RECORDS):
-            store.put(b"filling/%d" % key, bytes(FILLING_BYTES))
-        await asyncio.wait_for(completed(store.after_commit), WITHIN_S)
+            store.writer.put(b"filling/%d" % key, bytes(FILLING_BYTES))
+        await asyncio.wait_for(completed(store.writer.after_commit), WITHIN_S)
         for key in range(FILLING_RECORDS):
-            store.delete(b"filling/%d" % key)
-        await asyncio.wait_for(completed(store.after_commit), WITHIN_S)
+            store.writer.delete(b"filling/%d" % key)
+        await asyncio.wait_for(completed(store.writer.after_commit), WITHIN_S)
         await broker.stop()
         promise("stopped", life)
 

@@ -15,10 +15,11 @@ from heliograph_broker.storage.base.data_dir import DataDir
 from heliograph_broker.storage.base.identity import Identity, of_metadata, parse_format, stamp
 from heliograph_broker.storage.commit import group_commit
 from heliograph_broker.storage.commit.group_commit import GroupCommit
+from heliograph_broker.storage.ledgers.ledger_ids import RESERVED_KEY
+from heliograph_broker.storage.ledgers.ledger_set import LedgerSet
 from heliograph_broker.storage.segments import segment_records
+from heliograph_broker.storage.segments.reclaim import Reclaimer
 from heliograph_broker.storage.segments.segment import Segment
-from heliograph_broker.storage.segments.segment_set import SegmentSet
-from heliograph_broker.storage.store import LedgerStore
 
 from tests.simulation.disk import SimulatedDisk
 
@@ -67,7 +68,7 @@ def _seal_forgetting(self: Any) -> None:
 
 
 def _seal_forgetting_reservations(self: Any) -> None:
-    self._carried.pop(store._NEXT_LEDGER, None)
+    self._carried.pop(RESERVED_KEY, None)
     _seal(self)
 
 
@@ -93,7 +94,7 @@ def _take_any_identity(data_dir: Any, metadata: Any, new: Identity) -> Identity:
     return identity
 
 
-_retain = LedgerStore.retain_ledgers
+_retain = LedgerSet.retain
 
 
 def _retain_known_only(self: Any, kept: Any) -> None:
@@ -105,7 +106,7 @@ def _retain_known_only(self: Any, kept: Any) -> None:
 
 # 6: while what is live shrinks nothing is given back
 
-_reclaim = SegmentSet._reclaim
+_reclaim = Reclaimer._reclaim
 
 
 def _reclaim_in_calm(self: Any) -> None:
@@ -177,13 +178,13 @@ DEFECTS = {
         (
             Patch(DataDir, "_check_format", _start_anyhow),
             Patch(store, "_identify", _take_any_identity),
-            Patch(LedgerStore, "retain_ledgers", _retain_known_only),
+            Patch(LedgerSet, "retain", _retain_known_only),
         ),
     ),
     "nothing-reclaimed": Defect(
         "6",
         "no space is given back while what is live shrinks from time to time",
-        (Patch(SegmentSet, "_reclaim", _reclaim_in_calm),),
+        (Patch(Reclaimer, "_reclaim", _reclaim_in_calm),),
     ),
     "missing-unnoticed": Defect(
         "12",

@@ -29,7 +29,7 @@ def broker(tmp_path: Path, clock: VirtualClock) -> Iterator[Broker]:
     broker = Broker(store, clock, BrokerConfig(), random.Random(1))
     broker.load()
     yield broker
-    store.commit()
+    store.writer.commit()
     store.close()
 
 

@@ -19,8 +19,8 @@ from heliograph_broker.http.brokers import health
 from heliograph_broker.messaging.broker.ticks import Ticks
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.standalone import Standalone
+from heliograph_broker.storage.base.metadata import Metadata
 from heliograph_broker.storage.base.scheduler import LoopScheduler
-from heliograph_broker.storage.commit.group_commit import GroupCommit
 from heliograph_broker.storage.segments.segment import Segment
 
 from tests.support.core import Client
@@ -43,7 +43,7 @@ async def standalone(tmp_path: Path) -> AsyncIterator[Standalone]:
         await running.stop()
     except Exception:
         # The store of some has failed, which is what they are for.
-        assert running.broker.store.failure is not None
+        assert running.broker.store.writer.failure is not None
 
 
 def publish(running: Standalone) -> Client:
@@ -88,18 +88,18 @@ async def test_not_ready_while_no_tick_ends(standalone: Standalone, monkeypatch:
 async def test_not_ready_while_the_writer_is_stuck(standalone: Standalone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "WRITER_TIMEOUT_S", 0.2)
     hangs = threading.Event()
-    write = GroupCommit._write_metadata
+    write = Metadata.write
 
-    def hang(self: GroupCommit, group: Any) -> None:
+    def hang(self: Metadata, records: Any) -> None:
         hangs.wait(30)
-        write(self, group)
+        write(self, records)
 
-    monkeypatch.setattr(GroupCommit, "_write_metadata", hang)
+    monkeypatch.setattr(Metadata, "write", hang)
     try:
         assert "the store has not committed anything for 0.2 s" in await until(standalone, 503)
     finally:
         hangs.set()
-    monkeypatch.setattr(GroupCommit, "_write_metadata", write)
+    monkeypatch.setattr(Metadata, "write", write)
     await until(standalone, 200)
 
 
@@ -185,7 +185,7 @@ async def test_not_ready_after_an_environment_has_failed(
 
 async def test_not_ready_if_the_segments_environment_is_broken_and_nobody_publishes(standalone: Standalone) -> None:
     """Nothing is written to it by the broker itself: the probe begins to."""
-    segment = standalone.broker.store._segments.open_segment
+    segment = standalone.broker.store.segments.open_segment
     environment = segment._env
     assert environment is not None
 

@@ -34,7 +34,7 @@ async def _ready(core: Core, http: TestClient[Any, Any]) -> tuple[int, str]:
     async with asyncio.timeout(30):
         while not asking.done():
             await asyncio.sleep(0.001)
-            if core.store.failure is None:
+            if core.store.writer.failure is None:
                 core.commit()
     response = await asking
     return response.status, await response.text()
@@ -72,7 +72,7 @@ async def test_not_ready_when_the_open_segment_cannot_be_written(
     def panic(_: object) -> None:
         raise OSError("MDB_PANIC: Update of meta page failed or environment had fatal error")
 
-    monkeypatch.setattr(type(core.store._segments.open_segment), "probe", panic)
+    monkeypatch.setattr(type(core.store.segments.open_segment), "probe", panic)
     status, text = await _ready(core, http)
     assert status == 503
     assert "the open segment cannot be written: MDB_PANIC" in text
@@ -119,7 +119,7 @@ async def test_what_is_in_quarantine_is_shown_with_the_time_it_was_found(
         core.publish(producer, sequence_id=number)
     core.commit()
     ledger_id, size = topic.log.ledgers[0].ledger_id, topic.log.total_bytes
-    core.store.delete(topic.record_key)
+    core.store.writer.delete(topic.record_key)
     core.commit()
     core.crash()
     found_ms = core.clock.now_ms()
@@ -138,10 +138,10 @@ async def test_what_is_in_quarantine_is_shown_with_the_time_it_was_found(
         # The time outlives a restart.
         core.clock.advance_ms(5000)
         core.restart()
-    core.store.drop_ledger(ledger_id)
+    core.store.ledgers.delete(ledger_id)
     core.restart()
-    assert core.store.quarantined_since == {}
-    assert list(core.store.scan(b"store/quarantine/")) == []
+    assert core.store.ledgers.quarantined_since == {}
+    assert list(core.store.metadata.scan(b"store/quarantine/")) == []
 
 
 async def test_what_is_damaged_and_skipped_is_shown(core: Core, http: TestClient[Any, Any]) -> None:

@@ -196,9 +196,9 @@ class Footprint:
         self.objects = Counter(type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, KINDS))
         self.sizes: dict[str, int] = {}
         sizes(core.broker, "broker", self.sizes, set())
-        self.stored = sorted(key for key, _ in core.store.scan(b""))
+        self.stored = sorted(key for key, _ in core.store.metadata.scan(b""))
         self.schemas = [(key, len(core.broker.schemas.versions(key))) for key in core.broker.schemas.topics()]
-        self.stored_schemas = [core.store.get(key) for key in self.stored if key.startswith(records.SCHEMA)]
+        self.stored_schemas = [core.store.metadata.get(key) for key in self.stored if key.startswith(records.SCHEMA)]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Footprint) and vars(self) == vars(other)
@@ -297,8 +297,8 @@ def test_what_another_one_uses_by_then_stays(server: VirtualServer) -> None:
     with failing_metadata(no_space()):
         first.send(Type.SUBSCRIBE, request_id=1, consumer_id=1, **fields)
         # While the first one's group is being written.
-        core.store.after_commit(lambda _: second.send(Type.SUBSCRIBE, request_id=2, consumer_id=2, **fields))
-        core.store._seal()
+        core.store.writer.after_commit(lambda _: second.send(Type.SUBSCRIBE, request_id=2, consumer_id=2, **fields))
+        core.store.writer._seal()
     core.commit()
     assert [frame.body.error for frame in first.take()] == [wire.PersistenceError]
     (answer,) = second.take()

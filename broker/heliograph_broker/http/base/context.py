@@ -44,7 +44,7 @@ async def committed(broker: Broker, rests_on: Collection[RecordSet] | None = Non
     """
 
     def start(done: Done) -> None:
-        broker.store.after_commit(or_persistence_error(done), rests_on)
+        broker.store.writer.after_commit(or_persistence_error(done), rests_on)
 
     await completed(start)
 

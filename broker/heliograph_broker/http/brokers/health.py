@@ -35,22 +35,22 @@ class Ready(msgspec.Struct):
 
 async def check_ready(broker: Broker) -> None:
     """Check readiness. Raises :class:`ApiError` 503 with the problem."""
-    if broker.store.failure is not None:
-        raise ApiError(503, f"the store has failed and the broker is stopping: {broker.store.failure}")
+    if broker.store.writer.failure is not None:
+        raise ApiError(503, f"the store has failed and the broker is stopping: {broker.store.writer.failure}")
     since_tick = broker.clock.monotonic() - broker.ticks.ended_at
     if since_tick > TICK_TIMEOUT_S:
         raise ApiError(
             503, f"the broker's timer last ran {since_tick:.0f} s ago: writes, deliveries and expiry are late"
         )
-    if broker.store.disk_full:
+    if broker.store.space.full:
         raise ApiError(503, "the disk is full: new messages are refused until space is freed")
-    broker.store.delete(_PROBE_KEY)
+    broker.store.writer.delete(_PROBE_KEY)
     try:
         async with asyncio.timeout(WRITER_TIMEOUT_S):
             # The broker stays ready if only the records of a single topic cannot be written.
             await committed(broker, ())
             try:
-                await completed(broker.store.probe_segment)
+                await completed(broker.store.writer.probe_segment)
             except Exception as error:
                 raise ApiError(503, f"the open segment cannot be written: {error}") from error
     except TimeoutError as error:

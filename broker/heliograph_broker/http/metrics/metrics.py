@@ -16,7 +16,7 @@ from aiohttp import web
 
 from heliograph_broker.http.base.context import BROKER, RATES
 from heliograph_broker.http.base.operations import Media, operation
-from heliograph_broker.storage.store import LedgerStore
+from heliograph_broker.storage.commit.group_commit import GroupCommit
 
 from .broker_metrics import broker_blocks, namespace_blocks
 from .exposition import OPENMETRICS, TEXT, Value, accepts_gzip, header, prefers_openmetrics, write_block
@@ -47,8 +47,8 @@ class _Turns:
     _usual_s = sys.getswitchinterval()
     _scrapes = 0
 
-    def __init__(self, store: LedgerStore) -> None:
-        self._store = store
+    def __init__(self, group_commit: GroupCommit) -> None:
+        self._group_commit = group_commit
         self._began = 0.0
 
     def __enter__(self) -> _Turns:
@@ -66,7 +66,7 @@ class _Turns:
         """Let others have their turn if this one has lasted long enough."""
         worked = time.thread_time() - self._began
         if worked >= _TURN_S:
-            await asyncio.sleep(min(worked, _LONGEST_REST_S) if self._store.pending_bytes else 0)
+            await asyncio.sleep(min(worked, _LONGEST_REST_S) if self._group_commit.pending_bytes else 0)
             self._began = time.thread_time()
 
 
@@ -156,7 +156,7 @@ async def metrics(request: web.Request) -> web.StreamResponse:
     await response.prepare(request)
     disk = await asyncio.to_thread(disk_usage, broker.store)
     scrape = Scrape(broker, request.app[RATES])
-    with _Turns(broker.store) as turns:
+    with _Turns(broker.store.writer) as turns:
         output = _Output(response, turns, compress)
         await output.write(process_metrics(broker, request.app[LAG], disk, openmetrics))
         topics = list(broker.directory.topics.values())

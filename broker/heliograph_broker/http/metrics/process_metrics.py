@@ -32,7 +32,7 @@ class DiskUsage(NamedTuple):
 
 def disk_usage(store: LedgerStore) -> DiskUsage:
     """Ask the file system; for a thread beside the event loop."""
-    return DiskUsage(store.disk_bytes(), store.free_bytes())
+    return DiskUsage(store.disk_bytes(), store.space.free_bytes())
 
 
 def anonymous_bytes() -> int | None:
@@ -84,7 +84,7 @@ def _connection_blocks(binary: ConnectionMetrics, http: ConnectionMetrics) -> li
 def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]:
     """Return the families without labels."""
     store, cache = broker.store, broker.tail_cache
-    stats, scrub = store.stats, store.scrub
+    stats, scrub = store.writer.stats, store.scrub
     build = f'{{version="{__version__}",python="{platform.python_version()}"}}'
     blocks = [
         Block("heliograph_build_info", "gauge", [("", build, 1)], "The broker's version and the Python it runs on."),
@@ -92,29 +92,33 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
         _histogram("heliograph_group_commit_bytes", "Bytes in each group.", stats.group_bytes),
         _histogram("heliograph_group_commit_seconds", "Time to write and sync a group.", stats.sync_seconds),
         _histogram("heliograph_event_loop_lag_seconds", "Lag of timers on the event loop.", lag.seconds),
-        _gauge("heliograph_store_pending_bytes", "Bytes accepted and not yet durable.", store.pending_bytes),
-        _gauge("heliograph_store_live_bytes", "Bytes of messages that are stored and not deleted.", store.live_bytes()),
+        _gauge("heliograph_store_pending_bytes", "Bytes accepted and not yet durable.", store.writer.pending_bytes),
+        _gauge(
+            "heliograph_store_live_bytes",
+            "Bytes of messages that are stored and not deleted.",
+            store.segments.live_bytes(),
+        ),
         Block(
             "heliograph_store_full_groups_total",
             "counter",
-            [("", "", store.shortage.groups)],
+            [("", "", store.space.shortage.groups)],
             "Groups that a full disk refused.",
         ),
         Block(
             "heliograph_store_full_entries_total",
             "counter",
-            [("", "", store.shortage.entries)],
+            [("", "", store.space.shortage.entries)],
             "Entries in groups that a full disk refused; their producers got an error.",
         ),
         _gauge(
             "heliograph_quarantined_ledgers",
             "Ledgers on disk that no topic refers to; they are kept.",
-            len(store.quarantined),
+            len(store.ledgers.quarantined),
         ),
         _gauge(
             "heliograph_quarantined_bytes",
             "Bytes of messages in ledgers that no topic refers to.",
-            sum(store.quarantined.values()),
+            sum(store.ledgers.quarantined.values()),
         ),
         _gauge(
             "heliograph_unreadable_records",
@@ -124,12 +128,12 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
         _gauge(
             "heliograph_damaged_segments",
             "Damaged payload files, which are kept but not read.",
-            store.damaged_segments(),
+            len(store.segments.files.damaged),
         ),
         _gauge(
             "heliograph_lost_entries",
             "Entries that should be stored but are lost with a missing or damaged segment.",
-            store.lost_entries(),
+            store.segments.missing.entries(),
         ),
         _gauge(
             "heliograph_scrub_progress",
@@ -148,7 +152,7 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
         Block("heliograph_scrub_passes_total", "counter", [("", "", scrub.passes)], "Scrubs completed."),
         _gauge("heliograph_store_disk_bytes", "Disk space the data directory takes.", disk.used),
         _gauge("heliograph_store_disk_free_bytes", "Disk space that is free where the data is.", disk.free),
-        _gauge("heliograph_store_disk_full", "1 if new messages are refused.", int(store.disk_full)),
+        _gauge("heliograph_store_disk_full", "1 if new messages are refused.", int(store.space.full)),
         _gauge("heliograph_tail_cache_bytes", "Recent entries in memory, overhead included.", cache.used_bytes),
         _gauge(
             "heliograph_tail_cache_limit_bytes", "Limit of heliograph_tail_cache_bytes.", broker.config.tail_cache_bytes

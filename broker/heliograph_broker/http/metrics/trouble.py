@@ -92,10 +92,10 @@ async def get_suspended(request: web.Request) -> web.Response:
 async def get_quarantine(request: web.Request) -> web.Response:
     store = request.app[BROKER].store
     found = []
-    for ledger_id, size in sorted(store.quarantined.items()):
-        bounds = store.bounds(ledger_id)
+    for ledger_id, size in sorted(store.ledgers.quarantined.items()):
+        bounds = store.segments.bounds(ledger_id)
         if bounds is not None:
-            since_ms = store.quarantined_since[ledger_id]
+            since_ms = store.ledgers.quarantined_since[ledger_id]
             found.append(QuarantinedLedger(ledger_id, *bounds, size, "no topic record refers to it", since_ms))
     return as_json(found)
 

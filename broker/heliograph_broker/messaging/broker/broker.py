@@ -1,7 +1,7 @@
 """The broker's core: tenants, namespaces and topics, loaded from the store and kept durable in it.
 
 Changes take effect in memory at once and are queued for the store's next group; who has to know that they are
-durable asks ``store.after_commit``. Nothing here awaits, sleeps, or reads a clock other than the injected one.
+durable asks ``store.writer.after_commit``. Nothing here awaits, sleeps, or reads a clock other than the injected one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Broker(BrokerParts):
         self.tail_cache = TailCache(config.tail_cache_bytes)
         self.metrics = BrokerMetrics(steady)
         self.containment = Containment(steady)
-        self.record_writer = RecordWriter(store, steady, self.containment)
+        self.record_writer = RecordWriter(store.writer, steady, self.containment)
         self.records = BrokerRecords(self.record_writer)
         self.schemas = SchemaRegistry(self.records.put, self.records.delete)
         self.watches = TopicWatches()
@@ -93,7 +93,7 @@ class Broker(BrokerParts):
 
     def load(self) -> None:
         """Read everything from the metadata store; create the defaults ``public`` and ``public/default``."""
-        sound = SoundRecords(self.store, self.records, self.metrics, self.clock.now_ms())
+        sound = SoundRecords(self.store.metadata, self.records, self.metrics, self.clock.now_ms())
         decode = msgspec.msgpack.decode
         self.directory.tenants.update(sound.decoded(records.TENANT, TenantRecord))
         self.directory.namespaces.update(sound.decoded(records.NAMESPACE, NamespaceRecord))
@@ -141,7 +141,7 @@ class Broker(BrokerParts):
                 # A topic of that name that comes later is another one.
                 invariants.note(self.metrics, invariants.OWNER, topic=full_name, subscription=subscription)
                 self.records.delete(key)
-        self.store.retain_ledgers(kept, keep_unknown=not sound.complete)
+        self.store.ledgers.retain(kept, keep_unknown=not sound.complete)
         for restored in self.directory.topics.values():
             if isinstance(restored, Topic) and restored.timing.has_timed:
                 time_index.find(restored)
@@ -149,7 +149,7 @@ class Broker(BrokerParts):
     def when_durable(self, topic: PublishTarget | ConsumedTopic | None, done: Done) -> None:
         """Call ``done`` once the broker's and the topic's records are durable, or with a :class:`PersistenceError`."""
         rests_on = (self.records, topic.records) if isinstance(topic, Topic) else (self.records,)
-        self.store.after_commit(or_persistence_error(done), rests_on)
+        self.store.writer.after_commit(or_persistence_error(done), rests_on)
 
     def _delete_unused(self, topic: AnyTopic) -> None:
         """Delete a topic, a partition with its whole partitioned topic."""

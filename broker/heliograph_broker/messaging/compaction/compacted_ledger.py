@@ -20,7 +20,7 @@ from heliograph_broker.storage.base.entry import Entry, EntryHeader
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.base.records import CompactionRecord
-    from heliograph_broker.storage.store import LedgerStore
+    from heliograph_broker.storage.ledgers.ledger_reader import LedgerReader
 
 _PREFIX = struct.Struct(">QQII")
 
@@ -78,10 +78,10 @@ def is_compacted(header: EntryHeader, opening: bytes) -> bool:
 class CompactedLedger:
     """The entries of the last compaction, which covers the topic up to and including the offset ``horizon``."""
 
-    __slots__ = ("_bases", "_by_id", "_store", "entries", "horizon", "ledger_id", "record")
+    __slots__ = ("_bases", "_by_id", "_reader", "entries", "horizon", "ledger_id", "record")
 
-    def __init__(self, store: LedgerStore, record: CompactionRecord) -> None:
-        self._store = store
+    def __init__(self, reader: LedgerReader, record: CompactionRecord) -> None:
+        self._reader = reader
         self.record = record
         self.ledger_id = record.ledger_id
         self.entries = record.entries
@@ -117,10 +117,10 @@ class CompactedLedger:
 
     def index_published_at_or_after(self, publish_ms: int) -> int:
         """Return the index of the first entry whose publish time is not before ``publish_ms``."""
-        store, ledger_id = self._store, self.ledger_id
+        reader, ledger_id = self._reader, self.ledger_id
 
         def late_enough(index: int) -> bool:
-            header = store.header(ledger_id, index)
+            header = reader.header(ledger_id, index)
             return header is not None and header.publish_ms >= publish_ms
 
         return self._first_index(late_enough)
@@ -140,7 +140,7 @@ class CompactedLedger:
         if index >= self.entries:
             return self.horizon + 1
         try:
-            header = self._store.header(self.ledger_id, index)
+            header = self._reader.header(self.ledger_id, index)
         except DamagedEntries as lost:
             return self.offset_at(lost.last_entry + 1)
         return self.horizon + 1 if header is None else header.total_messages
@@ -151,7 +151,7 @@ class CompactedLedger:
         def found(result: list[Entry] | Exception) -> None:
             callback(result if isinstance(result, Exception) else [self._unpack(stored) for stored in result])
 
-        self._store.read(self.ledger_id, index, min(index + count, self.entries) - 1, max_bytes, found)
+        self._reader.read(self.ledger_id, index, min(index + count, self.entries) - 1, max_bytes, found)
 
     def _unpack(self, stored: Entry) -> CompactedEntry:
         messages, size_before, size, bitmap = _PREFIX.unpack_from(stored.frame)

@@ -82,7 +82,7 @@ class TopicCompaction:
     def __init__(self, topic: CompactedTopic, record: CompactionRecord | None) -> None:
         self._topic = topic
         #: The ledger of the last compaction, None if there was none.
-        self.ledger = None if record is None else CompactedLedger(topic.host.store, record)
+        self.ledger = None if record is None else CompactedLedger(topic.host.store.reader, record)
         #: Under way, or waiting for its turn.
         self._run: CompactionRun | None = None
         self._outcome = "NOT_RUN"
@@ -174,7 +174,7 @@ class TopicCompaction:
             return
         replaced = self.ledger
         self.removed = run.removed
-        self.ledger = CompactedLedger(topic.host.store, result)
+        self.ledger = CompactedLedger(topic.host.store.reader, result)
 
         def recorded(error: Exception | None) -> None:
             if error is None and not topic.closed:
@@ -198,7 +198,7 @@ class TopicCompaction:
         ledger_id = compacted.ledger_id
         if ledger_id >= 0:
             store = self._topic.host.store
-            self._topic.records.changed(Tombstone(ledger_id), partial(store.delete_ledger, ledger_id))
+            self._topic.records.changed(Tombstone(ledger_id), partial(store.ledgers.tombstone_durable, ledger_id))
 
     def _conclude(self, run: CompactionRun, error: Exception | BrokerError | None) -> None:
         if self._run is not run:

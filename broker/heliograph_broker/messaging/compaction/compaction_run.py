@@ -226,7 +226,7 @@ class CompactionRun:
         """Append what stays of the slice to the new ledger; :meth:`entries_durable` goes on from there."""
         kept, self._kept = self._kept, []
         if self._ledger_id < 0:
-            self._ledger_id = self._store.begin_provisional_ledger()
+            self._ledger_id = self._store.ledgers.begin_provisional()
         self._waiting = len(kept)
         for each in kept:
             original = each.entry
@@ -236,7 +236,7 @@ class CompactionRun:
             self._entries += 1
             self._bytes = entry.total_bytes
             self._last_offset = original.offset
-            self._store.append(self, entry)
+            self._store.writer.append(self, entry)
 
     def entries_durable(self, entries: list[Entry]) -> None:
         """Entries of the new ledger are synced."""
@@ -266,7 +266,7 @@ class CompactionRun:
             return
         self._finished = True
         if isinstance(result, Exception) and self._ledger_id >= 0:
-            self._store.drop_ledger(self._ledger_id)
+            self._store.ledgers.delete(self._ledger_id)
         self._done(result)
 
 

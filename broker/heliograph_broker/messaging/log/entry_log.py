@@ -170,7 +170,7 @@ class EntryLog(LogView):
         """
         store = self.host.store
         for ledger in reversed(self.ledgers):
-            bounds = store.bounds(ledger.ledger_id)
+            bounds = store.segments.bounds(ledger.ledger_id)
             if bounds is None or ledger.base_offset + bounds[1] < self.first_offset:
                 continue
             self.end_offset = max(self.end_offset, ledger.base_offset + bounds[1] + 1)
@@ -192,7 +192,7 @@ class EntryLog(LogView):
         """Return the header of the last entry of ``first..last`` that is not lost."""
         for entry_id in range(last, first - 1, -1):
             try:
-                header = self.host.store.header(ledger_id, entry_id)
+                header = self.host.store.reader.header(ledger_id, entry_id)
             except DamagedEntries:
                 continue
             if header is not None:
@@ -335,7 +335,7 @@ class EntryLog(LogView):
     def _roll_ledger(self, now: int) -> None:
         """Close the open ledger and begin the next; its record is durable before the first receipt from it."""
         ledger = LedgerInfo(
-            self.host.store.next_ledger_id(),
+            self.host.store.ledger_ids.next(),
             self.next_offset,
             now,
             monotonic_ms(self.host.clock),
@@ -352,7 +352,7 @@ class EntryLog(LogView):
         self.total_messages = last.total_messages
         self.total_bytes = last.total_bytes
         host = self.host
-        self.metrics.entries_durable(entries, host.clock.monotonic(), host.store.stats.commit_s, host.metrics)
+        self.metrics.entries_durable(entries, host.clock.monotonic(), host.store.writer.stats.commit_s, host.metrics)
 
     def submitted_lost(self) -> None:
         """No submitted entry became durable: the next one gets the offset of the first of them."""
@@ -397,7 +397,7 @@ class EntryLog(LogView):
 
         def trim_first_ledger() -> None:
             if offset > first.base_offset:
-                store.trim(first.ledger_id, offset - first.base_offset)
+                store.segments.trim(first.ledger_id, offset - first.base_offset)
 
         self.records.changed(self._topic_record, trim_first_ledger)
 
@@ -410,7 +410,9 @@ class EntryLog(LogView):
         """Let the store delete ``ledgers`` once the record that does not name them any more is durable."""
         store = self.host.store
         for ledger in ledgers:
-            self.records.changed(Tombstone(ledger.ledger_id), partial(store.delete_ledger, ledger.ledger_id))
+            self.records.changed(
+                Tombstone(ledger.ledger_id), partial(store.ledgers.tombstone_durable, ledger.ledger_id)
+            )
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -427,7 +429,7 @@ class EntryLog(LogView):
                     entry.offset = base + entry.entry_id
             callback(result)
 
-        self.host.store.read(ledger.ledger_id, first, last, max_bytes, with_offsets)
+        self.host.store.reader.read(ledger.ledger_id, first, last, max_bytes, with_offsets)
 
     def remember(self, entries: list[Entry]) -> None:
         """Keep entries that were read in the tail cache."""
@@ -439,7 +441,7 @@ class EntryLog(LogView):
         """Return the header of a kept entry by a point read, None if there is none or if it is lost."""
         ledger_id, entry_id = self.position(offset)
         try:
-            return self.host.store.header(ledger_id, entry_id) if entry_id >= 0 else None
+            return self.host.store.reader.header(ledger_id, entry_id) if entry_id >= 0 else None
         except DamagedEntries:
             return None
 
@@ -457,7 +459,7 @@ class EntryLog(LogView):
                 [EntryCounts(base + h.entry_id, h.messages, h.size, h.total_messages, h.total_bytes) for h in result]
             )
 
-        self.host.store.read_headers(ledger.ledger_id, first - base, end, counts)
+        self.host.store.reader.read_headers(ledger.ledger_id, first - base, end, counts)
 
     def totals_at(self, offset: int) -> tuple[int, int]:
         """Return the messages and bytes ever published before ``offset`` by a point read.
@@ -518,7 +520,7 @@ class EntryLog(LogView):
             first = max(first, 0)
             while first <= last:
                 try:
-                    yield from self.host.store.map_frames(ledger.ledger_id, first, last, function)
+                    yield from self.host.store.reader.map_frames(ledger.ledger_id, first, last, function)
                     break
                 except DamagedEntries as error:
                     log.error("entries are lost", topic=str(self.name), reason=str(error))
@@ -551,6 +553,6 @@ class EntryLog(LogView):
                 # A read ends with its segment, and the ledger may go on in the next one.
                 step(base + (result[-1].entry_id if result else last) + 1)
 
-            self.host.store.read_headers(ledger.ledger_id, offset - base, last, found)
+            self.host.store.reader.read_headers(ledger.ledger_id, offset - base, last, found)
 
         step(self.first_offset)

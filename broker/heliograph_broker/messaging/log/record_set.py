@@ -24,7 +24,7 @@ from heliograph_broker.storage.commit.group import Durable, EntrySink, check_rec
 if TYPE_CHECKING:
     from heliograph_broker.clock import Clock
     from heliograph_broker.messaging.base.containment import Containment
-    from heliograph_broker.storage.store import LedgerStore
+    from heliograph_broker.storage.commit.group_commit import GroupCommit
 
 #: Records that no client waits for, of acks and of trimming, are written at the latest this much later.
 FLUSH_MS = 100
@@ -89,13 +89,13 @@ class RecordSet:
         """Write ``part`` with the next group; ``done`` gets None when it is durable, or the error."""
         if not self.closed:
             self._changed[part.record_key] = part
-            self._writer.store.submit(self)
+            self._writer.group_commit.submit(self)
         if done is not None:
             self.when_durable(done)
 
     def when_durable(self, done: Completion[None]) -> None:
         """Call ``done`` with None once all of the set that changed so far is durable, or with the error."""
-        self._writer.store.after_commit(done, (self,))
+        self._writer.group_commit.after_commit(done, (self,))
 
     def remove(self, part: Part) -> None:
         """Delete the record of ``part`` with the next group."""
@@ -104,7 +104,7 @@ class RecordSet:
         self._changed[part.record_key] = None
         if part is not self._head:
             self._changed[self._head.record_key] = self._head
-        self._writer.store.submit(self)
+        self._writer.group_commit.submit(self)
 
     def close(self) -> None:
         """Delete the head's record too, and write nothing that changes from now on."""
@@ -114,7 +114,7 @@ class RecordSet:
     def flush(self) -> None:
         """Write what changed with the next group."""
         self._waiting = False
-        self._writer.store.submit(self)
+        self._writer.group_commit.submit(self)
 
     def seal(self, metadata: dict[bytes, bytes | None], durable: list[Durable]) -> None:
         """Hand over all that changed, with the next version: what a :class:`RecordSource` does.
@@ -149,10 +149,10 @@ class RecordSet:
 class RecordWriter:
     """Paces records that no client waits for: a separate sync for each change would double the syncs."""
 
-    __slots__ = ("_clock", "_containment", "_next_flush_ms", "_waiting", "store")
+    __slots__ = ("_clock", "_containment", "_next_flush_ms", "_waiting", "group_commit")
 
-    def __init__(self, store: LedgerStore, clock: Clock, containment: Containment) -> None:
-        self.store = store
+    def __init__(self, group_commit: GroupCommit, clock: Clock, containment: Containment) -> None:
+        self.group_commit = group_commit
         self._clock = clock
         self._containment = containment
         self._waiting: dict[RecordSet, None] = {}
@@ -162,7 +162,7 @@ class RecordWriter:
     def changed(self, changed: RecordSet) -> None:
         """Write ``changed`` soon: at once if nothing was written of late and nobody would wait for it."""
         self._waiting[changed] = None
-        if self.store.idle and monotonic_ms(self._clock) >= self._next_flush_ms:
+        if self.group_commit.idle and monotonic_ms(self._clock) >= self._next_flush_ms:
             self.flush()
 
     def refused(self, refused: RecordSet, error: Exception) -> None:

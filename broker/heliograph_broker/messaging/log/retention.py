@@ -59,7 +59,7 @@ def _first_offset_where(entry_log: EntryLog, low: int, high: int, holds: Holds) 
     def holds_within(header: EntryHeader) -> bool:
         return holds(header, base)
 
-    return base + entry_log.host.store.first_entry_where(
+    return base + entry_log.host.store.reader.first_entry_where(
         ledgers[at].ledger_id, max(low - base, 0), end - base, holds_within
     )
 

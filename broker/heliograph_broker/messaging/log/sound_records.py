@@ -14,7 +14,7 @@ from . import unreadable_records
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.base.histograms import BrokerMetrics
-    from heliograph_broker.storage.store import LedgerStore
+    from heliograph_broker.storage.base.metadata import Metadata
 
     from .record_set import BrokerRecords
 
@@ -25,17 +25,17 @@ log = structlog.get_logger(__name__)
 class SoundRecords:
     """What the store holds of a broker that loads; see :mod:`.unreadable_records`."""
 
-    __slots__ = ("_instead", "_store")
+    __slots__ = ("_instead", "_metadata")
 
-    def __init__(self, store: LedgerStore, own: BrokerRecords, metrics: BrokerMetrics, now_ms: int) -> None:
+    def __init__(self, metadata: Metadata, own: BrokerRecords, metrics: BrokerMetrics, now_ms: int) -> None:
         """Have ``own`` write what is kept aside and what takes its place, and log and count it."""
-        self._store = store
+        self._metadata = metadata
         #: The replacement of a record that cannot be read, None if there is none.
         self._instead: dict[bytes, bytes | None] = {}
-        metrics.unreadable_records = sum(1 for _ in store.scan(records.UNREADABLE))
-        if not any(unreadable_records.find(store.scan(prefix)) for prefix in unreadable_records.PREFIXES):
+        metrics.unreadable_records = sum(1 for _ in metadata.scan(records.UNREADABLE))
+        if not any(unreadable_records.find(metadata.scan(prefix)) for prefix in unreadable_records.PREFIXES):
             return
-        found, aside, self._instead = unreadable_records.contain(dict(store.scan(b"")), now_ms)
+        found, aside, self._instead = unreadable_records.contain(dict(metadata.scan(b"")), now_ms)
         for each in found:
             log.error(
                 "a record cannot be read; it is kept aside",
@@ -59,11 +59,11 @@ class SoundRecords:
 
     def get(self, key: bytes) -> bytes | None:
         """Return a record, None without one."""
-        return self._instead[key] if key in self._instead else self._store.get(key)
+        return self._instead[key] if key in self._instead else self._metadata.get(key)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the records whose key begins with ``prefix``, in order."""
-        for key, value in self._store.scan(prefix):
+        for key, value in self._metadata.scan(prefix):
             taken = self._instead.get(key, value)
             if taken is not None:
                 yield key, taken

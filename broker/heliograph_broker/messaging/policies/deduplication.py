@@ -279,7 +279,7 @@ class Deduplication:
         self._closed = True
         self._log.records.remove(self)
         if self._waiting:
-            self._log.host.store.after_commit(lambda error: self._answer_waiting())
+            self._log.host.store.writer.after_commit(lambda error: self._answer_waiting())
 
 
 def _metadata_of(entry: memoryview) -> wire.MessageMetadata | None:

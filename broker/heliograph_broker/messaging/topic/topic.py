@@ -250,7 +250,7 @@ class Topic(BaseTopic, StoredTopic):
         entry.offset = offset = entry_log.next_offset
         entry.taken_at = taken_at
         # Counters and the producer's sequence id advance once the store has taken the entry.
-        host.store.append(self, entry)
+        host.store.writer.append(self, entry)
         if self.deduplication is not None:
             self.deduplication.submitted(producer.name, offset)
         entry_log.next_messages = next_messages

@@ -176,4 +176,4 @@ def close_producer(session: Session, command: wire.BaseCommand) -> None:
 
     session.forget_producer(producer)
     session.producer_closed(producer.producer_id)
-    session.broker.store.after_commit(committed)
+    session.broker.store.writer.after_commit(committed)

@@ -13,21 +13,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 
-import lmdb
 import structlog
 
-from heliograph_broker.clock import Clock
 from heliograph_broker.storage.base.completion import Completion
-from heliograph_broker.storage.base.data_dir import DataDir
-from heliograph_broker.storage.base.disk import Disk
+from heliograph_broker.storage.base.disk_space import DiskSpace
 from heliograph_broker.storage.base.entry import Entry
-from heliograph_broker.storage.base.environment import open_writable
 from heliograph_broker.storage.base.failure import StorageFull, StoreFailed, breaks_store, lacks_space
-from heliograph_broker.storage.base.record_sum import with_sum
-from heliograph_broker.storage.base.scheduler import InlineScheduler, Scheduler
-from heliograph_broker.storage.base.shortage import Shortage
+from heliograph_broker.storage.base.metadata import Metadata
+from heliograph_broker.storage.base.scheduler import Scheduler
 from heliograph_broker.storage.segments.segment import Segment
 from heliograph_broker.storage.segments.segment_set import SegmentSet
 
@@ -37,8 +31,6 @@ log = structlog.get_logger(__name__)
 
 #: A group is full with so many bytes of entries: its pages are memory until its transaction ends.
 GROUP_BYTES = 16 * 1024 * 1024
-#: A smaller metadata file is left as it is at start, however much of it is free.
-_COMPACT_METADATA_BYTES = 4 * 1024 * 1024
 _U32 = 1 << 32
 _U64 = 1 << 64
 _I64 = 1 << 63
@@ -85,23 +77,17 @@ class _Outcome:
 
 
 class GroupCommit:
-    """The writing half of the store. All methods are called on the event loop's thread, but :meth:`_write`."""
+    """Writes entries and records. All methods are called on the event loop's thread, except :meth:`_write`.
 
-    def __init__(
-        self,
-        data_dir: DataDir,
-        metadata: lmdb.Environment,
-        segments: SegmentSet,
-        clock: Clock,
-        scheduler: Scheduler,
-        reserve: int,
-    ) -> None:
-        self._data_dir = data_dir
+    The entries of a ledger are appended in the order of their ids, and ``total_bytes`` grows from one to the next by
+    exactly the size of its frame: live bytes are counted from it.
+    """
+
+    def __init__(self, metadata: Metadata, segments: SegmentSet, space: DiskSpace, scheduler: Scheduler) -> None:
         self._metadata = metadata
-        self._metadata_bytes = data_dir.disk.file_bytes(data_dir.metadata)
         self._segments = segments
+        self._space = space
         self._scheduler = scheduler
-        self._reserve = reserve
         self._filling = Group()
         #: Full groups that wait for the writer, before the one that fills.
         self._full: deque[Group] = deque()
@@ -114,8 +100,6 @@ class GroupCommit:
         #: Sources whose records could not be taken when they were last tried, and why.
         self._refused: dict[RecordSource, Exception] = {}
         self.pending_bytes = 0
-        self.disk_full = False
-        self.shortage = Shortage(clock)
         #: Why the store takes nothing any more, None while it does.
         self.failure: str | None = None
         self._on_failure: list[Callable[[str], None]] = []
@@ -167,6 +151,13 @@ class GroupCommit:
         check_record(key, None)
         self._filling.metadata[key] = None
         self._schedule_seal()
+
+    def write_record(self, key: bytes, value: bytes | None) -> None:
+        """:meth:`put` a record or, if its value is None, :meth:`delete` it."""
+        if value is None:
+            self.delete(key)
+        else:
+            self.put(key, value)
 
     def submit(self, source: RecordSource) -> None:
         """Write the records that ``source`` has when the next group is sealed.
@@ -223,17 +214,27 @@ class GroupCommit:
         while self._full or self._filling or self._write_carried:
             self._seal()
 
-    def _retry(self) -> None:
+    @property
+    def carries_metadata(self) -> bool:
+        """Whether metadata that could not be written waits for another attempt."""
+        return bool(self._carried)
+
+    def retry(self) -> None:
         """Write what was carried over, though nothing new is submitted."""
         if self._carried and self.failure is None:
             self._write_carried = True
             self._schedule_seal()
 
-    def _drain(self) -> None:
-        """Write what is submitted in the calling thread; the scheduler is closed."""
-        self._scheduler = InlineScheduler()
-        self._retry()
+    def drain(self, scheduler: Scheduler) -> None:
+        """Write what is submitted with another scheduler, which runs jobs inline: the store's own is closed."""
+        self._scheduler = scheduler
+        self.retry()
         self.commit()
+
+    def probe_segment(self, done: Completion[None]) -> None:
+        """Have the writer begin to write to the open segment, and end there; ``done`` gets what prevents that."""
+        segment = self._segments.open_segment
+        self._scheduler.write(segment.probe, done)
 
     def _seal(self) -> None:
         self._seal_scheduled = False
@@ -284,7 +285,7 @@ class GroupCommit:
         outcome = _Outcome()
         try:
             if group.metadata:
-                self._write_metadata(group)
+                self._metadata.write(group.metadata)
         except Exception as error:  # whatever it is, somebody waits for the outcome
             outcome.note(error)
             outcome.metadata_error = outcome.append_error
@@ -296,20 +297,8 @@ class GroupCommit:
         outcome.seconds = time.perf_counter() - started
         return outcome
 
-    def _write_metadata(self, group: Group) -> None:
-        with self._metadata.begin(write=True) as txn:
-            for key, value in group.metadata.items():
-                if value is None:
-                    txn.delete(key)
-                else:
-                    txn.put(key, with_sum(key, value))
-        self._metadata_bytes = self._data_dir.disk.file_bytes(self._data_dir.metadata)
-
     def _write_entries(self, group: Group, segment: Segment) -> int:
-        if self._data_dir.free_bytes() < self._reserve + group.entry_bytes:
-            raise StorageFull(
-                f"less than {self._reserve} bytes would be free in {self._data_dir.path}: new messages are refused"
-            )
+        self._space.check_entries(group.entry_bytes)
         group.sort()
         return segment.write(group.by_ledger)
 
@@ -335,7 +324,7 @@ class GroupCommit:
             self.pending_bytes -= sum(len(entry.frame) for entry in entries)
             self._fail({sink: entries}, reason)
         if group.entries and error is None:
-            self._found_room()
+            self._space.available()
             if self._scheduler.concurrent:
                 # Start the next write before encoding receipts, which takes longer.
                 ended = self._begin_next()
@@ -374,17 +363,12 @@ class GroupCommit:
                 # One callback's mistake must not keep the others, which belong to other clients, from being notified.
                 log.exception("unhandled error in a commit callback")
 
-    def _found_room(self) -> None:
-        self.disk_full = False
-        self.shortage.ends()
-
     def _note_error(self, group: Group, outcome: _Outcome, error: Exception) -> None:
         """Log what went wrong, and let the store fail if it is broken."""
         if isinstance(error, StorageFull):
-            self.disk_full = True
-            self.shortage.refused(len(group.entries), error)
+            self._space.refused(len(group.entries), error)
             return
-        self._found_room()
+        self._space.available()
         if outcome.metadata_error is not None:
             log.error(
                 "metadata was not stored; it is retried with the next group",
@@ -417,29 +401,3 @@ class GroupCommit:
                 sink.entries_failed(entries + later, error)
             except Exception:
                 log.exception("unhandled error in a receiver of failed entries")
-
-
-def open_metadata(disk: Disk, path: Path, map_bytes: int) -> lmdb.Environment:
-    """Open or create the metadata's environment, without most of its free pages if it is largely free.
-
-    LMDB uses free pages again but never returns them, so the file keeps the size of its worst moment: large cursors.
-    A copy takes its place by a rename, so a crash leaves the one or the other. Raises :class:`lmdb.Error`.
-    """
-    temporary = path.with_suffix(".tmp")
-    disk.remove(temporary)
-    environment = open_writable(disk, path, map_bytes)
-    pages = environment.info()["last_pgno"] + 1
-    stat = environment.stat()
-    used = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-    if pages * stat["psize"] < _COMPACT_METADATA_BYTES or used * 4 > pages:
-        return environment
-    try:
-        disk.copy_environment(environment, temporary)
-    except (lmdb.Error, OSError) as error:
-        log.warning("could not compact the metadata file; its free pages stay", path=str(path), error=str(error))
-        disk.remove(temporary)
-        return environment
-    environment.close()
-    disk.rename(temporary, path)
-    disk.sync_directory(path.parent)
-    return disk.open_environment(path, map_bytes)

@@ -1,10 +1,20 @@
-"""Which segments are worth rewriting, so that the directory stays within a factor of the live bytes."""
+"""Gives back the space of dead entries: unlinks segments without live ones, rewrites those that waste much."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import structlog
+
+from heliograph_broker.clock import Clock
+from heliograph_broker.storage.base.disk_space import DiskSpace
+from heliograph_broker.storage.base.scheduler import Scheduler
+
+from .rewrite import Abandoned, Rewriting
 from .segment import Segment
+from .segment_set import SegmentSet
+
+log = structlog.get_logger(__name__)
 
 #: Space is won back while files take more than this many times the live bytes. The promise is 1.5; a copy under way
 #: and what is written meanwhile come on top.
@@ -17,6 +27,131 @@ WORTHWHILE = 0.12
 MERGE = 8
 #: Small is a file with less than this share of a full segment.
 _SMALL = 1 / MERGE
+#: While entries are written, the open segment is not closed early, for the sake of its dead entries, more often.
+_CLOSE_INTERVAL_S = 10.0
+#: After a copy failed, for want of space mostly, the next attempt waits.
+_RETRY_S = 5.0
+#: While what is live shrinks by more than this share from one check to the next, nothing is copied: it would be dead in
+#: a moment, and the disk belongs to those who publish. Nor for this number of checks afterwards, but at most for this
+#: time (s).
+_SHRINKING = 1 / 8
+_CHECKS_AFTER = 3
+_PUT_OFF_S = 10.0
+
+
+class Reclaimer:
+    """Owned by the event loop; copies in the background. :meth:`maintain` is called every now and then."""
+
+    def __init__(self, segments: SegmentSet, space: DiskSpace, clock: Clock, scheduler: Scheduler) -> None:
+        self._segments = segments
+        self._space = space
+        self._clock = clock
+        self._scheduler = scheduler
+        #: Whether there may be something to do though no entries came or went since :attr:`_seen_changes`.
+        self._again = True
+        self._seen_changes = self._seen_writes = 0
+        #: Whether no entries were written between the last two calls of :meth:`maintain`.
+        self.quiet = False
+        #: Whether the disk is full: every byte counts.
+        self._pressed = False
+        self._live_before = self._shrinking = 0
+        self._put_off_since: float | None = None
+        self._other_bytes = 0
+        self._close_at = self._retry_at = clock.monotonic()
+        self._rewriting: Rewriting | None = None
+        self._closed = False
+
+    def maintain(self, other_bytes: int) -> None:
+        """Begin to give back space where enough of it is dead; ``other_bytes`` is the disk space of other files."""
+        self.quiet = self._segments.writes == self._seen_writes
+        self._seen_writes = self._segments.writes
+        self._pressed = self._space.full
+        self._other_bytes = other_bytes
+        live_bytes = self._segments.live_bytes()
+        shrinks = live_bytes < self._live_before * (1 - _SHRINKING)
+        self._shrinking = 1 + _CHECKS_AFTER if shrinks else max(0, self._shrinking - 1)
+        self._live_before = live_bytes
+        self._reclaim()
+
+    def _reclaim(self) -> None:
+        """Unlink dead segments and start rewriting those that waste space. Cheap if nothing changed."""
+        segments = self._segments
+        if self._closed or not (self._again or segments.changes != self._seen_changes):
+            return
+        self._seen_changes = segments.changes
+        for segment in [each for each in segments.closed() if not each.live_entries and not each.busy]:
+            segments.remove(segment)
+        now = self._clock.monotonic()
+        full = segments.files.segment_bytes
+        staying = self._other_bytes + segments.staying_bytes()
+        wasting = self._pressed or wasteful(staying, segments.live_bytes(), full)
+        # The room for a copy changes without anything being written here.
+        self._again = wasting
+        if wasting:
+            self._close_wasteful(now)
+        if self._rewriting is not None or now < self._retry_at or self._put_off(now):
+            self._again = True
+            return
+        chosen = choose(segments.closed(), wasting=wasting, segment_bytes=full, room=self._space.copy_bytes())
+        if chosen:
+            self._rewrite(chosen)
+
+    def _put_off(self, now: float) -> bool:
+        """Return whether copies wait because what is live shrinks."""
+        if not self._shrinking or self._pressed:
+            self._put_off_since = None
+            return False
+        if self._put_off_since is None:
+            self._put_off_since = now
+        return now - self._put_off_since < _PUT_OFF_S
+
+    def _close_wasteful(self, now: float) -> None:
+        """Close the open segment if much of the waste is in it; while it is being written, as soon as it is not."""
+        segments = self._segments
+        current = segments.open_segment
+        waste = current.file_bytes - current.compact_bytes
+        floor = min(FLOOR, segments.files.segment_bytes // 8)
+        if not worthwhile(current) or waste < max(floor, segments.live_bytes() // 10):
+            return
+        if not self.quiet and now < self._close_at:
+            return
+        self._close_at = now + _CLOSE_INTERVAL_S
+        if segments.close_open() and not current.live_entries:
+            segments.remove(current)
+
+    def _rewrite(self, sources: Sequence[Segment]) -> None:
+        successor = self._segments.files.segment(
+            (sources[0].first_order, sources[-1].last_order),
+            max(source.generation for source in sources) + 1,
+            writable=False,
+        )
+        rewriting = self._rewriting = Rewriting(sources, successor, self._scheduler.pause)
+        for source in sources:
+            source.busy = True
+            source.acquire()
+
+        def done(result: Segment | Exception) -> None:
+            self._rewriting = None
+            self._again = True
+            for source in sources:
+                source.busy = False
+                source.release()
+            if self._closed or isinstance(result, Abandoned):
+                return
+            if isinstance(result, Exception):
+                self._retry_at = self._clock.monotonic() + _RETRY_S
+                log.error("could not rewrite segments; they are kept", path=str(sources[0].path), error=str(result))
+                return
+            for source, errors in rewriting.damaged.items():
+                source.damage = errors
+            self._segments.switch(sources, result)
+            self._scheduler.soon(self._reclaim)
+
+        self._scheduler.background(rewriting.run, done)
+
+    def close(self) -> None:
+        """Begin nothing any more."""
+        self._closed = True
 
 
 def wasteful(disk_bytes: int, live_bytes: int, segment_bytes: int) -> bool:

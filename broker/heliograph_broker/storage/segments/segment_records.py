@@ -8,7 +8,7 @@ they are still wanted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -40,6 +40,11 @@ def orders(record_key: bytes) -> tuple[int, int]:
     return first, last
 
 
+def names(record_keys: Iterable[bytes]) -> list[str]:
+    """Return the names of the files that records are of."""
+    return [record_key.removeprefix(PREFIX).decode() for record_key in record_keys]
+
+
 def sound(records: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Return the records that make sense; the others are logged."""
     found: dict[bytes, bytes] = {}
@@ -57,6 +62,39 @@ def sound(records: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 def encode(segment: Segment) -> bytes:
     """Return the record of a segment that is written no more."""
     return msgspec.msgpack.encode([(ledger_id, run.first, run.last) for ledger_id, run in segment.runs.items()])
+
+
+class SegmentRecords:
+    """The records that change: kept back until the store can write them."""
+
+    def __init__(self) -> None:
+        self._kept_back: dict[bytes, bytes | None] = {}
+        self._write: Callable[[bytes, bytes | None], None] | None = None
+
+    def write_with(self, write: Callable[[bytes, bytes | None], None]) -> None:
+        """Give ``write`` each record from now on, and those kept back until now: key and value, None to delete it."""
+        self._write = write
+        for record_key, value in self._kept_back.items():
+            write(record_key, value)
+        self._kept_back.clear()
+
+    def put_open(self, segment: Segment) -> None:
+        """Write the record of a segment that gets entries from now on."""
+        self._put(key(segment.path.name), OPEN)
+
+    def put(self, segment: Segment) -> None:
+        """Write the record of a segment that is written no more."""
+        self._put(key(segment.path.name), encode(segment))
+
+    def delete(self, name: str) -> None:
+        """Delete the record of the segment in the file ``name``."""
+        self._put(key(name), None)
+
+    def _put(self, record_key: bytes, value: bytes | None) -> None:
+        if self._write is None:
+            self._kept_back[record_key] = value
+        else:
+            self._write(record_key, value)
 
 
 class MissingSegments:
@@ -93,6 +131,10 @@ class MissingSegments:
     def ledgers(self) -> Iterable[int]:
         """Return the ledgers of which something is missing."""
         return self._by_ledger.keys()
+
+    def entries(self) -> int:
+        """Return how many entries that are still wanted are missing."""
+        return sum(lost.last - lost.first + 1 for ranges in self._by_ledger.values() for lost in ranges)
 
     def ranges(self, ledger_id: int) -> list[LostRange]:
         """Return the ranges of a ledger that are missing."""
