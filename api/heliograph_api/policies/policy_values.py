@@ -23,8 +23,8 @@ SchemaCompatibility = Literal[
     "FULL_TRANSITIVE",
 ]
 SCHEMA_COMPATIBILITIES: Final[tuple[str, ...]] = get_args(SchemaCompatibility)
-#: Pulsar's word for a strategy nobody set.
-UNDEFINED_COMPATIBILITY: Final = "UNDEFINED"
+#: The strategies that can be set over REST; UNDEFINED is Pulsar's word for one that nobody set.
+SETTABLE_COMPATIBILITIES: Final = ("UNDEFINED", *SCHEMA_COMPATIBILITIES)
 InactiveTopicMode = Literal["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]
 INACTIVE_TOPIC_MODES: Final[tuple[str, ...]] = get_args(InactiveTopicMode)
 

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 from heliograph_api.policies.policies import (
     BACKLOG_QUOTA_POLICIES,
     INACTIVE_TOPIC_MODES,
-    SCHEMA_COMPATIBILITIES,
+    SETTABLE_COMPATIBILITIES,
     SUBSCRIPTION_TYPES,
-    UNDEFINED_COMPATIBILITY,
 )
 
 from heliograph_broker.cli.base.shared_options import usage_error
@@ -28,7 +27,6 @@ Values = Mapping[str, Any]
 #: Reads the text of an option (its name is for errors).
 Reader = Callable[[str, str], Any]
 
-COMPATIBILITIES = (UNDEFINED_COMPATIBILITY, *SCHEMA_COMPATIBILITIES)
 QUOTA_TYPES = ("destination_storage", "message_age")
 
 
@@ -188,8 +186,8 @@ COMPATIBILITY = (
     Flag(
         "compatibility",
         ("--compatibility", "-c"),
-        f"Strategy: {', '.join(COMPATIBILITIES)}.",
-        choice(*COMPATIBILITIES),
+        f"Strategy: {', '.join(SETTABLE_COMPATIBILITIES)}.",
+        choice(*SETTABLE_COMPATIBILITIES),
         "STRATEGY",
     ),
 )

@@ -11,6 +11,7 @@ from heliograph_broker.http.base.bundles import check_bundle, in_bundle
 from heliograph_broker.http.base.context import BROKER, accepted, namespace_of
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Refusal, operation
+from heliograph_broker.http.policies.policy_routes import NAMESPACE_PATH
 from heliograph_broker.http.topics.admin_backlog import backlogs
 from heliograph_broker.messaging.base.errors import SubscriptionNotFound
 from heliograph_broker.messaging.broker.broker import Broker
@@ -18,7 +19,6 @@ from heliograph_broker.messaging.topic.directory import AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.usecases.subscriptions import delete_subscription
 
-NAMESPACE_PATH: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
 BUNDLE_PATH: Final = f"{NAMESPACE_PATH}/{{bundle}}"
 
 

@@ -7,6 +7,7 @@ from aiohttp import web
 from heliograph_broker.http.base.context import BROKER, accepted, as_json, body_as, flag, namespace_of, tenant_of
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Parameter, operation
+from heliograph_broker.http.policies.policy_routes import NAMESPACE_PATH
 from heliograph_broker.messaging.base.errors import TenantNotFound
 
 from .namespace_document import (
@@ -74,12 +75,11 @@ async def list_topics(request: web.Request) -> web.Response:
 
 
 def routes() -> list[web.RouteDef]:
-    path = "/admin/v2/namespaces/{tenant}/{namespace}"
     return [
         web.get("/admin/v2/namespaces/{tenant}", list_namespaces),
-        web.get(path, get_namespace),
-        web.put(path, create_namespace),
-        web.delete(path, delete_namespace),
-        web.get(f"{path}/topics", list_topics),
-        web.get(f"{path}/bundles", get_bundles),
+        web.get(NAMESPACE_PATH, get_namespace),
+        web.put(NAMESPACE_PATH, create_namespace),
+        web.delete(NAMESPACE_PATH, delete_namespace),
+        web.get(f"{NAMESPACE_PATH}/topics", list_topics),
+        web.get(f"{NAMESPACE_PATH}/bundles", get_bundles),
     ]

@@ -13,9 +13,8 @@ from heliograph_api.policies.policies import (
     BACKLOG_QUOTA_POLICIES,
     INACTIVE_TOPIC_MODES,
     MAX_PARTITIONS,
-    SCHEMA_COMPATIBILITIES,
+    SETTABLE_COMPATIBILITIES,
     SUBSCRIPTION_TYPES,
-    UNDEFINED_COMPATIBILITY,
     AutoTopicCreation,
     BacklogQuota,
     InactiveTopic,
@@ -33,7 +32,6 @@ MINUTE_MS: Final = 60_000
 MB: Final = 1024 * 1024
 SIZE_QUOTA: Final = "destination_storage"
 AGE_QUOTA: Final = "message_age"
-COMPATIBILITY_STRATEGIES: Final = (UNDEFINED_COMPATIBILITY, *SCHEMA_COMPATIBILITIES)
 #: The tick of delayed delivery that Pulsar's clients show if none is set.
 DEFAULT_TICK_MS: Final = 1000
 
@@ -58,7 +56,7 @@ def choice(*names: str) -> msgspec.Meta:
 QuotaAction = Annotated[str, choice(*BACKLOG_QUOTA_POLICIES)]
 InactiveMode = Annotated[str, choice(*INACTIVE_TOPIC_MODES)]
 SubscriptionType = Annotated[str, choice(*SUBSCRIPTION_TYPES)]
-CompatibilityStrategy = Annotated[str, choice(*COMPATIBILITY_STRATEGIES)]
+CompatibilityStrategy = Annotated[str, choice(*SETTABLE_COMPATIBILITIES)]
 TopicType = Annotated[str, choice("partitioned", "non-partitioned")]
 
 

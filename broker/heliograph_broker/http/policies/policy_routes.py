@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 from heliograph_api.policies.policies import Policies
-from heliograph_api.values.names import TopicName
+from heliograph_api.values.names import TopicName, check_subscription
 
 from heliograph_broker.http.base.context import (
     BROKER,
@@ -67,6 +67,13 @@ def policy_topic(request: web.Request) -> TopicName:
         raise PreconditionFailed("Not allowed to set/get topic policy for a partition")
     if not broker.directory.exists(name):
         raise TopicNotFound(f"Topic {name} not found")
+    return name
+
+
+def policy_subscription(request: web.Request) -> str:
+    """Return the subscription of the path; as in Pulsar it may come into being later. Raises :class:`InvalidName`."""
+    name = request.match_info["subscription"]
+    check_subscription(name)
     return name
 
 

@@ -13,6 +13,7 @@ from typing import Final
 from heliograph_api.policies import policy_kinds as kinds
 from heliograph_api.policies.policies import SUBSCRIPTION_TYPES, Policies
 from heliograph_api.policies.policy_table import POLICY_FIELDS, SUBSCRIPTION_FIELDS
+from heliograph_api.policies.policy_values import SETTABLE_COMPATIBILITIES
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.messaging.base.errors import PreconditionFailed
@@ -68,7 +69,7 @@ def _subscription_types_from(names: list[str]) -> list[str]:
 
 
 def _schema_compatibility_from(strategy: str) -> str | None:
-    documents.check_choice("strategy", strategy, documents.COMPATIBILITY_STRATEGIES)
+    documents.check_choice("strategy", strategy, SETTABLE_COMPATIBILITIES)
     return None if strategy == "UNDEFINED" else strategy
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 from heliograph_api.policies.policies import Policies, of_subscription
-from heliograph_api.values.names import TopicName, check_subscription
+from heliograph_api.values.names import TopicName
 
 from heliograph_broker.http.base.context import BROKER, CONFIG, accepted, as_json, flag, required_body
 from heliograph_broker.http.base.operations import Handler, Parameter, operation
@@ -18,17 +18,11 @@ from heliograph_broker.http.topics.admin_topics import DOMAIN
 from heliograph_broker.messaging.broker.broker import Broker
 
 from .policy_description import TOPIC, Level, PolicyPath
-from .policy_routes import policy_topic, refuse_unstored, topic_policies
+from .policy_routes import policy_subscription, policy_topic, refuse_unstored, topic_policies
 from .policy_table import SUBSCRIPTION_PATHS
 
 _PATH = f"/heliograph/v1/{DOMAIN}/{{tenant}}/{{namespace}}/{{topic}}/subscription/{{subscription}}"
 _APPLIED = Parameter("applied", bool, "Get the effective policy: the subscription's, else the topic's, and so on.")
-
-
-def _subscription(request: web.Request) -> str:
-    name = request.match_info["subscription"]
-    check_subscription(name)
-    return name
 
 
 def _own(policies: Policies | None, subscription: str) -> Policies:
@@ -63,7 +57,7 @@ def _get(policy: PolicyPath) -> Handler:
     )
     async def get(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
-        name, subscription = policy_topic(request), _subscription(request)
+        name, subscription = policy_topic(request), policy_subscription(request)
         if flag(request, "applied"):
             return as_json(_applied(broker, name, subscription, policy))
         document = policy.read(_own(broker.policies.of_topic(name), subscription))
@@ -81,7 +75,7 @@ def _set(policy: PolicyPath, end: str) -> Handler:
     )
     async def set_policy(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
-        subscription = _subscription(request)
+        subscription = policy_subscription(request)
         refuse_unstored(policy_topic(request), policy, end)
         document = await required_body(request, policy.document, policy.example)
         # The topic may be gone by now.
@@ -98,7 +92,7 @@ def _remove(policy: PolicyPath) -> Handler:
     @operation(f"Remove the subscription's setting, so that the topic's applies: {policy.title}.")
     async def remove(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
-        name, subscription = policy_topic(request), _subscription(request)
+        name, subscription = policy_topic(request), policy_subscription(request)
         own = _own(broker.policies.of_topic(name), subscription)
         policy.clear(own)
         _put(broker, name, subscription, own)

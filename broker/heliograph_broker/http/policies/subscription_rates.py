@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from aiohttp import web
 from heliograph_api.policies.policies import subscription_rate
-from heliograph_api.values.names import check_subscription
 
 from heliograph_broker.http.base.context import BROKER, accepted, as_json, flag, required_body
 from heliograph_broker.http.base.operations import operation
 from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
 
 from .policy_documents import DispatchRateDocument, dispatch_rate_document, dispatch_rate_from
-from .policy_routes import APPLIED, GLOBAL, applied_document, policy_topic, refuse_global, topic_policies
+from .policy_routes import (
+    APPLIED,
+    GLOBAL,
+    applied_document,
+    policy_subscription,
+    policy_topic,
+    refuse_global,
+    topic_policies,
+)
 from .policy_table import PATHS
 
 _FOR_ALL = PATHS["subscription_dispatch_rate"]
-
-
-def _subscription(request: web.Request) -> str:
-    """Return the subscription of the path; as in Pulsar it may come into being later. Raises :class:`InvalidName`."""
-    name = request.match_info["subscription"]
-    check_subscription(name)
-    return name
 
 
 @operation(
@@ -31,7 +31,7 @@ def _subscription(request: web.Request) -> str:
 )
 async def get_rate(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
-    name, subscription = policy_topic(request), _subscription(request)
+    name, subscription = policy_topic(request), policy_subscription(request)
     own = broker.policies.of_topic(name)
     rates = (own.subscription_dispatch_rates if own is not None else None) or {}
     if flag(request, "applied"):
@@ -55,7 +55,7 @@ async def set_rate(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     policy_topic(request)
     refuse_global(request)
-    subscription = _subscription(request)
+    subscription = policy_subscription(request)
     document = await required_body(request, DispatchRateDocument, _FOR_ALL.example)
     # The topic may be gone by now.
     name = policy_topic(request)
@@ -72,7 +72,7 @@ async def set_rate(request: web.Request) -> web.Response:
 )
 async def remove_rate(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
-    name, subscription = policy_topic(request), _subscription(request)
+    name, subscription = policy_topic(request), policy_subscription(request)
     policies = topic_policies(broker, name)
     rates = dict(policies.subscription_dispatch_rates or {})
     if not flag(request, "isGlobal") and rates.pop(subscription, None) is not None:
