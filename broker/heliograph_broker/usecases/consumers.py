@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from heliograph_broker.messaging.base.records import SchemaRecord
     from heliograph_broker.messaging.broker.broker import Broker
     from heliograph_broker.messaging.clients.consumer import ConsumerSink, KeyRange
-    from heliograph_broker.messaging.topic.directory import AnyTopic
-
-    from .unconfirmed import AnySubscription
+    from heliograph_broker.messaging.topic.directory import AnySubscription, AnyTopic
 
 
 _LATEST: Final = Start()

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heliograph_broker.messaging.delivery.subscription import Subscription
-from heliograph_broker.messaging.topic.non_persistent import NonPersistentSubscription
 from heliograph_broker.messaging.topic.topic import Topic
 
 if TYPE_CHECKING:
@@ -18,9 +16,7 @@ if TYPE_CHECKING:
 
     from heliograph_broker.messaging.base.errors import BrokerError, Done
     from heliograph_broker.messaging.broker.broker import Broker
-    from heliograph_broker.messaging.topic.directory import AnyTopic
-
-AnySubscription = Subscription | NonPersistentSubscription
+    from heliograph_broker.messaging.topic.directory import AnySubscription, AnyTopic
 
 
 class Creation:

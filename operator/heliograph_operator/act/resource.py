@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from heliograph_api.manifests.explain import explain
-from heliograph_api.resources.model import KINDS
+from heliograph_api.resources.model import KINDS, AnyResource
 from pydantic import ValidationError
 
 from heliograph_operator.decide.broker_manifests import manifest
 from heliograph_operator.objects.kinds import Body, Key, is_deleted, is_managed, is_paused
 
-from .resource_memory import Model, ResourceMemory
+from .resource_memory import ResourceMemory
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class Resource:
         return is_paused(self.body)
 
     @property
-    def model(self) -> Model | None:
+    def model(self) -> AnyResource | None:
         """The parsed resource; None if it is invalid, and ``memory.problem`` says why.
 
         The API server checks the same rules; what it lets through is of another version of the definitions.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from heliograph_api.resources.model import BrokerCluster, Namespace, Tenant, Topic
+from heliograph_api.resources.model import AnyResource
 
 from heliograph_operator.decide.archive_runs import Run
 from heliograph_operator.decide.resource_stats import ResourceStats
 from heliograph_operator.objects.kinds import Body, Key
-
-Model = BrokerCluster | Tenant | Namespace | Topic
 
 
 @dataclass(slots=True)
@@ -20,7 +18,7 @@ class ResourceMemory:
     uid: str
     #: The generation that ``model`` was parsed from.
     generation: int = -1
-    model: Model | None = None
+    model: AnyResource | None = None
     #: Why the resource is invalid.
     problem: str = ""
     #: The statistics last written to the status, and when (s, of the loop's clock).

@@ -12,11 +12,10 @@ from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.delivery.subscription import Subscription
-from heliograph_broker.messaging.topic.directory import AnyTopic
+from heliograph_broker.messaging.topic.directory import AnySubscription, AnyTopic
 from heliograph_broker.messaging.topic.non_persistent import NonPersistentSubscription
 from heliograph_broker.messaging.topic.topic import Topic
 
-AnySubscription = Subscription | NonPersistentSubscription
 Counted = AnyTopic | AnySubscription | Producer | Consumer | TopicMetrics
 Counters = tuple[int, ...]
 

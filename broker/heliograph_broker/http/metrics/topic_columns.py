@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from heliograph_broker.http.base.rates import AnySubscription, RateSampler
+from heliograph_broker.http.base.rates import RateSampler
 from heliograph_broker.http.stats.stats import delayed_messages, in_backlog, quota_limits
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.log.retention import kept_by_ledgers
-from heliograph_broker.messaging.topic.directory import AnyTopic
+from heliograph_broker.messaging.topic.directory import AnySubscription, AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
 
 from .exposition import Value

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 from pyroaring import BitMap64
 
-from heliograph_broker.http.base.rates import AnySubscription, RateSampler
+from heliograph_broker.http.base.rates import RateSampler
 from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.delivery.dispatch_key_shared import KeySharedDispatcher
@@ -16,7 +16,7 @@ from heliograph_broker.messaging.delivery.dispatch_single import SingleActiveDis
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.log.retention import kept_by_ledgers
 from heliograph_broker.messaging.policies.rate_limits import throttle_counts
-from heliograph_broker.messaging.topic.directory import AnyTopic
+from heliograph_broker.messaging.topic.directory import AnySubscription, AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
 
 from .stats_documents import (

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heliograph_broker.messaging.base.errors import NamespaceNotFound, TopicNotFound
+from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.policies.dead_letter import LetterTopics
 
-from .non_persistent import NonPersistentTopic
+from .non_persistent import NonPersistentSubscription, NonPersistentTopic
 from .topic import Topic
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from heliograph_broker.messaging.base.records import NamespaceRecord, PartitionedRecord, TenantRecord
 
 AnyTopic = Topic | NonPersistentTopic
+AnySubscription = Subscription | NonPersistentSubscription
 
 
 class Directory(LetterTopics):
