@@ -91,6 +91,16 @@ NAME_RULES: tuple[Rule, ...] = (
     _rule("counts_for_backlog", "takes_part", r"takes_part"),
 )
 
+#: Packages whose docstrings still open with such clauses.
+_OPENERS_LEFT = re.compile(
+    r"^broker/heliograph_broker/(?:storage|messaging/(?:topic|log|delivery|acknowledgment|compaction|policies))/"
+)
+OPENER_RULE = _rule(
+    "the thing first: Ledgers of a topic, Returns the ledgers",
+    "What, Who, Whose, Where, Which, How",
+    r"^(?:What|Who|Whose|Where|Which|How)\b",
+)
+
 _CODE = re.compile(r"``[^`]*``|`[^`]*`|https?://\S+")
 _ALLOW = re.compile(r"prose-allow\(([^)]+)\): *\w")
 _HASH_FILES = {".yaml", ".yml", ".tpl", ".toml", ".sh"}
@@ -130,6 +140,25 @@ def _findings(name: str, text: str) -> Iterator[Finding]:
                 yield Finding(line, words, rule)
     if _is_python(name, text):
         yield from _names(text)
+        if not _OPENERS_LEFT.search(name):
+            yield from _openers(text)
+
+
+def _openers(text: str) -> Iterator[Finding]:
+    """Yield the docstrings, those of attributes included, that open with a clause instead of a subject or a verb."""
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for each in node.body:
+            if (
+                isinstance(each, ast.Expr)
+                and isinstance(each.value, ast.Constant)
+                and isinstance(each.value.value, str)
+            ):
+                sentence = re.split(r"(?<=[.?!])\s", each.value.value.strip(), maxsplit=1)[0]
+                found = OPENER_RULE.pattern.search(sentence)
+                if found and not sentence.endswith("?"):
+                    yield Finding(each.lineno, found[0], OPENER_RULE)
 
 
 def _names(text: str) -> Iterator[Finding]:

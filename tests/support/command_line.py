@@ -17,7 +17,7 @@ _get_command = functools.cache(typer.main.get_command)
 
 
 class Ran(NamedTuple):
-    """What a command came to."""
+    """The result of a command."""
 
     code: int
     out: str

@@ -52,6 +52,23 @@ def test_names_of_other_words_and_of_tests_are_left_alone() -> None:
     assert found("a.py", "".join(f"{name} = 1\n" for name in names)) == []
 
 
+def test_a_docstring_that_opens_with_a_clause_is_found() -> None:
+    source = '"""How it works.\n\nWhat follows.\n"""\nclass Topic:\n    """Which it is."""\n'
+    source += '    a: int\n    """Where it is."""\n'
+    source += '    def f(self) -> None:\n        """Whose it is."""\n'
+    assert found("a.py", source) == [(1, "How"), (6, "Which"), (8, "Where"), (10, "Whose")]
+
+
+def test_a_question_or_another_word_may_open_a_docstring() -> None:
+    assert found("a.py", '"""What is it? A test."""\n') == []
+    assert found("a.py", '"""Whether it is.\n\nWhich one it takes is open.\n"""\nx = "How it is"\n') == []
+
+
+def test_every_word_of_the_rule_for_openings_is_found() -> None:
+    for word in prose.OPENER_RULE.instead_of.split(", "):
+        assert (1, word) in found("a.py", f'"""{word} it is."""\n')
+
+
 @pytest.mark.parametrize("rule", prose.NAME_RULES, ids=lambda rule: rule.write)
 def test_every_rule_for_names_finds_the_names_it_gives(rule: prose.Rule) -> None:
     for name in rule.instead_of.split(", "):

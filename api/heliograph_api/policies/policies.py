@@ -39,7 +39,7 @@ from .policy_values import (
 
 NO_RETENTION_SET: Final = RetentionByLedger(UNLIMITED, UNLIMITED)
 DEFAULTS: Final = Policies(retention=NO_RETENTION_SET, deduplication=False, delayed_delivery=True)
-"""What holds where nobody says anything. Not to be changed in place."""
+"""The policies that apply if no level sets them. Not to be changed in place."""
 
 
 def resolve(

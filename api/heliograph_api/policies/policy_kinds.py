@@ -78,7 +78,7 @@ def lower_rate(own: Rate | None, cap: Rate) -> Rate | None:
 
 SWITCH: Final = Kind("switch")
 COUNT: Final = Kind("count", _not_positive, _lower)
-"""How many there may be; 0 for no limit."""
+"""A maximum number; 0: no limit."""
 SIZE_LIMIT: Final = Kind("size limit", _not_positive, _lower)
 """Bytes; -1 for no limit, and 0 in the REST API."""
 THRESHOLD: Final = Kind("threshold", _not_positive, _lower)

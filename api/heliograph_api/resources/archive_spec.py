@@ -15,7 +15,7 @@ from .fields import Contradiction, Model, Reference, Size
 SUBSCRIPTION: Final = "heliograph-archive"
 """The durable subscription of the archive: it is acknowledged up to what the files hold, and no further."""
 MOUNT: Final = "/archive"
-"""Where a volume is in the job's pods: paths that are no URL begin with it."""
+"""Mount point of a volume in the job's pods: paths that are no URL begin with it."""
 DEFAULT_FILE_SIZE: Final = 128 * 1024**2
 LOCAL: Final = "local[*]"
 

@@ -38,7 +38,7 @@ from .cel import DURATION, LONGEST_QUANTITY, RULES, SIZE, InSchema, Rule
 
 SIZE_FORMAT = "heliograph-size"
 DURATION_FORMAT = "heliograph-duration"
-"""What marks sizes and durations in the schema of the model; the definitions do not have it."""
+"""Format of sizes and durations in the schema of the model; the definitions do not have it."""
 MAX_SUBSCRIPTIONS = 1000
 MAX_SUBSCRIPTION_POLICIES = 100
 MAX_REFERENCE = 253
@@ -171,7 +171,7 @@ Subscription = Annotated[
     ),
 ]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
-"""How many there may be; 0 without limit."""
+"""A maximum number; 0: no limit."""
 DeletionPolicy = Literal["Delete", "DeleteIfEmpty", "Retain"]
 _Item = TypeVar("_Item")
 Unique = Annotated[list[_Item], AfterValidator(unique), InSchema({"x-kubernetes-list-type": "set"})]

@@ -66,7 +66,7 @@ class ConsumedTopic:
 
 
 class AckTarget:
-    """What the consumers of a subscription acknowledge to."""
+    """Receives the acknowledgments of a subscription's consumers."""
 
     __slots__ = ()
 
@@ -97,7 +97,7 @@ class AckTarget:
 
 
 class Gate:
-    """What stops the dispatch of a subscription while a dispatch rate is reached."""
+    """Stops the dispatch of a subscription while a dispatch rate is reached."""
 
     __slots__ = ()
 
