@@ -7,8 +7,7 @@ expire, delayed ones are delivered and kept ones are deleted. Only the entries o
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.support.entries import make_entry
+from tests.support.polling import eventually
 from tests.support.rest import apply, topic_stats
 from tests.support.wire_link import WireLink, closing_links
 
@@ -43,13 +43,6 @@ def broker(tmp_path: Path) -> Iterator[ShiftedBroker]:
 
 def topic(name: str) -> str:
     return f"persistent://{NAMESPACE}/{name}"
-
-
-async def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not await asyncio.to_thread(holds):
-        assert time.monotonic() < deadline, f"{what}: not within {WITHIN_S:g} s"
-        await asyncio.sleep(0.1)
 
 
 class Client:
@@ -138,12 +131,23 @@ async def _prepare(broker: ShiftedBroker) -> Client:
 async def _check_all_goes_on(broker: ShiftedBroker, client: Client, mark: bytes, *, left: int = 0) -> None:
     """Acknowledge, expire, delay: everything happens in its time. ``left`` bear the stamp of another moment."""
     await client.publish("acked", 120)
-    await until(lambda: client.backlog("acked") == 0, "everything acknowledged")
-    await until(lambda: client.stored("acked") == 0, "what is acknowledged gone")
+    await asyncio.to_thread(
+        eventually, lambda: client.backlog("acked") == 0, within_s=WITHIN_S, what="everything acknowledged"
+    )
+    await asyncio.to_thread(
+        eventually, lambda: client.stored("acked") == 0, within_s=WITHIN_S, what="what is acknowledged gone"
+    )
     await client.publish("expiring", 30)
-    await until(lambda: client.backlog("expiring") <= left, f"all expired but {left}")
+    await asyncio.to_thread(
+        eventually, lambda: client.backlog("expiring") <= left, within_s=WITHIN_S, what=f"all expired but {left}"
+    )
     await client.publish("delayed", 5, body=mark, delay_ms=1000)
-    await until(lambda: client.received["delayed"].count(mark) == 5, "delayed messages delivered")
+    await asyncio.to_thread(
+        eventually,
+        lambda: client.received["delayed"].count(mark) == 5,
+        within_s=WITHIN_S,
+        what="delayed messages delivered",
+    )
     await asyncio.to_thread(check_idle, broker)
 
 
@@ -174,8 +178,12 @@ async def _moved(broker: ShiftedBroker) -> None:
 
     # Messages kept for some seconds are deleted after them: those that came after the stamp of next year, too.
     await client.publish("kept", 100)
-    await until(lambda: client.backlog("kept") == 0, "everything kept acknowledged")
-    await until(lambda: client.stored("kept") <= 300, "what was kept long enough gone")
+    await asyncio.to_thread(
+        eventually, lambda: client.backlog("kept") == 0, within_s=WITHIN_S, what="everything kept acknowledged"
+    )
+    await asyncio.to_thread(
+        eventually, lambda: client.stored("kept") <= 300, within_s=WITHIN_S, what="what was kept long enough gone"
+    )
 
     # The stamp is in the store: it does not come back to life with a start either.
     code = await asyncio.to_thread(broker.terminate)

@@ -22,6 +22,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.entries import make_entry
+from tests.support.polling import eventually
 from tests.support.rest import call, topic_stats
 from tests.support.wire_client import WireError
 from tests.support.wire_link import WireLink, closing_links
@@ -169,13 +170,6 @@ def readiness(broker: BrokerProcess) -> str:
     return ""
 
 
-async def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not await asyncio.to_thread(holds):
-        assert time.monotonic() < deadline, f"{what}: not within {WITHIN_S:g} s"
-        await asyncio.sleep(0.1)
-
-
 async def subscribe(broker: BrokerProcess, topic: str, *names: str) -> None:
     link = await WireLink.connect(broker.service_url)
     for name in names:
@@ -227,14 +221,19 @@ async def _full_of_messages(broker: BrokerProcess) -> None:
     delivered = await reader.recount(broker, promises)
     assert len(delivered) == promises.receipts
     await reader.consumer.acknowledge_share(0.8)
-    await until(lambda: readiness(broker) == "", "ready again")
+    await asyncio.to_thread(eventually, lambda: readiness(broker) == "", within_s=WITHIN_S, what="ready again")
     # Ready again with the first space that is back; the rest follows, copy by copy.
     await publisher.publish_until_taken(500)
     broker.kill9()
     await asyncio.to_thread(broker.start)
     await reader.recount(broker, promises)
     reader.consumer.acknowledge_everything()
-    await until(lambda: topic_stats(broker.http_url, f"{NAMESPACE}/full")["storageSize"] == 0, "everything given back")
+    await asyncio.to_thread(
+        eventually,
+        lambda: topic_stats(broker.http_url, f"{NAMESPACE}/full")["storageSize"] == 0,
+        within_s=WITHIN_S,
+        what="everything given back",
+    )
 
 
 _OPEN = """
@@ -306,16 +305,24 @@ async def _taken_by_others(broker: BrokerProcess, neighbour: Neighbour) -> None:
         for each in (reader, plain):
             each.consumer.link.close()
         neighbour.give_back()
-        await until(lambda: readiness(broker) == "", "ready again")
+        await asyncio.to_thread(eventually, lambda: readiness(broker) == "", within_s=WITHIN_S, what="ready again")
     url = f"{broker.http_url}/admin/v2/persistent/{NAMESPACE}/full-expiring/messageTTL?messageTTL=1"
     await asyncio.to_thread(call, url, "POST")
-    await until(
-        lambda: topic_stats(broker.http_url, f"{NAMESPACE}/full-expiring")["storageSize"] == 0, "everything expired"
+    await asyncio.to_thread(
+        eventually,
+        lambda: topic_stats(broker.http_url, f"{NAMESPACE}/full-expiring")["storageSize"] == 0,
+        within_s=WITHIN_S,
+        what="everything expired",
     )
     for each in (reader, plain):
         await each.recount(broker, promises)
         each.consumer.acknowledge_everything()
-    await until(lambda: topic_stats(broker.http_url, f"{NAMESPACE}/full")["storageSize"] == 0, "everything given back")
+    await asyncio.to_thread(
+        eventually,
+        lambda: topic_stats(broker.http_url, f"{NAMESPACE}/full")["storageSize"] == 0,
+        within_s=WITHIN_S,
+        what="everything given back",
+    )
     assert refused
 
 

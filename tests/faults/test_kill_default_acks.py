@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually, eventually_async
 from tests.support.rest import call, topic_stats
 from tests.support.wire_client import ConnectionEndedError, WireError
 from tests.support.wire_link import WireLink, closing_links, publish_one
@@ -245,9 +246,13 @@ class DefaultAckRounds:
         for resender in self.resenders:
             resender.going_on = False
             await resender.connect(self.broker.service_url)
-        await self._wait_for(lambda: all(resender.idle for resender in self.resenders), "all receipts")
+        await eventually_async(
+            lambda: all(resender.idle for resender in self.resenders), within_s=DRAINED_WITHIN_S, what="all receipts"
+        )
         receipted = sum(resender.receipted for resender in self.resenders)
-        await self._wait_for(lambda: len(self.audit.stored) >= receipted, "all deduplicated messages")
+        await eventually_async(
+            lambda: len(self.audit.stored) >= receipted, within_s=DRAINED_WITHIN_S, what="all deduplicated messages"
+        )
         for resender in self.resenders:
             resender.link.close()
             for sequence_id in range(1, resender.receipted + 1):
@@ -256,34 +261,28 @@ class DefaultAckRounds:
 
     async def _finish_expiring(self) -> None:
         await self.expiring.open(self.broker)
-        await self._wait_for(lambda: not self.expiring.missing(), "a letter of every expired message")
-
-    async def _wait_for(self, holds: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + DRAINED_WITHIN_S
-        while not holds():
-            assert time.monotonic() < deadline, f"{what} did not come within {DRAINED_WITHIN_S:g} s"
-            await asyncio.sleep(0.05)
+        await eventually_async(
+            lambda: not self.expiring.missing(), within_s=DRAINED_WITHIN_S, what="a letter of every expired message"
+        )
 
     async def _wait_until_empty(self) -> None:
-        """No backlog, nothing stored, and the segments' space given back."""
-        deadline = time.monotonic() + DRAINED_WITHIN_S
-        names = [*(topic.name for topic in self.topics), "once", "expiring", "letters"]
-        while True:
-            left: list[str] = []
-            for name in names:
-                stats = await asyncio.to_thread(topic_stats, self.broker.http_url, f"{NAMESPACE}/{name}")
-                backlogs = {
-                    sub: (each["msgBacklog"], each["backlogSize"]) for sub, each in stats["subscriptions"].items()
-                }
-                if stats["storageSize"] or any(backlog != (0, 0) for backlog in backlogs.values()):
-                    left.append(f"{name}: {stats['storageSize']} bytes stored, backlogs {backlogs}")
-            segments = sum(file.stat().st_blocks * 512 for file in (self.broker.data_dir / "segments").glob("*.lmdb"))
-            if segments > EMPTY_SEGMENTS_BYTES:
-                left.append(f"the segments take {segments} bytes")
-            if not left:
-                return
-            assert time.monotonic() < deadline, f"not empty after {DRAINED_WITHIN_S:g} s: {'; '.join(left)}"
-            await asyncio.sleep(0.2)
+        await asyncio.to_thread(
+            eventually, self._empty, within_s=DRAINED_WITHIN_S, what="empty", every_s=0.2, not_yet=(AssertionError,)
+        )
+
+    def _empty(self) -> bool:
+        """No backlog, nothing stored, and the segments' space given back; an assertion names what is left."""
+        left: list[str] = []
+        for name in [*(topic.name for topic in self.topics), "once", "expiring", "letters"]:
+            stats = topic_stats(self.broker.http_url, f"{NAMESPACE}/{name}")
+            backlogs = {sub: (each["msgBacklog"], each["backlogSize"]) for sub, each in stats["subscriptions"].items()}
+            if stats["storageSize"] or any(backlog != (0, 0) for backlog in backlogs.values()):
+                left.append(f"{name}: {stats['storageSize']} bytes stored, backlogs {backlogs}")
+        segments = sum(file.stat().st_blocks * 512 for file in (self.broker.data_dir / "segments").glob("*.lmdb"))
+        if segments > EMPTY_SEGMENTS_BYTES:
+            left.append(f"the segments take {segments} bytes")
+        assert not left, "; ".join(left)
+        return True
 
 
 async def default_ack_rounds(broker: BrokerProcess, rounds: int, rng: random.Random) -> DefaultAckRounds:

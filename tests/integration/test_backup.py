@@ -20,12 +20,12 @@ from tests.support.clients import (
     DEADLINE_MS,
     backlog,
     connect,
-    eventually,
     ignore_receipt,
     payloads,
     receive_available,
     receive_many,
 )
+from tests.support.polling import eventually
 
 SEGMENTS = {"HELIOGRAPH_SEGMENT_BYTES": str(1 << 20), "HELIOGRAPH_LEDGER_MAX_ENTRIES": "500"}
 

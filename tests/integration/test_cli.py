@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import backlog, eventually, fresh_name
+from tests.support.clients import backlog, fresh_name
 from tests.support.interrupts import take_interrupts
+from tests.support.polling import eventually
 
 MANIFEST = """
 apiVersion: heliograph.dev/v1alpha1

@@ -9,7 +9,6 @@ from tests.support.clients import (
     DEADLINE_MS,
     RunningBroker,
     backlog,
-    eventually,
     ignore_receipt,
     numbers,
     payloads,
@@ -17,6 +16,7 @@ from tests.support.clients import (
     receive_many,
     receive_or_none,
 )
+from tests.support.polling import eventually
 
 
 @pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared], ids=lambda k: k.name)

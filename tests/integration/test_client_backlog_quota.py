@@ -10,7 +10,8 @@ import pulsar
 import pytest
 
 from tests.integration.policies import PolicyNamespace
-from tests.support.clients import DEADLINE_MS, RunningBroker, eventually, receive_many, rest
+from tests.support.clients import DEADLINE_MS, RunningBroker, receive_many, rest
+from tests.support.polling import eventually
 
 _MESSAGE = b"m" * 1000
 

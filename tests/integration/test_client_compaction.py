@@ -17,7 +17,6 @@ from tests.support.clients import (
     RunningBroker,
     backlog,
     connect,
-    eventually,
     ignore_receipt,
     payloads,
     receive_many,
@@ -25,6 +24,7 @@ from tests.support.clients import (
     rest,
     stats,
 )
+from tests.support.polling import eventually
 from tests.support.wire_client import WireClient, WireError
 
 

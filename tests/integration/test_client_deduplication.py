@@ -11,17 +11,9 @@ import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import (
-    RunningBroker,
-    connect,
-    eventually,
-    fresh_name,
-    payloads,
-    read_all,
-    receive_many,
-    rest,
-)
+from tests.support.clients import RunningBroker, connect, fresh_name, payloads, read_all, receive_many, rest
 from tests.support.entries import make_entry
+from tests.support.polling import eventually
 from tests.support.wire_client import Type, WireClient, WireError
 
 _MINUS_ONE = (1 << 64) - 1

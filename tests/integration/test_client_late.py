@@ -11,7 +11,6 @@ from tests.integration.policies import PolicyNamespace
 from tests.support.clients import (
     DEADLINE_MS,
     RunningBroker,
-    eventually,
     numbers,
     payloads,
     publish,
@@ -20,6 +19,7 @@ from tests.support.clients import (
     receive_or_none,
     rest,
 )
+from tests.support.polling import eventually
 
 
 @pytest.fixture

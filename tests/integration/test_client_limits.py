@@ -11,16 +11,9 @@ import pulsar
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.support.clients import (
-    DEADLINE_MS,
-    RunningBroker,
-    eventually,
-    fresh_name,
-    ignore_receipt,
-    receive_many,
-    rest,
-)
+from tests.support.clients import DEADLINE_MS, RunningBroker, fresh_name, ignore_receipt, receive_many, rest
 from tests.support.entries import make_entry
+from tests.support.polling import eventually
 from tests.support.wire_client import WireClient, WireError
 
 SHARED = pulsar.ConsumerType.Shared

@@ -14,13 +14,13 @@ from tests.support.clients import (
     DEADLINE_MS,
     RunningBroker,
     backlog,
-    eventually,
     ignore_receipt,
     payloads,
     receive_many,
     receive_or_none,
     stats,
 )
+from tests.support.polling import eventually
 
 MIB = 1024 * 1024
 

@@ -13,7 +13,6 @@ from tests.integration.policies import PolicyNamespace
 from tests.support.clients import (
     DEADLINE_MS,
     RunningBroker,
-    eventually,
     ignore_receipt,
     payloads,
     receive_available,
@@ -21,6 +20,7 @@ from tests.support.clients import (
     rest,
 )
 from tests.support.entries import make_entry
+from tests.support.polling import eventually
 from tests.support.rest import apply
 from tests.support.wire_client import WireClient, WireError
 

@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.clients import (
     DEADLINE_MS,
-    DEADLINE_S,
     RunningBroker,
     connect,
     create_partitions,
@@ -19,6 +18,7 @@ from tests.support.clients import (
     receive_many,
     receive_or_none,
 )
+from tests.support.polling import DEADLINE_S
 
 Mode = pulsar.ProducerAccessMode
 

@@ -7,16 +7,8 @@ import time
 import pulsar
 import pytest
 
-from tests.support.clients import (
-    DEADLINE_MS,
-    RunningBroker,
-    backlog,
-    connect,
-    eventually,
-    ignore_receipt,
-    payloads,
-    receive_many,
-)
+from tests.support.clients import DEADLINE_MS, RunningBroker, backlog, connect, ignore_receipt, payloads, receive_many
+from tests.support.polling import eventually
 
 TYPES = [
     pulsar.ConsumerType.Exclusive,

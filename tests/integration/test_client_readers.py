@@ -12,7 +12,6 @@ from tests.support.clients import (
     RunningBroker,
     backlog,
     create_partitions,
-    eventually,
     ignore_receipt,
     numbers,
     payloads,
@@ -21,6 +20,7 @@ from tests.support.clients import (
     receive_or_none,
     rest,
 )
+from tests.support.polling import eventually
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from tests.support.clients import (
     backlog,
     connect,
     create_partitions,
-    eventually,
     ignore_receipt,
     payloads,
     receive_many,
@@ -20,6 +19,7 @@ from tests.support.clients import (
     rest,
     stats,
 )
+from tests.support.polling import eventually
 
 #: A client tries again with growing pauses, so on a busy machine it may come back long after the broker.
 RECONNECT_MS = 60_000

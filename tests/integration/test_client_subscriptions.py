@@ -13,7 +13,6 @@ from tests.support.clients import (
     backlog,
     connect,
     create_partitions,
-    eventually,
     ignore_receipt,
     payloads,
     receive_available,
@@ -22,6 +21,7 @@ from tests.support.clients import (
     rest,
     stats,
 )
+from tests.support.polling import eventually
 
 
 def test_exclusive_refuses_a_second_consumer(client: pulsar.Client, topic: str) -> None:

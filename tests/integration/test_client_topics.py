@@ -14,13 +14,13 @@ from tests.support.clients import (
     RunningBroker,
     connect,
     create_partitions,
-    eventually,
     payloads,
     receive_available,
     receive_many,
     rest,
     stats,
 )
+from tests.support.polling import eventually
 
 
 def test_every_partition_gets_data(client: pulsar.Client, broker: RunningBroker, topic: str) -> None:

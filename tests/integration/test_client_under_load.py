@@ -15,7 +15,6 @@ from tests.support.clients import (
     RunningBroker,
     backlog,
     connect,
-    eventually,
     ignore_receipt,
     payloads,
     receive_available,
@@ -23,6 +22,7 @@ from tests.support.clients import (
     rest,
     stats,
 )
+from tests.support.polling import eventually
 
 Kind = pulsar.ConsumerType
 

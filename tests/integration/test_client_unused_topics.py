@@ -9,7 +9,8 @@ import urllib.request
 import pulsar
 import pytest
 
-from tests.support.clients import DEADLINE_S, RunningBroker, eventually, fresh_name, rest
+from tests.support.clients import RunningBroker, fresh_name, rest
+from tests.support.polling import DEADLINE_S, eventually
 from tests.support.rest import fetch
 
 PERIOD_S = 2

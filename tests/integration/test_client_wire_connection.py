@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.support.clients import RunningBroker, create_partitions, eventually
+from tests.support.clients import RunningBroker, create_partitions
 from tests.support.entries import make_entry
+from tests.support.polling import eventually
 from tests.support.wire_client import Type, WireClient, WireError, encode, payload_of
 
 MAX_MESSAGE_SIZE = 5 * 1024 * 1024

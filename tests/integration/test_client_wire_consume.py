@@ -10,8 +10,9 @@ import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import RunningBroker, backlog, eventually, numbers, rest, stats
+from tests.support.clients import RunningBroker, backlog, numbers, rest, stats
 from tests.support.entries import make_entry
+from tests.support.polling import eventually
 from tests.support.wire_client import Frame, Type, WireClient, WireError, payload_of
 
 Sub = wire.CommandSubscribe

@@ -16,8 +16,8 @@ import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import eventually
 from tests.support.entries import make_entry
+from tests.support.polling import eventually
 from tests.support.rest import metrics
 from tests.support.wire_client import Type, WireClient, encode
 

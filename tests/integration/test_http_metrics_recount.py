@@ -15,7 +15,8 @@ from heliograph_api.protocol.frames import parse_entry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import connect, eventually, receive_available, rest
+from tests.support.clients import connect, receive_available, rest
+from tests.support.polling import eventually
 from tests.support.rest import fetch
 from tests.support.wire_link import WireLink
 

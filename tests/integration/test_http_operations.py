@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import pulsar
 import pytest
 
-from tests.support.clients import RunningBroker, eventually, fresh_name, ignore_receipt, receive_many, rest
+from tests.support.clients import RunningBroker, fresh_name, ignore_receipt, receive_many, rest
+from tests.support.polling import eventually
 from tests.support.rest import fetch
 
 

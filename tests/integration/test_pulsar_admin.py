@@ -9,7 +9,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.support.clients import RunningBroker, eventually, fresh_name, publish, receive_many, rest
+from tests.support.clients import RunningBroker, fresh_name, publish, receive_many, rest
+from tests.support.polling import eventually
 from tests.support.pulsar_admin import PulsarAdmin, library_calls, missing
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=f"pulsar-admin is not tested: {missing()}")

@@ -9,7 +9,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.support.clients import RunningBroker, eventually, fresh_name, receive_many, rest
+from tests.support.clients import RunningBroker, fresh_name, receive_many, rest
+from tests.support.polling import eventually
 from tests.support.pulsar_admin import PulsarAdmin, missing
 from tests.support.rest import metrics
 

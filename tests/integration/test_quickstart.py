@@ -11,7 +11,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from tests.support.clients import eventually
+from tests.support.polling import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -21,7 +21,8 @@ from heliograph_spark.run.session import Broker
 from pyspark.sql import SparkSession
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import backlog, create_partitions, eventually, ignore_receipt, publish, rest
+from tests.support.clients import backlog, create_partitions, ignore_receipt, publish, rest
+from tests.support.polling import eventually
 from tests.support.rest import keep_nothing
 
 from .conftest import COMMAND

@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import create_partitions, eventually, fresh_name, publish, rest
+from tests.support.clients import create_partitions, fresh_name, publish, rest
+from tests.support.polling import eventually
 from tests.support.rest import keep_nothing
 
 from .conftest import Elsewhere

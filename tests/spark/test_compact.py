@@ -16,7 +16,8 @@ from heliograph_spark.run.session import Broker
 from pyspark.sql import SparkSession
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import create_partitions, eventually, ignore_receipt, rest
+from tests.support.clients import create_partitions, ignore_receipt, rest
+from tests.support.polling import eventually
 
 
 def archived(spark: SparkSession, broker: BrokerProcess, topic: str, path: Path) -> str:

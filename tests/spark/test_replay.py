@@ -24,7 +24,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import create_partitions, eventually, fresh_name, ignore_receipt, publish, rest, stats
+from tests.support.clients import create_partitions, fresh_name, ignore_receipt, publish, rest, stats
+from tests.support.polling import eventually
 
 from .test_batch_read import Reading, read
 from .test_docs import GUIDE

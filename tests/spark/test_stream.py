@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import backlog, create_partitions, eventually, publish, read_all, rest
+from tests.support.clients import backlog, create_partitions, publish, read_all, rest
+from tests.support.polling import eventually
 
 WITHIN_S = 120
 

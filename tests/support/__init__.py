@@ -1,7 +1,9 @@
 """Code that tests of several tiers share.
 
 Entries as clients send them come from :mod:`.entries`, the core without sockets from :mod:`.core`, a broker's process
-from :mod:`.broker_process`, a cluster from :mod:`.cluster` and :mod:`.cluster_fixtures`.
+from :mod:`.broker_process`, a cluster from :mod:`.cluster` and :mod:`.cluster_fixtures`. Clients of a broker are the
+official one (:mod:`.clients`), two of the binary protocol (:mod:`.wire_client` asserts exact frames, :mod:`.wire_link`
+is for load), :mod:`.rest` and the :mod:`.command_line`. Tests wait for a state with :mod:`.polling`.
 
 The policy model (``tests/property/test_policy_model.py``) compares the core with an oracle, step by step. Its parts,
 from what is asked to what is compared:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 import pulsar
 
+from .polling import DEADLINE_S
 from .rest import call
 
-#: Time that a message or a change of state may take before a test fails; a healthy broker needs far less.
-DEADLINE_S = 15.0
 DEADLINE_MS = int(DEADLINE_S * 1000)
 
 _serial = itertools.count()
-T = TypeVar("T")
 
 
 class RunningBroker(Protocol):
@@ -115,18 +113,6 @@ def read_all(reader: pulsar.Reader) -> list[bytes]:
     while reader.has_message_available():
         found.append(bytes(reader.read_next(DEADLINE_MS).data()))
     return found
-
-
-def eventually(check: Callable[[], T], *, within_s: float = DEADLINE_S, what: str = "condition") -> T:
-    """Poll ``check`` until it returns something true, and return that; fails naming ``what``."""
-    deadline = time.monotonic() + within_s
-    while True:
-        value = check()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} not reached within {within_s} s; last value: {value!r}")
-        time.sleep(0.02)
 
 
 def rest(broker: RunningBroker, method: str, path: str, body: object = None) -> Any:

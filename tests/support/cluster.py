@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
+
+from .polling import eventually
 
 PROJECT = Path(__file__).resolve().parents[2]
 SCRIPT = PROJECT / "scripts" / "cluster"
@@ -111,19 +112,12 @@ class Cluster:
         ``AssertionError`` and :class:`ClusterCommandError` mean "not yet". At the deadline an ``AssertionError``
         tells the last of them, or the last value, and what the pods and events of ``namespace`` say.
         """
-        deadline = time.monotonic() + within_s
-        while True:
-            try:
-                value = check()
-                if value:
-                    return value
-                last = f"last value: {value!r}"
-            except (AssertionError, ClusterCommandError) as error:
-                last = f"last answer: {error}"
-            if time.monotonic() >= deadline:
-                diagnosis = "" if namespace is None else f"\n{self.diagnosis(namespace)}"
-                raise AssertionError(f"not within {within_s:g} s: {what}; {last}{diagnosis}")
-            time.sleep(_POLL_S)
+        not_yet = (AssertionError, ClusterCommandError)
+        try:
+            return eventually(check, within_s=within_s, what=what, every_s=_POLL_S, not_yet=not_yet)
+        except AssertionError as late:
+            diagnosis = "" if namespace is None else f"\n{self.diagnosis(namespace)}"
+            raise AssertionError(f"{late}{diagnosis}") from None
 
     def wait_until_ready(self, namespace: str, pod: str, *, within_s: float = 120.0) -> dict[str, Any]:
         """The pod, once it is Ready and is not being deleted."""

@@ -6,10 +6,11 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
+
+from .polling import eventually
 
 UP_WITHIN_S = 60.0
 STOPPED_WITHIN_S = 30.0
@@ -57,18 +58,22 @@ class OperatorProcess:
 
     def wait_until_it_leads(self) -> None:
         """Raises :class:`AssertionError` with the log's end if it does not."""
-        assert self._process is not None
-        deadline = time.monotonic() + UP_WITHIN_S
-        while True:
+        process = self._process
+        assert process is not None
+
+        def leads() -> bool:
             lines = [each for each in self._log(self._begins) if each.startswith("{")]
             output = {entry.get("event"): entry for entry in map(json.loads, lines)}
-            if "acquired leadership" in output:
-                self._port = int(output["operator started"]["port"])
-                return
-            ended = self._process.poll()
-            if ended is not None or time.monotonic() > deadline:
-                raise AssertionError(f"the operator does not lead (exit code {ended}); its log:\n{self.log_tail()}")
-            time.sleep(0.05)
+            if "acquired leadership" not in output:
+                assert process.poll() is None, f"it ended with exit code {process.returncode}"
+                return False
+            self._port = int(output["operator started"]["port"])
+            return True
+
+        try:
+            eventually(leads, within_s=UP_WITHIN_S, what="the operator leads", every_s=0.05)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; its log:\n{self.log_tail()}") from None
 
     def terminate(self) -> int:
         """Send SIGTERM and return the exit code."""

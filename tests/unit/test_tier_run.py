@@ -7,13 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.interrupts import take_interrupts
+from tests.support.polling import eventually
 from tests.support.skipped_tests import FILE
 
 ROOT = Path(__file__).parents[2]
@@ -86,13 +86,6 @@ class Project:
     def tests(self) -> list[str]:
         """The arguments of each start of pytest."""
         return [line.split("-m pytest ")[1] for line in self.calls if "-m pytest " in line]
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -256,8 +249,10 @@ def test_a_signal_interrupts_pytest_and_ends_the_run(
     project.does("bin-python", WAIT)
     project.does("cluster.build", "(root / 'pid').write_text(str(os.getpid())); time.sleep(600)")
     process = start("integration", "operator")
-    until(
-        lambda: (project.root / "started").exists() and (project.root / "pid").exists(), "pytest and the build started"
+    eventually(
+        lambda: (project.root / "started").exists() and (project.root / "pid").exists(),
+        within_s=WITHIN_S,
+        what="pytest and the build started",
     )
     process.send_signal(number)
     output, _ = process.communicate(timeout=WITHIN_S)
@@ -280,7 +275,7 @@ def test_a_signal_reaches_what_a_command_has_started(
         f"subprocess.run([sys.executable, '-c', {waits!r}, str(root / 'started')])\n",
     )
     process = start("unit")
-    until(lambda: (project.root / "started").exists(), "the set-up started")
+    eventually(lambda: (project.root / "started").exists(), within_s=WITHIN_S, what="the set-up started")
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=WITHIN_S)
     assert process.returncode == 128 + signal.SIGINT
@@ -292,7 +287,7 @@ def test_a_run_whose_parent_ignores_interrupts_is_ended_by_one(
 ) -> None:
     project.does("bin-python", WAIT)
     process = start("unit", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN) and None)
-    until(lambda: (project.root / "started").exists(), "pytest started")
+    eventually(lambda: (project.root / "started").exists(), within_s=WITHIN_S, what="pytest started")
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=WITHIN_S)
     assert process.returncode == 128 + signal.SIGINT
