@@ -24,8 +24,6 @@ MAINTAIN_MS = 500
 class Ticks:
     """See the module. Every duty is contained by itself, so that none keeps the others from their turn."""
 
-    __slots__ = ("_broker", "_clock", "_next_maintain_ms", "ended_at")
-
     def __init__(self, broker: BrokerParts, clock: SteadyClock) -> None:
         self._broker = broker
         self._clock = clock
