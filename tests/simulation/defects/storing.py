@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import lmdb
-from heliograph_broker.messaging.broker import broker
+from heliograph_broker.messaging.broker import namespaces
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.log import invariants, record_set
 from heliograph_broker.messaging.log.record_set import RecordSet
@@ -169,7 +169,7 @@ DEFECTS = {
         (
             Patch(record_set, "check_record", _take_anything),
             Patch(group_commit, "check_record", _take_anything),
-            Patch(broker, "check_new_name", _take_anything),
+            Patch(namespaces, "check_new_name", _take_anything),
         ),
     ),
     "starts-without-metadata": Defect(
