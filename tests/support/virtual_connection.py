@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_broker.clock import VirtualClock
+from heliograph_broker.server.connection import Connection
 from heliograph_broker.server.listener import Listener
 from heliograph_broker.server.session import Session
 
@@ -69,7 +70,7 @@ class VirtualLoop:
 
 
 class FarSide:
-    """A client's side of one connection, and the transport the session writes to.
+    """A client's side of one connection, and the transport the connection writes to.
 
     While :attr:`reads` is false nothing is taken of what the broker sends, as from a process that is stopped.
     """
@@ -84,8 +85,10 @@ class FarSide:
         self.unread = bytearray()
         self._high = 64 * 1024
         self._paused = False
-        self.session = Session(listener)
-        self.session.connection_made(cast(asyncio.Transport, self))
+        self.connection = Connection(listener)
+        assert isinstance(self.connection.session, Session)
+        self.session = self.connection.session
+        self.connection.connection_made(cast(asyncio.Transport, self))
         if connect:
             self.send(Type.CONNECT, client_version="test", protocol_version=21)
             self.take()
@@ -117,7 +120,7 @@ class FarSide:
             self.read()
         elif len(self.unread) > self._high and not self._paused:
             self._paused = True
-            self.session.pause_writing()
+            self.connection.pause_writing()
 
     def close(self) -> None:
         self.closing = True
@@ -132,7 +135,7 @@ class FarSide:
     def _lose(self) -> None:
         if not self.lost:
             self.lost = True
-            self.loop.call_soon(self.session.connection_lost, None)
+            self.loop.call_soon(self.connection.connection_lost, None)
 
     # As a client
 
@@ -143,19 +146,19 @@ class FarSide:
         del self.unread[:count]
         if self._paused and len(self.unread) <= self._high // 4:
             self._paused = False
-            self.session.resume_writing()
+            self.connection.resume_writing()
         if self.closing and not self.unread:
             self._lose()
 
     def send_raw(self, data: bytes) -> None:
-        """Let the session receive bytes, in reads as large as its buffer, while it reads."""
+        """Let the connection receive bytes, in reads as large as its buffer, while it reads."""
         at = 0
         while at < len(data) and self.reading and not self.closing:
-            room = self.session.get_buffer(-1)
+            room = self.connection.get_buffer(-1)
             assert len(room)
             count = min(len(room), len(data) - at)
             room[:count] = data[at : at + count]
-            self.session.buffer_updated(count)
+            self.connection.buffer_updated(count)
             at += count
 
     def send(self, kind: int, entry: bytes = b"", **fields: Any) -> None:

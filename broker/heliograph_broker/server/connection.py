@@ -18,17 +18,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 from heliograph_api.protocol import wire_pb2 as wire
-from heliograph_api.protocol.encoder import Encoder, encode_command
+from heliograph_api.protocol.encoder import Encoder
 from heliograph_api.protocol.frame_reader import FrameReader
 from heliograph_api.protocol.frames import FrameError
 from heliograph_api.protocol.receive_buffer import ReceiveBuffer, SharedBuffer
+
+from .output import Output
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.broker.broker import Broker
 
 log = structlog.get_logger(__name__)
 
-#: Handles a command of a connection (a session).
+#: Handles a command of a session.
 Handler = Callable[[Any, wire.BaseCommand], None]
 #: Handles a SEND and the entry that follows it.
 PublishHandler = Callable[[Any, wire.BaseCommand, bytes], None]
@@ -47,6 +49,31 @@ _FREQUENT = frozenset(
 )
 
 
+class MessageSink:
+    """Sends messages to the consumers of a client."""
+
+    __slots__ = ("writable",)
+
+    #: Whether messages may be sent: the client reads what it is sent.
+    writable: bool
+
+    def may_dispatch(self) -> None:
+        """The client has read enough for more messages to be sent."""
+        raise NotImplementedError
+
+
+class ConnectionSession:
+    """The session of a client, as its connection knows it."""
+
+    __slots__ = ()
+
+    consumers: MessageSink
+
+    def give_up(self) -> None:
+        """The connection ends: release everything the client held. May be called again."""
+        raise NotImplementedError
+
+
 class ConnectionHost:
     """The services of the listener that a connection uses."""
 
@@ -58,23 +85,42 @@ class ConnectionHost:
     receive_buffer: SharedBuffer
     encoder: Encoder
 
+    def open_session(self, connection: Connection) -> ConnectionSession:
+        """Return the session of a new connection."""
+        raise NotImplementedError
+
+    def opened(self, connection: Connection) -> None:
+        """The connection is made."""
+        raise NotImplementedError
+
+    def lost(self, connection: Connection) -> None:
+        """The connection is gone."""
+        raise NotImplementedError
+
+    def service_url_for(self, connection: Connection) -> str:
+        """Return the URL that the client must use: the advertised one, else the address it connected to."""
+        raise NotImplementedError
+
     def check_pressure(self, connection: Connection) -> None:
         """Hold back ``connection`` while too much waits for the store."""
         raise NotImplementedError
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The base of a session: it reads and writes frames and does not know the meaning of commands."""
+    """Reads frames and gives them to the handlers, with the session; it does not know the meaning of commands."""
 
     def __init__(self, listener: ConnectionHost, ended: Callable[[], None] | None = None) -> None:
         """``ended`` is called once the connection is lost."""
         self._ended = ended
         self.listener = listener
         self.broker = listener.broker
-        self.encoder = listener.encoder
+        self.output = Output(
+            listener.loop, listener.encoder, self.broker.config.max_connection_write_bytes, self._written
+        )
         self.connected = False
         self.address = ""
-        self.writable = True
+        #: The name and version of the client's library.
+        self.client_version = ""
         self.heard_at = 0.0
         self.pinged_at = 0.0
         self._transport: asyncio.Transport | None = None
@@ -86,20 +132,16 @@ class Connection(asyncio.BufferedProtocol):
         self._received = ReceiveBuffer(listener.receive_buffer)
         #: Paused while the connection is held or closing: no further frame is handled.
         self._reader = FrameReader(self._received)
-        self._out: list[bytes] = []
-        self._out_bytes = 0
-        self._flush_scheduled = False
-        self._write_limit = self.broker.config.max_connection_write_bytes
-        #: Bytes handed to the transport, and how many of these the client had read at the last check.
-        self._written = 0
+        #: Bytes that the client had taken at the last check.
         self._taken = 0
+        self.session = listener.open_session(self)
 
     # -- beginning and end -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transport is one by behaviour, not by class.
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=self._write_limit)
+        self.output.open(self._transport)
         peer = transport.get_extra_info("peername")
         self.address = f"/{peer[0]}:{peer[1]}" if peer else ""
         self.heard_at = self.broker.clock.monotonic()
@@ -107,20 +149,24 @@ class Connection(asyncio.BufferedProtocol):
         self._deadline = self.listener.loop.call_later(
             within_s, self.abort, "handshake", f"no CONNECT within {within_s:g} s"
         )
-        self.opened()
+        self.listener.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self.output.lost()
         try:
             self._end()
         finally:
-            self.lost()
+            # Else the two would refer to each other, and their memory would be freed late.
+            del self.session
+            self.listener.lost(self)
             if self._ended is not None:
                 self._ended()
 
-    def handshake_done(self) -> None:
+    def handshake_done(self, client_version: str) -> None:
         """Allow large frames, and end the handshake's time limit: CONNECT was accepted."""
         self.connected = True
+        self.client_version = client_version
         self._reader.connected(self.broker.config.max_message_size)
         self._cancel_deadline()
 
@@ -132,30 +178,15 @@ class Connection(asyncio.BufferedProtocol):
     def _end(self) -> None:
         """Stop reading from the client and give up everything it held."""
         self._closing = self._reader.paused = True
-        self.writable = False
+        self.output.close()
+        self.session.consumers.writable = False
         self._cancel_deadline()
         self._received.clear()
         for timer in self._holds.values():
             if timer is not None:
                 timer.cancel()
         self._holds.clear()
-        self.give_up()
-
-    def opened(self) -> None:
-        """Called once the connection is made."""
-        raise NotImplementedError
-
-    def give_up(self) -> None:
-        """Called when the connection ends: release everything the client held. May be called again."""
-        raise NotImplementedError
-
-    def lost(self) -> None:
-        """Called once the connection is lost."""
-        raise NotImplementedError
-
-    def may_dispatch(self) -> None:
-        """Called when the client has read enough for more messages to be sent."""
-        raise NotImplementedError
+        self.session.give_up()
 
     @property
     def alive(self) -> bool:
@@ -168,24 +199,9 @@ class Connection(asyncio.BufferedProtocol):
         return self.address.rpartition(":")[0].removeprefix("/")
 
     @property
-    def unwritten_bytes(self) -> int:
-        """Bytes queued for the client that the socket has not accepted yet."""
-        return self._out_bytes + self.unread_bytes
-
-    @property
-    def unread_bytes(self) -> int:
-        """Bytes that the transport keeps because the client does not read them."""
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
-
-    @property
     def held_bytes(self) -> int:
         """Bytes in memory for this connection: what is unwritten, and frames received and not yet handled."""
-        return self.unwritten_bytes + len(self._received)
-
-    @property
-    def has_drained(self) -> bool:
-        """Whether so little is unread that the transport, if it had paused writing, has resumed it."""
-        return self.unread_bytes <= self._write_limit // 4
+        return self.output.unwritten_bytes + len(self._received)
 
     @property
     def local_address(self) -> tuple[str, int]:
@@ -198,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None or self._closing:
             return
         log.info("closing connection", client=self.address, reason=reason)
-        self._flush()
+        self.output.flush()
         self._transport.close()
         self._end()
         within_s = self.broker.config.close_timeout_s
@@ -215,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.broker.metrics.binary_connections.cut[kind] += 1
         log.info("aborting connection", client=self.address, reason=reason)
-        self._out, self._out_bytes = [], 0
+        self.output.discard()
         self._transport.abort()
         self._end()
 
@@ -223,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
         """Return the time (s) since the last sign of life from the client; 0 while the broker makes it wait."""
         if _UNREAD in self._holds:
             # Nothing is read from it until it reads: so that it reads is its sign of life.
-            taken = self._written - self.unwritten_bytes
+            taken = self.output.taken_bytes
             if taken > self._taken:
                 self._taken = taken
                 self.heard_at = now
@@ -233,20 +249,25 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- back-pressure ---------------------------------------------------------------------------------------
 
+    def _written(self) -> None:
+        # Dispatch has stopped before. Answers have not, so no more commands are read.
+        if not self.session.consumers.writable and self.output.is_flooded:
+            self.hold(_UNREAD)
+
     def pause_writing(self) -> None:
-        self.writable = False
+        self.session.consumers.writable = False
 
     def throttle(self) -> None:
         """Send no more messages and read nothing until :meth:`resume_writing`."""
-        self.writable = False
+        self.session.consumers.writable = False
         self.hold(_UNREAD)
 
     def resume_writing(self) -> None:
         if self._closing:
             return
-        self.writable = True
+        self.session.consumers.writable = True
         self.release(_UNREAD)
-        self.may_dispatch()
+        self.session.consumers.may_dispatch()
 
     @property
     def held(self) -> bool:
@@ -300,65 +321,29 @@ class Connection(asyncio.BufferedProtocol):
             return
         publish = self.listener.publish_handler
         handlers = self.listener.handlers
+        session = self.session
         turn_ends = self.heard_at + _TURN_S
         handled = 0
         try:
             for kind, command, entry in reader.frames():
                 handled += 1
                 if kind == _SEND:
-                    publish(self, command, entry)
+                    publish(session, command, entry)
                 else:
                     handler = handlers.get(kind)
                     if handler is None:
                         raise FrameError(f"a client may not send {wire.BaseCommand.Type.Name(command.type)}")
-                    handler(self, command)
+                    handler(session, command)
                 if (kind not in _FREQUENT or not handled % _CLOCK_EVERY) and self.broker.clock.monotonic() >= turn_ends:
                     self.hold(_TURN, 0)
             if not reader.paused:
                 self.listener.check_pressure(self)
         except FrameError as error:
             log.warning("malformed frame", client=self.address, error=str(error))
-            self.send_error(0, wire.UnknownError, f"malformed frame: {error}")
+            self.output.send_error(0, wire.UnknownError, f"malformed frame: {error}")
             self.close("malformed frame")
         except Exception:
             # A defect of the broker that this client's command met: only its connection ends.
             log.exception("unhandled error", client=self.address)
-            self.send_error(0, wire.UnknownError, "internal error")
+            self.output.send_error(0, wire.UnknownError, "internal error")
             self.close("internal error")
-
-    # -- frames out ------------------------------------------------------------------------------------------
-
-    def write(self, data: bytes) -> None:
-        """Queue bytes, which are written at the end of the loop iteration, or earlier above the write limit."""
-        self._out.append(data)
-        self._out_bytes += len(data)
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self.listener.loop.call_soon(self._flush_at_end)
-        elif self._out_bytes > self._write_limit:
-            self._flush()
-
-    def _flush_at_end(self) -> None:
-        self._flush_scheduled = False
-        self._flush()
-
-    def _flush(self) -> None:
-        out = self._out
-        if not out:
-            return
-        self._out = []
-        transport = self._transport
-        if transport is not None and not self._closing:
-            self._written += self._out_bytes
-            self._out_bytes = 0
-            transport.writelines(out)
-            # Dispatch has stopped before. Answers have not, so no more commands are read.
-            if not self.writable and transport.get_write_buffer_size() > 2 * self._write_limit:
-                self.hold(_UNREAD)
-        self._out_bytes = 0
-
-    def send(self, command: wire.BaseCommand) -> None:
-        self.write(encode_command(command))
-
-    def send_error(self, request_id: int, server_error: int, message: str) -> None:
-        self.write(self.encoder.error(request_id, server_error, message))

@@ -81,13 +81,13 @@ class ConnectionMemory:
         for connection in list(self._throttled):
             if connection not in self._connections:
                 del self._throttled[connection]
-            elif connection.has_drained if all_that_can else not connection.unread_bytes:
+            elif connection.output.has_drained if all_that_can else not connection.output.unread_bytes:
                 del self._throttled[connection]
                 connection.resume_writing()
 
     def _throttle(self) -> None:
         for connection in self._connections:
-            if connection.alive and connection.unread_bytes:
+            if connection.alive and connection.output.unread_bytes:
                 self._throttled[connection] = None
                 connection.throttle()
 

@@ -15,10 +15,10 @@ from heliograph_broker.messaging.broker.broker import Broker
 from .acceptor import Acceptor
 from .commands import producer_commands
 from .commands.handlers import HANDLERS
-from .connection import Connection
+from .connection import Connection, ConnectionHost
 from .connection_limits import limits_of
 from .connection_memory import ConnectionMemory
-from .session import Session, SessionHost
+from .session import Session
 
 log = structlog.get_logger(__name__)
 
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 _CHECKS_AN_INTERVAL = 4
 
 
-class Listener(SessionHost):
+class Listener(ConnectionHost):
     """See the module. Everything runs on one event loop."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
@@ -35,11 +35,11 @@ class Listener(SessionHost):
         self.handlers = HANDLERS
         self.publish_handler = producer_commands.send
         #: In the order in which they came, so that iteration does not depend on memory addresses.
-        self.sessions: dict[Session, None] = {}
+        self.connections: dict[Connection, None] = {}
         memory_bytes = broker.config.connection_memory_bytes
         #: Its check is called by the broker's tick.
-        self.memory = ConnectionMemory(self.sessions.keys(), broker.clock, loop.call_soon, memory_bytes)
-        #: The buffer into which sessions read from their sockets, one at a time.
+        self.memory = ConnectionMemory(self.connections.keys(), broker.clock, loop.call_soon, memory_bytes)
+        #: The buffer into which connections read from their sockets, one at a time.
         self.receive_buffer = SharedBuffer(
             broker.config.receive_buffer_bytes, memory_bytes or sys.maxsize, self.memory.check_soon
         )
@@ -49,15 +49,17 @@ class Listener(SessionHost):
         self._all_lost = asyncio.Event()
         self._keep_alive: asyncio.TimerHandle | None = None
         self.port = 0
-        broker.metrics.throttled_connections = lambda: sum(session.held for session in self.sessions)
+        broker.metrics.throttled_connections = lambda: sum(connection.held for connection in self.connections)
         broker.metrics.connection_bytes = self.memory.total
-        broker.metrics.undelivered_bytes = lambda: sum(session.unwritten_bytes for session in self.sessions)
+        broker.metrics.undelivered_bytes = lambda: sum(
+            connection.output.unwritten_bytes for connection in self.connections
+        )
 
     async def start(self) -> None:
         """Bind the port. Raises :class:`OSError` if it is taken."""
         config = self.broker.config
         limits = limits_of(config, self.broker.metrics.binary_connections)
-        self._acceptor = Acceptor(self.loop, limits, lambda ended: Session(self, ended), self._refusal)
+        self._acceptor = Acceptor(self.loop, limits, lambda ended: Connection(self, ended), self._refusal)
         await self._acceptor.listen(config.bind, config.broker_port)
         self.port = self._acceptor.port
         self.keep_watch()
@@ -80,26 +82,29 @@ class Listener(SessionHost):
     async def stop(self) -> None:
         """Close the port and every connection; clients have ``close_timeout_s`` to read the remaining data."""
         self.stop_accepting()
-        for session in list(self.sessions):
-            session.close("the broker is stopping")
-        if self.sessions:
+        for connection in list(self.connections):
+            connection.close("the broker is stopping")
+        if self.connections:
             self._all_lost.clear()
             await self._all_lost.wait()
 
-    def service_url_for(self, session: Session) -> str:
+    def service_url_for(self, connection: Connection) -> str:
         """Return the URL a client shall use: the advertised one, else the address it reached us at."""
         if self.broker.config.advertised_host:
             return f"pulsar://{self.broker.config.advertised_host}:{self.port}"
-        host, port = session.local_address
+        host, port = connection.local_address
         return f"pulsar://[{host}]:{port}" if ":" in host else f"pulsar://{host}:{port}"
 
-    def opened(self, session: Session) -> None:
-        self.sessions[session] = None
+    def open_session(self, connection: Connection) -> Session:
+        return Session(connection)
 
-    def lost(self, session: Session) -> None:
-        self.sessions.pop(session, None)
-        self._paused.pop(session, None)
-        if not self.sessions:
+    def opened(self, connection: Connection) -> None:
+        self.connections[connection] = None
+
+    def lost(self, connection: Connection) -> None:
+        self.connections.pop(connection, None)
+        self._paused.pop(connection, None)
+        if not self.connections:
             self._all_lost.set()
 
     def check_pressure(self, connection: Connection) -> None:
@@ -127,14 +132,14 @@ class Listener(SessionHost):
         interval = self.broker.config.keep_alive_interval_s
         now = self.broker.clock.monotonic()
         ping = self.encoder.ping()
-        for session in list(self.sessions):
-            silent = session.silent_s(now)
-            if not session.connected or silent < interval:
+        for connection in list(self.connections):
+            silent = connection.silent_s(now)
+            if not connection.connected or silent < interval:
                 continue
             if silent >= 2 * interval:
                 # Aborted, not closed: closing would wait for a dead client to read the remaining data.
-                session.abort("silent", f"silent for {silent:.0f} s")
-            elif session.pinged_at <= session.heard_at:
-                session.pinged_at = now
-                session.write(ping)
+                connection.abort("silent", f"silent for {silent:.0f} s")
+            elif connection.pinged_at <= connection.heard_at:
+                connection.pinged_at = now
+                connection.output.write(ping)
         self.keep_watch()

@@ -13,7 +13,6 @@ from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.server import connection
 from heliograph_broker.server.commands import consumer_commands
 from heliograph_broker.server.connection import Connection
-from heliograph_broker.server.session import Session
 
 from .patches import Defect, Patch
 
@@ -115,7 +114,7 @@ DEFECTS = {
     "closed-when-read": Defect(
         "9",
         "a silent peer is closed once it has read everything, not broken off",
-        (Patch(Session, "abort", _close_instead),),
+        (Patch(Connection, "abort", _close_instead),),
     ),
     "large-buffers": Defect(
         "10",

@@ -46,7 +46,7 @@ def check(server: VirtualServer) -> None:
 
 
 def held(server: VirtualServer) -> int:
-    return sum(session.held_bytes for session in server.listener.sessions)
+    return sum(connection.held_bytes for connection in server.listener.connections)
 
 
 def unfinished(server: VirtualServer, size: int) -> FarSide:

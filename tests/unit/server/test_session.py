@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def test_a_frame_larger_than_a_handshake_ends_a_connection_that_did_not_connect(
     (answer,) = client.take()
     assert f"before CONNECT, the largest allowed is {HANDSHAKE_FRAME_BYTES}" in answer.body.message
     assert client.lost
-    assert not server.listener.sessions
+    assert not server.listener.connections
 
 
 def test_four_bytes_are_enough_to_refuse_it(server: VirtualServer) -> None:
@@ -83,10 +84,10 @@ def test_a_silent_connection_holds_no_buffer(server: VirtualServer) -> None:
     before_connect.send_raw(b"\0\0")
     connected = server.connect()
     for client in (before_connect, connected):
-        session = client.session
-        held = [value for value in vars(session).values() if isinstance(value, (bytes, bytearray))]
+        connection = client.connection
+        held = [value for value in vars(connection).values() if isinstance(value, (bytes, bytearray))]
         assert sum(map(sys.getsizeof, held)) < 1024
-        assert len(session._received) <= 2
+        assert len(connection._received) <= 2
 
 
 # Not read by the client
@@ -104,7 +105,7 @@ def test_a_client_that_does_not_read_is_not_read_from_until_it_does(server: Virt
     most = 2 * server.core.config.max_connection_write_bytes
     one_answer = 16 * 1024
     assert not client.reading
-    assert client.session.unwritten_bytes < most + server.core.config.max_connection_write_bytes + one_answer
+    assert client.connection.output.unwritten_bytes < most + server.core.config.max_connection_write_bytes + one_answer
     answers = 0
     client.reads = True
     for _ in range(200):
@@ -117,10 +118,10 @@ def test_a_client_that_does_not_read_is_not_read_from_until_it_does(server: Virt
 def test_answers_are_counted_before_they_are_handed_to_the_transport(server: VirtualServer) -> None:
     client = server.connect()
     client.reads = False
-    session = client.session
+    output = client.connection.output
     for _ in range(20):
-        session.write(bytes(10_000))
-    assert session.unwritten_bytes == 200_000
+        output.write(bytes(10_000))
+    assert output.unwritten_bytes == 200_000
     assert len(client.unread) > 64 * 1024
     assert not client.reading
 
@@ -152,7 +153,7 @@ def test_a_flood_of_cheap_commands_has_its_turns_too(server: VirtualServer) -> N
 
     server.listener.handlers = server.listener.handlers | {Type.PING: take_a_while}
     flood.send_raw(encode(Type.PING) * 2000)
-    assert not flood.session.held
+    assert not flood.connection.held
     other.send(Type.PING)
     server.loop.run()
     assert handled.index(other) == 256
@@ -221,7 +222,7 @@ def test_a_client_that_reads_slowly_is_not_taken_for_dead(server: VirtualServer)
     client = server.connect()
     client.reads = False
     for _ in range(60):
-        client.session.write(bytes(10_000))
+        client.connection.output.write(bytes(10_000))
     server.loop.run()
     assert not client.reading
     for _ in range(50):
@@ -240,11 +241,11 @@ def test_closing_gives_up_everything_at_once_and_ends_though_nobody_reads(server
     stuck.send_raw(struct.pack(">II", 4, 0))
     server.loop.run()
     (subscription,) = server.core.topic().subscriptions.values()
-    assert [consumer.sink for consumer in subscription.consumers] == [next_one.session]
+    assert [consumer.sink for consumer in subscription.consumers] == [next_one.session.consumers]
     assert not stuck.lost
     server.advance(5000)
     assert stuck.lost
-    assert list(server.listener.sessions) == [next_one.session]
+    assert list(server.listener.connections) == [next_one.connection]
 
 
 def test_a_mistake_in_one_topic_does_not_keep_what_the_client_has_in_others(
@@ -271,11 +272,11 @@ def test_a_mistake_in_one_topic_does_not_keep_what_the_client_has_in_others(
         return remove_producer(self, producer)
 
     monkeypatch.setattr(ProducerRegistry, "remove", forget)
-    client.session.close("test")
+    client.connection.close("test")
     server.loop.run()
     assert [len(topic.subscriptions["s"].consumers) for topic in topics] == [0, 1, 0]
     assert [len(topic.producers) for topic in topics] == [0, 0, 1]
-    assert not server.listener.sessions
+    assert not server.listener.connections
 
 
 def test_an_end_that_is_read_is_not_cut(server: VirtualServer) -> None:
@@ -300,8 +301,8 @@ def test_readers_that_seek_and_close_leave_nothing(server: VirtualServer) -> Non
         client.send(Type.CLOSE_CONSUMER, consumer_id=number, request_id=3)
         client.take()
     assert not server.core.topic().subscriptions
-    assert not client.session.sought_readers
-    assert not client.session.consumers
+    assert not client.session.consumers.sought_readers
+    assert not client.session.consumers.open
 
 
 def test_a_reader_that_comes_back_after_seeking_keeps_its_subscription(server: VirtualServer) -> None:
@@ -311,7 +312,7 @@ def test_a_reader_that_comes_back_after_seeking_keeps_its_subscription(server: V
     server.core.commit()
     subscribe(client, subscription="reader", durable=False)
     assert list(server.core.topic().subscriptions) == ["reader"]
-    client.session.close("test")
+    client.connection.close("test")
     assert not server.core.topic().subscriptions
 
 
@@ -323,7 +324,7 @@ def test_closed_producers_are_remembered_for_as_long_as_messages_may_be_under_wa
         server.core.clock.advance_ms(1000)
         client.send(Type.SEND, make_entry(b"late"), producer_id=number, sequence_id=0)
         assert not client.closing
-    assert len(client.session.closed_producers) < 70
+    assert len(client.session.producers.closed) < 70
 
 
 # What one connection may have
@@ -391,3 +392,18 @@ def test_an_ack_set_that_no_batch_can_have_is_refused(server: VirtualServer) -> 
     assert subscription.acks.backlog_messages == 1
     answer = client.request(Type.SEEK, consumer_id=1, message_id=position)
     assert "an ack_set of 20000 words" in answer.message
+
+
+# Ended
+
+
+def test_an_ended_connection_is_freed_without_the_garbage_collector(server: VirtualServer) -> None:
+    client = server.connect()
+    client.request(Type.PRODUCER, topic="t", producer_id=1)
+    subscribe(client)
+    client.close()
+    server.loop.run()
+    ended = weakref.ref(client.connection)
+    del client.connection, client.session
+    server.advance(60_000)
+    assert ended() is None

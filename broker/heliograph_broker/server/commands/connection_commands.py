@@ -14,12 +14,10 @@ PROTOCOL_VERSION = wire.v20
 
 def connect(session: Session, command: wire.BaseCommand) -> None:
     """Answer CONNECT with what this broker can; a second CONNECT is a protocol error."""
-    if session.connected:
+    if session.connection.connected:
         raise FrameError("CONNECT was sent twice")
     request = command.connect
-    session.handshake_done()
-    session.client_version = request.client_version
-    session.protocol_version = request.protocol_version
+    session.connection.handshake_done(request.client_version)
     answer = wire.BaseCommand(type=wire.BaseCommand.CONNECTED)
     answer.connected.server_version = f"Heliograph-{__version__}"
     answer.connected.protocol_version = min(request.protocol_version, PROTOCOL_VERSION)
@@ -29,11 +27,11 @@ def connect(session: Session, command: wire.BaseCommand) -> None:
     flags.supports_broker_entry_metadata = False
     flags.supports_partial_producer = False
     flags.supports_auth_refresh = False
-    session.send(answer)
+    session.output.send(answer)
 
 
 def ping(session: Session, command: wire.BaseCommand) -> None:
-    session.write(session.encoder.pong())
+    session.output.write(session.encoder.pong())
 
 
 def pong(session: Session, command: wire.BaseCommand) -> None:
@@ -61,6 +59,6 @@ def refuse_transaction(session: Session, command: wire.BaseCommand) -> None:
             wire.BaseCommand.ADD_SUBSCRIPTION_TO_TXN: command.addSubscriptionToTxn.request_id,
             wire.BaseCommand.END_TXN: command.endTxn.request_id,
         }.get(kind, 0)
-        session.send_error(request_id, wire.NotAllowedError, reason)
+        session.output.send_error(request_id, wire.NotAllowedError, reason)
         return
-    session.send(answer)
+    session.output.send(answer)

@@ -35,19 +35,19 @@ def subscribe(session: Session, command: wire.BaseCommand) -> None:
     """Attach a consumer; SUCCESS is sent when a new subscription is durable. A refusal leaves nothing behind."""
     request = command.subscribe
     broker = session.broker
-    if request.consumer_id in session.consumers:
+    if request.consumer_id in session.consumers.open:
         # Said again, perhaps before the first answer: the same holds for both.
-        attached = session.consumers[request.consumer_id].subscription.topic
+        attached = session.consumers.open[request.consumer_id].subscription.topic
         broker.when_durable(attached, session.answer_to(request.request_id))
         return
     try:
-        if request.consumer_id not in session.sought_readers:
+        if request.consumer_id not in session.consumers.sought_readers:
             session.check_handles()
         opened = consumers.subscribe(
             broker,
-            session,
+            session.consumers,
             _consumer_request(session, request),
-            lambda: subscribe(session, command) if session.alive else None,
+            lambda: subscribe(session, command) if session.connection.alive else None,
         )
     except BrokerError as error:
         session.refuse(request.request_id, error)
@@ -55,16 +55,16 @@ def subscribe(session: Session, command: wire.BaseCommand) -> None:
     if opened is None:
         return
     consumer, creation = opened
-    session.consumers[request.consumer_id] = consumer
-    session.sought_readers.pop(request.consumer_id, None)
+    session.consumers.open[request.consumer_id] = consumer
+    session.consumers.sought_readers.pop(request.consumer_id, None)
 
     def durable(error: BrokerError | None) -> None:
         if error is None:
             session.succeed(request.request_id)
             return
-        if session.consumers.get(request.consumer_id) is consumer:
+        if session.consumers.open.get(request.consumer_id) is consumer:
             # A retry must not find the consumer id taken by the refused consumer.
-            del session.consumers[request.consumer_id]
+            del session.consumers.open[request.consumer_id]
             consumer.subscription.remove_consumer(consumer)
         session.refuse(request.request_id, error)
 
@@ -98,7 +98,7 @@ def _consumer_request(session: Session, request: wire.CommandSubscribe) -> Consu
         read_compacted=request.read_compacted,
         schema=schema_record(session, request.schema) if request.HasField("schema") else None,
         client=client_info(session, request.metadata),
-        host=session.host,
+        host=session.connection.host,
     )
 
 
@@ -110,7 +110,7 @@ def _position(message_id: wire.MessageIdData) -> MessagePosition:
 
 
 def flow(session: Session, command: wire.BaseCommand) -> None:
-    consumer = session.consumers.get(command.flow.consumer_id)
+    consumer = session.consumers.open.get(command.flow.consumer_id)
     if consumer is not None:
         consumer.subscription.flow(consumer, command.flow.messagePermits)
 
@@ -119,7 +119,7 @@ def ack(session: Session, command: wire.BaseCommand) -> None:
     """Acknowledge one or many ids; ACK_RESPONSE, if asked for, is sent when that is durable."""
     request = command.ack
     consumer_id = request.consumer_id
-    consumer = session.consumers.get(consumer_id)
+    consumer = session.consumers.open.get(consumer_id)
     done: Done | None = None
     if request.HasField("request_id"):
         request_id = request.request_id
@@ -132,7 +132,7 @@ def ack(session: Session, command: wire.BaseCommand) -> None:
             if error is not None:
                 response.error = error_code(error)
                 response.message = str(error)
-            session.send(answer)
+            session.output.send(answer)
 
         done = respond
     if consumer is None:
@@ -169,7 +169,7 @@ def _signed(number: int) -> int:
 
 def redeliver(session: Session, command: wire.BaseCommand) -> None:
     request = command.redeliverUnacknowledgedMessages
-    consumer = session.consumers.get(request.consumer_id)
+    consumer = session.consumers.open.get(request.consumer_id)
     if consumer is None:
         return
     positions = [(i.ledgerId, i.entryId) for i in request.message_ids] or None
@@ -179,23 +179,23 @@ def redeliver(session: Session, command: wire.BaseCommand) -> None:
 
 def _unknown_consumer(session: Session, request_id: int) -> None:
     """Refuse a request about a consumer that is not open on the connection, with Pulsar's error."""
-    session.send_error(request_id, wire.MetadataError, "Consumer not found")
+    session.output.send_error(request_id, wire.MetadataError, "Consumer not found")
 
 
 def unsubscribe(session: Session, command: wire.BaseCommand) -> None:
     """Delete the subscription; only its sole consumer may, or any one by force, which disconnects the others."""
     request = command.unsubscribe
-    consumer = session.consumers.get(request.consumer_id)
+    consumer = session.consumers.open.get(request.consumer_id)
     if consumer is None:
         _unknown_consumer(session, request.request_id)
         return
     subscription = consumer.subscription
     if len(subscription.consumers) > 1 and not request.force:
-        session.send_error(
+        session.output.send_error(
             request.request_id, wire.MetadataError, "Unconnected or shared consumer attempting to unsubscribe"
         )
         return
-    del session.consumers[request.consumer_id]
+    del session.consumers.open[request.consumer_id]
     subscription.remove_consumer(consumer)
 
     done = session.answer_to(request.request_id)
@@ -208,7 +208,7 @@ def unsubscribe(session: Session, command: wire.BaseCommand) -> None:
 def seek(session: Session, command: wire.BaseCommand) -> None:
     """Move a subscription to a message id or publish time; SUCCESS when that is durable."""
     request = command.seek
-    consumer = session.consumers.get(request.consumer_id)
+    consumer = session.consumers.open.get(request.consumer_id)
     if consumer is None:
         _unknown_consumer(session, request.request_id)
         return
@@ -228,14 +228,14 @@ def seek(session: Session, command: wire.BaseCommand) -> None:
                     session.refuse(request.request_id, PreconditionFailed(str(error)))
                     return
         else:
-            session.send_error(
+            session.output.send_error(
                 request.request_id, wire.MetadataError, "Message id and message publish time were not present"
             )
             return
 
     done = session.answer_to(request.request_id)
     if isinstance(subscription, Subscription) and not subscription.durable:
-        session.sought_readers[request.consumer_id] = subscription
+        session.consumers.sought_readers[request.consumer_id] = subscription
     subscription.seek(offset, remaining, done)
     view = subscription.view if isinstance(subscription, Subscription) else None
     if consumer.read_compacted and view is not None and isinstance(topic, Topic):
@@ -248,7 +248,7 @@ def seek(session: Session, command: wire.BaseCommand) -> None:
 def get_last_message_id(session: Session, command: wire.BaseCommand) -> None:
     """Answer with the id of the last entry kept (its last batch index too) and the consumer's mark-delete position."""
     request = command.getLastMessageId
-    consumer = session.consumers.get(request.consumer_id)
+    consumer = session.consumers.open.get(request.consumer_id)
     if consumer is None:
         _unknown_consumer(session, request.request_id)
         return
@@ -268,7 +268,7 @@ def get_last_message_id(session: Session, command: wire.BaseCommand) -> None:
             ledger, entry_before = topic.log.position(subscription.acks.cursor.mark_delete)
             response.consumer_mark_delete_position.ledgerId = ledger & _UINT64
             response.consumer_mark_delete_position.entryId = entry_before & _UINT64
-        session.send(reply)
+        session.output.send(reply)
 
     if not isinstance(topic, Topic):
         session.refuse(request.request_id, NotAllowed("getLastMessageId is not possible on a non-persistent topic"))
@@ -284,7 +284,9 @@ def get_last_message_id(session: Session, command: wire.BaseCommand) -> None:
 
     def found(result: list[Entry] | Exception) -> None:
         if isinstance(result, Exception) or not result:
-            session.send_error(request.request_id, wire.PersistenceError, f"cannot read the last entry: {result}")
+            session.output.send_error(
+                request.request_id, wire.PersistenceError, f"cannot read the last entry: {result}"
+            )
             return
         last = result[-1]
         metadata = parse_entry(last.frame).metadata
@@ -304,7 +306,7 @@ def consumer_stats(session: Session, command: wire.BaseCommand) -> None:
     answer = wire.BaseCommand(type=wire.BaseCommand.CONSUMER_STATS_RESPONSE)
     response = answer.consumerStatsResponse
     response.request_id = request.request_id
-    consumer = session.consumers.get(request.consumer_id)
+    consumer = session.consumers.open.get(request.consumer_id)
     if consumer is None:
         response.error_code = wire.ConsumerNotFound
         response.error_message = f"Consumer {request.consumer_id} not found"
@@ -324,13 +326,13 @@ def consumer_stats(session: Session, command: wire.BaseCommand) -> None:
         response.msgRateExpired = 0.0
         response.msgBacklog = subscription.acks.backlog_messages
         response.messageAckRate = consumer.messages_acked / seconds
-    session.send(answer)
+    session.output.send(answer)
 
 
 def close_consumer(session: Session, command: wire.BaseCommand) -> None:
     request = command.close_consumer
-    consumer = session.consumers.pop(request.consumer_id, None)
+    consumer = session.consumers.open.pop(request.consumer_id, None)
     if consumer is not None:
         consumer.subscription.remove_consumer(consumer)
-    session.stays_away(request.consumer_id)
+    session.consumers.stays_away(request.consumer_id)
     session.succeed(request.request_id)

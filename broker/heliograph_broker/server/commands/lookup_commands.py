@@ -32,10 +32,10 @@ def lookup(session: Session, command: wire.BaseCommand) -> None:
         response.message = str(error)
     else:
         response.response = wire.CommandLookupTopicResponse.Connect
-        response.brokerServiceUrl = session.listener.service_url_for(session)
+        response.brokerServiceUrl = session.connection.listener.service_url_for(session.connection)
         response.authoritative = True
         response.proxy_through_service_url = False
-    session.send(answer)
+    session.output.send(answer)
     session.broker.metrics.lookup_answered(began, found=response.response == wire.CommandLookupTopicResponse.Connect)
 
 
@@ -61,7 +61,7 @@ def partitioned_metadata(session: Session, command: wire.BaseCommand) -> None:
         response.response = wire.CommandPartitionedTopicMetadataResponse.Success
         response.partitions = partitions
     if not doubtful:
-        session.send(answer)
+        session.output.send(answer)
         return
 
     def durable(error: BrokerError | None) -> None:
@@ -70,7 +70,7 @@ def partitioned_metadata(session: Session, command: wire.BaseCommand) -> None:
             response.response = wire.CommandPartitionedTopicMetadataResponse.Failed
             response.error = error_code(error)
             response.message = str(error)
-        session.send(answer)
+        session.output.send(answer)
 
     creation.when_durable(durable)
 
@@ -96,7 +96,7 @@ def topics_of_namespace(session: Session, command: wire.BaseCommand) -> None:
     response.changed = not request.HasField("topics_hash") or request.topics_hash != response.topics_hash
     if response.changed:
         response.topics.extend(topics)
-    session.send(answer)
+    session.output.send(answer)
 
 
 def watch_topic_list(session: Session, command: wire.BaseCommand) -> None:
@@ -119,7 +119,7 @@ def watch_topic_list(session: Session, command: wire.BaseCommand) -> None:
         change.watchTopicUpdate.new_topics.extend(new)
         change.watchTopicUpdate.deleted_topics.extend(deleted)
         change.watchTopicUpdate.topics_hash = list_hash
-        session.send(change)
+        session.output.send(change)
 
     session.watchers[watcher_id] = session.broker.watches.watch(request.namespace, pattern, topics, update)
     answer = wire.BaseCommand(type=wire.BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
@@ -129,7 +129,7 @@ def watch_topic_list(session: Session, command: wire.BaseCommand) -> None:
     success.topics_hash = topics_hash(topics)
     if not request.HasField("topics_hash") or request.topics_hash != success.topics_hash:
         success.topic.extend(topics)
-    session.send(answer)
+    session.output.send(answer)
 
 
 def watch_topic_list_close(session: Session, command: wire.BaseCommand) -> None:

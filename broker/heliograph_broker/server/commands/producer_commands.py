@@ -29,14 +29,14 @@ def create_producer(session: Session, command: wire.BaseCommand) -> None:
     """Admit a producer to its topic; PRODUCER_SUCCESS is sent when all it changed is durable."""
     request = command.producer
     broker = session.broker
-    existing = session.producers.get(request.producer_id)
+    existing = session.producers.open.get(request.producer_id)
     if existing is not None:
         _answer_again(session, existing, request.request_id)
         return
-    session.stop_holding(request.producer_id)
+    session.producers.stop_holding(request.producer_id)
     try:
         session.check_handles()
-        opened = open_producer(broker, session, _producer_request(session, request))
+        opened = open_producer(broker, session.producers, _producer_request(session, request))
     except BrokerError as error:
         session.refuse(request.request_id, error)
         return
@@ -44,17 +44,17 @@ def create_producer(session: Session, command: wire.BaseCommand) -> None:
         _hold(session, opened, command)
         return
     producer, ready, version, creation = opened
-    session.producers[request.producer_id] = producer
-    session.closed_producers.pop(request.producer_id, None)
+    session.producers.open[request.producer_id] = producer
+    session.producers.closed.pop(request.producer_id, None)
 
     def durable(error: BrokerError | None) -> None:
         if error is None:
             version_bytes = encode_version(version) if version is not None else None
-            session.answer_producer(producer, request.request_id, version_bytes, ready=ready)
+            session.producers.answer(producer, request.request_id, version_bytes, ready=ready)
             return
-        if session.producers.get(request.producer_id) is producer:
+        if session.producers.open.get(request.producer_id) is producer:
             # A retry must not find the producer name taken by the refused producer.
-            session.forget_producer(producer)
+            session.producers.forget(producer)
         session.refuse(request.request_id, error)
 
     creation.when_durable(durable)
@@ -86,7 +86,7 @@ def _answer_again(session: Session, producer: Producer, request_id: int) -> None
             session.refuse(request_id, error)
         else:
             ready = producer in producer.topic.producers.values()
-            session.answer_producer(producer, request_id, None, ready=ready)
+            session.producers.answer(producer, request_id, None, ready=ready)
 
     session.broker.when_durable(producer.topic, durable)
 
@@ -97,11 +97,11 @@ def _hold(session: Session, quota: QuotaState, command: wire.BaseCommand) -> Non
     request.CopyFrom(command)
 
     def resume() -> None:
-        del session.held_producers[request.producer.producer_id]
+        del session.producers.held[request.producer.producer_id]
         create_producer(session, request)
 
     quota.hold(resume)
-    session.held_producers[request.producer.producer_id] = lambda: quota.drop_held(resume)
+    session.producers.held[request.producer.producer_id] = lambda: quota.drop_held(resume)
 
 
 def _topic_epoch(request: wire.CommandProducer) -> int | None:
@@ -114,15 +114,15 @@ def _topic_epoch(request: wire.CommandProducer) -> int | None:
 def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
     """Take one entry: verify it and hand it to the topic, which answers by receipt or error."""
     request = command.send
-    producer = session.producers.get(request.producer_id)
+    producer = session.producers.open.get(request.producer_id)
     if producer is None:
-        if request.producer_id in session.closed_producers:
+        if request.producer_id in session.producers.closed:
             return
         raise FrameError(f"SEND for producer {request.producer_id}, which is not open on this connection")
     sequence_id = request.sequence_id
     topic = producer.topic
     if not topic.producer_registry.may_publish(producer):
-        session.send_publish_error(producer.producer_id, sequence_id, ProducerFenced("producer was fenced"))
+        session.producers.send_publish_error(producer.producer_id, sequence_id, ProducerFenced("producer was fenced"))
         return
     try:
         metadata, payload_offset = parse_entry(entry)
@@ -165,8 +165,8 @@ def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
 def close_producer(session: Session, command: wire.BaseCommand) -> None:
     """Close when everything the producer sent before is durable, as its client expects of a graceful close."""
     request = command.close_producer
-    session.stop_holding(request.producer_id)
-    producer = session.producers.get(request.producer_id)
+    session.producers.stop_holding(request.producer_id)
+    producer = session.producers.open.get(request.producer_id)
     if producer is None:
         session.succeed(request.request_id)
         return
@@ -174,6 +174,6 @@ def close_producer(session: Session, command: wire.BaseCommand) -> None:
     def committed(error: Exception | None) -> None:
         session.succeed(request.request_id)
 
-    session.forget_producer(producer)
-    session.producer_closed(producer.producer_id)
+    session.producers.forget(producer)
+    session.producers.remember_closed(producer.producer_id)
     session.broker.store.writer.after_commit(committed)

@@ -28,4 +28,4 @@ def properties_of(pairs: Iterable[wire.KeyValue]) -> dict[str, str]:
 def client_info(session: Session, metadata: Iterable[wire.KeyValue]) -> ClientInfo:
     """Return what is known of the client of a producer or consumer that connects now."""
     now_ms = session.broker.clock.now_ms()
-    return ClientInfo(session.address, session.client_version, properties_of(metadata), now_ms)
+    return ClientInfo(session.connection.address, session.connection.client_version, properties_of(metadata), now_ms)

@@ -56,7 +56,7 @@ def get_schema(session: Session, command: wire.BaseCommand) -> None:
             for key, value in record.properties.items():
                 response.schema.properties.add(key=key, value=value)
             response.schema_version = encode_version(at)
-    session.send(answer)
+    session.output.send(answer)
 
 
 def get_or_create_schema(session: Session, command: wire.BaseCommand) -> None:
@@ -73,7 +73,7 @@ def get_or_create_schema(session: Session, command: wire.BaseCommand) -> None:
             response.error_message = message
         else:
             response.schema_version = encode_version(version) if version is not None else b""
-        session.send(command)
+        session.output.send(command)
 
     creation = Creation(broker)
     try:
