@@ -11,7 +11,9 @@ from heliograph_broker.messaging.log import invariants
 from heliograph_broker.messaging.log.unreadable_records import readable_key
 from heliograph_broker.storage.base.identity import FORMAT_VERSION, KNOWN_VERSIONS
 from heliograph_broker.storage.base.record_sum import number_in
-from heliograph_broker.storage.copies.inspection import HAS_TOMBSTONES, NEXT_LEDGER, Contents
+from heliograph_broker.storage.base.tombstones import HAS_TOMBSTONES
+from heliograph_broker.storage.copies.inspection import Contents
+from heliograph_broker.storage.ledgers.ledger_ids import RESERVED_KEY
 
 from .claims import Claim, Claims
 
@@ -58,7 +60,7 @@ def quarantined(contents: Contents, claims: Claims) -> list[Quarantined]:
     if not contents.has_metadata:
         return []
     # Versions without tombstones left ledgers behind, which go at the first start of this one.
-    garbage_to = 0 if HAS_TOMBSTONES in contents.records else number_in(contents.records.get(NEXT_LEDGER)) or 0
+    garbage_to = 0 if HAS_TOMBSTONES in contents.records else number_in(contents.records.get(RESERVED_KEY)) or 0
     return [
         Quarantined(ledger_id, runs[0].first, runs[-1].last, sum(run.total - run.dead_total for run in runs))
         for ledger_id, runs in sorted(contents.stored().items())

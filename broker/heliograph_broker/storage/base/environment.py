@@ -8,6 +8,8 @@ import lmdb
 
 from .disk import Disk
 
+#: Address space of an environment whose file may grow: more than it ever takes.
+MAP_BYTES = 32 * 1024 * 1024 * 1024
 #: Suffix of an environment that is being created; a start takes it away.
 _NEW_SUFFIX = ".new"
 

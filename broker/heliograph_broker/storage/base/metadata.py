@@ -9,12 +9,11 @@ import lmdb
 import structlog
 
 from .disk import Disk
-from .environment import open_writable
+from .environment import MAP_BYTES, open_writable
 from .record_sum import content_of, with_sum
 
 log = structlog.get_logger(__name__)
 
-_MAP_BYTES = 32 * 1024 * 1024 * 1024
 #: A smaller file is left as it is at start, however much of it is free.
 _COMPACT_BYTES = 4 * 1024 * 1024
 
@@ -68,7 +67,7 @@ def open_environment(disk: Disk, path: Path) -> lmdb.Environment:
     """
     temporary = path.with_suffix(".tmp")
     disk.remove(temporary)
-    environment = open_writable(disk, path, _MAP_BYTES)
+    environment = open_writable(disk, path, MAP_BYTES)
     pages = environment.info()["last_pgno"] + 1
     stat = environment.stat()
     used = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
@@ -83,4 +82,4 @@ def open_environment(disk: Disk, path: Path) -> lmdb.Environment:
     environment.close()
     disk.rename(temporary, path)
     disk.sync_directory(path.parent)
-    return disk.open_environment(path, _MAP_BYTES)
+    return disk.open_environment(path, MAP_BYTES)

@@ -14,6 +14,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
+#: Key of the record that says that every ledger that may be deleted has a tombstone.
+HAS_TOMBSTONES = b"store/has-tombstones"
 _PREFIX = b"store/tombstone/"
 _LEDGER = struct.Struct(">Q")
 #: So many are looked at in one go.

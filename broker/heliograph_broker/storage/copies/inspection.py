@@ -18,16 +18,13 @@ import msgspec
 from heliograph_broker.storage.base.damage import DamagedEntries, LostRange
 from heliograph_broker.storage.base.disk import RealDisk
 from heliograph_broker.storage.base.entry import EntryHeader
+from heliograph_broker.storage.base.environment import MAP_BYTES
 from heliograph_broker.storage.base.identity import Format, Identity, of_metadata, parse_format
 from heliograph_broker.storage.base.record_sum import content_of, with_sum
 from heliograph_broker.storage.segments import segment_records
 from heliograph_broker.storage.segments.segment import DAMAGE, DAMAGED_SUFFIX, Run, Segment, parse_name
 from heliograph_broker.storage.segments.segment_records import MissingSegments
 
-#: Records of the store itself: one says that what may be deleted has a tombstone, one which ledger ids are given out.
-HAS_TOMBSTONES = b"store/has-tombstones"
-NEXT_LEDGER = b"next-ledger-id"
-_MAP_BYTES = 32 * 1024 * 1024 * 1024
 _UNREADABLE = (*DAMAGE, lmdb.Error, msgspec.DecodeError)
 
 
@@ -61,7 +58,7 @@ class SegmentFile:
             self.path.parent,
             (self.first_order, self.last_order),
             self.generation,
-            _MAP_BYTES,
+            MAP_BYTES,
             "",
             writable=False,
         )
@@ -235,7 +232,7 @@ class Contents:
 
 @contextmanager
 def _readonly(path: Path) -> Iterator[lmdb.Environment]:
-    environment = RealDisk().open_environment(path, _MAP_BYTES, readonly=True, lock=False)
+    environment = RealDisk().open_environment(path, MAP_BYTES, readonly=True, lock=False)
     try:
         pages = environment.info()["last_pgno"] + 1
         if path.stat().st_size < pages * environment.stat()["psize"]:
@@ -289,7 +286,7 @@ def put_records(contents: Contents, records: Mapping[bytes, bytes]) -> None:
 
     Raises :class:`lmdb.Error` or :class:`OSError`.
     """
-    environment = RealDisk().open_environment(contents.metadata_path, _MAP_BYTES, lock=False)
+    environment = RealDisk().open_environment(contents.metadata_path, MAP_BYTES, lock=False)
     try:
         with environment.begin(write=True) as txn:
             for key, value in records.items():

@@ -19,17 +19,17 @@ import msgspec
 
 from heliograph_broker.storage.base.disk import RealDisk
 from heliograph_broker.storage.base.entry import EntryHeader
-from heliograph_broker.storage.base.environment import open_writable
+from heliograph_broker.storage.base.environment import MAP_BYTES, open_writable
 from heliograph_broker.storage.base.identity import Identity, format_text, stamp
 from heliograph_broker.storage.base.record_sum import with_sum
+from heliograph_broker.storage.base.tombstones import HAS_TOMBSTONES
 from heliograph_broker.storage.segments import chunk, pages, segment_records
 from heliograph_broker.storage.segments.chunk import KEY, Repacker
 from heliograph_broker.storage.segments.segment import Segment
 
-from .inspection import HAS_TOMBSTONES, SegmentFile
+from .inspection import SegmentFile
 
 _DISK = RealDisk()
-_MAP_BYTES = 32 * 1024 * 1024 * 1024
 #: Written into one segment (bytes of chunks), and committed at once.
 _SEGMENT_BYTES = 128 * 1024 * 1024
 _SLICE_BYTES = 4 * 1024 * 1024
@@ -231,7 +231,7 @@ class _SegmentWriter:
             self.segments += 1
             # The second generation: a broker begins another one and writes nothing into this.
             segment = Segment(
-                _DISK, self._directory, (self.segments, self.segments), 2, _MAP_BYTES, self._store_id, writable=False
+                _DISK, self._directory, (self.segments, self.segments), 2, MAP_BYTES, self._store_id, writable=False
             )
             self._environment = segment.create(segment.path)
         with self._environment.begin(write=True) as txn, txn.cursor() as cursor:
@@ -252,7 +252,7 @@ class _SegmentWriter:
 
 
 def _write_metadata(path: Path, records: Mapping[bytes, bytes], identity: Identity) -> None:
-    environment = open_writable(_DISK, path, _MAP_BYTES)
+    environment = open_writable(_DISK, path, MAP_BYTES)
     try:
         with environment.begin(write=True) as txn:
             for key, value in sorted(records.items()):

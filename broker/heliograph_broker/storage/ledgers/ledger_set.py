@@ -10,15 +10,13 @@ import structlog
 from heliograph_broker.storage.base import quarantine
 from heliograph_broker.storage.base.metadata import Metadata
 from heliograph_broker.storage.base.record_sum import number_in
-from heliograph_broker.storage.base.tombstones import DyingLedgers, Tombstone
+from heliograph_broker.storage.base.tombstones import HAS_TOMBSTONES, DyingLedgers, Tombstone
 from heliograph_broker.storage.commit.group_commit import GroupCommit
 from heliograph_broker.storage.segments.segment_set import SegmentSet
 
 from .ledger_ids import RESERVED_KEY, LedgerIds
 
 log = structlog.get_logger(__name__)
-
-_HAS_TOMBSTONES = b"store/has-tombstones"
 
 
 class LedgerSet:
@@ -56,9 +54,9 @@ class LedgerSet:
         unknown: dict[int, int] = {}
         stored = self._metadata.get(RESERVED_KEY)
         garbage_to = 0
-        if self._metadata.get(_HAS_TOMBSTONES) is None and not keep_unknown:
+        if self._metadata.get(HAS_TOMBSTONES) is None and not keep_unknown:
             garbage_to = number_in(stored) or 0
-        self._writer.put(_HAS_TOMBSTONES, b"1")
+        self._writer.put(HAS_TOMBSTONES, b"1")
         for ledger_id, stored_bytes in self._segments.bytes_by_ledger().items():
             first = kept.get(ledger_id)
             if first is not None:
