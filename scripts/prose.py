@@ -93,7 +93,7 @@ NAME_RULES: tuple[Rule, ...] = (
 
 #: Packages whose docstrings still open with such clauses.
 _OPENERS_LEFT = re.compile(
-    r"^broker/heliograph_broker/(?:storage|messaging/(?:topic|log|delivery|acknowledgment|compaction|policies))/"
+    r"^broker/heliograph_broker/messaging/(?:topic|log|delivery|acknowledgment|compaction|policies)/"
 )
 OPENER_RULE = _rule(
     "the thing first: Ledgers of a topic, Returns the ledgers",

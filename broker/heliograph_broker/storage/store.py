@@ -74,7 +74,7 @@ class LedgerStore:
                 self.identity.store_id,
                 adopt=data_dir.format is None or not data_dir.format.store_id,
             )
-            #: Where the entries are.
+            #: The segments with the entries.
             self.segments = SegmentSet(files, self.metadata.scan(segment_records.PREFIX), scheduler)
             # Last: a start that did not come to this begins the upgrade again.
             if files.all_adopted:

@@ -1,4 +1,4 @@
-"""How an operation that takes time ends: it calls back once, with its result or with the error that ended it."""
+"""The completion of an operation that takes time: one call, with its result or with the error that ended it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from .disk import Disk, Locked
 from .identity import FORMAT_VERSION, KNOWN_VERSIONS, Format, format_text, parse_format
 
-#: What may be done about a directory that no broker starts on.
+#: Advice for a directory that no broker starts on.
 WAY_ON = "restore a backup with 'heliograph restore', or rescue what is there with 'heliograph store salvage'"
 
 
@@ -23,7 +23,7 @@ class DataDir:
         """Raises :class:`DataDirError`: not a directory, no permission, in use, or an unknown format version."""
         self.path = path
         self.disk = disk
-        #: What FORMAT says, None in a directory that is new.
+        #: The contents of FORMAT, None in a directory that is new.
         self.format: Format | None = None
         try:
             created = not disk.exists(path)

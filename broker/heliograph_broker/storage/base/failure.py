@@ -1,4 +1,4 @@
-"""What an error of the disk or of LMDB means: no room for now, a shortage that passes, or a store that is broken."""
+"""Classifies errors of the disk or of LMDB: no room for now, a shortage that passes, or a store that is broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which store a file belongs to: FORMAT, the metadata and every segment carry the id of their store.
+"""Identifies the store of a file: FORMAT, the metadata and every segment carry the id of their store.
 
 Files are copied, restored and mounted by hand, and a store that is put together from parts of two, or without one of
 its parts, would take what the others have for garbage or hand out the same ledger ids again. So a start compares the
@@ -15,9 +15,9 @@ import lmdb
 import msgspec
 from crc32c import crc32c
 
-#: What this version writes.
+#: The version that is written.
 FORMAT_VERSION = 3
-#: What it reads: a directory of version 2 becomes one of 3 when it is opened.
+#: The versions that can be read: a directory of version 2 becomes one of 3 when it is opened.
 KNOWN_VERSIONS = (2, 3)
 _NAME = "heliograph"
 _STORE = "store"
@@ -37,7 +37,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Format(msgspec.Struct, frozen=True):
-    """What the file FORMAT says; ``store_id`` is empty in version 2."""
+    """The contents of the file FORMAT; ``store_id`` is empty in version 2."""
 
     version: int
     store_id: str

@@ -1,4 +1,4 @@
-"""Where the store's blocking work runs: threads beside an event loop, or inline for tests on virtual time."""
+"""Runs the store's blocking work: threads beside an event loop, or inline for tests on virtual time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Scheduler(Protocol):
         """Run a job of the core's that computes, beside the background's."""
 
     def pause(self, seconds: float) -> bool:
-        """In a background job: let others go first; return whether to go on, which is not so once it is closed."""
+        """Let other work go first, in a background job; return False once the scheduler is closed."""
 
     def close(self) -> None:
         """Wait for what runs and end the threads; every write has been called back for when this returns."""
@@ -141,7 +141,7 @@ class InlineScheduler:
     concurrent = False
 
     def soon(self, callback: Callable[[], None]) -> None:
-        """Nothing happens by itself."""
+        """Drop the callback: nothing runs by itself."""
 
     def write(self, job: Job[T], done: Completion[T]) -> None:
         done(_outcome(job))
@@ -154,4 +154,4 @@ class InlineScheduler:
         return True
 
     def close(self) -> None:
-        """There is nothing to wait for."""
+        """Do nothing: there is nothing to wait for."""

@@ -39,20 +39,20 @@ class Shortage:
         self._logged_at: float | None = None
 
     def begins(self, error: str = "") -> None:
-        """The disk was found full, which may be known."""
+        """Note that the disk is full."""
         if not self._full:
             self._full = True
             self._log("the disk is full: new messages are refused, metadata is written later", error)
 
     def refused(self, entries: int, error: Exception) -> None:
-        """A group was refused, with so many entries."""
+        """Count a refused group with this number of entries."""
         self.groups += 1
         self.entries += entries
         self.begins(str(error))
         self._log("the disk is still full", str(error))
 
     def ends(self) -> None:
-        """The disk has room, which may be known."""
+        """Note that the disk has room."""
         if self._logged_full:
             log.info("the disk has room again", **self._since())
         self._full = self._logged_full = False

@@ -33,7 +33,7 @@ class RecordSource(Protocol):
 
     @property
     def sink(self) -> EntrySink | None:
-        """Whose entries are not stored without these records, None if there are no such entries."""
+        """The sink whose entries need these records to be stored, None if there are no such entries."""
 
     def seal(self, metadata: dict[bytes, bytes | None], durable: list[Durable]) -> None:
         """Add all records that changed (None deletes), and whom to notify once they are durable.
@@ -132,7 +132,7 @@ class Group:
 
 
 def check_record(key: bytes, value: bytes | None) -> None:
-    """Raises :class:`ValueError` unless the store takes such a record."""
+    """Check a record. Raises :class:`ValueError` unless the store takes it."""
     if not 0 < len(key) <= MAX_KEY_BYTES:
         raise ValueError(f"a record's key has {len(key)} bytes; valid: 1 to {MAX_KEY_BYTES}")
     if value is not None and len(value) > MAX_VALUE_BYTES:
@@ -146,7 +146,7 @@ class StoreStats:
 
     def __init__(self) -> None:
         self.groups = 0
-        #: What the group that is being reported durable took to write and sync.
+        #: Seconds that writing and syncing of the group took that is being reported durable.
         self.commit_s = 0.0
         self.group_entries = Histogram((1, 4, 16, 64, 256, 1024, 4096, 16384))
         self.group_bytes = Histogram((1024, 16384, 65536, 262144, 1048576, 4194304, 16777216))

@@ -37,7 +37,7 @@ _I64 = 1 << 63
 
 
 class _Outcome:
-    """What became of a group: its errors, the seconds it took, and the segment's disk space after it."""
+    """The outcome of a group: its errors, the seconds it took, and the segment's disk space after it."""
 
     __slots__ = ("append_error", "broken", "disk_bytes", "metadata_error", "seconds", "written")
 
@@ -232,7 +232,7 @@ class GroupCommit:
         self.commit()
 
     def probe_segment(self, done: Completion[None]) -> None:
-        """Have the writer begin to write to the open segment, and end there; ``done`` gets what prevents that."""
+        """Have the writer begin a write to the open segment and abort it; ``done`` gets the error, if any."""
         segment = self._segments.open_segment
         self._scheduler.write(segment.probe, done)
 

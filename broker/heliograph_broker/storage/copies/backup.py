@@ -33,7 +33,7 @@ FORMAT_NAME = "FORMAT"
 METADATA_NAME = "metadata.lmdb"
 SEGMENTS_PREFIX = "segments/"
 MANIFEST_NAME = "MANIFEST.json"
-#: What one call of :meth:`Backup.read` returns at most (bytes).
+#: Most bytes that one call of :meth:`Backup.read` returns.
 CHUNK_BYTES = 256 * 1024
 _BLOCK = tarfile.BLOCKSIZE
 #: LMDB's two meta pages, which its statistics do not count.

@@ -1,4 +1,4 @@
-"""What a data directory holds, read without a store and without changing or creating anything in it.
+"""Reads the contents of a data directory, without a store and without changing or creating anything in it.
 
 No file is opened for writing, and no table of readers is kept. While this is done the directory's lock is held, if it
 has one: a broker that runs would change what is read.
@@ -108,7 +108,7 @@ class Contents:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metadata_path = path / "metadata.lmdb"
-        #: What FORMAT says, verbatim, and what that means; None if there is none or it means nothing to this version.
+        #: The text of FORMAT and its meaning; None if there is none or this version does not understand it.
         self.format_text: str | None = None
         self.format: Format | None = None
         self.identity: Identity | None = None

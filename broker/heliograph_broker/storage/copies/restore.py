@@ -24,7 +24,7 @@ _DISK = RealDisk()
 _COPY_BYTES = 1024 * 1024
 #: A manifest names every segment in some 150 bytes.
 _MANIFEST_BYTES = 64 * 1024 * 1024
-#: What a file system has in its topmost directory.
+#: Entries that a file system has in its topmost directory.
 _NOT_DATA = {"lost+found"}
 
 

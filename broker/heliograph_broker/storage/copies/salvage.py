@@ -33,7 +33,7 @@ _DISK = RealDisk()
 #: Written into one segment (bytes of chunks), and committed at once.
 _SEGMENT_BYTES = 128 * 1024 * 1024
 _SLICE_BYTES = 4 * 1024 * 1024
-#: What a chunk is indexed by: its first entry, its file and place there, its size, how many entries it has.
+#: The index of a chunk: its first entry, its file and place there, its size, its number of entries.
 _FIELDS = 4
 _FILE_SHIFT = 44
 _OPENING_BYTES = 64
@@ -56,7 +56,7 @@ class LedgerFound(msgspec.Struct, frozen=True):
     size: int
     #: First and last entry of each range without a gap.
     ranges: list[tuple[int, int]]
-    #: How the first frame begins.
+    #: The start of the first frame.
     opening: bytes
 
 
@@ -212,7 +212,7 @@ class _SegmentWriter:
     def __init__(self, directory: Path, store_id: str) -> None:
         self._directory = directory
         self._store_id = store_id
-        #: How many there are, and the last one's number.
+        #: Their number, and the number of the last one.
         self.segments = 0
         self._written = self._pending = 0
         self._packer = Repacker()

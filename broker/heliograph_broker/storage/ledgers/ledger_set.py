@@ -45,7 +45,7 @@ class LedgerSet:
         return ledger_id
 
     def retain(self, kept: Mapping[int, int], *, keep_unknown: bool = False) -> None:
-        """At start: keep of each ledger named the entries from its first one on, and delete those with a tombstone.
+        """Keep of each named ledger the entries from its first one on, and delete those with a tombstone, at a start.
 
         Any other is kept in quarantine: somebody may know it. But versions without tombstones left ledgers like that
         behind as a matter of course: at the first start after one of them, those whose ids it gave out go,

@@ -27,7 +27,7 @@ from heliograph_broker.storage.base.entry import HEADER, Entry, EntryHeader
 
 _PAGE = 4096
 _PAGE_HEADER = 16
-#: What a chunk of several entries has at most: 16 pages of LMDB without the first one's header (bytes).
+#: Most bytes of a chunk of several entries: 16 pages of LMDB without the first one's header.
 CHUNK_BYTES = 16 * _PAGE - _PAGE_HEADER
 #: A value up to this size lies in a page with others, a larger one has pages of its own (bytes): three to a page.
 _NODE = 1324
@@ -49,7 +49,7 @@ _FLAGS = _NARROW | _SUMMED
 _SUMS = struct.Struct(">II")
 _HEAD = _COUNT.size + _SUMS.size
 _NARROW_HEAD = _HEAD + _BASE.size
-#: What an entry costs beside its frame in a chunk that was rewritten (bytes).
+#: Bytes of an entry beside its frame in a chunk that was rewritten.
 ROW_BYTES = _NARROW_ROW.size
 _SUMMED_ONE = _COUNT.pack(_SUMMED | 1)
 

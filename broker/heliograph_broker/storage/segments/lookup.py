@@ -15,7 +15,7 @@ from heliograph_broker.storage.base.entry import EntryHeader
 from . import chunk
 from .chunk import KEY
 
-#: What LMDB raises when the pages it came to make no sense.
+#: Errors of LMDB for pages that make no sense.
 UNSOUND = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)
 UNSUMMED = "their checksum does not agree"
 

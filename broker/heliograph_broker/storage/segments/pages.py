@@ -1,4 +1,4 @@
-"""What the pages of a segment's file hold, found page by page, without the tree that leads to them.
+"""Finds the entries in a segment's file page by page, without the tree that leads to them.
 
 A damaged page of the tree hides everything below it, and pages that make no sense may end a process that follows them.
 Here each page is judged by itself, and nothing outside the file is touched. A segment's chunks are written once and
@@ -22,7 +22,7 @@ _NODE = struct.Struct("<HHHH")
 _PGNO = struct.Struct("<Q")
 _META_MAGIC = struct.Struct("<I")
 _MAGIC = 0xBEEFC0DE
-#: Where a meta page, which is 0 or 1, says how large pages are.
+#: Place in a meta page, which is 0 or 1, of the size of pages.
 _PAGE_SIZE_AT = 16 + 24
 _LEAF, _OVERFLOW = 0x02, 0x04
 #: The value has pages of its own.

@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 #: Space is won back while files take more than this many times the live bytes. The promise is 1.5; a copy under way
 #: and what is written meanwhile come on top.
 TARGET = 1.3
-#: What may be wasted whatever is live (bytes).
+#: Bytes that may be wasted, however few are live.
 FLOOR = 256 * 1024
 #: A file is rewritten only if that frees this share of it.
 WORTHWHILE = 0.12

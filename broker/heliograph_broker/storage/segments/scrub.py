@@ -35,7 +35,7 @@ _KEPT_RANGES = 1000
 
 
 class Place(msgspec.Struct, array_like=True):
-    """Where the scrub is, as its record: ``last_order`` is 0 between passes, which ``passed_ms`` (wall clock) ended."""
+    """The scrub's position and record: ``last_order`` is 0 between passes, which ``passed_ms`` (wall clock) ended."""
 
     last_order: int = 0
     passed_ms: int = 0

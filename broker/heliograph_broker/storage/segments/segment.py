@@ -33,9 +33,9 @@ _SUFFIX = ".lmdb"
 _LEAVING_SUFFIX = ".leaving"
 #: Suffix of a damaged file that is kept aside.
 DAMAGED_SUFFIX = ".damaged"
-#: What LMDB and the chunks raise when a file is damaged for good.
+#: Errors of LMDB and the chunks for a file that is damaged permanently.
 DAMAGE = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.VersionMismatchError, struct.error)
-#: What LMDB needs of a file beside the values, in its pages and for each file (share, bytes).
+#: Overhead of LMDB beside the values, in its pages and for each file (share, bytes).
 _PAGE_OVERHEAD = 1.03
 _FILE_OVERHEAD = 16 * 1024
 _MISSING = "no segment has them"

@@ -1,4 +1,4 @@
-"""What every closed segment holds, in the metadata: a start notices that one is missing, and names what is lost.
+"""Records the contents of closed segments in the metadata: a start notices missing ones and names the lost ranges.
 
 A segment's record is written when it gets its first entries (then it is empty), when it is closed or has
 replaced others, and deleted when it leaves. The file and the record do not change in one step, which does no harm: what

@@ -30,7 +30,7 @@ class SegmentSet:
         self._writing = self._close_wanted = False
         #: The first entry of a ledger that was not trimmed, where that is not 0.
         self._floors: dict[int, int] = {}
-        #: How often entries were written, and how often entries came or went.
+        #: Number of writes of entries, and number of times that entries came or went.
         self.writes = self.changes = 0
         known = segment_records.sound(found)
         self._segments = files.load()
