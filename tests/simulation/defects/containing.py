@@ -21,7 +21,7 @@ from .patches import Defect, Patch
 
 
 def _tick_unguarded(self: Any) -> None:
-    self.broker.tick()
+    self.broker.ticks.run()
     self._tick = self._loop.call_later(_TICK_S, self._on_tick)
 
 

@@ -97,8 +97,8 @@ def _take_any_identity(data_dir: Any, metadata: Any, new: Identity) -> Identity:
 _retain = LedgerSet.retain
 
 
-def _retain_known_only(self: Any, kept: Any) -> None:
-    _retain(self, kept)
+def _retain_known_only(self: Any, kept: Any, **options: Any) -> None:
+    _retain(self, kept, **options)
     for ledger_id in self.quarantined:
         self._segments.drop(ledger_id)
     self.quarantined = {}
