@@ -9,7 +9,6 @@ from heliograph_api.protocol import wire_pb2 as wire
 
 from heliograph_broker.messaging.base.errors import BrokerError
 from heliograph_broker.messaging.clients.access_mode import AccessMode
-from heliograph_broker.messaging.topic.topic import Topic
 
 from .error_codes import error_code
 
@@ -77,8 +76,7 @@ class SessionProducers:
     def send_producer_ready(self, producer: Producer) -> None:
         """Send the second PRODUCER_SUCCESS to a producer that waited for exclusive access, once that is durable."""
         topic = producer.topic
-        if isinstance(topic, Topic):
-            topic.records.commit(topic)
+        topic.persist()
 
         def committed(error: BrokerError | None) -> None:
             if error is None and self.open.get(producer.producer_id) is producer:

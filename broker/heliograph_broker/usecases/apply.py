@@ -21,7 +21,6 @@ from heliograph_broker.messaging.base.records import NamespaceRecord, TenantReco
 from heliograph_broker.messaging.broker.admission import count_topics
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.broker.topic_properties import set_topic_properties, topic_properties
-from heliograph_broker.messaging.delivery.subscription import Subscription
 
 from .apply_results import CONFIGURED, CREATED, UNCHANGED, Applied
 
@@ -144,7 +143,7 @@ class _Changes:
                 continue
             for sub in resource.spec.all_subscriptions:
                 taken = part.subscriptions.get(sub)
-                if isinstance(taken, Subscription) and not taken.durable:
+                if taken is not None and taken.persistent and not taken.durable:
                     self._refuse(resource, f"spec.subscriptions: a reader is connected to {part.name} as '{sub}'")
                     return False
         for existing in [part.subscriptions for part in parts if part is not None] or [{}]:

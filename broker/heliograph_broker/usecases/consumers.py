@@ -12,8 +12,6 @@ from heliograph_broker.messaging.broker.admission import check_consumer, check_n
 from heliograph_broker.messaging.clients.client_info import UNKNOWN_CLIENT, ClientInfo
 from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.clients.subscription_type import SINGLE_ACTIVE, SubscriptionType
-from heliograph_broker.messaging.delivery.subscription import Subscription
-from heliograph_broker.messaging.topic.topic import Topic
 
 from .client_properties import check_client_properties
 from .positions import Start
@@ -80,7 +78,7 @@ def subscribe(
     try:
         topic = creation.topic(request.topic, create=request.create_topic)
         existing = topic.subscriptions.get(request.subscription)
-        if isinstance(existing, Subscription) and existing.waits_for_seek(resume):
+        if existing is not None and existing.waits_for_seek(resume):
             return None
         return OpenedConsumer(_attach(broker, sink, topic, existing, request, creation), creation)
     except Exception:
@@ -99,7 +97,7 @@ def _attach(
     check_client_properties(request.client.metadata, "consumer metadata")
     check_consumer(topic, request.subscription, request.subscription_type)
     _check_compaction(topic, request)
-    if isinstance(existing, Subscription):
+    if existing is not None:
         existing.check_durability(durable=request.durable)
     if topic.limits.subscribe_limit is not None:
         # A consumer without a name of its own is identified by its id.
@@ -128,9 +126,8 @@ def _attach(
         except Exception:
             subscription.remove_consumer(consumer)
             raise
-    view = subscription.view if isinstance(subscription, Subscription) else None
-    if existing is None and view is not None and isinstance(topic, Topic):
-        view.owe(request.start.owed_from(topic, broker.clock.now_ms()))
+    if existing is None and subscription.persistent and subscription.view is not None and topic.persistent:
+        subscription.view.owe(request.start.owed_from(topic, broker.clock.now_ms()))
     return consumer
 
 
@@ -140,7 +137,7 @@ def _check_compaction(topic: AnyTopic, request: ConsumerRequest) -> None:
         raise NotAllowed(f"{COMPACTION} is the broker's own subscription")
     if not request.read_compacted:
         return
-    if not isinstance(topic, Topic):
+    if not topic.persistent:
         raise NotAllowed("readCompacted only valid on persistent topics")
     if request.subscription_type not in SINGLE_ACTIVE:
         raise NotAllowed("readCompacted only allowed on failover or exclusive subscriptions")
@@ -148,7 +145,7 @@ def _check_compaction(topic: AnyTopic, request: ConsumerRequest) -> None:
 
 def _create_subscription(broker: Broker, topic: AnyTopic, request: ConsumerRequest) -> AnySubscription:
     """Create the subscription that a consumer names, where that is allowed."""
-    if not isinstance(topic, Topic):
+    if not topic.persistent:
         check_new_subscription(topic)
         return topic.create_subscription(request.subscription)
     if request.durable and not may_auto_subscribe(broker.config, topic):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from heliograph_broker.messaging.topic.topic import Topic
+    from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic
 
 #: Ledger ids from here on are after every entry: the largest one is Pulsar's "latest".
 _LATEST_LEDGER: Final = (1 << 63) - 1
@@ -17,7 +17,7 @@ class MessagePosition(NamedTuple):
     ledger_id: int
     entry_id: int
 
-    def offset(self, topic: Topic) -> int:
+    def offset(self, topic: StoredTopic) -> int:
         """Return the offset of the first entry at the position or after it."""
         if self.ledger_id < 0:
             return topic.log.first_offset
@@ -25,7 +25,7 @@ class MessagePosition(NamedTuple):
             return topic.log.end_offset
         return topic.log.offset_at_or_after(self.ledger_id, self.entry_id)
 
-    def owed_from(self, topic: Topic) -> int:
+    def owed_from(self, topic: StoredTopic) -> int:
         """Return from which offset on a reader there is owed what is compacted and trimmed, -1 for nothing."""
         if self.ledger_id >= _LATEST_LEDGER:
             return -1
@@ -43,13 +43,13 @@ class Start(NamedTuple):
     position: MessagePosition | None = None
     rollback_s: int = 0
 
-    def offset(self, topic: Topic, now_ms: int) -> int | None:
+    def offset(self, topic: StoredTopic, now_ms: int) -> int | None:
         """Return the offset to begin at, None for the earliest or latest entry."""
         if self.rollback_s > 0:
             return topic.log.first_published_at_or_after(now_ms - self.rollback_s * 1000)
         return None if self.position is None else self.position.offset(topic)
 
-    def owed_from(self, topic: Topic, now_ms: int) -> int:
+    def owed_from(self, topic: StoredTopic, now_ms: int) -> int:
         """As :meth:`MessagePosition.owed_from`."""
         if self.rollback_s > 0:
             return topic.compaction.trimmed_published_at_or_after(now_ms - self.rollback_s * 1000)

@@ -15,9 +15,7 @@ from heliograph_broker.messaging.broker.admission import (
 from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.clients.client_info import UNKNOWN_CLIENT, ClientInfo
 from heliograph_broker.messaging.clients.producer import Producer
-from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.schemas.schema_registry import schema_key
-from heliograph_broker.messaging.topic.topic import Topic
 
 from .client_properties import check_client_properties
 from .schemas import store_schema
@@ -88,7 +86,7 @@ def _open(
     if topic.terminated:
         raise TopicTerminated(f"Topic {topic.name} was already terminated")
     check_producer(topic, request.name, encrypted=request.encrypted)
-    if isinstance(topic, Topic) and not topic.quota.check_creation(request.name, returning=request.epoch > 0):
+    if topic.persistent and not topic.quota.check_creation(request.name, returning=request.epoch > 0):
         return topic.quota
     version = None
     if request.schema is not None:
@@ -109,8 +107,8 @@ def _open(
     )
     _create_initial_subscription(broker, topic, request.initial_subscription, creation)
     ready = topic.producer_registry.add(producer, request.topic_epoch)
-    if request.access_mode is not AccessMode.SHARED and isinstance(topic, Topic):
-        topic.records.commit(topic)
+    if request.access_mode is not AccessMode.SHARED:
+        topic.persist()
     return OpenedProducer(producer, ready, version, creation)
 
 
@@ -120,9 +118,9 @@ def _create_initial_subscription(broker: Broker, topic: AnyTopic, name: str, cre
     Raises :class:`BrokerError` if it may not be created, or is there and not durable.
     """
     named = topic.subscriptions.get(name)
-    if isinstance(named, Subscription):
+    if named is not None:
         named.check_durability(durable=True)
-    elif name and isinstance(topic, Topic):
+    elif name and topic.persistent:
         if not may_auto_subscribe(broker.config, topic):
             raise NotAllowed(
                 "Could not create the initial subscription due to the auto subscription creation is not allowed."

@@ -8,7 +8,6 @@ from heliograph_api.values.names import check_subscription
 
 from heliograph_broker.messaging.base.errors import Conflict, PreconditionFailed
 from heliograph_broker.messaging.broker.admission import check_new_subscription
-from heliograph_broker.messaging.topic.topic import Topic
 
 from .topics import partitions_for_client
 
@@ -48,7 +47,7 @@ def create_subscription(
     created: list[AnyTopic] = []
     try:
         for topic in topics:
-            if isinstance(topic, Topic):
+            if topic.persistent:
                 offset = None if start_id is None else topic.log.offset_at_or_after(*start_id)
                 topic.create_subscription(name, position, start_offset=offset, properties=properties)
             else:

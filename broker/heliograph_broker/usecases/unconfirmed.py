@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heliograph_broker.messaging.topic.topic import Topic
-
 if TYPE_CHECKING:
     from heliograph_api.values.names import TopicName
 
@@ -119,4 +117,4 @@ def _is_unused(topic: AnyTopic) -> bool:
     registry = topic.producer_registry
     if registry.connected or registry.waiting or topic.subscriptions or topic.policies is not None:
         return False
-    return not isinstance(topic, Topic) or (not topic.log.ledgers and not topic.log.has_in_flight)
+    return topic.empty

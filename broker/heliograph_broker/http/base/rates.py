@@ -7,14 +7,11 @@ from collections.abc import Iterator
 from operator import sub
 
 from heliograph_broker.clock import Clock
-from heliograph_broker.messaging.base.histograms import COUNTS, TopicMetrics
+from heliograph_broker.messaging.base.histograms import NO_COUNTS, TopicMetrics
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.clients.producer import Producer
-from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.topic.directory import AnySubscription, AnyTopic
-from heliograph_broker.messaging.topic.non_persistent import NonPersistentSubscription
-from heliograph_broker.messaging.topic.topic import Topic
 
 Counted = AnyTopic | AnySubscription | Producer | Consumer | TopicMetrics
 Counters = tuple[int, ...]
@@ -25,36 +22,7 @@ INTERVAL_S = 10.0
 #: A rate over less than this would say more about the moment of the question than about the traffic.
 _SHORTEST_S = 1.0
 _TOPICS_AT_ONCE = 256
-_NO_COUNTS: Counters = (0,) * COUNTS
-NO_COUNTERS: Counters = (*_NO_COUNTS, 0)
-
-
-def counters(counted: Counted) -> Counters:
-    """Return the counters of an object, in the order its rates are named below.
-
-    Topic and producer: messages in, bytes in; a producer also chunks. Subscription and consumer: messages
-    out, bytes out, redelivered, acknowledged; a subscription also expired, dropped, and entries out. A topic's
-    counters: its buckets, then the entries read from the store.
-    """
-    if isinstance(counted, TopicMetrics):
-        return *(counted.counts or _NO_COUNTS), counted.cache_misses
-    if isinstance(counted, Consumer):
-        return counted.msg_out, counted.bytes_out, counted.msg_redelivered, counted.messages_acked
-    if isinstance(counted, Subscription):
-        return (
-            counted.sent.msg_out,
-            counted.sent.bytes_out,
-            counted.sent.msg_redelivered,
-            counted.acks.messages_acked,
-            counted.expiry.msg_expired,
-            0,
-            counted.sent.entries_out,
-        )
-    if isinstance(counted, NonPersistentSubscription):
-        return counted.sent.msg_out, counted.sent.bytes_out, 0, 0, 0, counted.dropped, 0
-    if isinstance(counted, Producer):
-        return counted.msg_in, counted.bytes_in, counted.chunks_in
-    return counted.msg_in, counted.bytes_in
+NO_COUNTERS: Counters = (*NO_COUNTS, 0)
 
 
 class RateSampler:
@@ -70,8 +38,8 @@ class RateSampler:
         self._samples: dict[Counted, list[tuple[float, Counters]]] = {}
 
     def rates(self, counted: Counted) -> tuple[float, ...]:
-        """Return the rates of ``counted`` per second, in the order of :func:`counters`."""
-        current = counters(counted)
+        """Return the rates of ``counted`` per second, in the order of their ``counters``."""
+        current = counted.counters()
         samples = self._samples.get(counted)
         # An object that was not seen at the last sweep, or had no traffic yet, stood at zero then.
         since, before = samples[0] if samples else (self._last_sweep, (0,) * len(current))
@@ -81,10 +49,10 @@ class RateSampler:
         return tuple((now - then) / seconds for now, then in zip(current, before, strict=True))
 
     def last_minute(self, metrics: TopicMetrics | None) -> tuple[Counters, float]:
-        """Return what the last minute added to each of a topic's counters (see :func:`counters`), and its seconds."""
+        """Return what the last minute added to each of a topic's counters (see their ``counters``), and its seconds."""
         if metrics is None or not (metrics.counts or metrics.cache_misses):
             return NO_COUNTERS, _SHORTEST_S
-        current = counters(metrics)
+        current = metrics.counters()
         samples = self._samples.get(metrics)
         since, before = samples[0] if samples else (self._last_sweep, NO_COUNTERS)
         if before == current:
@@ -99,7 +67,7 @@ class RateSampler:
             if index % _TOPICS_AT_ONCE == _TOPICS_AT_ONCE - 1:
                 yield
             self._sample(topic, now, seen)
-            if isinstance(topic, Topic):
+            if topic.persistent:
                 self._sample(topic.log.metrics, now, seen)
             for producer in topic.producers.values():
                 self._sample(producer, now, seen)
@@ -111,7 +79,7 @@ class RateSampler:
         self._last_sweep = now
 
     def _sample(self, counted: Counted, now: float, seen: dict[Counted, list[tuple[float, Counters]]]) -> None:
-        current = counters(counted)
+        current = counted.counters()
         if not any(current):
             return
         samples = self._samples.get(counted)

@@ -16,7 +16,6 @@ from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Media, operation
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.log.record_set import RecordSet
-from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.usecases.apply_results import Applied
 
 
@@ -68,7 +67,7 @@ def _sets(broker: Broker, applied: list[Applied]) -> Iterator[RecordSet]:
     for name in (TopicName.parse(each.name) for each in applied if each.kind == "Topic"):
         for concrete in broker.directory.concrete_names(name):
             topic = broker.directory.topics.get(str(concrete))
-            if isinstance(topic, Topic):
+            if topic is not None and topic.persistent:
                 yield topic.records
 
 

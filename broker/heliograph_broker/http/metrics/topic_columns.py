@@ -12,9 +12,7 @@ from typing import NamedTuple
 from heliograph_broker.http.base.rates import RateSampler
 from heliograph_broker.http.stats.stats import delayed_messages, in_backlog, quota_limits
 from heliograph_broker.messaging.delivery.subscription import Subscription
-from heliograph_broker.messaging.log.retention import kept_by_ledgers
 from heliograph_broker.messaging.topic.directory import AnySubscription, AnyTopic
-from heliograph_broker.messaging.topic.topic import Topic
 
 from .exposition import Value
 
@@ -26,7 +24,7 @@ class SubscriptionSnapshot:
 
     def __init__(self, subscription: AnySubscription, rates: RateSampler) -> None:
         self.subscription = subscription
-        self.cursor = subscription if isinstance(subscription, Subscription) else None
+        self.cursor = subscription if subscription.persistent else None
         self.rates = rates.rates(subscription)
         self.delayed = delayed_messages(subscription)
         #: Age of the oldest unacknowledged message; -1 without.
@@ -52,14 +50,14 @@ class TopicSnapshot:
 
     def __init__(self, topic: AnyTopic, rates: RateSampler) -> None:
         self.topic = topic
-        self.kept = topic if isinstance(topic, Topic) else None
+        self.kept = topic if topic.persistent else None
         self.rates = rates.rates(topic)
         self.subscriptions = [
             SubscriptionSnapshot(subscription, rates) for subscription in topic.subscriptions.values()
         ]
         self.minute, self.seconds = rates.last_minute(self.kept.log.metrics if self.kept is not None else None)
         #: Messages and bytes that only their ledger keeps.
-        self.by_ledger = kept_by_ledgers(topic) if isinstance(topic, Topic) else (0, 0)
+        self.by_ledger = topic.kept_by_ledgers()
         #: Quota limits in bytes and seconds, -1 without.
         self.limits, self.age_limit_ms = quota_limits(topic)
         #: The subscriptions whose backlog is that of the topic.

@@ -16,7 +16,6 @@ from heliograph_broker.http.topics.admin_backlog import backlogs
 from heliograph_broker.messaging.base.errors import SubscriptionNotFound
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.topic.directory import AnyTopic
-from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.usecases.subscriptions import delete_subscription
 
 BUNDLE_PATH: Final = f"{NAMESPACE_PATH}/{{bundle}}"
@@ -44,7 +43,7 @@ async def clear_backlog(request: web.Request) -> web.Response:
 @operation("Clear the backlogs of the subscriptions of this name in a namespace, or in one bundle.")
 async def clear_backlog_of(request: web.Request) -> web.Response:
     name = request.match_info["subscription"]
-    topics = [topic for topic in _topics(request) if isinstance(topic, Topic) and name in topic.subscriptions]
+    topics = [topic for topic in _topics(request) if topic.persistent and name in topic.subscriptions]
     if not topics and "bundle" not in request.match_info:
         raise SubscriptionNotFound(f"Subscription {name} not found for any topic of {namespace_of(request)}")
     await all_durable(topic.subscriptions[name].acks.clear_backlog for topic in topics)

@@ -18,7 +18,6 @@ from heliograph_broker.http.base.operations import Parameter, Refusal, operation
 from heliograph_broker.messaging.base.names import COMPACTION
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.topic.directory import AnyTopic
-from heliograph_broker.messaging.topic.topic import Topic
 
 from .stats import in_backlog, quota_limits
 
@@ -101,7 +100,7 @@ def _add(state: BrokerState, topic: AnyTopic, seen: Counter[str]) -> None:
     entry.storage_bytes += topic.stored_bytes
     entry.producers += len(topic.producers)
     entry.consumers += sum(len(sub.consumers) for sub in subscriptions)
-    if not isinstance(topic, Topic):
+    if not topic.persistent:
         return
     oldest = topic.oldest_backlog()
     age_ms = oldest[1] if oldest is not None else -1

@@ -81,7 +81,7 @@ def _compacted(topic: Topic) -> LedgerStats:
 
 def internal_stats(topic: AnyTopic) -> InternalStats:
     """Return the document; of a non-persistent topic, which has neither ledgers nor cursors, an empty one."""
-    if not isinstance(topic, Topic):
+    if not topic.persistent:
         return InternalStats(
             entries_added_counter=0,
             number_of_entries=0,

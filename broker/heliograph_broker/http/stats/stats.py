@@ -14,10 +14,8 @@ from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.delivery.dispatch_key_shared import KeySharedDispatcher
 from heliograph_broker.messaging.delivery.dispatch_single import SingleActiveDispatcher
 from heliograph_broker.messaging.delivery.subscription import Subscription
-from heliograph_broker.messaging.log.retention import kept_by_ledgers
 from heliograph_broker.messaging.policies.rate_limits import throttle_counts
 from heliograph_broker.messaging.topic.directory import AnySubscription, AnyTopic
-from heliograph_broker.messaging.topic.topic import Topic
 
 from .stats_documents import (
     CompactionStats,
@@ -103,14 +101,12 @@ def consumer_stats(consumer: Consumer, ranges: list[tuple[int, int]] | None, rat
 
 def delayed_messages(subscription: AnySubscription) -> int:
     """Return the entries that wait for their time."""
-    if isinstance(subscription, Subscription) and subscription.dispatcher is not None:
-        return subscription.dispatcher.delayed
-    return 0
+    return subscription.dispatcher.delayed if subscription.dispatcher is not None else 0
 
 
 def in_replay(subscription: AnySubscription) -> int:
     """Return the entries that are to be delivered again, or wait for their key's consumer."""
-    dispatcher = subscription.dispatcher if isinstance(subscription, Subscription) else None
+    dispatcher = subscription.dispatcher
     if dispatcher is None:
         return 0
     waiting = dispatcher.waiting_entries if isinstance(dispatcher, KeySharedDispatcher) else 0
@@ -118,12 +114,12 @@ def in_replay(subscription: AnySubscription) -> int:
 
 
 def blocked(subscription: AnySubscription) -> bool:
-    return isinstance(subscription, Subscription) and not subscription.may_deliver
+    return not subscription.may_deliver
 
 
 def in_backlog(subscription: AnySubscription) -> bool:
     """Whether what it has not acknowledged counts as its topic's backlog: readers' and compaction's does not."""
-    return isinstance(subscription, Subscription) and subscription.durable and subscription.counts_for_backlog
+    return subscription.durable and subscription.counts_for_backlog
 
 
 def ranges_of(acked: BitMap64) -> tuple[int, int]:
@@ -135,7 +131,7 @@ def ranges_of(acked: BitMap64) -> tuple[int, int]:
 
 def _subscription_stats(subscription: AnySubscription, rates: RateSampler, options: StatsOptions) -> SubscriptionStats:
     rate_out, throughput_out, redeliver_rate, ack_rate, expire_rate, drop_rate, _ = rates.rates(subscription)
-    kept = subscription if isinstance(subscription, Subscription) else None
+    kept = subscription if subscription.persistent else None
     dispatcher = kept.dispatcher if kept is not None else None
     key_shared = dispatcher if isinstance(dispatcher, KeySharedDispatcher) else None
     single = dispatcher if isinstance(dispatcher, SingleActiveDispatcher) else None
@@ -208,7 +204,7 @@ def quota_limits(topic: AnyTopic) -> tuple[tuple[int, int], int]:
 
 
 def _compaction(topic: AnyTopic) -> CompactionStats:
-    if not isinstance(topic, Topic):
+    if not topic.persistent:
         return CompactionStats()
     compaction = topic.compaction
     return CompactionStats(
@@ -244,8 +240,8 @@ def topic_stats(
     }
     each = subscriptions.values()
     (limit_size, limit_time), _ = quota_limits(topic)
-    oldest = topic.oldest_backlog() if isinstance(topic, Topic) else None
-    by_ledger = kept_by_ledgers(topic) if isinstance(topic, Topic) else (0, 0)
+    oldest = topic.oldest_backlog()
+    by_ledger = topic.kept_by_ledgers()
     producers = topic.producers.values()
     times = [sub.earliest_msg_publish_time_in_backlog for sub in each]
     return TopicStats(
@@ -262,7 +258,7 @@ def topic_stats(
         storage_size=topic.stored_bytes,
         kept_by_ledger_messages=by_ledger[0],
         kept_by_ledger_size=by_ledger[1],
-        damaged_entries=topic.log.damaged.entries if isinstance(topic, Topic) else 0,
+        damaged_entries=topic.damaged_entries,
         suspended=suspended_of(topic),
         backlog_size=topic.backlog_size(),
         backlog_quota_limit_size=limit_size,

@@ -16,18 +16,18 @@ from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic
 from heliograph_broker.messaging.base.entry_counts import EntryCounts
 from heliograph_broker.messaging.base.errors import Conflict, Done
 from heliograph_broker.messaging.delivery.subscription import Subscription
-from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.messaging.topic.directory import AnyTopic
 
 from .admin_subscriptions import SUBSCRIPTION_PATH, stored_subscriptions, topics_of
 from .admin_topics import TOPIC_PATH
 
 
-def backlogs(topics: Iterable[object]) -> list[Subscription]:
+def backlogs(topics: Iterable[AnyTopic]) -> list[Subscription]:
     """Return the durable subscriptions of ``topics``; the broker's own, of compaction, are not touched."""
     return [
         subscription
         for topic in topics
-        if isinstance(topic, Topic)
+        if topic.persistent
         for subscription in topic.subscriptions.values()
         if subscription.durable and subscription.counts_for_backlog
     ]

@@ -34,7 +34,7 @@ def persistent_topic(request: web.Request) -> Topic:
     """Return the stored topic of the path. Raises :class:`TopicNotFound` if there is none that stores messages."""
     name = topic_of(request)
     topic = request.app[BROKER].directory.get_topic(name)
-    if not isinstance(topic, Topic):
+    if not topic.persistent:
         raise TopicNotFound(f"Topic {name} stores no messages")
     return topic
 

@@ -21,7 +21,6 @@ from heliograph_broker.messaging.base.errors import (
 from heliograph_broker.messaging.base.names import check_properties
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.topic.directory import AnyTopic
-from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.usecases import subscriptions
 
 from .admin_topics import TOPIC_PATH, concrete_names
@@ -78,7 +77,7 @@ def stored_subscriptions(request: web.Request) -> list[Subscription]:
 
 def _stored(topics: list[AnyTopic], name: str) -> Iterator[Subscription]:
     for topic in topics:
-        if not isinstance(topic, Topic):
+        if not topic.persistent:
             raise NotAllowed("A subscription of a non-persistent topic has no position")
         yield topic.subscriptions[name]
 

@@ -45,7 +45,7 @@ def _stored(broker: Broker, name: TopicName) -> list[Topic]:
     topics: list[Topic] = []
     for concrete in concrete_names(broker, name):
         topic = broker.directory.get_topic(concrete)
-        if not isinstance(topic, Topic):
+        if not topic.persistent:
             raise TopicNotFound(f"Topic {name} stores no messages")
         topics.append(topic)
     return topics

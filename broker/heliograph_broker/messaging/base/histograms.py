@@ -101,6 +101,9 @@ class LatencySummary:
         return found
 
 
+NO_COUNTS = (0,) * COUNTS
+
+
 class TopicMetrics:
     """Buckets of one topic; ``counts`` holds all of them in one list, see the constants of this module."""
 
@@ -111,6 +114,10 @@ class TopicMetrics:
         self.counts: list[int] = []
         #: Entries that were read from the store for a consumer.
         self.cache_misses = 0
+
+    def counters(self) -> tuple[int, ...]:
+        """Return the buckets, then the entries read from the store."""
+        return *(self.counts or NO_COUNTS), self.cache_misses
 
     def entries_durable(self, entries: list[Entry], now: float, commit_s: float, broker: BrokerMetrics) -> None:
         """Count a group's entries, durable at ``now`` (monotonic); writing and syncing took ``commit_s`` of it.

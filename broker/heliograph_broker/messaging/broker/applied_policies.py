@@ -107,7 +107,7 @@ class AppliedPolicies:
         topic.configure(policies)
         topic.entry_rules = EntryRules.of(policies)
         _limit_clients(topic, policies)
-        if isinstance(topic, Topic):
+        if topic.persistent:
             topic.limits.dispatch_limit = limit_for(policies.dispatch_rate, topic.limits.dispatch_limit)
             for subscription in list(topic.subscriptions.values()):
                 subscription.dispatch_gate = configured_gate(

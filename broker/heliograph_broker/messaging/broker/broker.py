@@ -29,8 +29,7 @@ from heliograph_broker.messaging.base.records import (
     TenantRecord,
 )
 from heliograph_broker.messaging.base.tail_cache import TailCache
-from heliograph_broker.messaging.clients.consumer import ConsumedTopic
-from heliograph_broker.messaging.clients.producer import PublishTarget
+from heliograph_broker.messaging.clients.client_topic import ClientTopic
 from heliograph_broker.messaging.compaction.compaction_run import CompactionQueue
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.log import invariants
@@ -128,14 +127,14 @@ class Broker(BrokerParts):
             self.applied.configure(topic)
         for key, value in sound.scan(records.DAMAGED):
             found = self.directory.topics.get(key[len(records.DAMAGED) :].decode())
-            if isinstance(found, Topic):
+            if found is not None and found.persistent:
                 found.log.damaged.restore(value)
             else:
                 self.records.delete(key)
         for key, value in sound.scan(records.CURSOR):
             full_name, _, subscription = key[len(records.CURSOR) :].decode().partition("\0")
             found = self.directory.topics.get(full_name)
-            if isinstance(found, Topic):
+            if found is not None and found.persistent:
                 found.restore_subscription(subscription, cursor_decoder.decode(value))
             else:
                 # A topic of that name that comes later is another one.
@@ -143,12 +142,12 @@ class Broker(BrokerParts):
                 self.records.delete(key)
         self.store.ledgers.retain(kept, keep_unknown=not sound.complete)
         for restored in self.directory.topics.values():
-            if isinstance(restored, Topic) and restored.timing.has_timed:
+            if restored.persistent and restored.timing.has_timed:
                 time_index.find(restored)
 
-    def when_durable(self, topic: PublishTarget | ConsumedTopic | None, done: Done) -> None:
+    def when_durable(self, topic: ClientTopic | None, done: Done) -> None:
         """Call ``done`` once the broker's and the topic's records are durable, or with a :class:`PersistenceError`."""
-        rests_on = (self.records, topic.records) if isinstance(topic, Topic) else (self.records,)
+        rests_on = (self.records, *(topic.record_sources if topic is not None else ()))
         self.store.writer.after_commit(or_persistence_error(done), rests_on)
 
     def _delete_unused(self, topic: AnyTopic) -> None:

@@ -28,7 +28,6 @@ from heliograph_api.policies.policies import of_subscription, subscription_level
 
 from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.messaging.delivery.subscription import Subscription
-from heliograph_broker.messaging.topic.topic import Topic
 
 if TYPE_CHECKING:
     from heliograph_broker.clock import Clock
@@ -49,7 +48,7 @@ RETURN_WITHIN_MS = 120_000
 def in_use(topic: AnyTopic) -> bool:
     """Whether a producer is connected (or waits to be let in), a consumer or a reader."""
     registry = topic.producer_registry
-    if registry.connected or registry.waiting or (isinstance(topic, Topic) and topic.quota.held_producers):
+    if registry.connected or registry.waiting or topic.held_producers:
         return True
     return any(subscription.consumers for subscription in topic.subscriptions.values())
 
@@ -69,7 +68,7 @@ def inactivity_ms(topic: AnyTopic, now_ms: int) -> int | None:
         return None
     period = policy.max_inactive_ms
     retention = topic.effective.retention
-    if isinstance(topic, Topic) and retention is not None and not retention.by_ledger:
+    if topic.persistent and retention is not None and not retention.by_ledger:
         if retention.time_ms < 0:
             return None
         period = max(period, retention.time_ms)
@@ -78,12 +77,12 @@ def inactivity_ms(topic: AnyTopic, now_ms: int) -> int | None:
     since = max(topic.last_used_ms, topic.subscriptions_changed_ms)
     if policy.mode == CAUGHT_UP:
         for subscription in topic.subscriptions.values():
-            if isinstance(subscription, Subscription) and subscription.counts_for_backlog:
+            if subscription.counts_for_backlog:
                 if subscription.acks.backlog_messages:
                     return now_ms + period
                 # The one time here that comes from a clock that can be set.
                 since = max(since, now_ms - topic.host.clock.now_ms() + subscription.acks.last_mark_delete_ms)
-    elif any(not isinstance(sub, Subscription) or sub.counts_for_backlog for sub in topic.subscriptions.values()):
+    elif any(sub.counts_for_backlog for sub in topic.subscriptions.values()):
         return now_ms + period
     return since + period
 
@@ -169,7 +168,7 @@ class InactivityWatch:
     def next_due_ms(self, topic: AnyTopic, now_ms: int) -> int | None:
         """Return when :meth:`_apply` may have something to do with the topic next; None if no policy says so."""
         dues = [self._whole_due(topic, due_of, now_ms) for due_of in (expiry_ms, inactivity_ms)]
-        if isinstance(topic, Topic):
+        if topic.persistent:
             # One that is created later is due later than this.
             dues += [
                 now_ms + level.subscription_expiration_ms
@@ -203,7 +202,7 @@ class InactivityWatch:
                 log.info("topic deleted: nobody used it", topic=str(base), policy=name)
                 self._delete(topic)
                 return
-        if isinstance(topic, Topic):
+        if topic.persistent:
             for subscription in list(topic.subscriptions.values()):
                 due = subscription_expiry_ms(subscription, now_ms)
                 if due is not None and due <= now_ms:

@@ -12,7 +12,6 @@ from heliograph_broker.messaging.base.errors import Conflict, FewerPartitions, P
 from heliograph_broker.messaging.base.names import check_properties
 from heliograph_broker.messaging.base.records import PartitionedRecord
 from heliograph_broker.messaging.schemas.schema_registry import schema_key
-from heliograph_broker.messaging.topic.topic import Topic
 
 from .admission import check_new_topics
 from .topics import check_no_clients
@@ -76,13 +75,13 @@ class PartitionedTopics:
         """Create partitions, with the subscriptions of the others: or what comes before a consumer is lost to it."""
         topics = self._directory.topics
         there = (topics.get(str(part)) for part in self._directory.concrete_names(name))
-        first = next((part for part in there if isinstance(part, Topic)), None)
+        first = next((part for part in there if part is not None), None)
         durable = [one.name for one in first.subscriptions.values() if one.durable] if first is not None else []
         for index in indexes:
             if str(name.with_partition(index)) in topics:
                 continue
             topic = self._topics.add(name.with_partition(index), {})
-            if isinstance(topic, Topic):
+            if topic.persistent:
                 for subscription in durable:
                     topic.create_subscription(subscription, "earliest")
 

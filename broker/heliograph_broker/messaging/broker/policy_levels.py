@@ -9,7 +9,6 @@ from heliograph_api.policies.policies import DEFAULTS, Policies, resolve
 
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.records import BrokerPoliciesRecord
-from heliograph_broker.messaging.topic.topic import Topic
 
 if TYPE_CHECKING:
     from heliograph_api.values.names import TopicName
@@ -95,8 +94,7 @@ class PolicyLevels:
         else:
             topic = self._directory.get_topic(name)
             topic.policies = policies
-            if isinstance(topic, Topic):
-                topic.records.commit(topic)
+            topic.persist()
         base = str(name.base)
         self.changed(lambda topic: str(topic.name.base) == base)
 

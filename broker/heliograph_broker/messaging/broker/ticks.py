@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import structlog
 
 from heliograph_broker.clock import monotonic_ms
-from heliograph_broker.messaging.topic.topic import Topic
 
 if TYPE_CHECKING:
     from heliograph_broker.clock import SteadyClock
@@ -62,7 +61,7 @@ class Ticks:
         """The machine's clock was set and has kept its new time: stored entries keep their ages by the new time."""
         broker = self._broker
         log.warning("the wall clock was set and the broker follows it", by_ms=ms)
-        topics = [topic for topic in broker.directory.topics.values() if isinstance(topic, Topic)]
+        topics = [topic for topic in broker.directory.topics.values() if topic.persistent]
         for topic in topics:
             broker.containment.attempt(topic, "clock", partial(topic.clock_moved, ms))
         broker.housekeeping.clock_moved(topics)

@@ -9,7 +9,6 @@ from heliograph_api.values.names import TopicName
 
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.names import check_properties
-from heliograph_broker.messaging.topic.topic import Topic
 
 if TYPE_CHECKING:
     from .parts import BrokerParts
@@ -32,5 +31,4 @@ def set_topic_properties(broker: BrokerParts, name: TopicName, properties: dict[
         return
     topic = broker.directory.get_topic(name)
     topic.properties = properties
-    if isinstance(topic, Topic):
-        topic.records.commit(topic)
+    topic.persist()

@@ -121,7 +121,7 @@ class Topics:
         topic.delete()
         broker.inactivity.forget(topic)
         self._directory.remove(topic)
-        if isinstance(topic, Topic):
+        if topic.persistent:
             broker.housekeeping.forget(topic)
             broker.delayed_topics.forget(topic)
         if name.partition < 0:

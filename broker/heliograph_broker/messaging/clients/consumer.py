@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from pyroaring import BitMap64
 
 from .client_info import UNKNOWN_CLIENT, ClientInfo
+from .client_topic import ClientTopic
 
 if TYPE_CHECKING:
-    from heliograph_api.values.names import TopicName
-
     from heliograph_broker.messaging.base.errors import Done
     from heliograph_broker.storage.base.entry import Entry
 
@@ -52,12 +51,11 @@ class AckId(NamedTuple):
     remaining: int | None = None
 
 
-class ConsumedTopic:
+class ConsumedTopic(ClientTopic):
     """A topic, persistent or not, as its consumers know it."""
 
     __slots__ = ()
 
-    name: TopicName
     subscriptions: Mapping[str, SubscriptionBase]
 
     def delete_subscription(self, name: str, force: bool = False, done: Done | None = None) -> None:
@@ -69,6 +67,9 @@ class AckTarget:
     """Receives the acknowledgments of a subscription's consumers."""
 
     __slots__ = ()
+
+    #: When the mark-delete position last moved (wall-clock ms), 0 if it never did.
+    last_mark_delete_ms: int
 
     #: Messages delivered to connected consumers and not acknowledged.
     unacked_messages: int
@@ -116,6 +117,8 @@ class SubscriptionBase:
     name: str
     durable: bool
     topic: ConsumedTopic
+    #: Whether it has a cursor, and what its consumers hold comes again.
+    persistent: bool
     acks: AckTarget
     sent: SentCounts
     #: The type its consumers agreed on, None while none is connected.
@@ -238,6 +241,10 @@ class Consumer:
         self.last_flow_ms = 0
         self.last_acked_ms = 0
         self.last_consumed_ms = 0
+
+    def counters(self) -> tuple[int, ...]:
+        """Return messages out, bytes out, redelivered and acknowledged, since it connected."""
+        return self.msg_out, self.bytes_out, self.msg_redelivered, self.messages_acked
 
     @property
     def blocked_on_unacked(self) -> bool:

@@ -8,13 +8,12 @@ from heliograph_api.protocol import wire_pb2 as wire
 
 from heliograph_broker.messaging.base.errors import ProducerBusy, ProducerFenced
 from heliograph_broker.messaging.clients.access_mode import AccessMode
+from heliograph_broker.messaging.clients.client_topic import ClientTopic
 
 from .client_info import UNKNOWN_CLIENT, ClientInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from heliograph_api.values.names import TopicName
 
     from heliograph_broker.messaging.base.errors import BrokerError
     from heliograph_broker.messaging.base.log_host import LogHost
@@ -47,14 +46,12 @@ class ProducerSink(Protocol):
         """Ask the client to reconnect this producer (CLOSE_PRODUCER) and forget it."""
 
 
-class PublishTarget:
+class PublishTarget(ClientTopic):
     """A topic, persistent or not, as its producers know it."""
 
     __slots__ = ()
 
-    persistent: bool
     host: LogHost
-    name: TopicName
     producer_registry: ProducerRegistry
     #: The rules of its policies for every entry, None if there are none.
     entry_rules: EntryRules | None
@@ -64,10 +61,6 @@ class PublishTarget:
     def producers(self) -> dict[str, Producer]:
         """The producers that may publish now, by name."""
         return self.producer_registry.connected
-
-    def used(self) -> None:
-        """Note that somebody uses the topic now."""
-        raise NotImplementedError
 
     def publish(
         self,
@@ -148,6 +141,10 @@ class Producer:
         self.msg_in = 0
         self.bytes_in = 0
         self.chunks_in = 0
+
+    def counters(self) -> tuple[int, ...]:
+        """Return messages in, bytes in and chunks in, since it connected."""
+        return self.msg_in, self.bytes_in, self.chunks_in
 
 
 class ProducerRegistry:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from heliograph_api.policies.policies import Policies
 
     from heliograph_broker.messaging.log.subscribed_topic import LogSubscription
-    from heliograph_broker.storage.base.completion import Completion
 
     from .compaction_run import CompactionQueue
 
@@ -55,8 +54,13 @@ class CompactedTopic(SubscribedTopic):
         """Create a subscription at ``latest`` or ``earliest``; it is written with the next group."""
         raise NotImplementedError
 
-    def persist(self, done: Completion[None] | None = None) -> None:
-        """Write the topic's own record with the next group; ``done`` gets None when it is durable, or the error."""
+    @property
+    def record_key(self) -> bytes:
+        """The key of the topic's own record; it never changes."""
+        raise NotImplementedError
+
+    def encode_record(self, version: int) -> bytes:
+        """Return what is kept of the topic itself."""
         raise NotImplementedError
 
 
@@ -191,7 +195,7 @@ class TopicCompaction:
             topic.records.remove(Tombstone(result.ledger_id))
         if replaced is not None:
             self._discard(replaced)
-        topic.persist(recorded)
+        topic.records.commit(topic, recorded)
 
     def _discard(self, compacted: CompactedLedger) -> None:
         """Give up a ledger together with the topic's record that does not name it any more."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.messaging.acknowledgment.acknowledgment import Acknowledgments
@@ -75,6 +75,8 @@ class Subscription(DispatchedSubscription):
         "view",
     )
 
+    persistent: Literal[True] = True
+
     acks: Acknowledgments
     dispatcher: Dispatcher | None
     view: CompactedView | None
@@ -114,6 +116,19 @@ class Subscription(DispatchedSubscription):
         self._seeks: _Seeks | None = None
 
     # -- statistics ---------------------------------------------------------------------------------------------
+
+    def counters(self) -> tuple[int, ...]:
+        """Return messages out, bytes out, redelivered, acknowledged, expired, dropped, entries out, since the start."""
+        sent = self.sent
+        return (
+            sent.msg_out,
+            sent.bytes_out,
+            sent.msg_redelivered,
+            self.acks.messages_acked,
+            self.expiry.msg_expired,
+            0,
+            sent.entries_out,
+        )
 
     @property
     def type(self) -> str | None:

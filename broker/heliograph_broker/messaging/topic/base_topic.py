@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from heliograph_broker.messaging.clients.consumer import SubscriptionBase
     from heliograph_broker.messaging.log.subscribed_topic import LogSubscription
     from heliograph_broker.messaging.messages.entry_rules import EntryRules
-    from heliograph_broker.storage.base.completion import Completion
 
 
 class BaseTopic(PublishTarget, ConsumedTopic):
@@ -87,10 +86,6 @@ class BaseTopic(PublishTarget, ConsumedTopic):
         """Apply the policies in force."""
         self.effective = effective
 
-    def persist(self, done: Completion[None] | None = None) -> None:
-        """Write the topic's own record with the next group; ``done`` gets None when it is durable, or the error."""
-        raise NotImplementedError
-
     # -- statistics ------------------------------------------------------------------------------------------
 
     @property
@@ -107,6 +102,24 @@ class BaseTopic(PublishTarget, ConsumedTopic):
     def damaged_entries(self) -> int:
         """How many damaged entries were ever found."""
         return 0
+
+    @property
+    def held_producers(self) -> int:
+        """Producers that wait until the backlog quota has room."""
+        return 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was ever published to it that is kept, or is about to be."""
+        return True
+
+    def kept_by_ledgers(self) -> tuple[int, int]:
+        """Return the messages and bytes that stay only because their ledger does."""
+        return 0, 0
+
+    def counters(self) -> tuple[int, ...]:
+        """Return messages in and bytes in, since the start."""
+        return self.msg_in, self.bytes_in
 
     def backlog_size(self) -> int:
         """Return the bytes that the slowest durable subscription has not acknowledged."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Literal
 
 from heliograph_api.values.names import TopicName
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from heliograph_api.protocol import wire_pb2 as wire
 
     from heliograph_broker.messaging.base.log_host import LogHost
-    from heliograph_broker.storage.base.completion import Completion
 
 
 class _NoAcknowledgments(AckTarget):
@@ -42,6 +41,7 @@ class _NoAcknowledgments(AckTarget):
     backlog_messages = 0
     backlog_bytes = 0
     unacked_messages = 0
+    last_mark_delete_ms = 0
 
     def oldest_unacked_age_ms(self) -> int:
         return -1
@@ -76,7 +76,12 @@ class NonPersistentSubscription(SubscriptionBase):
     )
 
     topic: NonPersistentTopic
+    persistent: Literal[False] = False
     durable = False
+    #: It keeps nothing, but its consumers use the topic.
+    counts_for_backlog = True
+    may_deliver = True
+    dispatcher = None
     acks = _NoAcknowledgments()
     dispatch_gate = None
 
@@ -92,6 +97,17 @@ class NonPersistentSubscription(SubscriptionBase):
         self.dropped = 0
         self._turn = 0
         self._selector: ConsistentHashSelector | StickyRangeSelector | None = None
+
+    def waits_for_seek(self, callback: Callable[[], None]) -> bool:
+        """Whether a seek is under way, which never is."""
+        return False
+
+    def check_durability(self, *, durable: bool) -> None:
+        """Accept readers and consumers alike."""
+
+    def counters(self) -> tuple[int, ...]:
+        """As :meth:`.subscription.Subscription.counters`."""
+        return self.sent.msg_out, self.sent.bytes_out, 0, 0, 0, self.dropped, 0
 
     @property
     def type(self) -> str | None:
@@ -189,7 +205,7 @@ class NonPersistentTopic(BaseTopic):
     __slots__ = ("_entry_id",)
 
     subscriptions: dict[str, NonPersistentSubscription]
-    persistent = False
+    persistent: Literal[False] = False
     terminated = False
     deduplication = None
 
@@ -243,11 +259,6 @@ class NonPersistentTopic(BaseTopic):
     def delete_subscription(self, name: str, force: bool = False, done: Done | None = None) -> None:
         self.disconnect_consumers(self.subscription(name), force=force)
         self.subscriptions.pop(name, None)
-        if done is not None:
-            done(None)
-
-    def persist(self, done: Completion[None] | None = None) -> None:
-        """Nothing is kept."""
         if done is not None:
             done(None)
 

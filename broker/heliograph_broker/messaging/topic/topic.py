@@ -7,7 +7,7 @@ are durable. The place of each entry is known to its :class:`~heliograph_broker.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import structlog
 from heliograph_api.policies.policies import Policies, expires_messages
@@ -38,7 +38,7 @@ from heliograph_broker.messaging.log.cursor import Cursor
 from heliograph_broker.messaging.log.damaged import totals_up_to
 from heliograph_broker.messaging.log.entry_log import EntryLog
 from heliograph_broker.messaging.log.record_set import RecordSet
-from heliograph_broker.messaging.log.retention import releasable
+from heliograph_broker.messaging.log.retention import kept_by_ledgers, releasable
 from heliograph_broker.messaging.messages.batches import is_batch
 from heliograph_broker.messaging.messages.key_hash import sticky_hash
 from heliograph_broker.messaging.messages.message_ttl import InvalidMessageTtl, ttl_of, ttls_in
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from heliograph_broker.messaging.log.record_set import RecordWriter
     from heliograph_broker.messaging.log.subscribed_topic import LogSubscription
     from heliograph_broker.messaging.policies.deduplication import Deduplication
-    from heliograph_broker.storage.base.completion import Completion
+    from heliograph_broker.storage.commit.group import RecordSource
 
 log = structlog.get_logger(__name__)
 
@@ -94,7 +94,7 @@ class Topic(BaseTopic, StoredTopic):
         "timing",
     )
 
-    persistent = True
+    persistent: Literal[True] = True
     host: TopicHost
     subscriptions: dict[str, Subscription]
 
@@ -175,6 +175,17 @@ class Topic(BaseTopic, StoredTopic):
     @property
     def damaged_entries(self) -> int:
         return self.log.damaged.entries
+
+    @property
+    def held_producers(self) -> int:
+        return self.quota.held_producers
+
+    @property
+    def empty(self) -> bool:
+        return not self.log.ledgers and not self.log.has_in_flight
+
+    def kept_by_ledgers(self) -> tuple[int, int]:
+        return kept_by_ledgers(self)
 
     def backlog_size(self) -> int:
         return backlog_size(self)
@@ -459,8 +470,12 @@ class Topic(BaseTopic, StoredTopic):
 
     # -- trimming and persistence ----------------------------------------------------------------------------
 
-    def persist(self, done: Completion[None] | None = None) -> None:
-        self.records.commit(self, done)
+    @property
+    def record_sources(self) -> tuple[RecordSource, ...]:
+        return (self.records,)
+
+    def persist(self) -> None:
+        self.records.commit(self)
 
     def trim(self, offset: int) -> int:
         """Delete all entries below ``offset`` (at most what every durable cursor has passed); return entries freed."""
@@ -519,7 +534,7 @@ class Topic(BaseTopic, StoredTopic):
                 return
             self.compaction.forget()
             self.trim(min(end, releasable(self)))
-            self.persist(or_persistence_error(done))
+            self.records.commit(self, or_persistence_error(done))
 
         def cleared(error: BrokerError | None) -> None:
             nonlocal left
@@ -537,7 +552,7 @@ class Topic(BaseTopic, StoredTopic):
     def terminate(self, done: Done) -> None:
         """Accept no more messages, permanently; consumers that have read everything are notified of the end."""
         self.terminated = True
-        self.persist(or_persistence_error(done))
+        self.records.commit(self, or_persistence_error(done))
         self.close_producers()
         for subscription in list(self.subscriptions.values()):
             subscription.notify_end()

@@ -13,10 +13,9 @@ from heliograph_broker.messaging.base.errors import (
     NotAllowed,
     PreconditionFailed,
 )
-from heliograph_broker.messaging.clients.consumer import KeyRange
+from heliograph_broker.messaging.clients.consumer import Consumer, KeyRange
 from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
 from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
-from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.server.error_codes import error_code
 from heliograph_broker.server.session import Session
 from heliograph_broker.storage.base.entry import Entry
@@ -212,33 +211,45 @@ def seek(session: Session, command: wire.BaseCommand) -> None:
     if consumer is None:
         _unknown_consumer(session, request.request_id)
         return
+    stored = _stored(consumer)
+    if stored is None:
+        consumer.subscription.seek(0, None, session.answer_to(request.request_id))
+    else:
+        _seek_stored(session, consumer, stored, request)
+
+
+def _stored(consumer: Consumer) -> Subscription | None:
+    """Return the consumer's subscription if its topic is persistent."""
     subscription = consumer.subscription
+    return subscription if isinstance(subscription, Subscription) else None
+
+
+def _seek_stored(session: Session, consumer: Consumer, subscription: Subscription, request: wire.CommandSeek) -> None:
+    """Move a subscription that has a cursor, and ask for the compacted messages that its consumer is owed."""
     topic = subscription.topic
     remaining: int | None = None
-    offset = 0
-    if isinstance(topic, Topic):
-        if request.HasField("message_publish_time"):
-            offset = topic.log.first_published_at_or_after(request.message_publish_time)
-        elif request.HasField("message_id"):
-            offset = _position(request.message_id).offset(topic)
-            if topic.log.offset_of(request.message_id.ledgerId, request.message_id.entryId) is not None:
-                try:
-                    remaining = remaining_of(request.message_id.ack_set)
-                except ValueError as error:
-                    session.refuse(request.request_id, PreconditionFailed(str(error)))
-                    return
-        else:
-            session.output.send_error(
-                request.request_id, wire.MetadataError, "Message id and message publish time were not present"
-            )
-            return
+    if request.HasField("message_publish_time"):
+        offset = topic.log.first_published_at_or_after(request.message_publish_time)
+    elif request.HasField("message_id"):
+        offset = _position(request.message_id).offset(topic)
+        if topic.log.offset_of(request.message_id.ledgerId, request.message_id.entryId) is not None:
+            try:
+                remaining = remaining_of(request.message_id.ack_set)
+            except ValueError as error:
+                session.refuse(request.request_id, PreconditionFailed(str(error)))
+                return
+    else:
+        session.output.send_error(
+            request.request_id, wire.MetadataError, "Message id and message publish time were not present"
+        )
+        return
 
     done = session.answer_to(request.request_id)
-    if isinstance(subscription, Subscription) and not subscription.durable:
+    if not subscription.durable:
         session.consumers.sought_readers[request.consumer_id] = subscription
     subscription.seek(offset, remaining, done)
-    view = subscription.view if isinstance(subscription, Subscription) else None
-    if consumer.read_compacted and view is not None and isinstance(topic, Topic):
+    view = subscription.view
+    if consumer.read_compacted and view is not None:
         if request.HasField("message_publish_time"):
             view.owe(topic.compaction.trimmed_published_at_or_after(request.message_publish_time))
         else:
@@ -252,8 +263,12 @@ def get_last_message_id(session: Session, command: wire.BaseCommand) -> None:
     if consumer is None:
         _unknown_consumer(session, request.request_id)
         return
-    subscription = consumer.subscription
+    subscription = _stored(consumer)
+    if subscription is None:
+        session.refuse(request.request_id, NotAllowed("getLastMessageId is not possible on a non-persistent topic"))
+        return
     topic = subscription.topic
+    cursor = subscription.acks.cursor
 
     def answer(ledger_id: int, entry_id: int, batch_index: int) -> None:
         reply = wire.BaseCommand(type=wire.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
@@ -264,15 +279,11 @@ def get_last_message_id(session: Session, command: wire.BaseCommand) -> None:
         last.entryId = entry_id & _UINT64
         last.partition = topic.name.partition
         last.batch_index = batch_index
-        if isinstance(topic, Topic) and isinstance(subscription, Subscription):
-            ledger, entry_before = topic.log.position(subscription.acks.cursor.mark_delete)
-            response.consumer_mark_delete_position.ledgerId = ledger & _UINT64
-            response.consumer_mark_delete_position.entryId = entry_before & _UINT64
+        ledger, entry_before = topic.log.position(cursor.mark_delete)
+        response.consumer_mark_delete_position.ledgerId = ledger & _UINT64
+        response.consumer_mark_delete_position.entryId = entry_before & _UINT64
         session.output.send(reply)
 
-    if not isinstance(topic, Topic):
-        session.refuse(request.request_id, NotAllowed("getLastMessageId is not possible on a non-persistent topic"))
-        return
     compacted = topic.compaction.last_position() if consumer.read_compacted else None
     if compacted is not None:
         answer(*compacted)
