@@ -1,1 +1,1 @@
-"""Files, environments and identity of a data directory, and what errors of the disk mean."""
+"""Files, environments and identity of a data directory, and the meaning of disk errors."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: Called once; the result is None where there is nothing to tell but that it is done.
+#: Called once; the result is None if the operation has none.
 Completion = Callable[[T | Exception], None]
 
 
@@ -20,7 +20,7 @@ async def completed(start: Callable[[Completion[T]], object]) -> T:
 
 
 def completion_of(future: asyncio.Future[T]) -> Completion[T]:
-    """Return a callback that ends ``future`` as the operation ended, unless nobody waits for it any more."""
+    """Return a callback that completes ``future`` with the operation's outcome, unless it was cancelled."""
 
     def done(outcome: T | Exception) -> None:
         if future.done():

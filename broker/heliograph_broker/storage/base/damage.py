@@ -1,15 +1,15 @@
-"""Entries that were stored and cannot be read any more: how the store says so, and what the core does about it.
+"""Lost entries: entries that were stored and can no longer be read, and how reads of the store report them.
 
-Every read of the store keeps to these rules, so that the core can go around exactly what is lost:
+Every read of the store follows these rules, so that the core can skip exactly the lost entries:
 
-- ``read`` and ``read_headers`` give what is readable from the asked-for entry on, up to the first damaged place. If the
-  asked-for entry itself is lost, the result is a :class:`DamagedEntries` that names the range, within what was asked
-  for; what follows ``last_entry`` may be readable, so the next read begins there.
-- ``map_frames`` yields what comes before the damaged place and raises :class:`DamagedEntries` when it gets there.
+- ``read`` and ``read_headers`` return the readable entries from the requested one on, up to the first damaged one. If
+  the requested entry itself is lost, the result is a :class:`DamagedEntries` with the lost range, cut to the requested
+  one; entries after its ``last_entry`` may be readable, so the next read begins there.
+- ``map_frames`` yields the entries before the first damaged one and raises :class:`DamagedEntries` there.
 - ``header`` raises it for an entry that is lost. It returns None for one that was trimmed or never stored.
-- ``first_entry_where`` never raises it: a lost entry is like the readable one before it.
+- ``first_entry_where`` never raises it: a lost entry counts as the readable one before it.
 
-An empty result means, as ever, that nothing is stored at or after the asked-for entry. Any other exception (no
+An empty result always means that nothing is stored at or after the requested entry. Any other exception (no
 descriptors left, an I/O error that may pass) says nothing about the entries: the same read may succeed later.
 """
 
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 
 class LostRange(NamedTuple):
-    """Entries ``first..last`` of a ledger, both included, and in a few words why they cannot be read."""
+    """Entries ``first..last`` of a ledger, both included, and the reason why they cannot be read."""
 
     ledger_id: int
     first: int

@@ -1,4 +1,4 @@
-"""The data directory: one process at a time, one format version, and where its files lie."""
+"""The data directory: its lock, its format version, and the paths in it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DataDir:
         try:
             self._check_format()
             disk.make_directory(self.segments)
-            # FORMAT's name as well, which an earlier start may have left unsynced.
+            # Syncs FORMAT's name as well, which an earlier start may have left unsynced.
             disk.sync_directory(path)
         except DataDirError:
             self.close()
@@ -56,7 +56,7 @@ class DataDir:
         disk = self.disk
         segments = disk.exists(self.segments) and any(path.suffix == ".lmdb" for path in disk.files(self.segments))
         if not disk.exists(self._marker):
-            # Metadata alone: a first start that did not come to its end.
+            # Metadata alone: a first start that was interrupted.
             if segments:
                 raise DataDirError(f"data directory {self.path} has segments but no FORMAT file; {WAY_ON}")
             return
@@ -71,7 +71,7 @@ class DataDir:
             raise DataDirError(f"data directory {self.path} has lost its metadata.lmdb; {WAY_ON}")
 
     def become(self, store_id: str) -> None:
-        """Make FORMAT say that all of the directory belongs to a store. Raises :class:`OSError`."""
+        """Write FORMAT, which assigns the whole directory to a store. Raises :class:`OSError`."""
         if self.format is not None and self.format.store_id == store_id:
             return
         temporary = self._marker.with_suffix(".tmp")
@@ -102,7 +102,7 @@ class DataDir:
 
     @staticmethod
     def files_bytes(path: Path) -> int:
-        """As :meth:`used_bytes`, of a data directory that somebody else may have open."""
+        """As :meth:`used_bytes`, of a data directory that another process may have open."""
         total = 0
         for file in path.rglob("*"):
             try:

@@ -1,8 +1,8 @@
 """The file system as the store uses it: every file, directory and LMDB environment is reached through a :class:`Disk`.
 
-A test puts a simulated disk in its place, which can crash between any two calls, lose what was not synced, and fail a
-call with the error of its choice. So the names here say what is durable when a call has returned, and nothing in the
-store opens, renames or removes a file by any other way while it is running.
+Tests replace it by a simulated disk, which can crash between any two calls, lose what was not synced, and fail any
+call with any error. So each method here defines what is durable when it returns, and a running store
+opens, renames and removes files in no other way.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ class Disk(Protocol):
         """Take the lock ``path`` until :meth:`unlock` or the end of the process. Raises :class:`Locked`."""
 
     def unlock(self, lock: int) -> None:
-        """Give a lock back."""
+        """Release a lock."""
 
     def make_directory(self, path: Path) -> None:
-        """Create a directory, and those above it, unless it is there."""
+        """Create a directory and its parents, unless it exists."""
 
     def exists(self, path: Path) -> bool:
         """Return whether there is a file or directory of that name."""
 
     def files(self, directory: Path) -> list[Path]:
-        """Return what is in a directory, in no particular order."""
+        """Return the paths in a directory, in no particular order."""
 
     def file_bytes(self, path: Path) -> int:
-        """Return the disk space a file takes, 0 if there is none."""
+        """Return the disk space of a file, 0 if there is no such file."""
 
     def file_length(self, path: Path) -> int:
-        """Return how long a file is, holes included (bytes)."""
+        """Return the length of a file, holes included (bytes)."""
 
     def read(self, path: Path) -> bytes:
         """Return a small file's content."""
@@ -69,10 +69,10 @@ class Disk(Protocol):
         """Rename a file, in place of another one. Durable with the directory."""
 
     def remove(self, path: Path) -> None:
-        """Unlink a file, if there is one. Durable with the directory."""
+        """Unlink a file, if it exists. Durable with the directory."""
 
     def shrink(self, path: Path, step_bytes: int) -> Iterator[None]:
-        """Cut a file shorter step by step, down to one step's size, and yield after each."""
+        """Truncate a file step by step, down to one step's size, and yield after each."""
 
     def sync_directory(self, path: Path) -> None:
         """Make created, renamed and removed names in ``path`` durable."""

@@ -24,7 +24,7 @@ class DiskSpace:
         return self._data_dir.free_bytes()
 
     def copy_bytes(self) -> int:
-        """Return the disk space a copy may take: what is above the reserve, of a fuller disk half of what is free."""
+        """Return the disk space a copy may take: all above the reserve, or half of the free space if that is more."""
         free = self._data_dir.free_bytes()
         return max(free - self._reserve, free // 2)
 

@@ -1,4 +1,4 @@
-"""An environment that is there is whole: a power cut while one is created leaves it complete, or not at all."""
+"""Atomic creation of LMDB environments: after a power cut, an environment is complete or does not exist."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def open_writable(disk: Disk, path: Path, map_bytes: int) -> lmdb.Environment:
         finally:
             environment.close()
         disk.rename(new, path)
-    # Also for an existing file: the process that created it may have failed or died at this point.
+    # An existing file, too: the process that created it may have failed or died at this point.
     disk.sync_directory(path.parent)
     return disk.open_environment(path, map_bytes)

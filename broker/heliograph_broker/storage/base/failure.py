@@ -9,21 +9,21 @@ import lmdb
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
-#: LMDB names an error of the system it has no class for by its text alone.
+#: LMDB reports a system error that it has no class for by its text alone.
 _NO_SPACE_TEXTS = tuple(os.strerror(number) for number in _NO_SPACE)
 _SHORTAGE_TEXTS = tuple(os.strerror(number) for number in _SHORTAGES)
 
 
 class StorageFull(Exception):
-    """The disk has no room: new entries are refused, metadata is kept and written again later."""
+    """The disk is full: new entries are refused, metadata is kept and written again later."""
 
 
 class StoreFailed(Exception):
-    """The store is broken and takes nothing any more; only a restart opens it again."""
+    """The store is broken and accepts no more writes; only a restart opens it again."""
 
 
 def lacks_space(error: BaseException) -> bool:
-    """Whether the disk, or an environment's map, is full: it may have room again later."""
+    """Return whether the disk, or an environment's map, is full: it may have space again later."""
     if isinstance(error, OSError):
         return error.errno in _NO_SPACE
     if isinstance(error, lmdb.Error):
@@ -32,7 +32,7 @@ def lacks_space(error: BaseException) -> bool:
 
 
 def breaks_store(error: BaseException) -> bool:
-    """Whether an environment cannot be trusted or written any more: a panic, read-only, an I/O error, corruption.
+    """Return whether an environment is unusable from now on: a panic, read-only, an I/O error, corruption.
 
     An error that is neither the system's nor LMDB's is a mistake of the code: it fails one group and no more.
     """

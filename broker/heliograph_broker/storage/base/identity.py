@@ -4,7 +4,7 @@ Files are copied, restored and mounted by hand, and a store that is put together
 its parts, would take what the others have for garbage or hand out the same ledger ids again. So a start compares the
 ids and refuses by name. A copy of a whole store has its id: it is the same store at another place.
 
-All functions here only look, but for :func:`stamp`.
+All functions here only read, except :func:`stamp`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ KNOWN_VERSIONS = (2, 3)
 _NAME = "heliograph"
 _STORE = "store"
 _METADATA_KEY = b"store/identity"
-#: In a segment: before every ledger, as none has the id 0.
+#: The key in a segment; it sorts before every ledger, as none has the id 0.
 SEGMENT_KEY = bytes(16)
-#: In place of an id that was damaged: the entries behind it may well be whole.
+#: Stands for a damaged id: the entries of the segment may be sound all the same.
 UNREADABLE = "unreadable"
 _SUM = struct.Struct(">I")
 
@@ -47,7 +47,7 @@ class Format(msgspec.Struct, frozen=True):
 
 
 def parse_format(content: str) -> Format | None:
-    """Return what FORMAT says, None if it is of no version that is known."""
+    """Return the parsed content of FORMAT, None if its version is unknown."""
     lines = content.strip().splitlines()
     for version in KNOWN_VERSIONS:
         if lines[:1] == [f"{_NAME} {version}"]:
@@ -83,13 +83,13 @@ def of_segment(environment: lmdb.Environment) -> str | None:
 
 
 def segment_value(store_id: str) -> bytes:
-    """Return what a segment says of its store: the id and its CRC32-C."""
+    """Return the value in a segment that identifies its store: the id and its CRC32-C."""
     encoded = store_id.encode()
     return encoded + _SUM.pack(crc32c(encoded))
 
 
 def parse_segment_value(value: bytes | memoryview) -> str:
-    """Return the id that a segment says, :data:`UNREADABLE` if it is damaged."""
+    """Return the store's id in a segment's value, :data:`UNREADABLE` if it is damaged."""
     encoded = bytes(value[: -_SUM.size])
     if bytes(value[-_SUM.size :]) != _SUM.pack(crc32c(encoded)):
         return UNREADABLE

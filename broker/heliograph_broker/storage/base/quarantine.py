@@ -1,4 +1,4 @@
-"""Since when ledgers that nothing refers to are kept: a record each, written by the first start that found it so."""
+"""Records of quarantined ledgers: for each ledger, when a start first found that nothing refers to it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Scheduler(Protocol):
 
     @property
     def concurrent(self) -> bool:
-        """Whether :meth:`write` returns before its job has run and been called back for."""
+        """Whether :meth:`write` returns before its job has run and its callback was called."""
 
     def soon(self, callback: Callable[[], None]) -> None:
         """Call back at the end of this loop iteration."""
@@ -38,7 +38,7 @@ class Scheduler(Protocol):
         """Run a long job (rewriting, unlinking) that neither readers nor the writer wait for."""
 
     def work(self, job: Job[T], done: Completion[T]) -> None:
-        """Run a job of the core's that computes, beside the background's."""
+        """Run a computing job of the core, in a thread of its own."""
 
     def pause(self, seconds: float) -> bool:
         """Let other work go first, in a background job; return False once the scheduler is closed."""
@@ -95,7 +95,7 @@ class LoopScheduler:
             self._on_loop(self._deliver)
 
     def _deliver(self) -> None:
-        # Nothing is there if closing has delivered it already.
+        # Empty if close() has delivered it already.
         if self._written:
             done, outcome = self._written.popleft()
             done(outcome)
@@ -136,7 +136,7 @@ class LoopScheduler:
 
 
 class InlineScheduler:
-    """Everything in the calling thread; groups are committed when the test calls ``LedgerStore.commit``."""
+    """Runs everything in the calling thread; groups are committed when a test calls ``GroupCommit.commit``."""
 
     concurrent = False
 

@@ -1,4 +1,4 @@
-"""A full disk in the log: when it is full, when it has room again, and now and then what was refused meanwhile."""
+"""Logs that the disk is full, that it has space again, and at intervals how much was refused meanwhile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from heliograph_broker.clock import Clock
 
 log = structlog.get_logger(__name__)
 
-#: While the disk stays full, the log says what was refused at most this often (s).
+#: While the disk stays full, refusals are logged at most this often (s).
 LOG_INTERVAL_S = 60.0
 
 

@@ -5,8 +5,8 @@ written in the same transaction as the record that stops naming the ledger, so t
 ledger is either named or has a tombstone. It stays until no segment holds the ledger and no entry of it is on its way:
 a segment that a power cut brings back is recognised by it.
 
-A ledger that is being made (by a compaction) is *provisional*: it has a tombstone before its first entry, and loses it
-in the same transaction as the record that names it. If that never comes, the next start lets it go.
+A ledger that a compaction is writing is *provisional*: it has a tombstone before its first entry, and loses it
+in the same transaction as the record that names it. If that never happens, the next start deletes it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from collections.abc import Iterable
 HAS_TOMBSTONES = b"store/has-tombstones"
 _PREFIX = b"store/tombstone/"
 _LEDGER = struct.Struct(">Q")
-#: So many are looked at in one go.
+#: How many ledgers are checked in one call.
 _AT_ONCE = 500
 
 
 class Tombstone:
-    """A ledger's tombstone as a part of a set of records: committed to let the ledger go, removed to keep it."""
+    """A ledger's tombstone as a part of a set of records: committed to delete the ledger, removed to keep it."""
 
     __slots__ = ("ledger_id", "record_key")
 
@@ -40,12 +40,12 @@ class Tombstone:
         return ledger_id
 
     def encode_record(self, version: int) -> bytes:
-        """Return the record: it says all by being there."""
+        """Return the record; only its existence matters."""
         return b"1"
 
 
 class DyingLedgers:
-    """The ledgers whose tombstones are durable, until nothing is left of them."""
+    """The ledgers whose tombstones are durable and that are not yet gone from all files."""
 
     __slots__ = ("_ledgers",)
 
@@ -65,7 +65,7 @@ class DyingLedgers:
         self._ledgers.pop(ledger_id, None)
 
     def some(self) -> list[int]:
-        """Return some of them, others with each call."""
+        """Return some of them, different ones with each call."""
         chosen = [ledger_id for ledger_id, _ in zip(self._ledgers, range(_AT_ONCE), strict=False)]
         if len(chosen) < len(self._ledgers):
             for ledger_id in chosen:

@@ -29,14 +29,14 @@ class EntrySink(Protocol):
 
 
 class RecordSource(Protocol):
-    """Something whose records are taken when the group is sealed, however often they changed before."""
+    """An owner of records, which are taken once when the group is sealed, however often they changed before."""
 
     @property
     def sink(self) -> EntrySink | None:
         """The sink whose entries need these records to be stored, None if there are no such entries."""
 
     def seal(self, metadata: dict[bytes, bytes | None], durable: list[Durable]) -> None:
-        """Add all records that changed (None deletes), and whom to notify once they are durable.
+        """Add all changed records (None deletes), and the callbacks for when they are durable.
 
         If it raises, it has added nothing, keeps what it has to write, and is submitted again later.
         """
@@ -47,7 +47,7 @@ Durable = Callable[[], None]
 
 
 class Group:
-    """Filled on the event loop, written by the writer thread, then finished on the loop again."""
+    """A group is filled on the event loop, written by the writer thread, then finished on the loop again."""
 
     __slots__ = (
         "appends",
@@ -77,14 +77,14 @@ class Group:
         self.durable: list[Durable] = []
         #: The sources whose records could not be taken, in this group or before it, and why.
         self.refused: Mapping[RecordSource, Exception] = {}
-        #: Entries that are not stored because of that.
+        #: Entries that are not stored for that reason.
         self.withheld: dict[EntrySink, tuple[list[Entry], Exception]] = {}
 
     def __bool__(self) -> bool:
         return bool(self.entries or self.metadata or self.sources or self.callbacks or self.durable)
 
     def seal(self, refused: dict[RecordSource, Exception]) -> None:
-        """Take the records of the sources. One that cannot be taken keeps no other from being written.
+        """Take the records of the sources. A source whose records cannot be taken does not hold up the others.
 
         ``refused`` are the sources that could not be taken when they were last tried; it is brought up to date. The
         entries that rest on their records are taken out.
@@ -121,7 +121,7 @@ class Group:
         return None
 
     def sort(self) -> None:
-        """Fill :attr:`by_ledger`. The writer does it: the event loop has more to do."""
+        """Fill :attr:`by_ledger`. The writer thread does it to relieve the event loop."""
         by_ledger = self.by_ledger
         for entry in self.entries:
             batch = by_ledger.get(entry.ledger_id)

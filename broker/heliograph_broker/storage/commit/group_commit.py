@@ -5,7 +5,7 @@ entry of that ledger is. Nothing is reported durable before its sync.
 
 Metadata that could not be written is *carried over*: the next group writes it too, newer values of a key winning, so
 that nothing is reported durable while something before it is not. An error after which LMDB cannot be trusted fails
-the store: it takes nothing any more, and :attr:`GroupCommit.failure` says why.
+the store: it accepts no more writes, and :attr:`GroupCommit.failure` says why.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .group import Durable, EntrySink, Group, RecordSource, StoreStats, check_re
 
 log = structlog.get_logger(__name__)
 
-#: A group is full with so many bytes of entries: its pages are memory until its transaction ends.
+#: Maximum size of a group's entries (bytes): its pages stay in memory until its transaction ends.
 GROUP_BYTES = 16 * 1024 * 1024
 _U32 = 1 << 32
 _U64 = 1 << 64
@@ -44,9 +44,9 @@ class _Outcome:
     def __init__(self) -> None:
         self.metadata_error: Exception | None = None
         self.append_error: Exception | None = None
-        #: Whether the writer was asked at all.
+        #: Whether the group was given to the writer.
         self.written = True
-        #: Why an environment cannot be used any more.
+        #: Why an environment is unusable, None if it is not.
         self.broken: str | None = None
         self.seconds = 0.0
         self.disk_bytes = 0
@@ -68,7 +68,7 @@ class _Outcome:
         return outcome
 
     def note(self, error: Exception) -> None:
-        """Take over an error of the disk as what it means."""
+        """Record a disk error by its class (:mod:`.failure`)."""
         if breaks_store(error):
             self.broken = f"{type(error).__name__}: {error}"
             self.append_error = StoreFailed(f"the store has failed: {self.broken}")
@@ -89,18 +89,18 @@ class GroupCommit:
         self._space = space
         self._scheduler = scheduler
         self._filling = Group()
-        #: Full groups that wait for the writer, before the one that fills.
+        #: Full groups that wait for the writer, older than the one that is being filled.
         self._full: deque[Group] = deque()
         self._writing: Group | None = None
         self._seal_scheduled = False
-        #: Metadata that is not durable although a group had it, and who waits for that.
+        #: Metadata of earlier groups that is not durable yet, and the callbacks that wait for it.
         self._carried: dict[bytes, bytes | None] = {}
         self._carried_durable: list[Durable] = []
         self._write_carried = False
         #: Sources whose records could not be taken when they were last tried, and why.
         self._refused: dict[RecordSource, Exception] = {}
         self.pending_bytes = 0
-        #: Why the store takes nothing any more, None while it does.
+        #: Why the store has failed, None if it has not.
         self.failure: str | None = None
         self._on_failure: list[Callable[[str], None]] = []
         self.stats = StoreStats()
@@ -138,7 +138,7 @@ class GroupCommit:
             self._schedule_seal()
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Write a record of the store's own with the next group; what the core keeps goes by :meth:`submit`.
+        """Write a record of the store itself with the next group; the core uses :meth:`submit`.
 
         Raises :class:`ValueError`, and takes nothing, if key or value is too large.
         """
@@ -147,7 +147,7 @@ class GroupCommit:
         self._schedule_seal()
 
     def delete(self, key: bytes) -> None:
-        """Delete a record of the store's own with the next group. Raises :class:`ValueError` as :meth:`put` does."""
+        """Delete a record of the store itself with the next group. Raises :class:`ValueError` as :meth:`put` does."""
         check_record(key, None)
         self._filling.metadata[key] = None
         self._schedule_seal()
@@ -194,7 +194,7 @@ class GroupCommit:
 
     @property
     def idle(self) -> bool:
-        """Whether no group is being written, so that a small one costs nobody a wait."""
+        """Whether no group is being written, so that a small one delays no other."""
         return self._writing is None
 
     def ledgers_under_way(self) -> set[int]:
@@ -303,7 +303,7 @@ class GroupCommit:
         return segment.write(group.by_ledger)
 
     def _finish(self, group: Group, outcome: _Outcome) -> None:
-        """Tell everybody; then the next group may be written."""
+        """Notify everybody; then the next group may be written."""
         self.pending_bytes -= group.entry_bytes
         if outcome.written and (group.entries or group.metadata):
             self.stats.groups += 1
@@ -345,11 +345,11 @@ class GroupCommit:
             try:
                 sink.entries_durable(entries)
             except Exception:
-                # One topic's mistake must not keep the others from their receipts.
+                # An error in one topic must not keep the others from their receipts.
                 log.exception("unhandled error in a receiver of durable entries")
 
     def _complete(self, group: Group, outcome: _Outcome) -> None:
-        """Call what waits for the metadata of a group."""
+        """Call the callbacks that wait for a group's metadata."""
         if outcome.metadata_error is None:
             for durable in group.durable:
                 try:
@@ -360,11 +360,11 @@ class GroupCommit:
             try:
                 callback(outcome.metadata_error or group.refusal(rests_on))
             except Exception:
-                # One callback's mistake must not keep the others, which belong to other clients, from being notified.
+                # An error in one callback must not keep the others, of other clients, from being notified.
                 log.exception("unhandled error in a commit callback")
 
     def _note_error(self, group: Group, outcome: _Outcome, error: Exception) -> None:
-        """Log what went wrong, and let the store fail if it is broken."""
+        """Log the error, and fail the store if it is broken."""
         if isinstance(error, StorageFull):
             self._space.refused(len(group.entries), error)
             return
