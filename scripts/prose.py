@@ -91,10 +91,7 @@ NAME_RULES: tuple[Rule, ...] = (
     _rule("counts_for_backlog", "takes_part", r"takes_part"),
 )
 
-#: Packages whose docstrings still open with such clauses.
-_OPENERS_LEFT = re.compile(
-    r"^broker/heliograph_broker/messaging/(?:topic|log|delivery|acknowledgment|compaction|policies)/"
-)
+#: The first word of a docstring.
 OPENER_RULE = _rule(
     "the thing first: Ledgers of a topic, Returns the ledgers",
     "What, Who, Whose, Where, Which, How",
@@ -140,8 +137,7 @@ def _findings(name: str, text: str) -> Iterator[Finding]:
                 yield Finding(line, words, rule)
     if _is_python(name, text):
         yield from _names(text)
-        if not _OPENERS_LEFT.search(name):
-            yield from _openers(text)
+        yield from _openers(text)
 
 
 def _openers(text: str) -> Iterator[Finding]:

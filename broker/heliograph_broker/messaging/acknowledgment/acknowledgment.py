@@ -1,4 +1,4 @@
-"""What a subscription has acknowledged, and everything that acknowledges: clients, skips, expiry, eviction."""
+"""The acknowledgments of a subscription, from all their sources: clients, skips, expiry, eviction."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class AckedView:
     __slots__ = ()
 
     def clear(self) -> None:
-        """Everything there is counts as acknowledged."""
+        """Count everything as acknowledged."""
         raise NotImplementedError
 
     def entry_acknowledged(self, offset: int) -> None:
@@ -85,7 +85,7 @@ class AckedSubscription(LogSubscription):
 
 
 class Acknowledgments(LogAcknowledgments):
-    """What a subscription has acknowledged, and what its consumers hold; the cursor is exact at every moment."""
+    """Acknowledged messages of a subscription, and deliveries that its consumers hold; the cursor is always exact."""
 
     __slots__ = (
         "_marked",
@@ -391,7 +391,7 @@ class Acknowledgments(LogAcknowledgments):
                     return
                 if counted is not None:
                     counted(cursor.acked_messages - before)
-                # Where the last one is lost that was to be acknowledged, the others are not yet.
+                # If the last entry to be acknowledged is lost, the others are not acknowledged yet.
                 self._acknowledge_from(first if contiguous else lost[0] + 1, offset, done, counted, failed, then)
                 return
             if isinstance(headers, Exception) or not headers:
@@ -510,7 +510,7 @@ class Acknowledgments(LogAcknowledgments):
                     self.skip(left, done)
                     return
             if isinstance(headers, Exception):
-                # What the steps before it have skipped stays so.
+                # Entries that the steps before it have skipped stay skipped.
                 self.acked(None)
                 done(PersistenceError(f"cannot read entry headers: {headers}"))
                 return

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LetterBox:
-    """Where messages go that expired in a topic with a dead-letter topic."""
+    """Forwards expired messages of a topic to its dead-letter topic."""
 
     def forward(
         self,
@@ -78,7 +78,7 @@ class StoredTopic(CompactedTopic):
         raise NotImplementedError
 
     def moved_back(self) -> None:
-        """A subscription was created or moved back: what was known of the slowest one no longer holds."""
+        """Forget the slowest subscription: another one was created or moved back."""
         raise NotImplementedError
 
     def expiry_ended(self, subscription: LogSubscription) -> None:

@@ -143,7 +143,7 @@ class SubscriptionBase:
         raise NotImplementedError
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Detach ``consumer``; what it holds goes to the others."""
+        """Detach ``consumer`` and requeue its deliveries."""
         raise NotImplementedError
 
     def disconnect_all(self) -> None:

@@ -1,4 +1,4 @@
-"""What a store's records say of its ledgers, read without a broker: whose each one is, and which entries are wanted.
+"""Reads from a store's records, without a broker, the owner of each ledger and its wanted entries.
 
 Also how a ledger that no record speaks of becomes a topic, so that its messages can be read by any client.
 """

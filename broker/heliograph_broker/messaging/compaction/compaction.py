@@ -65,7 +65,7 @@ class CompactedTopic(SubscribedTopic):
 
 
 class TopicCompaction:
-    """What a topic has compacted, and the run under way. Counters are of this life of the broker, times in ms."""
+    """The compaction of a topic, and the run under way. Counters are of this life of the broker, times in ms."""
 
     __slots__ = (
         "_error",
@@ -105,7 +105,7 @@ class TopicCompaction:
 
     @property
     def record(self) -> CompactionRecord | None:
-        """What the topic's record keeps."""
+        """The compaction in the topic's record."""
         return None if self.ledger is None else self.ledger.record
 
     @property

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: What one read brings at most (entries, bytes of frames); a single larger entry comes whole.
+#: Limits of one read (entries, bytes of frames); a single larger entry comes whole.
 SLICE_ENTRIES = 500
 SLICE_BYTES = 256 * 1024
 #: After so many messages a job ends: the threads share one interpreter, and a longer one would be felt by traffic.
@@ -152,7 +152,7 @@ class CompactionRun:
             self._take([CompactedEntry(entry, len(entry.frame), None) for entry in result])
 
     def _take(self, result: list[CompactedEntry] | Exception) -> None:
-        """A slice is read."""
+        """Take a slice that was read."""
         try:
             around = self._goes_around(result)
         except Exception as error:
@@ -174,7 +174,7 @@ class CompactionRun:
         self._step()
 
     def _goes_around(self, result: Sequence[object] | Exception) -> bool:
-        """Go on behind entries that are damaged, in both passes alike: what they held is of no key any more."""
+        """Continue after damaged entries, in both passes alike: their messages belong to no key any more."""
         if self._previous is not None and self._index < self._previous.entries:
             if not isinstance(result, DamagedEntries):
                 return False
@@ -239,7 +239,7 @@ class CompactionRun:
             self._store.writer.append(self, entry)
 
     def entries_durable(self, entries: list[Entry]) -> None:
-        """Entries of the new ledger are synced."""
+        """Continue after the new ledger's entries are synced."""
         self._waiting -= len(entries)
         if not self._waiting:
             self._step()
@@ -288,7 +288,7 @@ class CompactionQueue:
             self._waiting.append(run)
 
     def finished(self, run: CompactionRun) -> None:
-        """``run`` is over: the next one begins."""
+        """Start the next run after ``run`` has ended."""
         if self._running is not run:
             if run in self._waiting:
                 self._waiting.remove(run)

@@ -1,4 +1,4 @@
-"""Which messages of a topic a compaction keeps: two passes over its entries, no I/O.
+"""Selects the messages of a topic that a compaction keeps: two passes over its entries, no I/O.
 
 :meth:`LatestKeys.scan` sees every entry once, in order, and remembers the place of the last message of each key;
 :meth:`LatestKeys.select` sees them all again and says what stays of each. Memory is one dictionary item a key, about

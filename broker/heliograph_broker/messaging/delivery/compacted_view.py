@@ -1,4 +1,4 @@
-"""How a subscription reads the compacted view: the compacted ledger up to the horizon, the topic from there on.
+"""Reads the compacted view for a subscription: the compacted ledger up to the horizon, the topic from there on.
 
 What compaction left out counts as acknowledged for the subscription as soon as everything before it is: its backlog
 comes to zero, and its originals can be trimmed. The compacted copies of trimmed entries are delivered too;
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: What one read brings (bytes), and so about what waits in memory for a consumer that does not take it.
+#: Bytes of one read, and so about the memory that waits for a consumer that does not take it.
 VIEW_READ_BYTES = 256 * 1024
 _HEADERS_AT_ONCE = 1000
 
@@ -77,14 +77,14 @@ class CompactedView(ReadView):
         self._gaps: dict[int, Gap] = {}
 
     def clear(self) -> None:
-        """Everything there is counts as acknowledged."""
+        """Count everything as acknowledged."""
         for position in list(self._outstanding):
             self.acknowledge_trimmed(*position, None)
         self._next = max(self._next, self._subscription.topic.log.first_offset)
         self.owed_from = -1
 
     def owe(self, offset: int) -> None:
-        """A seek or a new subscription: what is trimmed is owed from ``offset`` on, with -1 nothing."""
+        """Owe the trimmed entries from ``offset`` on, after a seek or for a new subscription; -1: none."""
         self.owed_from = offset
         self._dispatcher = None
 
@@ -121,7 +121,7 @@ class CompactedView(ReadView):
                 return False
 
     def _restart(self, dispatcher: Dispatcher) -> None:
-        """A new dispatcher, or a rewound one: what was in flight counts as not delivered."""
+        """Restart for a new dispatcher, or a rewound one: entries in flight count as not delivered."""
         self._dispatcher = dispatcher
         self._generation = dispatcher.generation
         self._ledger = None
@@ -154,7 +154,7 @@ class CompactedView(ReadView):
         dispatcher.notify()
 
     def _skip_lost(self, lost: DamagedEntries) -> None:
-        """Go on behind entries of the compacted ledger that cannot be read: they count as left out, and as skipped."""
+        """Continue after unreadable entries of the compacted ledger: they count as left out, and as skipped."""
         subscription = self._subscription
         self._index = lost.last_entry + 1
         subscription.acks.count_skipped(lost.last_entry - lost.first_entry + 1, 0)

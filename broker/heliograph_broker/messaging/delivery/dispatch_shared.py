@@ -48,7 +48,7 @@ class SharedDispatcher(DelayingDispatcher):
         self.notify()
 
     def _take_back(self, consumer: Consumer, offsets: list[int] | None) -> list[int]:
-        """Have what ``consumer`` holds delivered again, chunked messages as a whole; return the offsets."""
+        """Requeue all deliveries of ``consumer``, chunked messages as a whole; return the offsets."""
         if self._chunks:
             held = self._held.pop(consumer, Replay())
             together = self._chunks.release(consumer, [*consumer.held, *held] if offsets is None else offsets)

@@ -1,4 +1,4 @@
-"""What all dispatchers share: where to read next, one read under way at a time, and delivery to a consumer."""
+"""The base of all dispatchers: the next offset to read, one read under way at a time, and delivery to a consumer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from heliograph_broker.messaging.policies.expiry import Expiry
     from heliograph_broker.storage.base.entry import Entry
 
-#: What one read from the store may bring (bytes); a single larger entry comes whole.
+#: Limit of one read from the store (bytes); a single larger entry comes whole.
 READ_BYTES = 1024 * 1024
 READ_ENTRIES = 1000
 #: The duty that :mod:`.containment` suspends when a dispatch raises.
@@ -108,7 +108,7 @@ class Dispatcher(AckObserver):
         self._once_more = False
         #: When the dispatch under way began to deliver, wall-clock ms, 0 before.
         self._now_ms = 0
-        #: What the last read brought, for the dispatch right after it only.
+        #: The entries of the last read, for the dispatch right after it only.
         self._ahead: dict[int, Entry] = {}
 
     def add(self, consumer: Consumer) -> None:
@@ -188,7 +188,7 @@ class Dispatcher(AckObserver):
             self.failed_to_read(result if isinstance(result, Exception) else PersistenceError("a read brought nothing"))
 
     def failed_to_read(self, error: Exception) -> None:
-        """A read brought nothing and another one may: nothing is read before the next try, after a growing pause."""
+        """Suspend reading after a read that failed, until the next attempt, after a growing pause."""
         self.reading = True
         again = partial(self._read_again, self.generation)
         self.subscription.topic.host.containment.failed(self.subscription, READ, error, again)
@@ -287,7 +287,7 @@ class Dispatcher(AckObserver):
         self.subscription.expiry.dispatch_restarts()
 
     def delays_over(self, due: BitMap64) -> None:
-        """The time of delayed entries has come: those that were passed over come before anything new."""
+        """Queue delayed entries that are due: those that were passed over come before anything new."""
 
     @property
     def delayed(self) -> int:

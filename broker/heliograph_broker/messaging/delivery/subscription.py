@@ -212,7 +212,7 @@ class Subscription(DispatchedSubscription):
         return SingleActiveDispatcher(self, failover=sub_type is SubscriptionType.FAILOVER)
 
     def remove_consumer(self, consumer: Consumer, *, returns: bool = False) -> None:
-        """Detach ``consumer``; what it holds goes to the others.
+        """Detach ``consumer`` and requeue its deliveries.
 
         A subscription that is not durable ends with its last consumer, unless that ``returns`` at once (seek).
         """

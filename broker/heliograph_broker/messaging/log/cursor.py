@@ -117,7 +117,7 @@ class Cursor:
         self.partial.clear()
 
     def highest(self) -> int:
-        """Offset of the last entry that is acknowledged, be it in part."""
+        """Return the offset of the last entry that is acknowledged at least in part."""
         return max(self.mark_delete, self.acked.max() if self.acked else -1, max(self.partial, default=-1))
 
     def lift(self, mark_delete: int) -> None:
@@ -135,7 +135,7 @@ class Cursor:
         self.partial = {offset: bits for offset, bits in self.partial.items() if offset < end}
 
     def first_unacked(self) -> int:
-        """Offset of the oldest unacknowledged entry (it may not exist yet)."""
+        """Return the offset of the oldest unacknowledged entry (it may not exist yet)."""
         return self.mark_delete + 1
 
     def _absorb(self) -> None:

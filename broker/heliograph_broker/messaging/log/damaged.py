@@ -94,7 +94,7 @@ class DamagedList:
 
     @property
     def entries(self) -> int:
-        """How many damaged entries were ever found in the topic."""
+        """Number of damaged entries ever found in the topic."""
         return self._record.entries
 
     @property
@@ -164,7 +164,7 @@ class DamagedList:
         return records.encode(self._record)
 
     def delete(self) -> None:
-        """The topic is deleted."""
+        """Delete the record with its topic."""
         if self._record.entries:
             self._log.records.remove(self)
 

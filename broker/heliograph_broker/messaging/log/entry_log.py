@@ -69,7 +69,7 @@ class LedgerInfo:
         #: Entries assigned, the ones not durable yet included.
         self.entries = entries
         self.base_bytes = base_bytes
-        #: What the clock was moved by since: to be added to ``created_ms`` and the receive times of its entries.
+        #: Shift of the clock since then: to be added to ``created_ms`` and the receive times of its entries.
         self.shift_ms = shift_ms
 
 

@@ -1,4 +1,4 @@
-"""What must hold between the records of a topic when it is loaded, and how what does not hold is healed.
+"""Invariants of a topic's records when it is loaded, and the healing of those that are broken.
 
 Records of one set are written together, so nothing here should ever be found broken; it may be in a directory of an
 older version, which wrote them one by one, or after damage to the disk. Healing loses no message that is still stored
@@ -26,13 +26,13 @@ log = structlog.get_logger(__name__)
 TRIM_POINT = "trim_point_not_ahead_of_cursors"
 #: No cursor has acknowledged an entry that was never stored: that entry's place is the next message's.
 CURSOR = "cursor_not_ahead_of_entries"
-#: What a cursor says it has acknowledged is what a recount of it gives.
+#: The acknowledged counts of a cursor equal a recount.
 COUNTS = "acknowledged_figures_equal_a_recount"
 #: The snapshot of sequence ids covers no entry that is not stored: the next entries count, too.
 SEQUENCE_IDS = "sequence_ids_not_ahead_of_entries"
 #: The snapshot of sequence ids covers every entry that was trimmed.
 SNAPSHOT = "sequence_ids_not_behind_trim_point"
-#: What a topic says it has trimmed is what comes before the first entry it keeps.
+#: The trimmed counts of a topic are those before the first entry that it keeps.
 TOTALS = "trimmed_totals_equal_the_first_entry"
 #: Each cursor belongs to a topic.
 OWNER = "cursor_of_a_topic"

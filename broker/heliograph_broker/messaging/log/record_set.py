@@ -117,7 +117,7 @@ class RecordSet:
         self._writer.group_commit.submit(self)
 
     def seal(self, metadata: dict[bytes, bytes | None], durable: list[Durable]) -> None:
-        """Hand over all that changed, with the next version: what a :class:`RecordSource` does.
+        """Add all changed records, with the next version, as a :class:`RecordSource`.
 
         A set that cannot be encoded suspends its topic's records, with all that rests on them; see :mod:`.containment`.
         """
@@ -166,7 +166,7 @@ class RecordWriter:
             self.flush()
 
     def refused(self, refused: RecordSet, error: Exception) -> None:
-        """The records of a set could not be taken: try again after a pause, even if somebody asks earlier."""
+        """Pause a set whose records could not be taken, even if somebody asks earlier."""
         self._containment.failed(refused.topic or _BROKER, _TASK, error, refused.flush)
 
     def pauses(self, refused: RecordSet) -> bool:
@@ -174,7 +174,7 @@ class RecordWriter:
         return self._containment.holds(refused.topic or _BROKER, _TASK)
 
     def taken(self, taken: RecordSet) -> None:
-        """The records of a set that could not be taken were."""
+        """End the pause of a set whose records were taken at last."""
         self._containment.succeeded(taken.topic or _BROKER, _TASK)
 
     def run(self) -> None:
@@ -206,7 +206,7 @@ class _Value:
 
 
 class _BrokerHead:
-    """What says the version of the broker's own set."""
+    """Holds the version of the broker's own set."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What a cursor has acknowledged, counted from the headers of the entries instead of remembered.
+"""Recounts the acknowledged messages of a cursor from the headers of the entries.
 
 A *lost run* is a range of entries whose headers cannot be read: only their sum is known. It counts like this: while
 nothing of the run is acknowledged, all of it is owed. From then on an entry that is not acknowledged counts for what is

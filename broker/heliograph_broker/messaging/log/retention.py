@@ -1,4 +1,4 @@
-"""What a topic may delete, to the entry: the retention table of Pulsar's cookbook, and whole ledgers without one.
+"""Finds the entries that a topic may delete: the retention table of Pulsar's cookbook, and whole ledgers without one.
 
 Entries are looked up by their cumulative counts and receive times (as :meth:`~.entry_log.EntryLog.received_ms` has
 them), which only grow along a topic, so every answer is a binary search over entry headers.

@@ -90,7 +90,7 @@ def _acknowledge(subscription: LogSubscription, first: int, last: int) -> int:
             else:
                 whole[run] = [0, 0]
         before = cursor.acked_messages, cursor.acked_bytes
-        # What its consumer has of it has to be exact; else the least that it can hold.
+        # The size in its consumer's delivery is exact; else count the smallest possible one.
         size = known_size(entry_log, offset, acks.pending) or (1, 0)
         acks.acknowledge_entry(offset, *size, None)
         if run in whole:

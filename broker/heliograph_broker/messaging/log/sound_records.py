@@ -23,12 +23,12 @@ log = structlog.get_logger(__name__)
 
 
 class SoundRecords:
-    """What the store holds of a broker that loads; see :mod:`.unreadable_records`."""
+    """Records of a loading broker in the store; see :mod:`.unreadable_records`."""
 
     __slots__ = ("_instead", "_metadata")
 
     def __init__(self, metadata: Metadata, own: BrokerRecords, metrics: BrokerMetrics, now_ms: int) -> None:
-        """Have ``own`` write what is kept aside and what takes its place, and log and count it."""
+        """Have ``own`` write the records that are set aside and their replacements, and log and count them."""
         self._metadata = metadata
         #: The replacement of a record that cannot be read, None if there is none.
         self._instead: dict[bytes, bytes | None] = {}

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class LogAcknowledgments(AckTarget):
-    """What a subscription has acknowledged, as its topic's log and policies know it: a cursor, and how to move it."""
+    """The acknowledgments of a subscription, as its topic's log and policies see them: a cursor, and how to move it."""
 
     __slots__ = ()
 
     cursor: Cursor
-    #: What its consumers hold, by offset.
+    #: Deliveries that its consumers hold, by offset.
     pending: Mapping[int, Delivery]
     #: Grows when the cursor is moved by hand, which makes header look-ups under way void.
     generation: int
@@ -56,7 +56,7 @@ class LogAcknowledgments(AckTarget):
         raise NotImplementedError
 
     def count_skipped(self, entries: int, messages: int) -> None:
-        """Entries that could not be read or understood were skipped, see :mod:`.skipping`."""
+        """Count entries that were skipped because they could not be read, see :mod:`.skipping`."""
         raise NotImplementedError
 
     def acked(self, done: Done | None, now_ms: int | None = None) -> None:

@@ -144,7 +144,7 @@ def _instead(
     try:
         key.decode()
     except UnicodeDecodeError:
-        # Whose it was nobody can say.
+        # Nobody can tell its owner.
         return None
     return records.encode(
         records.CursorRecord(

@@ -99,7 +99,7 @@ class QuotaState:
         self.moved_back()
 
     def moved_back(self) -> None:
-        """A subscription was created or moved back: what was known of the slowest one no longer holds."""
+        """Forget the slowest subscription: another one was created or moved back."""
         self._floor = None
         self._age_in_order_until = 0
 
@@ -199,7 +199,7 @@ class QuotaState:
         self._held.append(resume)
 
     def drop_held(self, resume: Resume) -> None:
-        """The producer gave up."""
+        """Drop a held producer that gave up."""
         if resume in self._held:
             self._held.remove(resume)
 
@@ -252,7 +252,7 @@ class QuotaState:
         topic.host.containment.attempt(subscription, EVICTION, step, topic.check_soon)
 
     def expired(self, subscription: LogSubscription, now_ms: int) -> None:
-        """An expiry run is over during which eviction left the subscription alone."""
+        """Evict again after an expiry run during which eviction left the subscription alone."""
         if subscription in self._after_expiry:
             self._after_expiry.discard(subscription)
             if self._evicts and not subscription.closed:

@@ -44,7 +44,7 @@ MESSAGE_ID = "x-death-message-id"
 ORIGINAL_TTL = "x-original-message-ttl"
 #: Every topic the message expired in, the first one first, as a JSON list.
 TOPICS = "x-death-topics"
-#: What the broker says of a message; what an earlier death said is replaced.
+#: Properties that the broker sets; those of an earlier death are replaced.
 HEADERS = (REASON, TOPIC, SUBSCRIPTION, TIME, COUNT, MESSAGE_ID, TOPICS, ORIGINAL_TTL, TTL_PROPERTY)
 
 #: Told the entry and the messages of it (bits of batch indexes) that are done with.
@@ -228,7 +228,7 @@ class DeadLetters(LetterBox):
         """Letters do not ask for exclusive access."""
 
     def send_close_producer(self, producer: Producer) -> None:
-        """Over its backlog quota the dead-letter topic closes who publishes; what it took before is still receipted."""
+        """Refuse the letter under way: the topic is over its backlog quota; earlier letters still get receipts."""
         if self._publishing:
             flight, _ = self._waiting[producer.producer_id].pop()
             flight.under_way -= 1
@@ -294,7 +294,7 @@ class _Flight:
         self.settled()
 
     def settled(self) -> None:
-        """Some letters came to their end: see whether all have."""
+        """Check whether all letters are stored or refused."""
         if self._published and not self.under_way:
             self._published = False
             self._ended(self.error, self.takes_nothing)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: A snapshot is taken after so many entries, which is about how many have to be read again after a crash. Where more
 #: producers are remembered it is taken after one entry for each, and at the latest after ten times as many.
 SNAPSHOT_ENTRIES = 1000
-#: How often producers are looked at that may be forgotten.
+#: Interval of the check for producers that may be forgotten.
 PURGE_INTERVAL_MS = 60_000
 
 
@@ -245,7 +245,7 @@ class Deduplication:
         entries = 0
         for metadata in entry_log.metadata_from(max(self._covered, self._counted_from), _metadata_of):
             entries += 1
-            # Whose an unreadable entry was, and its sequence id, nobody knows: sent again it is stored again.
+            # The producer and sequence id of an unreadable entry are unknown: sent again it is stored again.
             if metadata is not None and _completes_message(metadata):
                 last = _sequence_ids(metadata)[1]
                 durable[metadata.producer_name] = max(last, durable.get(metadata.producer_name, -1))

@@ -32,7 +32,7 @@ def release_due(topic: StoredTopic) -> None:
 
 
 def hand_over(topic: StoredTopic, due: BitMap64) -> None:
-    """Have every dispatcher come back to the entries that it has been past and that wait no longer."""
+    """Have every dispatcher return to delayed entries that it has passed and that are due."""
     if due:
         for subscription in topic.subscriptions.values():
             try:
@@ -42,7 +42,7 @@ def hand_over(topic: StoredTopic, due: BitMap64) -> None:
 
 
 def _hand_over_again(subscription: LogSubscription, due: BitMap64) -> None:
-    """Nobody else says a second time what was due: it is kept until it has been handed over."""
+    """Hand over due entries until it succeeds: nobody reports them a second time."""
 
     def hand_over_to_one() -> None:
         subscription.delays_over(due)

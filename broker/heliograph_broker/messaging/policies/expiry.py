@@ -1,4 +1,4 @@
-"""What expires for a subscription, and when: Pulsar's TTL and RabbitMQ's rules.
+"""Expires messages of a subscription: Pulsar's TTL and RabbitMQ's rules.
 
 An expired message is acknowledged for that subscription, after a copy went to the dead-letter topic if there is one.
 From the moment it expires no consumer gets it, whether or not it was acknowledged yet. A message in flight to a
@@ -333,7 +333,7 @@ class Expiry(RunOwner):
         self.force(offsets, self.subscription.topic.host.clock.now_ms(), done)
 
     def count_expired(self, messages: int) -> None:
-        """Messages were acknowledged because they expired."""
+        """Count messages that were acknowledged because they expired."""
         self.msg_expired += messages
         self.last_expire_ms = self.subscription.topic.host.clock.now_ms()
 

@@ -28,7 +28,7 @@ _READ_ENTRIES = 1000
 
 
 class RunOwner(LogExpiry):
-    """What starts runs for one subscription, and judges for them what has expired."""
+    """Starts runs for one subscription, and judges for them which messages have expired."""
 
     __slots__ = ("running", "subscription")
 
@@ -233,7 +233,7 @@ class ExpiryRun:
         self._refuse(first_line(error))
 
     def _refuse(self, error: str) -> None:
-        # What the run has acknowledged until now stays acknowledged.
+        # Messages that the run has acknowledged until now stay acknowledged.
         self._subscription.acks.acked(None)
         if self._done is not None:
             self._done(NotAllowed(f"messages could not expire: {error}"))

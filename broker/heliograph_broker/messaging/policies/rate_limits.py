@@ -30,7 +30,7 @@ _SWEEP_CONSUMERS = 1000
 
 
 class Window:
-    """What went through in the last ``period_ms``, against ``limit``. Times are monotonic."""
+    """The traffic of the last ``period_ms``, against ``limit``. Times are monotonic."""
 
     __slots__ = ("_grain", "_steps", "limit", "period_ms", "spent")
 
@@ -161,7 +161,7 @@ class PublishLimit:
                 sink.hold_publishing(self, wait_ms)
 
     def release(self) -> None:
-        """The rate no longer applies, or the topic is deleted."""
+        """Release held connections: the rate no longer applies, or the topic is deleted."""
         for sink in self._held:
             sink.release_publishing(self)
         self._held.clear()
@@ -176,7 +176,7 @@ class ThrottledSubscription(LogSubscription):
 
 
 class ThrottleCounts:
-    """How often a dispatch rate was reached: by its messages or bytes, the subscription's own rate or its topic's."""
+    """Counts how often a dispatch rate was reached: messages or bytes, the subscription's own rate or its topic's."""
 
     __slots__ = ("bytes", "bytes_by_topic", "messages", "messages_by_topic")
 
@@ -251,7 +251,7 @@ class DispatchGate(Gate):
         if own is self.own and shared is self.shared:
             return
         self.own, self.shared = own, shared
-        # What it waited for may be due at another time now.
+        # Its turn may be due at another time now.
         self._throttled.forget(self._subscription)
         if own is None and shared is None:
             self.served = 0
@@ -263,7 +263,7 @@ class DispatchGate(Gate):
             self.open()
 
     def open(self) -> None:
-        """The rates have room: dispatch what they had stopped."""
+        """Dispatch again: the rates have room."""
         if self.closed:
             self.closed = False
             self._subscription.notify()
@@ -318,7 +318,7 @@ class ThrottledSubscriptions:
 
 
 class SubscribeLimit:
-    """How often one consumer, identified by its host and name, may subscribe to a topic."""
+    """Limits how often one consumer, identified by its host and name, may subscribe to a topic."""
 
     __slots__ = ("_consumers", "rate")
 

@@ -100,7 +100,7 @@ class BaseTopic(PublishTarget, ConsumedTopic):
 
     @property
     def damaged_entries(self) -> int:
-        """How many damaged entries were ever found."""
+        """Number of damaged entries ever found."""
         return 0
 
     @property

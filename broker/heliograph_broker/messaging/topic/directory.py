@@ -37,14 +37,14 @@ class Directory(LetterTopics):
         self.unconfirmed: set[object] = set()
 
     def namespace(self, name: str) -> NamespaceRecord:
-        """Raises :class:`NamespaceNotFound`."""
+        """Return a namespace. Raises :class:`NamespaceNotFound`."""
         record = self.namespaces.get(name)
         if record is None:
             raise NamespaceNotFound("Namespace does not exist")
         return record
 
     def get_topic(self, name: TopicName) -> AnyTopic:
-        """Raises :class:`TopicNotFound`."""
+        """Return a topic. Raises :class:`TopicNotFound`."""
         topic = self.topics.get(str(name))
         if topic is None:
             raise TopicNotFound(f"Topic {name} not found")
@@ -56,7 +56,7 @@ class Directory(LetterTopics):
         return record.partitions if record is not None else 0
 
     def partitioned_topic(self, name: TopicName) -> PartitionedRecord:
-        """Raises :class:`TopicNotFound`."""
+        """Return a partitioned topic. Raises :class:`TopicNotFound`."""
         record = self.partitioned.get(str(name))
         if record is None:
             raise TopicNotFound(f"Topic {name} not found or not partitioned")

@@ -1,6 +1,6 @@
-"""What time and policies do to topics: expiry, eviction, trimming, the release of held producers.
+"""The periodic tasks of topics: expiry, eviction, trimming, the release of held producers.
 
-Nothing is polled. A topic is looked at when something in it changed, and again at the time it said something will be
+Nothing is polled. A topic is checked when something in it changed, and again at the time at which its next task is
 due; topics that are due together are taken a few at a time, so that traffic goes on between them.
 """
 
@@ -18,9 +18,9 @@ from heliograph_broker.messaging.policies.expiry import EXPIRE
 
 from .topic import Topic
 
-#: A topic is not looked at more often than this, however busy it is.
+#: A topic is not checked more often than this, however busy it is.
 CHECK_INTERVAL_MS = 200
-#: How many topics one slice takes; the event loop runs in between.
+#: Number of topics in one slice; the event loop runs in between.
 TOPICS_A_SLICE = 5
 _SLICES = 200
 
@@ -41,25 +41,25 @@ class Housekeeping:
         self._checked_ms: dict[Topic, int] = {}
 
     def changed(self, topic: Topic) -> None:
-        """Look at ``topic`` soon."""
+        """Check ``topic`` soon."""
         self._changed[topic] = None
 
     def forget(self, topic: Topic) -> None:
-        """The topic was deleted."""
+        """Forget a deleted topic."""
         self._changed.pop(topic, None)
         self._queue.forget(topic)
         self._checked_ms.pop(topic, None)
         self._containment.forget(topic)
 
     def clock_moved(self, topics: Iterable[Topic]) -> None:
-        """The clock was moved: what was due by it is due at other times now. Look at all ``topics``."""
+        """Check all ``topics``: their work is due at other times, because the clock was moved."""
         self._queue.clear()
         self._checked_ms.clear()
         for topic in topics:
             self.changed(topic)
 
     def run(self, now_ms: int) -> bool:
-        """Look at some of the topics that are due; return whether more are."""
+        """Check some of the topics that are due; return whether more are."""
         changed, self._changed = self._changed, {}
         for topic in changed:
             self._queue.sooner(topic, max(now_ms, self._checked_ms.get(topic, 0) + CHECK_INTERVAL_MS))

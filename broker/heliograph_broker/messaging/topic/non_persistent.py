@@ -164,7 +164,7 @@ class NonPersistentSubscription(SubscriptionBase):
         consumer.permits += permits
 
     def notify(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: no message waits here."""
 
     def offer(self, entry: Entry) -> None:
         """Send ``entry`` to the consumer it is for, or drop it."""
@@ -191,7 +191,7 @@ class NonPersistentSubscription(SubscriptionBase):
         return self.active
 
     def redeliver(self, consumer: Consumer, positions: Iterable[tuple[int, int]] | None, epoch: int | None) -> None:
-        """Nothing is kept that could come again."""
+        """Do nothing: no message is kept that could be redelivered."""
         if epoch is not None:
             consumer.epoch = epoch
 
@@ -241,7 +241,7 @@ class NonPersistentTopic(BaseTopic):
             self.limits.publish_limit.published(messages, len(frame))
 
     def create_subscription(self, name: str) -> NonPersistentSubscription:
-        """Raises :class:`Conflict` if the name is taken."""
+        """Create a subscription. Raises :class:`Conflict` if the name is taken."""
         if name in self.subscriptions:
             raise Conflict("Subscription already exists for topic")
         check_name(name)
@@ -250,7 +250,7 @@ class NonPersistentTopic(BaseTopic):
         return subscription
 
     def subscription(self, name: str) -> NonPersistentSubscription:
-        """Raises :class:`SubscriptionNotFound`."""
+        """Return a subscription. Raises :class:`SubscriptionNotFound`."""
         found = self.subscriptions.get(name)
         if found is None:
             raise SubscriptionNotFound(f"Subscription {name} not found")

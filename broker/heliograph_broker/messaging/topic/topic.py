@@ -431,7 +431,7 @@ class Topic(BaseTopic, StoredTopic):
         self.host.subscription_added(self, subscription)
 
     def subscription(self, name: str) -> Subscription:
-        """Raises :class:`SubscriptionNotFound`."""
+        """Return a subscription. Raises :class:`SubscriptionNotFound`."""
         found = self.subscriptions.get(name)
         if found is None:
             raise SubscriptionNotFound(f"Subscription {name} not found")
@@ -494,7 +494,7 @@ class Topic(BaseTopic, StoredTopic):
                 # Only a cursor that is not durable can be behind: what it had not read is gone for it.
                 acks.acknowledge_trimmed(offset - 1, entry_log.trimmed_messages, entry_log.trimmed_bytes)
             if subscription.durable and acks.recorded_mark < offset - 1:
-                # What it acknowledged may be written only later, when all of an acknowledgment is looked up.
+                # Acknowledgments may be written only later, once all entries of an acknowledgment are looked up.
                 self.records.changed(subscription)
         # With the trim go the cursors it was derived from, and the snapshot of what it takes away.
         entry_log.release(dropped)
