@@ -9,7 +9,7 @@ from heliograph_api.policies.policies import Policies
 from heliograph_api.values.names import TopicName
 from heliograph_broker.http.stats.stats import blocked
 from heliograph_broker.messaging.base.errors import ConsumerAssignError, ConsumerBusy, PreconditionFailed
-from heliograph_broker.messaging.clients.consumer import Consumer, KeyRange
+from heliograph_broker.messaging.clients.consumer import Consumer, KeyRange, KeySharedPolicy
 from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
 from heliograph_broker.messaging.delivery import dispatch_key_shared
 from heliograph_broker.messaging.delivery.subscription import AckId
@@ -222,17 +222,17 @@ def test_sticky_ranges_must_not_overlap(core: Core) -> None:
     subscription = core.topic().create_subscription("s")
 
     def sticky(consumer_id: int, *ranges: tuple[int, int]) -> Consumer:
-        parts = [KeyRange(*part) for part in ranges]
-        return Consumer(subscription, Client(), consumer_id, str(consumer_id), key_ranges=parts)
+        policy = KeySharedPolicy(sticky=True, ranges=tuple(KeyRange(*part) for part in ranges))
+        return Consumer(subscription, Client(), consumer_id, str(consumer_id), key_shared=policy)
 
-    subscription.add_consumer(sticky(1, (0, 99), (200, 299)), KEY_SHARED, sticky=True)
+    subscription.add_consumer(sticky(1, (0, 99), (200, 299)), KEY_SHARED)
     with pytest.raises(ConsumerAssignError, match=r"\[50, 150\] overlaps \[0, 99\]"):
-        subscription.add_consumer(sticky(2, (50, 150)), KEY_SHARED, sticky=True)
+        subscription.add_consumer(sticky(2, (50, 150)), KEY_SHARED)
     with pytest.raises(ConsumerAssignError, match="must not be empty"):
-        subscription.add_consumer(sticky(3), KEY_SHARED, sticky=True)
+        subscription.add_consumer(sticky(3), KEY_SHARED)
     with pytest.raises(ConsumerAssignError, match="is not within"):
-        subscription.add_consumer(sticky(4, (100, 65536)), KEY_SHARED, sticky=True)
-    subscription.add_consumer(sticky(5, (100, 199), (300, 65535)), KEY_SHARED, sticky=True)
+        subscription.add_consumer(sticky(4, (100, 65536)), KEY_SHARED)
+    subscription.add_consumer(sticky(5, (100, 199), (300, 65535)), KEY_SHARED)
 
 
 def test_delayed_entries_wait_and_others_pass_them(core: Core) -> None:
@@ -274,8 +274,10 @@ def test_what_waits_for_a_slow_consumer_and_expires_does_not_hold_up_the_others(
     slow, fast = Client(), Client()
     first, second = KeyRange(0, 32_767), KeyRange(32_768, 65_535)
     for index, (client, owned) in enumerate(((slow, first), (fast, second))):
-        consumer = Consumer(subscription, client, index, f"c{index}", key_ranges=[owned])
-        subscription.add_consumer(consumer, KEY_SHARED, sticky=True)
+        consumer = Consumer(
+            subscription, client, index, f"c{index}", key_shared=KeySharedPolicy(sticky=True, ranges=(owned,))
+        )
+        subscription.add_consumer(consumer, KEY_SHARED)
         subscription.flow(consumer, 1 if client is slow else 1000)
     producer = core.producer(topic)
     keys = [str(number) for number in range(100)]

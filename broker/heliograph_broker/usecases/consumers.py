@@ -10,7 +10,7 @@ from heliograph_broker.messaging.base.errors import NotAllowed, SubscriptionNotF
 from heliograph_broker.messaging.base.names import COMPACTION
 from heliograph_broker.messaging.broker.admission import check_consumer, check_new_subscription, may_auto_subscribe
 from heliograph_broker.messaging.clients.client_info import UNKNOWN_CLIENT, ClientInfo
-from heliograph_broker.messaging.clients.consumer import Consumer
+from heliograph_broker.messaging.clients.consumer import AUTO_SPLIT, Consumer, KeySharedPolicy
 from heliograph_broker.messaging.clients.subscription_type import SINGLE_ACTIVE, SubscriptionType
 
 from .client_properties import check_client_properties
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from heliograph_broker.messaging.base.records import SchemaRecord
     from heliograph_broker.messaging.broker.broker import Broker
-    from heliograph_broker.messaging.clients.consumer import ConsumerSink, KeyRange
+    from heliograph_broker.messaging.clients.consumer import ConsumerSink
     from heliograph_broker.messaging.topic.directory import AnySubscription, AnyTopic
 
 
@@ -50,9 +50,7 @@ class ConsumerRequest:
     subscription_properties: dict[str, str] = field(default_factory=dict)
     priority: int = 0
     epoch: int = 0
-    sticky: bool = False
-    key_ranges: list[KeyRange] = field(default_factory=list)
-    allow_out_of_order: bool = False
+    key_shared: KeySharedPolicy = AUTO_SPLIT
     read_compacted: bool = False
     schema: SchemaRecord | None = None
     client: ClientInfo = UNKNOWN_CLIENT
@@ -114,12 +112,11 @@ def _attach(
         request.name or broker.producer_names.generate(),
         priority=request.priority,
         epoch=request.epoch,
-        key_ranges=request.key_ranges,
-        allow_out_of_order=request.allow_out_of_order,
+        key_shared=request.key_shared,
         client=request.client,
     )
     consumer.read_compacted = request.read_compacted
-    subscription.add_consumer(consumer, request.subscription_type, sticky=request.sticky)
+    subscription.add_consumer(consumer, request.subscription_type)
     if request.schema is not None:
         try:
             store_schema(broker, topic.name, request.schema, creation, reads_only=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from pyroaring import BitMap64
 
@@ -41,6 +41,18 @@ class KeyRange(NamedTuple):
 
     start: int
     end: int
+
+
+class KeySharedPolicy(NamedTuple):
+    """The terms on which a consumer shares the keys of a Key_Shared subscription."""
+
+    #: Whether it declares its ``ranges`` itself; else the broker divides the slots.
+    sticky: bool = False
+    ranges: tuple[KeyRange, ...] = ()
+    allow_out_of_order: bool = False
+
+
+AUTO_SPLIT: Final = KeySharedPolicy()
 
 
 class AckId(NamedTuple):
@@ -138,7 +150,7 @@ class SubscriptionBase:
         """The consumers that are connected."""
         raise NotImplementedError
 
-    def add_consumer(self, consumer: Consumer, sub_type: SubscriptionType, *, sticky: bool = False) -> None:
+    def add_consumer(self, consumer: Consumer, sub_type: SubscriptionType) -> None:
         """Attach ``consumer``. Raises :class:`ConsumerBusy` or :class:`ConsumerAssignError`."""
         raise NotImplementedError
 
@@ -176,7 +188,6 @@ class Consumer:
 
     __slots__ = (
         "active",
-        "allow_out_of_order",
         "bytes_out",
         "client",
         "consumer_id",
@@ -185,7 +196,7 @@ class Consumer:
         "first_flow_ms",
         "first_sent_ms",
         "held",
-        "key_ranges",
+        "key_shared",
         "knows_end",
         "last_acked_ms",
         "last_consumed_ms",
@@ -211,8 +222,7 @@ class Consumer:
         *,
         priority: int = 0,
         epoch: int = 0,
-        key_ranges: Sequence[KeyRange] = (),
-        allow_out_of_order: bool = False,
+        key_shared: KeySharedPolicy = AUTO_SPLIT,
         client: ClientInfo = UNKNOWN_CLIENT,
     ) -> None:
         self.subscription = subscription
@@ -221,8 +231,7 @@ class Consumer:
         self.name = name
         self.priority = priority
         self.epoch = epoch
-        self.key_ranges = tuple(key_ranges)
-        self.allow_out_of_order = allow_out_of_order
+        self.key_shared = key_shared
         self.client = client
         self.active = True
         self.read_compacted = False

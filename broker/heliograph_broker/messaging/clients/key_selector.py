@@ -70,10 +70,10 @@ class StickyRangeSelector:
 
     def add(self, consumer: Consumer) -> None:
         """Raises :class:`ConsumerAssignError` if a range is empty, out of bounds, or overlaps another's."""
-        if not consumer.key_ranges:
+        if not consumer.key_shared.ranges:
             raise ConsumerAssignError("Ranges for KeyShared policy must not be empty.")
         taken = [(start, end, owner.name) for start, end, _, owner in self._ranges]
-        for start, end in sorted(consumer.key_ranges):
+        for start, end in sorted(consumer.key_shared.ranges):
             if not 0 <= start <= end < SLOTS:
                 raise ConsumerAssignError(f"range [{start}, {end}] is not within [0, {SLOTS - 1}]")
             for other_start, other_end, name in taken:
@@ -82,7 +82,7 @@ class StickyRangeSelector:
                         f"Range conflict with consumer {name}: [{start}, {end}] overlaps [{other_start}, {other_end}]"
                     )
             taken.append((start, end, consumer.name))
-        for start, end in consumer.key_ranges:
+        for start, end in consumer.key_shared.ranges:
             insort(self._ranges, (start, end, id(consumer), consumer))
 
     def remove(self, consumer: Consumer) -> None:

@@ -10,7 +10,7 @@ from heliograph_broker.messaging.acknowledgment.acknowledgment import Acknowledg
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import BrokerError, ConsumerBusy, Done, NotAllowed, PersistenceError
 from heliograph_broker.messaging.base.names import COMPACTION
-from heliograph_broker.messaging.clients.consumer import AckId, Consumer
+from heliograph_broker.messaging.clients.consumer import AckId, Consumer, KeySharedPolicy
 from heliograph_broker.messaging.clients.sent_counts import SentCounts
 from heliograph_broker.messaging.clients.subscription_type import PARALLEL, SubscriptionType
 from heliograph_broker.messaging.policies.expiry import Expiry
@@ -175,18 +175,19 @@ class Subscription(DispatchedSubscription):
             which = "Durable" if self.durable else "NonDurable"
             raise NotAllowed(f"{which} subscription with the same name already exists: '{self.name}'")
 
-    def add_consumer(self, consumer: Consumer, sub_type: SubscriptionType, *, sticky: bool = False) -> None:
+    def add_consumer(self, consumer: Consumer, sub_type: SubscriptionType) -> None:
         """Attach ``consumer``. Raises :class:`ConsumerBusy` or :class:`ConsumerAssignError`."""
         dispatcher = self.dispatcher
         if dispatcher is None or not self.consumers:
-            dispatcher = self._make_dispatcher(sub_type, sticky, consumer.allow_out_of_order)
+            dispatcher = self._make_dispatcher(sub_type, consumer.key_shared)
         elif self.sub_type is not sub_type:
             raise ConsumerBusy(
                 f"Subscription is of different type. Active subscription type of '{self.type}' is different than the "
                 f"connecting consumer's type '{sub_type.label}'."
             )
         elif isinstance(dispatcher, KeySharedDispatcher) and (
-            dispatcher.sticky != sticky or dispatcher.allow_out_of_order != consumer.allow_out_of_order
+            dispatcher.sticky != consumer.key_shared.sticky
+            or dispatcher.allow_out_of_order != consumer.key_shared.allow_out_of_order
         ):
             raise ConsumerBusy(f"Subscription '{self.name}' has a different Key_Shared policy")
         view = self.view
@@ -203,12 +204,12 @@ class Subscription(DispatchedSubscription):
         self._apply_unacked_limit()
         self.notify_end()
 
-    def _make_dispatcher(self, sub_type: SubscriptionType, sticky: bool, allow_out_of_order: bool) -> Dispatcher:
+    def _make_dispatcher(self, sub_type: SubscriptionType, policy: KeySharedPolicy) -> Dispatcher:
         self.acks.forget_deliveries()
         if sub_type is SubscriptionType.SHARED:
             return SharedDispatcher(self)
         if sub_type is SubscriptionType.KEY_SHARED:
-            return KeySharedDispatcher(self, sticky=sticky, allow_out_of_order=allow_out_of_order)
+            return KeySharedDispatcher(self, sticky=policy.sticky, allow_out_of_order=policy.allow_out_of_order)
         return SingleActiveDispatcher(self, failover=sub_type is SubscriptionType.FAILOVER)
 
     def remove_consumer(self, consumer: Consumer, *, returns: bool = False) -> None:

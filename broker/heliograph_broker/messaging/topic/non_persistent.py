@@ -113,13 +113,13 @@ class NonPersistentSubscription(SubscriptionBase):
     def type(self) -> str | None:
         return None if self.sub_type is None else self.sub_type.label
 
-    def add_consumer(self, consumer: Consumer, sub_type: SubscriptionType, *, sticky: bool = False) -> None:
+    def add_consumer(self, consumer: Consumer, sub_type: SubscriptionType) -> None:
         """Attach ``consumer``. Raises :class:`ConsumerBusy` or :class:`ConsumerAssignError`."""
         if not self.consumers:
             self.sub_type = sub_type
             self._selector = None
             if sub_type is SubscriptionType.KEY_SHARED:
-                self._selector = StickyRangeSelector() if sticky else ConsistentHashSelector()
+                self._selector = StickyRangeSelector() if consumer.key_shared.sticky else ConsistentHashSelector()
         elif self.sub_type is not sub_type:
             raise ConsumerBusy(f"Subscription '{self.name}' is of type {self.type}")
         elif sub_type is SubscriptionType.EXCLUSIVE:

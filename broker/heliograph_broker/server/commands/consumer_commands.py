@@ -13,7 +13,7 @@ from heliograph_broker.messaging.base.errors import (
     NotAllowed,
     PreconditionFailed,
 )
-from heliograph_broker.messaging.clients.consumer import Consumer, KeyRange
+from heliograph_broker.messaging.clients.consumer import Consumer, KeyRange, KeySharedPolicy
 from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
 from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.server.error_codes import error_code
@@ -91,9 +91,11 @@ def _consumer_request(session: Session, request: wire.CommandSubscribe) -> Consu
         subscription_properties=properties_of(request.subscription_properties),
         priority=request.priority_level,
         epoch=request.consumer_epoch,
-        sticky=sub_type is SubscriptionType.KEY_SHARED and policy.keySharedMode == wire.STICKY,
-        key_ranges=[KeyRange(part.start, part.end) for part in policy.hashRanges],
-        allow_out_of_order=policy.allowOutOfOrderDelivery,
+        key_shared=KeySharedPolicy(
+            sticky=sub_type is SubscriptionType.KEY_SHARED and policy.keySharedMode == wire.STICKY,
+            ranges=tuple(KeyRange(part.start, part.end) for part in policy.hashRanges),
+            allow_out_of_order=policy.allowOutOfOrderDelivery,
+        ),
         read_compacted=request.read_compacted,
         schema=schema_record(session, request.schema) if request.HasField("schema") else None,
         client=client_info(session, request.metadata),
