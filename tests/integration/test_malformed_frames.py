@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.entries import make_entry
-from tests.support.wire_client import Frame, Type, WireClient, encode, payload_of
+from tests.support.wire_client import Frame, Type, WireClient, encode, payload_of, take_frames
 from tests.support.wire_specimens import CONNECT, OPENING, PRODUCER_ID, SPECIMENS, flip, with_extreme_fields
 
 ENDS_WITHIN_S = 20.0
@@ -95,7 +95,8 @@ class Victim:
                 raise AssertionError(f"the connection did not end within {ENDS_WITHIN_S} s of {data.hex()}") from None
         if self.cases % BEAT_EVERY == 0:
             self.beat()
-        return frames_of(bytes(answer))
+        # A last one cut short by a reset is left out.
+        return list(take_frames(answer))
 
     def check_unharmed(self) -> None:
         """The same process, nothing unhandled in its log, and every message of the innocent pair as it was sent."""
@@ -109,21 +110,6 @@ class Victim:
             consumer = reader.subscribe("healthy", "kept")
             reader.flow(consumer, 1_000_000)
             assert [payload_of(frame) for frame in reader.messages(len(self.sent))] == self.sent
-
-
-def frames_of(data: bytes) -> list[Frame]:
-    """Return the frames of what the broker sent; a last one cut short by a reset is left out."""
-    found: list[Frame] = []
-    at = 0
-    while len(data) - at >= 8:
-        total = int.from_bytes(data[at : at + 4], "big")
-        end = at + 4 + total
-        if end > len(data):
-            break
-        command_end = at + 8 + int.from_bytes(data[at + 4 : at + 8], "big")
-        found.append(Frame(wire.BaseCommand.FromString(data[at + 8 : command_end]), data[command_end:end]))
-        at = end
-    return found
 
 
 def answers(frames: list[Frame], kind: int) -> list[Any]:

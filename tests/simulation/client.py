@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from heliograph_api.protocol import wire_pb2 as wire
 
+from tests.support.wire_client import take_frames
+
 from . import expectations
 from .deliveries import check_delivery, given_back_before
 from .model import NOWHERE, ConsumerModel, Message, TopicModel, Violation
 from .network import Connection
-from .wire_frames import FrameReader, command_frame
+from .wire_frames import command_frame
 
 if TYPE_CHECKING:
     from .world import World
@@ -45,7 +47,7 @@ class SimulatedClient:
         self.consumers: dict[int, ConsumerModel] = {}
         self._answers: dict[int, Answer] = {}
         self._next_id = 1
-        self._reader = FrameReader()
+        self._received = bytearray()
         #: Deliveries that the broker wrote and the client has not read, as it reads nothing.
         self._unread: list[tuple[ConsumerModel, tuple[Message, tuple[int, int], int]]] = []
         self._pings = 0
@@ -59,7 +61,7 @@ class SimulatedClient:
         if self.connected:
             return True
         self.ended()
-        self._reader = FrameReader()
+        self._received = bytearray()
         try:
             self.connection = Connection(
                 self.world.machine.loop, ("10.0.0." + str(self.number), 40000 + self._next_id), self._written
@@ -152,7 +154,8 @@ class SimulatedClient:
     # -- what the broker writes ----------------------------------------------------------------------------------
 
     def _written(self, data: bytes) -> None:
-        for command, entry in self._reader.feed(data):
+        self._received += data
+        for command, entry in take_frames(self._received):
             self.world.trace(f"c{self.number} < {_shown(command)}")
             try:
                 self._take(command, entry)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
 
 from heliograph_api.protocol import wire_pb2 as wire
 
-from tests.support.entries import seal
+from tests.support.entries import TTL_PROPERTY, batch_payload, seal
+from tests.support.entries import Message as BatchedMessage
+from tests.support.entries import make_message as make_batched
 
 from .model import Message, TopicModel
-from .wire_frames import batch_payload
-
-if TYPE_CHECKING:
-    pass
 
 KEYS = ("a", "b", "c", "d")
-TTL = "x-message-ttl"
 
 
 def metadata_of(number: int, producer: str, sequence_id: int, now_ms: int) -> wire.MessageMetadata:
@@ -41,20 +37,20 @@ def make_message(
     shape = rng.random()
     if shape >= 0.3 and rng.random() < 0.1:
         ttl_ms = rng.choice([200, 3000])
-        metadata.properties.add(key=TTL, value=str(ttl_ms))
+        metadata.properties.add(key=TTL_PROPERTY, value=str(ttl_ms))
     batched = shape < 0.3
     if batched:
         count = rng.choice([1, 2, 5, 30, 70])
         metadata.num_messages_in_batch = count
         metadata.highest_sequence_id = sequence_id + count - 1
-        singles: list[tuple[dict[str, str], bytes]] = []
+        singles: list[BatchedMessage] = []
         for index in range(count):
             properties: dict[str, str] = {}
             if rng.random() < 0.03:
                 single_ttl = rng.choice([200, 3000])
-                properties[TTL] = str(single_ttl)
+                properties[TTL_PROPERTY] = str(single_ttl)
                 ttl_ms = single_ttl if ttl_ms < 0 else min(ttl_ms, single_ttl)
-            singles.append((properties, b"%d" % index))
+            singles.append(make_batched(b"%d" % index, properties=properties))
         payload = batch_payload(singles)
     elif shape < 0.36:
         metadata.uuid = f"{producer}-{sequence_id}"

@@ -10,12 +10,12 @@ from heliograph_broker.messaging.base.errors import BrokerError
 from heliograph_broker.messaging.base.records import TenantRecord
 from heliograph_broker.messaging.clients.producer import Producer, Receipt
 
-from tests.support.entries import seal
+from tests.support.entries import TTL_PROPERTY, batch_payload, make_message, seal
 
 from . import consuming, entries, expectations, producing
 from .action import Action
 from .model import NOWHERE, SHARED, Message, TopicModel, Violation
-from .wire_frames import batch_payload, text_field
+from .wire_frames import text_field
 
 if TYPE_CHECKING:
     from .client import SimulatedClient
@@ -44,9 +44,9 @@ def _hostile_frame(number: int, producer: str, sequence_id: int, now_ms: int, rn
         case 1:
             # A time to live that is good for the batch and bad inside of it.
             metadata.num_messages_in_batch = 2
-            metadata.properties.add(key=entries.TTL, value="200")
+            metadata.properties.add(key=TTL_PROPERTY, value="200")
             metadata.deliver_at_time = now_ms + 300
-            payload = batch_payload([({entries.TTL: "soon"}, b"1"), ({entries.TTL: "-5"}, b"2")])
+            payload = batch_payload([make_message(b"1", ttl="soon"), make_message(b"2", ttl="-5")])
             return seal(metadata.SerializeToString(), payload), 2
         case 2:
             # A property that is not text.
@@ -56,11 +56,11 @@ def _hostile_frame(number: int, producer: str, sequence_id: int, now_ms: int, rn
         case 3:
             # More messages announced than there are.
             metadata.num_messages_in_batch = 50
-            return seal(metadata.SerializeToString(), batch_payload([({}, b"1"), ({}, b"2")])), 50
+            return seal(metadata.SerializeToString(), batch_payload([make_message(b"1"), make_message(b"2")])), 50
         case _:
             # Not a batch at all.
             metadata.num_messages_in_batch = 3
-            metadata.properties.add(key=entries.TTL, value="300")
+            metadata.properties.add(key=TTL_PROPERTY, value="300")
             return seal(metadata.SerializeToString(), rng.randbytes(20)), 3
 
 
@@ -102,7 +102,7 @@ def smuggle(world: World, topic: TopicModel, rng: random.Random) -> None:
     ttl_ms = -1
     if rng.random() < 0.6:
         ttl_ms = 200
-        metadata.properties.add(key=entries.TTL, value=str(ttl_ms))
+        metadata.properties.add(key=TTL_PROPERTY, value=str(ttl_ms))
     if rng.random() < 0.4:
         metadata.deliver_at_time = now_ms + 300
     message = Message(number, topic, frame, number, count=count, ttl_ms=ttl_ms, hostile=True)

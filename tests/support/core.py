@@ -74,6 +74,10 @@ class Client:
         taken, self.messages = self.messages, []
         return taken
 
+    def take_offsets(self) -> list[int]:
+        """Return the offsets of the messages that :meth:`take` returns."""
+        return [entry.offset for _, entry, _, _ in self.take()]
+
 
 class Core:
     """A broker on a data directory; :meth:`restart` closes and opens it again."""

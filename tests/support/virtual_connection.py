@@ -9,14 +9,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
-from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_broker.clock import VirtualClock
 from heliograph_broker.server.connection import Connection
 from heliograph_broker.server.listener import Listener
 from heliograph_broker.server.session import Session
 
 from .core import Core
-from .wire_client import Frame, Type, encode
+from .wire_client import Frame, Type, encode, take_frames
 
 
 class _Handle:
@@ -167,17 +166,7 @@ class FarSide:
     def take(self) -> list[Frame]:
         """Run the loop and return the frames that came since the last call."""
         self.loop.run()
-        frames = []
-        data, at = bytes(self.sent_to), 0
-        while len(data) - at >= 8:
-            end = at + 4 + int.from_bytes(data[at : at + 4], "big")
-            if end > len(data):
-                break
-            command_end = at + 8 + int.from_bytes(data[at + 4 : at + 8], "big")
-            frames.append(Frame(wire.BaseCommand.FromString(data[at + 8 : command_end]), data[command_end:end]))
-            at = end
-        del self.sent_to[:at]
-        return frames
+        return list(take_frames(self.sent_to))
 
     def request(self, kind: int, **fields: Any) -> Any:
         """Send a request and return the last answer's body, after a commit."""

@@ -13,6 +13,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -61,6 +62,18 @@ class Frame(NamedTuple):
     def body(self) -> Any:
         """The message inside the command."""
         return getattr(self.command, _FIELD_OF_TYPE[self.command.type])
+
+
+def take_frames(buffer: bytearray) -> Iterator[Frame]:
+    """Take the complete frames out of the bytes that have been read, and yield each."""
+    while len(buffer) >= 8:
+        end = 4 + int.from_bytes(buffer[:4], "big")
+        if len(buffer) < end:
+            return
+        body = 8 + int.from_bytes(buffer[4:8], "big")
+        frame = Frame(wire.BaseCommand.FromString(bytes(buffer[8:body])), bytes(buffer[body:end]))
+        del buffer[:end]
+        yield frame
 
 
 def payload_of(frame: Frame) -> bytes:

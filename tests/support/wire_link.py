@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from heliograph_api.protocol import wire_pb2 as wire
 
 from .entries import make_entry
-from .wire_client import ConnectionEndedError, Frame, WireError, encode
+from .wire_client import ConnectionEndedError, Frame, WireError, encode, take_frames
 
 Type = wire.BaseCommand
 REQUEST_TIMEOUT_S = 30.0
@@ -110,23 +110,13 @@ class WireLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        buffer = self._buffer
-        at, end = 0, len(buffer)
-        from_string = Type.FromString
-        while end - at >= 4:
-            total = int.from_bytes(buffer[at : at + 4], "big")
-            if end - at < 4 + total:
-                break
-            body = at + 8 + int.from_bytes(buffer[at + 4 : at + 8], "big")
-            command = from_string(bytes(buffer[at + 8 : body]))
+        for command, entry in take_frames(self._buffer):
             try:
-                self._take(command, bytes(buffer[body : at + 4 + total]))
+                self._take(command, entry)
             except Exception as failure:
                 self.failure = self.failure or failure
                 self.close()
                 return
-            at += 4 + total
-        del buffer[:at]
 
     def check(self) -> None:
         """Raise what a callback raised (the loop would only log it), or the first SEND_ERROR as a WireError."""

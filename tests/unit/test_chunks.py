@@ -23,10 +23,6 @@ from tests.support.core import Client, Core
 from tests.support.subscription_types import KEY_SHARED, SHARED
 
 
-def offsets(client: Client) -> list[int]:
-    return [entry.offset for _, entry, _, _ in client.take()]
-
-
 def publish_chunks(core: Core, topic: Topic, *sequence_ids: int, count: int = 3) -> None:
     """Publish messages in ``count`` chunks each, interwoven."""
     producer = core.producer_of(topic)
@@ -54,7 +50,7 @@ def test_each_message_comes_to_one_consumer(core: Core, sub_type: SubscriptionTy
     for _ in range(60):
         for consumer in consumers:
             subscription.flow(consumer, 1)
-    received = [offsets(client) for client in clients]
+    received = [client.take_offsets() for client in clients]
     assert sorted(offset for of_one in received for offset in of_one) == list(range(60))
     assert all(received)
     for of_one in received:
@@ -70,7 +66,7 @@ def test_a_nack_of_one_chunk_brings_all_of_them_again(core: Core, sub_type: Subs
     subscription = topic.create_subscription("s")
     consumer = core.consumer(subscription, sub_type, client, permits=100)
     publish_chunks(core, topic, 1, 2)
-    assert offsets(client) == [0, 1, 2, 3, 4, 5]
+    assert client.take_offsets() == [0, 1, 2, 3, 4, 5]
     subscription.redeliver(consumer, [topic.log.position(5)], None)
     assert [(entry.offset, count) for _, entry, count, _ in client.take()] == [(1, 1), (3, 1), (5, 1)]
 
@@ -83,11 +79,11 @@ def test_a_consumer_without_permits_holds_up_its_own_chunks_only(core: Core) -> 
     publish_chunks(core, topic, 1, count=2)
     core.consumer(subscription, SHARED, fast, name="fast", consumer_id=2, permits=100)
     publish_chunks(core, topic, 2, count=2)
-    assert (offsets(slow), offsets(fast)) == ([0], [2, 3])
+    assert (slow.take_offsets(), fast.take_offsets()) == ([0], [2, 3])
     subscription.flow(first, 1)
-    assert (offsets(slow), offsets(fast)) == ([1], [])
+    assert (slow.take_offsets(), fast.take_offsets()) == ([1], [])
     subscription.remove_consumer(first)
-    assert offsets(fast) == [0, 1]
+    assert fast.take_offsets() == [0, 1]
 
 
 def test_metadata_is_looked_at_only_where_chunks_may_be(core: Core) -> None:
@@ -225,7 +221,7 @@ def test_nothing_is_remembered_of_chunks_that_end_while_their_consumer_takes_no_
     subscription.flow(consumer, 100)
     begin = topic.log.end_offset
     publish_chunks(core, topic, 4, count=3)
-    assert sorted(offsets(slow) + offsets(fast)) == [begin, begin + 1, begin + 2]
+    assert sorted(slow.take_offsets() + fast.take_offsets()) == [begin, begin + 1, begin + 2]
     assert _tables(subscription) == (3, 1, 0, 0)
     subscription.acks.acknowledge(None, [AckId(*topic.log.position(begin + number)) for number in range(3)], None)
     assert _tables(subscription) == (0, 0, 0, 0)
@@ -260,7 +256,7 @@ def test_so_many_chunks_wait_for_one_consumer_and_no_more(core: Core, monkeypatc
     core.commit()
     assert _tables(subscription) == (21, 1, 1, 20)
     subscription.flow(first, 2000)
-    received = offsets(slow)
+    received = slow.take_offsets()
     assert received[:1000] == list(range(1000))
-    assert received[1000:] + offsets(fast) == [1000]
+    assert received[1000:] + fast.take_offsets() == [1000]
     assert _tables(subscription) == (1000, 1, 0, 0)

@@ -22,10 +22,6 @@ from tests.support.core import Client, Core
 from tests.support.subscription_types import EXCLUSIVE, KEY_SHARED, SHARED
 
 
-def offsets(client: Client) -> list[int]:
-    return [entry.offset for _, entry, _, _ in client.take()]
-
-
 def publish_delayed(core: Core, topic: Topic, *delays_ms: int) -> None:
     for delay in delays_ms:
         core.publish_all(topic, deliver_at=core.clock.now_ms() + delay if delay else None)
@@ -110,12 +106,12 @@ def test_what_waits_is_kept_once_for_all_subscriptions(core: Core) -> None:
             topic.create_subscription(f"s{number}"), (SHARED, KEY_SHARED, EXCLUSIVE)[number], client, permits=9
         )
     publish_delayed(core, topic, 5_000, 0, 3_000)
-    assert [offsets(client) for client in clients] == [[1], [1], [0, 1, 2]]
+    assert [client.take_offsets() for client in clients] == [[1], [1], [0, 1, 2]]
     assert [sub.dispatcher.delayed for sub in topic.subscriptions.values() if sub.dispatcher] == [2, 2, 0]
     core.advance(3_000)
-    assert [offsets(client) for client in clients] == [[2], [2], []]
+    assert [client.take_offsets() for client in clients] == [[2], [2], []]
     core.advance(2_000)
-    assert [offsets(client) for client in clients] == [[0], [0], []]
+    assert [client.take_offsets() for client in clients] == [[0], [0], []]
     assert not topic.timing.timed.waiting
 
 
@@ -129,7 +125,7 @@ def test_who_comes_back_reads_nothing_that_waits(core: Core, sub_type: Subscript
     for _ in range(3):
         with patch.object(core.store.reader, "read", side_effect=core.store.reader.read) as reads:
             consumer = core.consumer(subscription, sub_type, client, permits=1000)
-        assert offsets(client) == [300]
+        assert client.take_offsets() == [300]
         (call,) = reads.call_args_list
         assert call.args[1:3] == (300, 300)
         topic.log.tail.clear()
@@ -137,7 +133,7 @@ def test_who_comes_back_reads_nothing_that_waits(core: Core, sub_type: Subscript
     core.consumer(subscription, sub_type, client, permits=1000)
     client.take()
     core.advance(60_000)
-    assert offsets(client) == [*range(300), *range(301, 601)]
+    assert client.take_offsets() == [*range(300), *range(301, 601)]
 
 
 def test_a_consumer_that_comes_between_two_ticks_gets_what_is_due_in_order(core: Core) -> None:
@@ -146,12 +142,12 @@ def test_a_consumer_that_comes_between_two_ticks_gets_what_is_due_in_order(core:
     core.consumer(topic.create_subscription("other"), SHARED, waiting, permits=9)
     subscription = topic.create_subscription("s")
     publish_delayed(core, topic, 1_000, 0, 1_000, 9_000)
-    assert offsets(waiting) == [1]
+    assert waiting.take_offsets() == [1]
     core.clock.advance_ms(1_000)
     core.consumer(subscription, SHARED, client, permits=9)
-    assert offsets(client) == [0, 1, 2]
+    assert client.take_offsets() == [0, 1, 2]
     core.advance(0)
-    assert (offsets(waiting), offsets(client)) == ([0, 2], [])
+    assert (waiting.take_offsets(), client.take_offsets()) == ([0, 2], [])
 
 
 def test_a_tick_looks_only_at_topics_in_which_something_is_due(core: Core) -> None:
@@ -174,15 +170,15 @@ def test_delays_that_do_not_count_any_more_are_over_at_once(core: Core) -> None:
     subscription = topic.create_subscription("s")
     consumer = core.consumer(subscription, SHARED, client, permits=9)
     publish_delayed(core, topic, 10_000, 20_000)
-    assert offsets(client) == []
+    assert client.take_offsets() == []
     core.broker.policies.set_topic(TopicName.parse("t"), Policies(delayed_delivery=False))
     core.advance(50)
-    assert offsets(client) == [0, 1]
+    assert client.take_offsets() == [0, 1]
     # And those delivered meanwhile do not come again when they would have been due.
     core.broker.policies.set_topic(TopicName.parse("t"), Policies(delayed_delivery=True))
     subscription.acks.acknowledge(consumer, [AckId(*topic.log.position(0))], None)
     core.advance(30_000)
-    assert offsets(client) == []
+    assert client.take_offsets() == []
 
 
 def test_a_clock_that_went_back_delays_nothing_beyond_its_time(core: Core) -> None:
@@ -191,18 +187,18 @@ def test_a_clock_that_went_back_delays_nothing_beyond_its_time(core: Core) -> No
     core.consumer(topic.create_subscription("s"), SHARED, client, permits=9)
     publish_delayed(core, topic, 1_000)
     core.advance(5_000)
-    assert offsets(client) == [0]
+    assert client.take_offsets() == [0]
     core.clock.step_wall_ms(-600_000)
     for _ in range(3):
         core.advance(round(CONFIRM_S * 1000))
     assert core.broker.clock.now_ms() == core.clock.now_ms()
     publish_delayed(core, topic, 0)
     publish_delayed(core, topic, 70_000)
-    assert offsets(client) == [1]
+    assert client.take_offsets() == [1]
     core.advance(69_999)
-    assert offsets(client) == []
+    assert client.take_offsets() == []
     core.advance(1)
-    assert offsets(client) == [2]
+    assert client.take_offsets() == [2]
 
 
 def test_a_topic_without_timed_entries_is_not_searched_at_a_start(core: Core) -> None:
@@ -213,7 +209,7 @@ def test_a_topic_without_timed_entries_is_not_searched_at_a_start(core: Core) ->
     publish_delayed(core, topic, 1_000, 0, 0)
     assert topic.timing.has_timed
     core.advance(1_000)
-    assert sorted(offsets(client)) == [0, 1, 2]
+    assert sorted(client.take_offsets()) == [0, 1, 2]
     subscription.acks.acknowledge(consumer, [AckId(*topic.log.position(offset)) for offset in range(3)], None)
     core.broker.policies.set_topic(TopicName.parse("t"), Policies(retention=Retention(0, 0)))
     core.advance(1_000)

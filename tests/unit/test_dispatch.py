@@ -19,10 +19,6 @@ from tests.support.core import Client, Core
 from tests.support.subscription_types import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
 
-def offsets(client: Client) -> list[int]:
-    return [entry.offset for _, entry, _, _ in client.take()]
-
-
 def test_nothing_is_delivered_before_it_is_durable(core: Core) -> None:
     topic = core.topic()
     client = Client()
@@ -30,7 +26,7 @@ def test_nothing_is_delivered_before_it_is_durable(core: Core) -> None:
     core.publish(core.producer(topic))
     assert client.messages == []
     core.commit()
-    assert offsets(client) == [0]
+    assert client.take_offsets() == [0]
 
 
 def test_permits_count_messages_of_a_batch(core: Core) -> None:
@@ -39,12 +35,12 @@ def test_permits_count_messages_of_a_batch(core: Core) -> None:
     subscription = topic.create_subscription("s")
     consumer = core.consumer(subscription, EXCLUSIVE, client, permits=5)
     core.publish_all(topic, count=4, messages=3)
-    assert offsets(client) == [0, 1]
+    assert client.take_offsets() == [0, 1]
     assert consumer.permits == -1
     subscription.flow(consumer, 1)
-    assert offsets(client) == []
+    assert client.take_offsets() == []
     subscription.flow(consumer, 1)
-    assert offsets(client) == [2]
+    assert client.take_offsets() == [2]
 
 
 def test_a_connection_that_cannot_take_more_gets_no_more(core: Core) -> None:
@@ -54,10 +50,10 @@ def test_a_connection_that_cannot_take_more_gets_no_more(core: Core) -> None:
     core.consumer(subscription, EXCLUSIVE, client, permits=100)
     client.writable = False
     core.publish_all(topic, count=3)
-    assert offsets(client) == []
+    assert client.take_offsets() == []
     client.writable = True
     subscription.notify()
-    assert offsets(client) == [0, 1, 2]
+    assert client.take_offsets() == [0, 1, 2]
 
 
 def test_exclusive_refuses_a_second_consumer(core: Core) -> None:
@@ -76,7 +72,7 @@ def test_reading_back_what_left_the_cache(tmp_path: Path) -> None:
     subscription = topic.create_subscription("s")
     core.publish_all(topic, b"x" * 500, count=100)
     core.consumer(subscription, EXCLUSIVE, client, permits=1000)
-    assert offsets(client) == list(range(100))
+    assert client.take_offsets() == list(range(100))
     core.close()
 
 
@@ -87,14 +83,14 @@ def test_shared_goes_round_and_takes_back_from_who_leaves(core: Core) -> None:
     first = core.consumer(subscription, SHARED, one, permits=50, name="one")
     core.consumer(subscription, SHARED, two, permits=50, name="two", consumer_id=2)
     core.publish_all(topic, count=80)
-    got_one, got_two = offsets(one), offsets(two)
+    got_one, got_two = one.take_offsets(), two.take_offsets()
     assert sorted(got_one + got_two) == list(range(80))
     assert len(got_one) == len(got_two) == 40
     subscription.acks.acknowledge(None, [AckId(*topic.log.position(got_one[0]))], None)
     second = subscription.consumers[1]
     subscription.flow(second, 100)
     subscription.remove_consumer(first)
-    assert offsets(two) == got_one[1:]
+    assert two.take_offsets() == got_one[1:]
     assert subscription.acks.unacked_messages == 79
 
 
@@ -105,8 +101,8 @@ def test_priority_levels_are_served_in_order(core: Core) -> None:
     core.consumer(subscription, SHARED, low, permits=10, name="low", priority=1)
     core.consumer(subscription, SHARED, high, permits=5, name="high", consumer_id=2)
     core.publish_all(topic, count=8)
-    assert offsets(high) == [0, 1, 2, 3, 4]
-    assert offsets(low) == [5, 6, 7]
+    assert high.take_offsets() == [0, 1, 2, 3, 4]
+    assert low.take_offsets() == [5, 6, 7]
 
 
 def test_negative_ack_raises_the_count_and_a_disconnect_does_not(core: Core) -> None:
@@ -147,10 +143,10 @@ def test_unacked_limit_blocks_until_an_ack(tmp_path: Path) -> None:
     subscription = topic.create_subscription("s")
     consumer = core.consumer(subscription, SHARED, client, permits=100)
     core.publish_all(topic, count=6)
-    assert offsets(client) == [0, 1, 2]
+    assert client.take_offsets() == [0, 1, 2]
     assert consumer.blocked_on_unacked
     subscription.acks.acknowledge(consumer, [AckId(*topic.log.position(0))], None)
-    assert offsets(client) == [3]
+    assert client.take_offsets() == [3]
     core.close()
 
 
@@ -162,7 +158,7 @@ def test_no_unacked_limit_blocks_where_one_consumer_is_active(tmp_path: Path, su
     subscription = topic.create_subscription("s")
     consumer = core.consumer(subscription, sub_type, client, permits=100)
     core.publish_all(topic, count=6)
-    assert len(offsets(client)) == 6
+    assert len(client.take_offsets()) == 6
     assert not consumer.blocked_on_unacked
     assert not blocked(subscription)
     core.close()
@@ -176,11 +172,11 @@ def test_failover_takes_over_what_was_not_acknowledged(core: Core) -> None:
     core.consumer(subscription, FAILOVER, two, permits=100, name="two", consumer_id=2)
     assert (one.active, two.active) == ({1: True}, {2: False})
     core.publish_all(topic, count=5)
-    assert offsets(one) == [0, 1, 2, 3, 4]
+    assert one.take_offsets() == [0, 1, 2, 3, 4]
     subscription.acks.acknowledge_cumulative(first, AckId(*topic.log.position(1)), None)
     subscription.remove_consumer(first)
     assert two.active == {2: True}
-    assert offsets(two) == [2, 3, 4]
+    assert two.take_offsets() == [2, 3, 4]
 
 
 def test_failover_spreads_partitions_by_name(core: Core) -> None:
@@ -205,17 +201,17 @@ def test_a_key_stays_with_its_holder_until_all_of_it_is_acknowledged(core: Core)
     first = core.consumer(subscription, KEY_SHARED, one, permits=1000, name="one")
     for key in range(40):
         core.publish_all(topic, key=str(key))
-    held = offsets(one)
+    held = one.take_offsets()
     two = Client()
     core.consumer(subscription, KEY_SHARED, two, permits=1000, name="two", consumer_id=2)
     for key in range(40):
         core.publish_all(topic, key=str(key))
-    moved = set(range(40, 80)) - set(offsets(one))
+    moved = set(range(40, 80)) - set(one.take_offsets())
     # Keys that moved to the newcomer wait, since the first consumer still holds entries of those keys.
     assert moved
-    assert offsets(two) == []
+    assert two.take_offsets() == []
     subscription.acks.acknowledge(first, [AckId(*topic.log.position(offset)) for offset in held], None)
-    assert set(offsets(two)) == moved
+    assert set(two.take_offsets()) == moved
 
 
 def test_sticky_ranges_must_not_overlap(core: Core) -> None:
@@ -241,11 +237,11 @@ def test_delayed_entries_wait_and_others_pass_them(core: Core) -> None:
     core.consumer(topic.create_subscription("s"), SHARED, client, permits=10)
     core.publish_all(topic, deliver_at=core.clock.now_ms() + 5_000)
     core.publish_all(topic)
-    assert offsets(client) == [1]
+    assert client.take_offsets() == [1]
     core.advance(4_999)
-    assert offsets(client) == []
+    assert client.take_offsets() == []
     core.advance(1)
-    assert offsets(client) == [0]
+    assert client.take_offsets() == [0]
 
 
 def test_delay_is_for_shared_subscriptions_only(core: Core) -> None:
@@ -253,7 +249,7 @@ def test_delay_is_for_shared_subscriptions_only(core: Core) -> None:
     client = Client()
     core.consumer(topic.create_subscription("s"), EXCLUSIVE, client, permits=10)
     core.publish_all(topic, deliver_at=core.clock.now_ms() + 5_000)
-    assert offsets(client) == [0]
+    assert client.take_offsets() == [0]
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "x" * 241])

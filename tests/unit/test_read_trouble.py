@@ -71,10 +71,6 @@ def stored(core: Core, entries: int = 10, *, durable: bool = True) -> tuple[Topi
     return topic, subscription
 
 
-def offsets(client: Client) -> list[int]:
-    return [entry.offset for _, entry, _, _ in client.take()]
-
-
 @pytest.mark.parametrize("sub_type", EVERY_TYPE)
 @pytest.mark.parametrize("durable", [True, False])
 def test_lost_entries_are_skipped_and_counted_and_the_rest_is_delivered(
@@ -84,7 +80,7 @@ def test_lost_entries_are_skipped_and_counted_and_the_rest_is_delivered(
     store.lost = {0, 3, 4, 5, 9}
     client = Client()
     consumer = core.consumer(subscription, sub_type, client, permits=100)
-    assert sorted(offsets(client)) == [1, 2, 6, 7, 8]
+    assert sorted(client.take_offsets()) == [1, 2, 6, 7, 8]
     assert (subscription.acks.skipped_entries, subscription.acks.skipped_messages) == (5, 5)
     assert subscription.acks.backlog_messages == consumer.unacked == 5
     assert topic.log.damaged.entries == 5
@@ -96,11 +92,11 @@ def test_a_replay_of_what_was_lost_meanwhile_is_skipped(core: Core, store: Store
     topic, subscription = stored(core)
     client = Client()
     consumer = core.consumer(subscription, sub_type, client, permits=100)
-    assert sorted(offsets(client)) == list(range(10))
+    assert sorted(client.take_offsets()) == list(range(10))
     topic.log.tail.clear()
     store.lost = {2, 7}
     subscription.redeliver(consumer, None, None)
-    assert sorted(offsets(client)) == [0, 1, 3, 4, 5, 6, 8, 9]
+    assert sorted(client.take_offsets()) == [0, 1, 3, 4, 5, 6, 8, 9]
     assert subscription.acks.skipped_entries == 2
 
 
@@ -130,7 +126,7 @@ def test_a_read_is_tried_again_by_the_tick_after_growing_pauses(
     assert seen == [2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 5]
     store.failure, store.empty = None, False
     core.advance(60_000)
-    assert sorted(offsets(client)) == list(range(10))
+    assert sorted(client.take_offsets()) == list(range(10))
     assert core.broker.containment.of(subscription) == []
 
 
@@ -142,7 +138,7 @@ def test_who_comes_later_does_not_wait_for_the_pause(core: Core, store: Store) -
     subscription.remove_consumer(gone)
     client = Client()
     core.consumer(subscription, EXCLUSIVE, client, permits=10)
-    assert offsets(client) == list(range(10))
+    assert client.take_offsets() == list(range(10))
 
 
 def test_a_read_that_nobody_wants_any_more_is_not_suspended_for_good(core: Core, store: Store) -> None:
@@ -183,8 +179,8 @@ def test_a_missing_ledger_is_passed(core: Core, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(core.store.reader, "header", lambda ledger, entry: None)
     client = Client()
     core.consumer(subscription, SHARED, client, permits=100)
-    assert offsets(client) == []
+    assert client.take_offsets() == []
     assert subscription.acks.skipped_entries == 30
     assert subscription.acks.backlog_messages == 0
     core.publish_all(topic)
-    assert offsets(client) == [30]
+    assert client.take_offsets() == [30]
