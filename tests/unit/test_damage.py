@@ -284,7 +284,7 @@ def test_the_scrub_reports_what_pages_that_lead_nowhere_hide_and_no_more(
     found: list[tuple[int, int]] = []
     at: bytes | None = None
     for _ in range(100):
-        at, _, damaged = segment.scrub(at, 100_000)
+        at, _, damaged = segment.reader.scrub(at, 100_000)
         found += [(each.first, each.last) for each in damaged]
         if at is None:
             break

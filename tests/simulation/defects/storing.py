@@ -19,7 +19,7 @@ from heliograph_broker.storage.ledgers.ledger_ids import RESERVED_KEY
 from heliograph_broker.storage.ledgers.ledger_set import LedgerSet
 from heliograph_broker.storage.segments import segment_records
 from heliograph_broker.storage.segments.reclaim import Reclaimer
-from heliograph_broker.storage.segments.segment import Segment
+from heliograph_broker.storage.segments.segment_reader import SegmentReader
 
 from tests.simulation.disk import SimulatedDisk
 
@@ -123,7 +123,7 @@ def _know_none(records: Any) -> dict[bytes, bytes]:
 
 # 12: a read that fails once is taken for a loss
 
-_read_entries = Segment.read_entries
+_read_entries = SegmentReader.read_entries
 
 
 def _read_or_lose(self: Any, ledger_id: int, first: int, last: int, max_bytes: int) -> Any:
@@ -194,7 +194,7 @@ DEFECTS = {
     "failed-read-is-loss": Defect(
         "12",
         "a read that fails once is taken for entries that are lost",
-        (Patch(Segment, "read_entries", _read_or_lose),),
+        (Patch(SegmentReader, "read_entries", _read_or_lose),),
     ),
     "receipt-before-sync": Defect(
         "-", "receipts go out before the sync", (Patch(SimulatedDisk, "open_environment", _open_without_sync),)

@@ -22,7 +22,8 @@ from heliograph_broker.storage.base.environment import MAP_BYTES
 from heliograph_broker.storage.base.identity import Format, Identity, of_metadata, parse_format
 from heliograph_broker.storage.base.record_sum import content_of, with_sum
 from heliograph_broker.storage.segments import segment_records
-from heliograph_broker.storage.segments.segment import DAMAGE, DAMAGED_SUFFIX, Run, Segment, parse_name
+from heliograph_broker.storage.segments.segment import DAMAGE, DAMAGED_SUFFIX, Segment, parse_name
+from heliograph_broker.storage.segments.segment_reader import Run
 from heliograph_broker.storage.segments.segment_records import MissingSegments
 
 _UNREADABLE = (*DAMAGE, lmdb.Error, msgspec.DecodeError)
@@ -91,7 +92,7 @@ class SegmentFile:
                 first = run.first
                 while first <= run.last:
                     try:
-                        for value, _, _, _ in segment.chunks(ledger_id, first, run.last):
+                        for value, _, _, _ in segment.reader.chunks(ledger_id, first, run.last):
                             yield len(value)
                     except DamagedEntries as error:
                         yield LostRange(ledger_id, error.first_entry, error.last_entry, error.reason)
@@ -175,8 +176,8 @@ class Contents:
         run = holder.runs[ledger_id]
         segment = holder.open()
         try:
-            (entry,) = segment.read_entries(ledger_id, run.first, run.first, 1)
-            return segment.header(ledger_id, run.first), entry.frame
+            (entry,) = segment.reader.read_entries(ledger_id, run.first, run.first, 1)
+            return segment.reader.header(ledger_id, run.first), entry.frame
         finally:
             segment.close()
 

@@ -45,7 +45,7 @@ class LedgerReader:
             ledger_id,
             first_entry,
             last_entry,
-            lambda segment, first: segment.read_entries(ledger_id, first, last_entry, max_bytes),
+            lambda segment, first: segment.reader.read_entries(ledger_id, first, last_entry, max_bytes),
             callback,
         )
 
@@ -61,7 +61,7 @@ class LedgerReader:
             ledger_id,
             first_entry,
             last_entry,
-            lambda segment, first: segment.read_headers(ledger_id, first, last_entry),
+            lambda segment, first: segment.reader.read_headers(ledger_id, first, last_entry),
             callback,
         )
 
@@ -107,7 +107,7 @@ class LedgerReader:
             if found is None or found[1] > last_entry:
                 return
             segment, at = found
-            mapped = segment.map_frames(ledger_id, at, last_entry, function)
+            mapped = segment.reader.map_frames(ledger_id, at, last_entry, function)
             at = mapped[-1][0] + 1
             for _, value in mapped:
                 yield value
@@ -120,7 +120,7 @@ class LedgerReader:
         found = self._segments.holder(ledger_id, entry_id)
         if found is None or found[1] != entry_id:
             return None
-        return found[0].header(ledger_id, entry_id)
+        return found[0].reader.header(ledger_id, entry_id)
 
     def first_entry_where(self, ledger_id: int, low: int, high: int, holds: Callable[[EntryHeader], bool]) -> int:
         """Return the first entry id of ``low..high-1`` whose header ``holds``, ``high`` if there is none.
@@ -139,7 +139,7 @@ class LedgerReader:
             middle = (len(segments) - 1) // 2
             header = None
             for segment in reversed(segments[: middle + 1]):
-                header = segment.readable_header(ledger_id, segment.runs[ledger_id].last)
+                header = segment.reader.readable_header(ledger_id, segment.runs[ledger_id].last)
                 if header is not None:
                     break
             if header is not None and header.entry_id >= low and holds(header):
@@ -150,4 +150,4 @@ class LedgerReader:
                 segments = segments[middle + 1 :]
         if not segments:
             return high
-        return segments[0].first_where(ledger_id, low, high, holds)
+        return segments[0].reader.first_where(ledger_id, low, high, holds)

@@ -99,7 +99,7 @@ class Rewriting:
         """Yield the chunks of a source, verified, and go around what is damaged."""
         while first <= last:
             try:
-                yield from source.chunks(ledger_id, first, last)
+                yield from source.reader.chunks(ledger_id, first, last)
             except DamagedEntries as error:
                 # A new one: this one's traceback would keep the transaction and its place for readers.
                 self.damaged.setdefault(source, []).append(error.within(error.last_entry))

@@ -185,7 +185,7 @@ class Scrub:
             if self._at is None:
                 self._save_place()
 
-        self._scheduler.background(lambda: segment.scrub(at, most), done)
+        self._scheduler.background(lambda: segment.reader.scrub(at, most), done)
 
 
 def _parse(stored: bytes | None) -> Place:
