@@ -38,7 +38,7 @@ class SystemClock:
 STEP_MS = 10_000
 #: Time (s) that a wall clock must have been set before the steady clock believes it.
 CONFIRM_S = 60.0
-_MOST_SLEW = 0.05
+_MAX_SLEW = 0.05
 #: A difference of so many ms is made up for in about a minute, a larger one at the most that is allowed.
 _SLEW_OVER_MS = 60_000
 #: Both clocks are read one after the other, in whole ms.
@@ -75,7 +75,7 @@ class SteadyClock:
         ahead = self._clock.now_ms() - line
         if abs(ahead) <= STEP_MS:
             self._stepped_at = None
-            slew = 0.0 if abs(ahead) < _GRAIN_MS else max(-_MOST_SLEW, min(_MOST_SLEW, ahead / _SLEW_OVER_MS))
+            slew = 0.0 if abs(ahead) < _GRAIN_MS else max(-_MAX_SLEW, min(_MAX_SLEW, ahead / _SLEW_OVER_MS))
             self._go_on(now, line, 1000.0 * (1 + slew))
             return 0
         self._go_on(now, line, 1000.0)

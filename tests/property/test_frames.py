@@ -30,7 +30,7 @@ Frame = tuple[int, bytes, bytes]
 Result = tuple[list[Frame], str | None]
 
 EXAMPLES = settings(max_examples=200, deadline=None)
-MOST_READS = 500
+MAX_READS = 500
 #: Sizes of one read after the other, repeated.
 SPLITS = st.lists(st.one_of(st.integers(1, 12), st.integers(1, 5_000)), min_size=1, max_size=12)
 #: Sizes of the buffer that connections share: smaller than a command, and larger than most streams here.
@@ -97,7 +97,7 @@ def read(stream: bytes, splits: list[int], shared: int, *, pauses: bool = False)
     connection = Connection(SharedBuffer(shared), pauses=pauses)
     sizes = cycle(splits)
     # Long streams in fewer reads, or one case takes seconds.
-    least = len(stream) // MOST_READS
+    least = len(stream) // MAX_READS
     at = 0
     while at < len(stream) and connection.error is None:
         at += connection.receive(stream[at : at + max(least, next(sizes))])
@@ -158,7 +158,7 @@ def test_connections_that_share_a_buffer_do_not_mix(
         number = turn % len(streams)
         if unsent[number]:
             data = unsent[number]
-            size = max(len(data) // MOST_READS, next(sizes[number]))
+            size = max(len(data) // MAX_READS, next(sizes[number]))
             unsent[number] = data[connections[number].receive(data[:size]) :]
     for connection, (frames, _) in zip(connections, streams, strict=True):
         assert connection.error is None

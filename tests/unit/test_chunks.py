@@ -245,7 +245,7 @@ def test_chunks_that_expire_one_after_the_other_are_forgotten_one_after_the_othe
 
 
 def test_so_many_chunks_wait_for_one_consumer_and_no_more(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch_shared, "MOST_WAITING_CHUNKS", 20)
+    monkeypatch.setattr(dispatch_shared, "MAX_WAITING_CHUNKS", 20)
     topic = core.topic()
     subscription = topic.create_subscription("s")
     slow, fast = Client(), Client()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from heliograph_api.policies.policies import Policies, Retention
 from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
-from heliograph_broker.messaging.log.damaged import MOST_RANGES
+from heliograph_broker.messaging.log.damaged import MAX_RANGES
 from heliograph_broker.messaging.log.skipping import skip_entry, skip_range
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.damage import DamagedEntries
@@ -116,10 +116,10 @@ def test_the_list_outlives_a_restart_and_ends_with_its_topic(core: Core) -> None
 
 def test_the_list_is_bounded_and_the_count_is_not(core: Core) -> None:
     topic, _ = _filled(core)
-    for offset in range(0, 2 * (MOST_RANGES + 5), 2):
+    for offset in range(0, 2 * (MAX_RANGES + 5), 2):
         topic.log.damaged.add(offset, offset, "x" * 1000)
-    assert len(topic.log.damaged.ranges) == MOST_RANGES
-    assert topic.log.damaged.entries == MOST_RANGES + 5
+    assert len(topic.log.damaged.ranges) == MAX_RANGES
+    assert topic.log.damaged.entries == MAX_RANGES + 5
     assert len(topic.log.damaged.ranges[-1].reason) < 1000
 
 

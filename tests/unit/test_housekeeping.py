@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph_api.policies.policies import Policies, Retention
 from heliograph_broker.messaging.log.record_set import FLUSH_MS
-from heliograph_broker.messaging.topic.housekeeping import CHECK_INTERVAL_MS, TOPICS_A_SLICE
+from heliograph_broker.messaging.topic.housekeeping import CHECK_INTERVAL_MS, TOPICS_PER_SLICE
 from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Core
@@ -21,11 +21,11 @@ def _watched(core: Core) -> list[tuple[Topic, int]]:
 
 
 def test_many_topics_that_are_due_together_are_taken_a_few_at_a_time(core: Core) -> None:
-    topics = [core.topic(f"t{index}") for index in range(3 * TOPICS_A_SLICE)]
+    topics = [core.topic(f"t{index}") for index in range(3 * TOPICS_PER_SLICE)]
     core.commit()
     checks = _watched(core)
     assert core.broker.ticks.run() is True
-    assert len(checks) == TOPICS_A_SLICE
+    assert len(checks) == TOPICS_PER_SLICE
     while core.broker.ticks.run():
         pass
     assert {topic for topic, _ in checks} == set(topics)
@@ -69,7 +69,7 @@ def test_what_an_earlier_time_overtakes_does_not_pile_up(core: Core) -> None:
 
 
 def test_what_is_trimmed_of_many_topics_is_recorded_together(core: Core) -> None:
-    topics = [core.topic(f"t{index}") for index in range(3 * TOPICS_A_SLICE)]
+    topics = [core.topic(f"t{index}") for index in range(3 * TOPICS_PER_SLICE)]
     for topic in topics:
         core.broker.policies.set_topic(topic.name, Policies(retention=Retention(3_600_000, -1)))
         core.publish(core.producer(topic))

@@ -19,8 +19,8 @@ MOUNT: Final = "/archive"
 DEFAULT_FILE_SIZE: Final = 128 * 1024**2
 LOCAL: Final = "local[*]"
 
-_LONGEST_SCHEDULE = 100
-_LONGEST_PATH = 1024
+_MAX_SCHEDULE_LENGTH = 100
+_MAX_PATH_LENGTH = 1024
 _VALID_SCHEDULE = (
     "minute, hour, day, month and weekday, such as '0 * * * *' or '30 2 * * MON-FRI',"
     " or @hourly, @daily, @weekly, @monthly or @yearly"
@@ -105,7 +105,7 @@ class ArchiveSpec(Model):
     schedule: Annotated[
         str,
         AfterValidator(_schedule),
-        InSchema({"maxLength": _LONGEST_SCHEDULE}),
+        InSchema({"maxLength": _MAX_SCHEDULE_LENGTH}),
         Rule(f"self.matches('{_SCHEDULE}')", f"not a schedule; valid: {_VALID_SCHEDULE.replace(chr(39), '')}"),
         Rule(
             "self.findAll('[0-9]+-[0-9]+').all(r, int(r.find('^[0-9]+')) <= int(r.find('[0-9]+$')))",
@@ -117,7 +117,7 @@ class ArchiveSpec(Model):
     path: Annotated[
         str,
         AfterValidator(_path),
-        InSchema({"maxLength": _LONGEST_PATH}),
+        InSchema({"maxLength": _MAX_PATH_LENGTH}),
         Rule(f"self.matches('{_PATH}')", f"not a path for an archive; valid: {_VALID_PATH}"),
     ]
     """Directory of the files: a path below /archive on the volume of `volumeClaimRef`, or a URL s3a:// or hdfs://.

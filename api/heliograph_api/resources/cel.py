@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema
 from heliograph_api.values import durations, sizes
 
 RULES: Final = "x-kubernetes-validations"
-LONGEST_QUANTITY: Final = 31
+MAX_QUANTITY_LENGTH: Final = 31
 """Characters of the longest size or duration: 19 digits, a point, 9 digits, and a unit of two letters."""
 
 _WHOLE = 19

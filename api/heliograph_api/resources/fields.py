@@ -34,7 +34,7 @@ from heliograph_api.values.quoting import quoted
 from heliograph_api.values.sizes import VALID as VALID_SIZES
 from heliograph_api.values.sizes import parse_size
 
-from .cel import DURATION, LONGEST_QUANTITY, RULES, SIZE, InSchema, Rule
+from .cel import DURATION, MAX_QUANTITY_LENGTH, RULES, SIZE, InSchema, Rule
 
 SIZE_FORMAT = "heliograph-size"
 DURATION_FORMAT = "heliograph-duration"
@@ -99,7 +99,7 @@ def _completed(x: str) -> str:
     return f"{full}.substring(0, size({full}) - size({x}.find('{PARTITION}')))"
 
 
-_INT_OR_STRING = {"x-kubernetes-int-or-string": True, "maxLength": LONGEST_QUANTITY}
+_INT_OR_STRING = {"x-kubernetes-int-or-string": True, "maxLength": MAX_QUANTITY_LENGTH}
 Size = Annotated[
     int,
     BeforeValidator(parse_size),

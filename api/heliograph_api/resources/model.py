@@ -44,11 +44,11 @@ _PERSISTENT_ONLY = "is for persistent topics only; valid: leave it out, or persi
 _FOR_GOOD = "cannot be changed; valid: the previous value, or a new resource"
 
 
-def _stays(field: str) -> Rule:
+def _unchanged(field: str) -> Rule:
     return Rule(f"self.{field} == oldSelf.{field}", _FOR_GOOD, f".{field}")
 
 
-def _name_stays() -> Rule:
+def _name_unchanged() -> Rule:
     name = "(has({x}.spec.name) ? {x}.spec.name : {x}.metadata.name)"
     # Tenants may be without a spec.
     return Rule(f"{name.format(x='self')} == {name.format(x='oldSelf')}", _FOR_GOOD, ".spec.name")
@@ -110,7 +110,7 @@ class TenantSpec(Model):
 class NamespaceSpec(NamespacePolicySpec):
     """A namespace, with default policies of its topics."""
 
-    cel_rules: ClassVar[tuple[Rule, ...]] = (_stays("tenantRef"),)
+    cel_rules: ClassVar[tuple[Rule, ...]] = (_unchanged("tenantRef"),)
 
     tenant_ref: Reference
     """The Tenant it belongs to. Cannot be changed."""
@@ -131,8 +131,8 @@ class TopicSpec(PolicySpec):
         _keeps_nothing("subscriptions", "size(self.subscriptions) == 0"),
         _keeps_nothing("subscriptionPolicies", "size(self.subscriptionPolicies) == 0"),
         _keeps_nothing("archive"),
-        _stays("namespaceRef"),
-        _stays("persistent"),
+        _unchanged("namespaceRef"),
+        _unchanged("persistent"),
         Rule(
             "self.partitions >= oldSelf.partitions",
             "partitions cannot be decreased; valid: the present number or more",
@@ -251,7 +251,7 @@ class BrokerCluster(Resource):
 class Tenant(Resource):
     """A tenant of a broker: the owner of Namespaces, with limits for all of them."""
 
-    cel_rules: ClassVar[tuple[Rule, ...]] = (_name_stays(),)
+    cel_rules: ClassVar[tuple[Rule, ...]] = (_name_unchanged(),)
 
     kind: Literal["Tenant"]
     spec: TenantSpec = TenantSpec()
@@ -265,7 +265,7 @@ class Tenant(Resource):
 class Namespace(Resource):
     """A namespace of a Tenant: it holds Topics and their default policies."""
 
-    cel_rules: ClassVar[tuple[Rule, ...]] = (_name_stays(),)
+    cel_rules: ClassVar[tuple[Rule, ...]] = (_name_unchanged(),)
 
     kind: Literal["Namespace"]
     spec: NamespaceSpec
@@ -280,7 +280,7 @@ class Topic(Resource):
     """A topic of a Namespace, with its partitions, subscriptions and policies."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
-        _name_stays(),
+        _name_unchanged(),
         Rule(
             f"has(self.spec.name) || !self.metadata.name.matches('{PARTITION}')",
             "the name of a partition; valid: the topic's, with spec.partitions",

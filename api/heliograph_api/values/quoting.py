@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from itertools import islice
 
-_LONGEST = 80
+_MAX_LENGTH = 80
 _FEWEST = 4
 
 
@@ -16,7 +16,7 @@ def quoted(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        cut = value if len(value) <= _LONGEST else f"{value[: _LONGEST - 3]}..."
+        cut = value if len(value) <= _MAX_LENGTH else f"{value[: _MAX_LENGTH - 3]}..."
         return f"'{cut}'" if cut.isprintable() else ascii(cut)
     if isinstance(value, int) and value.bit_length() > 256:
         # Python refuses to write out numbers of thousands of digits.

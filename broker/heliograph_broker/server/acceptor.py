@@ -21,7 +21,7 @@ ProtocolFactory = Callable[[Callable[[], None]], asyncio.BaseProtocol]
 
 _BACKLOG = 512
 #: Most connections accepted in one iteration of the event loop.
-_ACCEPTS_A_TURN = 64
+_ACCEPTS_PER_TURN = 64
 #: Pause (s) before accepting is tried again after the system refused.
 _PAUSE_S = 1.0
 #: Time (s) that a refused client has to read the reason, and most clients that get it at a time.
@@ -87,7 +87,7 @@ class Acceptor:
             self._loop.add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(_ACCEPTS_A_TURN):
+        for _ in range(_ACCEPTS_PER_TURN):
             try:
                 connection, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

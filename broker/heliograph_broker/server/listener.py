@@ -23,7 +23,7 @@ from .session import Session
 log = structlog.get_logger(__name__)
 
 #: Checks for silent clients per keep-alive interval.
-_CHECKS_AN_INTERVAL = 4
+_CHECKS_PER_INTERVAL = 4
 
 
 class Listener(ConnectionHost):
@@ -71,7 +71,7 @@ class Listener(ConnectionHost):
     def keep_watch(self) -> None:
         """Start the periodic check for silent clients."""
         interval = self.broker.config.keep_alive_interval_s
-        self._keep_alive = self.loop.call_later(interval / _CHECKS_AN_INTERVAL, self._check_alive)
+        self._keep_alive = self.loop.call_later(interval / _CHECKS_PER_INTERVAL, self._check_alive)
 
     def stop_accepting(self) -> None:
         if self._keep_alive is not None:

@@ -12,7 +12,7 @@ import structlog
 
 from heliograph_broker.clock import Clock
 from heliograph_broker.storage.base.completion import Completion
-from heliograph_broker.storage.base.data_dir import WAY_ON, DataDir, DataDirError
+from heliograph_broker.storage.base.data_dir import RECOVERY_HINT, DataDir, DataDirError
 from heliograph_broker.storage.base.disk import Disk, RealDisk
 from heliograph_broker.storage.base.disk_space import DiskSpace
 from heliograph_broker.storage.base.failure import StorageFull, StoreFailed, lacks_space
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 _SCRUB = b"store/scrub"
 #: After a computing job its thread rests for this multiple of the job's own duration, at most for this time (s).
 _REST = 2.0
-_LONGEST_REST_S = 0.05
+_MAX_REST_S = 0.05
 
 
 class LedgerStore:
@@ -62,7 +62,7 @@ class LedgerStore:
         try:
             environment = open_environment(data_dir.disk, data_dir.metadata)
         except DAMAGE as error:
-            raise DataDirError(f"{data_dir.metadata} is damaged: {error}; {WAY_ON}") from error
+            raise DataDirError(f"{data_dir.metadata} is damaged: {error}; {RECOVERY_HINT}") from error
         try:
             self.identity = _identify(data_dir, environment, new_identity)
             #: Records, as last committed.
@@ -185,7 +185,7 @@ class LedgerStore:
         def considerate() -> T:
             started = time.perf_counter()
             result = job()
-            self._scheduler.pause(min(_REST * (time.perf_counter() - started), _LONGEST_REST_S))
+            self._scheduler.pause(min(_REST * (time.perf_counter() - started), _MAX_REST_S))
             return result
 
         self._scheduler.work(considerate, callback)
@@ -237,7 +237,7 @@ def _identify(data_dir: DataDir, metadata: lmdb.Environment, new: Identity) -> I
     if expected_id and (found is None or found.store_id != expected_id):
         whose = "no store" if found is None else f"the store {found.store_id}"
         raise DataDirError(
-            f"{data_dir.metadata} belongs to {whose}, the directory to the store {expected_id}; {WAY_ON}"
+            f"{data_dir.metadata} belongs to {whose}, the directory to the store {expected_id}; {RECOVERY_HINT}"
         )
     if found is not None:
         return found

@@ -29,7 +29,7 @@ Manifest = Mapping[str, Any]
 #: Time (s) for a broker to answer; the longest requests take a second or two.
 ANSWER_S: Final = 20.0
 #: Manifests in one request. The broker applies one in half a millisecond, and serves no other client meanwhile.
-MOST_AT_ONCE: Final = 32
+MAX_BATCH: Final = 32
 #: Age (s) up to which a listing is shared.
 FRESH_S: Final = 2.0
 
@@ -153,8 +153,8 @@ class BrokerSession:
     async def _send_soon(self, kind: str) -> None:
         await asyncio.sleep(self._batch_s)
         batch = self._batches.pop(kind)
-        for at in range(0, len(batch), MOST_AT_ONCE):
-            await self._send(batch[at : at + MOST_AT_ONCE])
+        for at in range(0, len(batch), MAX_BATCH):
+            await self._send(batch[at : at + MAX_BATCH])
 
     async def _send(self, batch: Sequence[_Submitted]) -> None:
         """Send manifests; split a refused batch in halves until only the refused ones fail."""

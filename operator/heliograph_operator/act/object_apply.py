@@ -22,7 +22,7 @@ from .status_report import named
 #: The digest of the manifest last applied: an object that has it and differs was changed by somebody else.
 APPLIED: Final = f"{GROUP}/applied"
 #: Paths named in one event.
-_MOST_PATHS: Final = 6
+_MAX_PATHS: Final = 6
 
 
 class ObjectRefused(Exception):
@@ -85,7 +85,7 @@ async def _apply(context: Context, resource: Resource, wanted: Manifest, kind: K
     if applied["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"]:
         return False
     if (found["metadata"].get("annotations") or {}).get(APPLIED) == annotations[APPLIED]:
-        message = f"{kind.name} {name} was changed by somebody else; restored {named(paths, _MOST_PATHS, ', ')}"
+        message = f"{kind.name} {name} was changed by somebody else; restored {named(paths, _MAX_PATHS, ', ')}"
         await _report_repair(context, resource, message)
     return True
 

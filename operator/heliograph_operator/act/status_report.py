@@ -35,7 +35,7 @@ _PASSING: Final = (Reason.PARENT_NOT_READY, Reason.CLUSTER_NOT_READY, Reason.PAR
 #: Reasons that make Ready false without being a problem.
 _EXPECTED: Final = (ClusterReason.POD_MISSING, ClusterReason.ROLLING_OUT, ClusterReason.STOPPED)
 #: Differences named in one Event.
-MOST_NAMED: Final = 8
+MAX_NAMED: Final = 8
 
 
 async def report(
@@ -108,7 +108,7 @@ async def report_drift(context: Context, resource: Resource, differences: Sequen
     await context.events.emit(resource.body, "DriftRepaired", named(differences), repeat=True)
 
 
-def named(items: Sequence[object], most: int = MOST_NAMED, separator: str = "; ") -> str:
+def named(items: Sequence[object], most: int = MAX_NAMED, separator: str = "; ") -> str:
     """Return ``items`` as one text, and how many are left out beyond ``most``."""
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return separator.join(map(str, items[:most])) + more

@@ -30,7 +30,7 @@ _EXECUTOR_POD: Final = "/opt/heliograph/executor-pod.yaml"
 #: Time (s) after which a run that could not start when it was due is skipped.
 _STARTS_WITHIN_S: Final = 3600
 #: The most characters of a CronJob's name: its jobs' names have eleven more, in a label of 63.
-_LONGEST_NAME: Final = 52
+_MAX_NAME_LENGTH: Final = 52
 _SUFFIX: Final = "-archive"
 
 
@@ -53,9 +53,9 @@ class Source:
 
 def cron_job_name(topic: str) -> str:
     """Return the name of a Topic's CronJob: the Topic's with ``-archive``, shortened with a hash if it is too long."""
-    if len(topic) + len(_SUFFIX) <= _LONGEST_NAME and "." not in topic:
+    if len(topic) + len(_SUFFIX) <= _MAX_NAME_LENGTH and "." not in topic:
         return f"{topic}{_SUFFIX}"
-    short = re.sub("[^a-z0-9-]", "-", topic)[: _LONGEST_NAME - len(_SUFFIX) - 9].strip("-")
+    short = re.sub("[^a-z0-9-]", "-", topic)[: _MAX_NAME_LENGTH - len(_SUFFIX) - 9].strip("-")
     return f"{short}-{hashlib.sha256(topic.encode()).hexdigest()[:8]}{_SUFFIX}"
 
 

@@ -15,7 +15,7 @@ from heliograph_operator.objects.kinds import Body
 from .archive_cron_job import CONTAINER
 
 #: Characters of a run's message that a status keeps.
-_LONGEST_MESSAGE = 1024
+_MAX_MESSAGE_LENGTH = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def with_result(run: Run, pods: Sequence[Body]) -> Run:
         code = f"its container ended with {last.get('reason', 'Error')} (exit code {last.get('exitCode')})"
         message = str(own or code)
     counted = rows if isinstance(rows, int) and rows >= 0 else None
-    return replace(run, rows=counted, message=message[:_LONGEST_MESSAGE])
+    return replace(run, rows=counted, message=message[:_MAX_MESSAGE_LENGTH])
 
 
 def _terminated(pod: Body) -> Body | None:

@@ -39,7 +39,7 @@ CONTAINER_SECURITY: Final[Manifest] = {
 VOLUME: Final = "data"
 CONFIG_HASH: Final = f"{GROUP}/config"
 #: The StatefulSet's controller appends "-<ten digits>" to the name, in a label of at most 63 characters.
-LONGEST_NAME: Final = 52
+MAX_NAME_LENGTH: Final = 52
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _OWN_VARIABLES: Final = frozenset(f"HELIOGRAPH_{name.upper()}" for name in OPERATORS) | {"POD_NAME"}
 
@@ -54,10 +54,10 @@ class Site:
 
 def name_problem(name: str) -> str | None:
     """Return why a BrokerCluster cannot have this name, or None. Names of Services are more restricted."""
-    if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
+    if len(name) > MAX_NAME_LENGTH or not _NAME.fullmatch(name):
         return (
             f"metadata.name: {name!r} cannot be a Service's and a StatefulSet's name; valid: lower-case letters,"
-            f" digits and -, a letter first, at most {LONGEST_NAME} characters"
+            f" digits and -, a letter first, at most {MAX_NAME_LENGTH} characters"
         )
     return None
 

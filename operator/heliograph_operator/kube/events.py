@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 EVENT: Final = Kind("Event", "events", "v1")
 #: The API server rejects a longer one.
-_LONGEST_MESSAGE = 1024
+_MAX_MESSAGE_LENGTH = 1024
 #: Time (s) in which an Event about an object is not repeated.
 _REPEAT_AFTER_S = 300.0
 
@@ -50,7 +50,7 @@ class Events:
         self._emitted = {key: at for key, at in self._emitted.items() if now.timestamp() - at < _REPEAT_AFTER_S}
         self._emitted[event_id] = now.timestamp()
         namespace = metadata.get("namespace", "default")
-        text = message if len(message) <= _LONGEST_MESSAGE else f"{message[: _LONGEST_MESSAGE - 3]}..."
+        text = message if len(message) <= _MAX_MESSAGE_LENGTH else f"{message[: _MAX_MESSAGE_LENGTH - 3]}..."
         at = now.strftime("%Y-%m-%dT%H:%M:%SZ")
         event = {
             "apiVersion": "v1",

@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 #: Time (s) between two checks of an archive's run that has to end first.
 _ARCHIVE_S: Final = 1.0
-_MOST_CHILDREN_NAMED: Final = 5
+_MAX_CHILDREN_NAMED: Final = 5
 
 
 class PolicyDeletion:
@@ -46,7 +46,7 @@ class PolicyDeletion:
         if not resource.managed or resource.paused:
             return await self._retain(context, resource, f"{name} stays in the broker: an annotation says so")
         if children := _children(context, resource.key):
-            names = named([f"{key.kind} {key.name}" for key in children], _MOST_CHILDREN_NAMED, ", ")
+            names = named([f"{key.kind} {key.name}" for key in children], _MAX_CHILDREN_NAMED, ", ")
             return await self._wait(context, resource, Reason.CHILDREN_EXIST, f"waiting for {names} to be deleted")
         policy = resource.spec.get("deletionPolicy")
         if policy == "Retain":

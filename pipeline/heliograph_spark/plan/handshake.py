@@ -24,7 +24,7 @@ from .options import Connection, auth_files, auth_kind, auth_token, basic_user
 #: The client's own default.
 _WITHIN_MS = 10_000
 #: An answer is some hundred bytes; what is longer is no Pulsar.
-_LONGEST = 1 << 20
+_MAX_LENGTH = 1 << 20
 _CREDENTIALS = "pulsar.client.authPluginClassName, .authParams"
 
 
@@ -128,7 +128,7 @@ def _ask(stream: socket.socket, hello: bytes) -> wire.BaseCommand:
     """Return the broker's first command; raises :class:`ConnectionError` if none comes."""
     stream.sendall(hello)
     _, size = struct.unpack(">II", _exactly(stream, 8))
-    if size > _LONGEST:
+    if size > _MAX_LENGTH:
         raise ConnectionError("this is no answer of a Pulsar")
     try:
         return wire.BaseCommand.FromString(_exactly(stream, size))

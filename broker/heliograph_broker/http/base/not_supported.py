@@ -14,7 +14,7 @@ _METRICS: Final = "the broker's metrics are at /metrics"
 _NO_BOOKIES: Final = "There are no bookies: the broker stores messages itself"
 _NO_QUOTAS: Final = "There is no load to balance, so namespaces have no resource quotas"
 _NO_FUNCTIONS: Final = "Functions, sources and sinks are not run here"
-_ABSENT: Final = {
+_UNSUPPORTED: Final = {
     "broker-stats/load-report": f"There is no load to share with other brokers; {_METRICS}",
     "broker-stats/metrics": f"Pulsar's collection is not kept; {_METRICS}",
     "broker-stats/mbeans": f"There are no Java beans; {_METRICS}",
@@ -31,7 +31,7 @@ _ABSENT: Final = {
 }
 
 
-def _absent(path: str, reason: str) -> web.RouteDef:
+def _unsupported(path: str, reason: str) -> web.RouteDef:
     @operation(f"{reason}.", answers={404: Refusal})
     async def refuse(request: web.Request) -> web.Response:
         raise ApiError(404, reason)
@@ -46,6 +46,6 @@ async def resource_groups(request: web.Request) -> web.Response:
 
 def routes() -> list[web.RouteDef]:
     return [
-        *(_absent(path, reason) for path, reason in _ABSENT.items()),
+        *(_unsupported(path, reason) for path, reason in _UNSUPPORTED.items()),
         web.get("/admin/v2/resourcegroups", resource_groups),
     ]

@@ -28,7 +28,7 @@ from .trouble import trouble_blocks
 LAG: web.AppKey[LoopLag] = web.AppKey("loop_lag", LoopLag)
 
 _TURN_S = 0.002
-_LONGEST_REST_S = 0.005
+_MAX_REST_S = 0.005
 _SWITCH_INTERVAL_S = 0.0005
 _TOPICS_AT_ONCE = 10
 _LINES_AT_ONCE = 1000
@@ -66,7 +66,7 @@ class _Turns:
         """Let others have their turn if this one has lasted long enough."""
         worked = time.thread_time() - self._began
         if worked >= _TURN_S:
-            await asyncio.sleep(min(worked, _LONGEST_REST_S) if self._group_commit.pending_bytes else 0)
+            await asyncio.sleep(min(worked, _MAX_REST_S) if self._group_commit.pending_bytes else 0)
             self._began = time.thread_time()
 
 

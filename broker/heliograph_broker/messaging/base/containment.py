@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 #: The first pause before a suspended duty is tried again, and the longest (ms).
 FIRST_PAUSE_MS = 1000
-LONGEST_PAUSE_MS = 60_000
+MAX_PAUSE_MS = 60_000
 _REASON_CHARACTERS = 300
 
 
@@ -90,7 +90,7 @@ class Suspension:
         self.reason = first_line(error)
         self.last_ms = wall_ms
         self.failures += 1
-        self.pause_ms = min(2 * self.pause_ms or FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
+        self.pause_ms = min(2 * self.pause_ms or FIRST_PAUSE_MS, MAX_PAUSE_MS)
         self.due_ms = now_ms + self.pause_ms
         self._again = again
 

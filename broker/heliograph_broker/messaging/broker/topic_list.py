@@ -97,7 +97,7 @@ class WatchedList:
             self.deleted[topic] = None
         return True
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Send all watchers one update with all changes and one hash."""
         if self.added or self.deleted:
             added, deleted = list(self.added), list(self.deleted)
@@ -126,7 +126,7 @@ class TopicWatches:
             watched = lists[pattern.source] = WatchedList(namespace, pattern, topics)
         else:
             # The others hear first what this one knows already.
-            watched.tell()
+            watched.notify()
         watcher = TopicListWatcher(watched, update)
         watched.watchers[watcher] = None
         return watcher
@@ -159,4 +159,4 @@ class TopicWatches:
         if self._changed:
             changed, self._changed = self._changed, {}
             for watched in changed:
-                watched.tell()
+                watched.notify()

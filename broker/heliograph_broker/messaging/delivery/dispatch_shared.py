@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Entries one consumer gets before the next one's turn, as Pulsar's dispatcherMaxRoundRobinBatchSize.
 TURN_ENTRIES = 20
 #: So many chunks wait for consumers that take no more; beyond it nothing new is read until some are delivered.
-MOST_WAITING_CHUNKS = 20_000
+MAX_WAITING_CHUNKS = 20_000
 
 
 class SharedDispatcher(DelayingDispatcher):
@@ -93,7 +93,7 @@ class SharedDispatcher(DelayingDispatcher):
         self.release_due()
         if self._held and not self._dispatch_held():
             return
-        if self.caught_up or (self._held and self.waiting_chunks >= MOST_WAITING_CHUNKS):
+        if self.caught_up or (self._held and self.waiting_chunks >= MAX_WAITING_CHUNKS):
             return
         chunks_below = self.subscription.topic.chunks_below
         while True:
@@ -109,7 +109,7 @@ class SharedDispatcher(DelayingDispatcher):
                     target = self._chunks.assign(entry, consumer)
                     if target is not consumer and not target.ready:
                         self._held.setdefault(target, Replay()).add(entry.offset)
-                        if self.waiting_chunks >= MOST_WAITING_CHUNKS:
+                        if self.waiting_chunks >= MAX_WAITING_CHUNKS:
                             return
                         continue
                 self.deliver(target, entry)

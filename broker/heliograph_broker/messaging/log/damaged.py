@@ -1,6 +1,6 @@
 """A topic's entries that cannot be read or understood: what is known of them, and the list of them for inspection.
 
-The list is durable and keeps the newest :data:`MOST_RANGES` ranges; how many entries there were in all is counted.
+The list is durable and keeps the newest :data:`MAX_RANGES` ranges; how many entries there were in all is counted.
 :mod:`.skipping` describes how a subscription skips such entries.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 #: So many ranges of damaged entries are remembered for each topic; older ones are only counted.
-MOST_RANGES = 1000
+MAX_RANGES = 1000
 _REASON_CHARACTERS = 300
 
 
@@ -123,7 +123,7 @@ class DamagedList:
                 )
             )
             self._record.entries += end - begin + 1
-        del ranges[:-MOST_RANGES]
+        del ranges[:-MAX_RANGES]
         entry_log.records.commit(self)
 
     def lost_run(self, offset: int) -> LostRun:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from .damaged import counts_of, totals_up_to
-from .recount import MOST_LOOKUPS, recount
+from .recount import MAX_LOOKUPS, recount
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.base.histograms import BrokerMetrics
@@ -58,7 +58,7 @@ def heal_cursor(entry_log: EntryLog, subscription: str, cursor: Cursor) -> bool:
         counts = recount(entry_log, cursor)
     elif not cursor.is_contiguous() and (entry_log.damaged.entries or entry_log.header(end - 1) is None):
         # Perhaps entries were lost since something of them was acknowledged; lost at the end, they left the totals.
-        counts = recount(entry_log, cursor, most=MOST_LOOKUPS)
+        counts = recount(entry_log, cursor, most=MAX_LOOKUPS)
         cursor.estimated = counts is None
     if counts is not None and counts != (cursor.acked_messages, cursor.acked_bytes):
         if not broken:

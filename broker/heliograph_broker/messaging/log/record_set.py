@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: Records that no client waits for, of acks and of trimming, are written at the latest this much later.
 FLUSH_MS = 100
 #: So many sets are not kept waiting: all at once they would make a group, and those who publish in it, slow.
-RECORDS_A_FLUSH = 100
+RECORDS_PER_FLUSH = 100
 #: The duty of a topic, or of the broker itself, that is suspended while its set cannot be encoded.
 _TASK = "records"
 _BROKER = "broker"
@@ -180,7 +180,7 @@ class RecordWriter:
     def run(self) -> None:
         """Write what has waited long enough. Call it every ~50 ms."""
         if self._waiting and (
-            len(self._waiting) >= RECORDS_A_FLUSH or monotonic_ms(self._clock) >= self._next_flush_ms
+            len(self._waiting) >= RECORDS_PER_FLUSH or monotonic_ms(self._clock) >= self._next_flush_ms
         ):
             self.flush()
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 #: So many entries beyond the mark-delete position are looked up at a time while the broker serves others.
-MOST_LOOKUPS = 1000
+MAX_LOOKUPS = 1000
 _NOTHING: Mapping[int, Delivery] = {}
 
 

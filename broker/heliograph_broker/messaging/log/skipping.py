@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from .recount import MOST_LOOKUPS, acknowledged_of, is_touched, known_size, recount
+from .recount import MAX_LOOKUPS, acknowledged_of, is_touched, known_size, recount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,7 +109,7 @@ def _acknowledge(subscription: LogSubscription, first: int, last: int) -> int:
 
 def correct_counts(entry_log: EntryLog, cursor: Cursor, pending: Mapping[int, Delivery]) -> None:
     """Recount what a cursor with estimated counts has acknowledged, unless too much lies beyond its mark-delete."""
-    counts = recount(entry_log, cursor, pending, MOST_LOOKUPS)
+    counts = recount(entry_log, cursor, pending, MAX_LOOKUPS)
     if counts is not None:
         cursor.acked_messages, cursor.acked_bytes = counts
         cursor.estimated = False

@@ -114,11 +114,11 @@ def contain(
             topic = topics.get(key.removeprefix(kind).partition(b"\0")[0])
             if topic is not None:
                 found.append(Unreadable(key, value, "the record of its topic cannot be read"))
-    changes: dict[bytes, bytes | None] = {each.key: _instead(each, stored, topics, now_ms) for each in found}
+    changes: dict[bytes, bytes | None] = {each.key: _replacement(each, stored, topics, now_ms) for each in found}
     return found, {_aside_key(each): _aside_value(each, now_ms) for each in found}, changes
 
 
-def _instead(
+def _replacement(
     unreadable: Unreadable, stored: Mapping[bytes, bytes], topics: Mapping[bytes, Unreadable], now_ms: int
 ) -> bytes | None:
     """Return the record that takes a place, None if there is none."""

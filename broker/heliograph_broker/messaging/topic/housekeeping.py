@@ -21,7 +21,7 @@ from .topic import Topic
 #: A topic is not checked more often than this, however busy it is.
 CHECK_INTERVAL_MS = 200
 #: Number of topics in one slice; the event loop runs in between.
-TOPICS_A_SLICE = 5
+TOPICS_PER_SLICE = 5
 _SLICES = 200
 
 #: Does its part on a topic and returns when to be called again (wall-clock ms), None if only a change can matter.
@@ -64,7 +64,7 @@ class Housekeeping:
         for topic in changed:
             self._queue.sooner(topic, max(now_ms, self._checked_ms.get(topic, 0) + CHECK_INTERVAL_MS))
         # More at a time where there are many topics: all may be due together, and shall be done within a second.
-        left = max(TOPICS_A_SLICE, len(self._queue) // _SLICES)
+        left = max(TOPICS_PER_SLICE, len(self._queue) // _SLICES)
         while left > 0 and (due := self._queue.take(now_ms)) is not None:
             left -= 1
             self._check(due, now_ms)

@@ -9,7 +9,7 @@ from .disk import Disk, Locked
 from .identity import FORMAT_VERSION, KNOWN_VERSIONS, Format, format_text, parse_format
 
 #: Advice for a directory that no broker starts on.
-WAY_ON = "restore a backup with 'heliograph restore', or rescue what is there with 'heliograph store salvage'"
+RECOVERY_HINT = "restore a backup with 'heliograph restore', or rescue what is there with 'heliograph store salvage'"
 
 
 class DataDirError(Exception):
@@ -58,7 +58,7 @@ class DataDir:
         if not disk.exists(self._marker):
             # Metadata alone: a first start that was interrupted.
             if segments:
-                raise DataDirError(f"data directory {self.path} has segments but no FORMAT file; {WAY_ON}")
+                raise DataDirError(f"data directory {self.path} has segments but no FORMAT file; {RECOVERY_HINT}")
             return
         content = disk.read(self._marker).decode(errors="replace")
         self.format = parse_format(content)
@@ -68,7 +68,7 @@ class DataDir:
                 f"data directory {self.path} has format '{content.strip()[:80]}'; this version knows {known}"
             )
         if not disk.exists(self.metadata) and (segments or self.format.version >= FORMAT_VERSION):
-            raise DataDirError(f"data directory {self.path} has lost its metadata.lmdb; {WAY_ON}")
+            raise DataDirError(f"data directory {self.path} has lost its metadata.lmdb; {RECOVERY_HINT}")
 
     def become(self, store_id: str) -> None:
         """Write FORMAT, which assigns the whole directory to a store. Raises :class:`OSError`."""

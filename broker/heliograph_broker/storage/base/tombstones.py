@@ -44,7 +44,7 @@ class Tombstone:
         return b"1"
 
 
-class DyingLedgers:
+class DeletedLedgers:
     """The ledgers whose tombstones are durable and that are not yet gone from all files."""
 
     __slots__ = ("_ledgers",)

@@ -10,7 +10,7 @@ import structlog
 from heliograph_broker.storage.base import quarantine
 from heliograph_broker.storage.base.metadata import Metadata
 from heliograph_broker.storage.base.record_sum import number_in
-from heliograph_broker.storage.base.tombstones import HAS_TOMBSTONES, DyingLedgers, Tombstone
+from heliograph_broker.storage.base.tombstones import HAS_TOMBSTONES, DeletedLedgers, Tombstone
 from heliograph_broker.storage.commit.group_commit import GroupCommit
 from heliograph_broker.storage.segments.segment_set import SegmentSet
 
@@ -30,7 +30,7 @@ class LedgerSet:
         self._writer = writer
         self._ids = ids
         self._opened_ms = opened_ms
-        self._dying = DyingLedgers(_tombstones(key for key, _ in metadata.scan(Tombstone.PREFIX)))
+        self._deleted = DeletedLedgers(_tombstones(key for key, _ in metadata.scan(Tombstone.PREFIX)))
         #: Ledgers that nothing refers to and no tombstone is for, and their bytes: kept until an administrator adopts
         #: or drops them.
         self.quarantined: Mapping[int, int] = {}
@@ -61,16 +61,16 @@ class LedgerSet:
             first = kept.get(ledger_id)
             if first is not None:
                 self._segments.trim(ledger_id, first)
-            elif ledger_id in self._dying:
+            elif ledger_id in self._deleted:
                 self._segments.drop(ledger_id)
             elif ledger_id <= garbage_to:
                 self.delete(ledger_id)
             else:
                 unknown[ledger_id] = stored_bytes
         for ledger_id in kept:
-            if ledger_id in self._dying:
+            if ledger_id in self._deleted:
                 log.error("a ledger in use has a tombstone; the ledger is kept", ledger=ledger_id)
-                self._dying.discard(ledger_id)
+                self._deleted.discard(ledger_id)
                 self._writer.delete(Tombstone(ledger_id).record_key)
         self.quarantined = unknown
         self._note_quarantine(unknown)
@@ -112,15 +112,15 @@ class LedgerSet:
 
     def tombstone_durable(self, ledger_id: int) -> None:
         """Delete a ledger whose tombstone is durable."""
-        self._dying.add(ledger_id)
+        self._deleted.add(ledger_id)
         self._segments.drop(ledger_id)
 
     def maintain(self) -> None:
         """Delete the tombstones of ledgers of which nothing is left."""
-        if not self._dying or self._writer.failure is not None:
+        if not self._deleted or self._writer.failure is not None:
             return
         gone = []
-        for ledger_id in self._dying.some():
+        for ledger_id in self._deleted.some():
             if self._segments.holds(ledger_id):
                 # Entries that were on their way when the ledger was deleted.
                 self._segments.drop(ledger_id)
@@ -131,7 +131,7 @@ class LedgerSet:
         coming = self._writer.ledgers_under_way()
         for ledger_id in gone:
             if ledger_id not in coming:
-                self._dying.discard(ledger_id)
+                self._deleted.discard(ledger_id)
                 self._writer.delete(Tombstone(ledger_id).record_key)
 
 

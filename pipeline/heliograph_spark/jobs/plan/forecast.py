@@ -92,7 +92,7 @@ def _models(known: int, interval_s: float) -> dict[str, Model]:
     return found
 
 
-def _calm(series: Series) -> Series:
+def _without_outliers(series: Series) -> Series:
     """Return the series without outliers: a single backfill does not come every day."""
     some = series[series > 0]
     if len(some) == 0:
@@ -101,11 +101,11 @@ def _calm(series: Series) -> Series:
 
 
 def _level(series: Series, ahead: int) -> Series:
-    return np.full(ahead, _calm(series).mean())
+    return np.full(ahead, _without_outliers(series).mean())
 
 
 def _trend(series: Series, ahead: int) -> Series:
-    calm = _calm(series)
+    calm = _without_outliers(series)
     at = np.arange(len(calm), dtype=np.float64)
     one, other = np.triu_indices(len(calm), 1)
     slope = float(np.median((calm[other] - calm[one]) / (at[other] - at[one])))
@@ -115,7 +115,7 @@ def _trend(series: Series, ahead: int) -> Series:
 
 def _seasonal(period: int) -> Model:
     def model(series: Series, ahead: int) -> Series:
-        calm = _calm(series)
+        calm = _without_outliers(series)
         whole = calm[len(calm) % period :].reshape(-1, period)
         # The forecast begins where the last whole period ended, which is the end of the series.
         shape = np.median(whole, axis=0)

@@ -171,7 +171,7 @@ def topic_usage(
         of_topic[each.topic].append(each)
     found = []
     for topic, parts in sorted(of_topic.items()):
-        first = min(parts, key=_nearness)
+        first = min(parts, key=_quota_order)
         key = keys.get(topic, BiggestKey(0, None, 0))
         messages, size = sum(each.messages for each in parts), sum(each.bytes for each in parts)
         archived_messages, archived_bytes = archived.get(topic, (None, None))
@@ -229,7 +229,7 @@ def group_usage(topics: Sequence[TopicUsage], by: str) -> list[GroupUsage]:
     return found
 
 
-def _nearness(each: PartitionUsage) -> tuple[float, float]:
+def _quota_order(each: PartitionUsage) -> tuple[float, float]:
     """Smaller is nearer to its quota; of those that never reach it, what is fuller comes first."""
     until = each.seconds_to_quota
     return float("inf") if until is None else until, -(each.quota_use or 0.0)
