@@ -11,7 +11,7 @@ from heliograph_broker.messaging.clients.chunks import ChunkedMessages
 from heliograph_broker.messaging.delivery.dispatch_single import SingleActiveDispatcher
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.server import connection
-from heliograph_broker.server.commands import consumer_commands
+from heliograph_broker.server.commands import cursor_commands
 from heliograph_broker.server.connection import Connection
 
 from .patches import Defect, Patch
@@ -142,7 +142,7 @@ DEFECTS = {
     "long-ack-sets": Defect(
         "10",
         "an ack_set of any length is taken, at a cost that grows with its square",
-        (Patch(consumer_commands, "remaining_of", _shift_words),),
+        (Patch(cursor_commands, "remaining_of", _shift_words),),
     ),
     "wall-clock": Defect(
         "11",

@@ -10,7 +10,14 @@ from heliograph_api.protocol import wire_pb2 as wire
 
 from heliograph_broker.server.connection import Handler
 
-from . import connection_commands, consumer_commands, lookup_commands, producer_commands, schema_commands
+from . import (
+    connection_commands,
+    consumer_commands,
+    cursor_commands,
+    lookup_commands,
+    producer_commands,
+    schema_commands,
+)
 
 _Type = wire.BaseCommand
 
@@ -27,11 +34,11 @@ HANDLERS: dict[int, Handler] = {
     _Type.CLOSE_PRODUCER: producer_commands.close_producer,
     _Type.SUBSCRIBE: consumer_commands.subscribe,
     _Type.FLOW: consumer_commands.flow,
-    _Type.ACK: consumer_commands.ack,
-    _Type.REDELIVER_UNACKNOWLEDGED_MESSAGES: consumer_commands.redeliver,
+    _Type.ACK: cursor_commands.ack,
+    _Type.REDELIVER_UNACKNOWLEDGED_MESSAGES: cursor_commands.redeliver,
     _Type.UNSUBSCRIBE: consumer_commands.unsubscribe,
-    _Type.SEEK: consumer_commands.seek,
-    _Type.GET_LAST_MESSAGE_ID: consumer_commands.get_last_message_id,
+    _Type.SEEK: cursor_commands.seek,
+    _Type.GET_LAST_MESSAGE_ID: cursor_commands.get_last_message_id,
     _Type.CONSUMER_STATS: consumer_commands.consumer_stats,
     _Type.CLOSE_CONSUMER: consumer_commands.close_consumer,
     _Type.GET_SCHEMA: schema_commands.get_schema,
