@@ -76,7 +76,7 @@ class LedgerStore:
             )
             #: The segments with the entries.
             self.segments = SegmentSet(files, self.metadata.scan(segment_records.PREFIX), scheduler)
-            # Last: a start that did not come to this begins the upgrade again.
+            # Last: a start that is interrupted before this repeats the upgrade.
             if files.all_adopted:
                 data_dir.become(self.identity.store_id)
         except BaseException:
@@ -109,7 +109,7 @@ class LedgerStore:
         scrub_bytes_per_s: int = 0,
         scrub_interval_s: float = 7 * 86400.0,
     ) -> LedgerStore:
-        """Open or create the store in ``data_dir``; the store ends ``scheduler`` from here on.
+        """Open or create the store in ``data_dir``; from now on it closes ``scheduler``.
 
         ``new_epoch`` (0 to :data:`MAX_EPOCH` - 1) is part of every ledger id of a store that has none yet: drawn by
         chance, ids of different stores differ. ``new_store_id`` (128 bits in hexadecimal) is the store's if it has none
@@ -120,7 +120,7 @@ class LedgerStore:
         try:
             directory = DataDir(data_dir, disk or RealDisk())
         except DataDirError:
-            # Its threads would keep a process alive that has nothing to do.
+            # Its threads would keep the process alive.
             scheduler.close()
             raise
         try:
@@ -157,7 +157,7 @@ class LedgerStore:
             self._backup.close()
         self._scheduler.close()
         if drain:
-            # Those who are notified may ask for more.
+            # Receivers of these notifications may submit and read more.
             self._scheduler = InlineScheduler()
             self.reader.read_with(self._scheduler)
             self.writer.drain(self._scheduler)
@@ -171,15 +171,14 @@ class LedgerStore:
         return self._closed
 
     def _keep_scrubbed(self, place: bytes) -> None:
-        # The scrub's thread may end with the store.
+        # The store may have been closed since the step began.
         if not self._closed and self.writer.failure is None:
             self.writer.put(_SCRUB, place)
 
     def work(self, job: Callable[[], T], callback: Completion[T]) -> None:
         """Run a job that computes off the loop's thread; the callback gets its result or exception.
 
-        The processor is then left to the others for a while: the threads share one interpreter, and one that computes
-        gives it away only every few ms.
+        Its thread then pauses: the threads share one interpreter, and a computing thread yields it only every few ms.
         """
 
         def considerate() -> T:
@@ -193,8 +192,8 @@ class LedgerStore:
     def backup(self, version: str, begun_ms: int) -> Backup:
         """Begin a copy of everything durable now; see :mod:`.backup`. The caller closes it.
 
-        ``version`` is the broker's, ``begun_ms`` the wall-clock time. Until it is closed no segment is unlinked, so
-        that space given back comes back later. Raises :class:`BackupError` while another one is under way.
+        ``version`` is the broker's, ``begun_ms`` the wall-clock time. No segment is unlinked until it is closed, so
+        space is given back only then. Raises :class:`BackupError` while another one is under way.
         """
         if self._backup is not None:
             raise BackupError("another backup is under way; one at a time")

@@ -83,7 +83,7 @@ class Backup:
         self._manifest = Manifest(data_format, version, begun_ms, {})
         self._on_closed = closed
         self._closed = False
-        # Closing waits for the step under way, which is short.
+        # close() waits for the current step, which is short.
         self._step = threading.Lock()
         self._parts = self._tar()
 
@@ -187,7 +187,7 @@ def _copied(source: Source) -> Iterator[bytes]:
         while part := os.read(reading, CHUNK_BYTES):
             yield part
     finally:
-        # A copy that nobody reads any more ends at its next write: before its environment may be closed.
+        # Without a reader the copy ends at its next write; it must end before its environment is closed.
         os.close(reading)
         copier.join()
     if failures:

@@ -53,7 +53,7 @@ class SegmentFile:
         self.problem = ""
 
     def open(self) -> Segment:
-        """Return it as a segment to read from; the caller closes it. Raises what :attr:`problem` is made of."""
+        """Open it as a segment to read from; the caller closes it. Raises what :attr:`problem` is made of."""
         segment = Segment(
             RealDisk(),
             self.path.parent,
@@ -200,7 +200,7 @@ class Contents:
             self.metadata_problem = self.metadata_problem or str(error)
 
     def _read_records(self, environment: lmdb.Environment) -> None:
-        """Read from both ends, so that a damaged page between costs only what is behind it in both ways."""
+        """Read from both ends, so that a damaged page costs only the records that it hides from both."""
         with environment.begin() as txn:
             for reverse in (False, True):
                 try:

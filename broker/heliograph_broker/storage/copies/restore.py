@@ -123,7 +123,7 @@ def _known(name: str) -> bool:
 
 
 def _format(content: IO[bytes], target: Path | None, archive: Path) -> BackedUpFile:
-    """Take in FORMAT, the first file: what it says decides whether the others can be read."""
+    """Read FORMAT, the first file: it decides whether the others can be read."""
     line = content.read(_COPY_BYTES)
     found = line.decode(errors="replace").strip()
     if parse_format(found) is None:
@@ -133,7 +133,7 @@ def _format(content: IO[bytes], target: Path | None, archive: Path) -> BackedUpF
 
 
 def _file(content: IO[bytes], path: Path | None) -> BackedUpFile:
-    """Take in one file; ``path`` is where to write it, None for nowhere."""
+    """Read one file and write it to ``path``, unless that is None."""
     digest = hashlib.sha256()
     size = 0
     with path.open("xb") if path is not None else nullcontext() as file:

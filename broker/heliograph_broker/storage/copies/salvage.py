@@ -2,7 +2,7 @@
 
 Every file that may hold entries is searched page by page, so that damage to the tree of a segment costs nothing but
 the damaged pages. Chunks that are what was written, by their checksums, are put in order and written into new segments.
-Which metadata goes with them is for the caller to say. The source is only read.
+The caller chooses the metadata. The source is only read.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Salvage:
         self._files = files = [*files, *others]
         self._maps: list[memoryview] = []
         self._index: dict[int, array[int]] = {}
-        #: Pieces that look like a chunk and are not what was written, by file.
+        #: Pieces that look like a chunk and fail its checksum, by file.
         self.unsound: dict[Path, int] = {}
         #: Ledgers of another store that bear the id of one of this store, and were left out.
         self.clashing: set[int] = set()

@@ -43,7 +43,7 @@ class LedgerIds:
         """Return a ledger id never returned before, also not before a crash.
 
         The reservation it comes from joins the group that is filled now. Whatever names the id comes later, so it is
-        not durable, nor confirmed, before the reservation is: a group that fails is written again with the next one.
+        neither durable nor confirmed before the reservation is: a group that fails is written again with the next one.
         """
         if self._last >= self._reserved:
             self._reserved = self._last + _BLOCK

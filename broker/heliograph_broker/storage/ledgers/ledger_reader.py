@@ -1,6 +1,6 @@
 """Reads the entries of ledgers: off the event loop in short transactions, or single ones in the calling thread.
 
-For what is lost see :mod:`heliograph_broker.storage.base.damage`.
+Lost entries are reported as :mod:`heliograph_broker.storage.base.damage` describes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LedgerReader:
     ) -> None:
         """Read entries from ``first_entry`` on, at least one if there is one; a later call gets the rest.
 
-        Lost entries are reported as :mod:`.damage` says; entries that were trimmed are left out.
+        Lost entries are reported as :mod:`.damage` describes; trimmed entries are left out.
         """
         self._read(
             ledger_id,
@@ -95,7 +95,7 @@ class LedgerReader:
     ) -> Iterator[T]:
         """Yield ``function`` of the frame of each entry, read in the calling thread: for a bounded number of them.
 
-        Only the pages it looks at are read. The view it is given is void when it has returned. Raises
+        Only the pages that ``function`` touches are read. Its argument is invalid after it has returned. Raises
         :class:`DamagedEntries` after everything before the entries that are lost.
         """
         at = first_entry
@@ -125,9 +125,9 @@ class LedgerReader:
     def first_entry_where(self, ledger_id: int, low: int, high: int, holds: Callable[[EntryHeader], bool]) -> int:
         """Return the first entry id of ``low..high-1`` whose header ``holds``, ``high`` if there is none.
 
-        ``holds`` must stay true for all entries after one for which it is. An entry that was trimmed does not hold, a
-        lost one is like the readable one before it. Runs in the calling thread: one short transaction a segment that
-        has to be looked into.
+        ``holds`` must stay true for all entries after one for which it is. It counts as false for a trimmed entry, and
+        for a lost one as for the readable one before it. Runs in the calling thread: one short transaction for each
+        segment that has to be searched.
         """
         segments = [
             segment

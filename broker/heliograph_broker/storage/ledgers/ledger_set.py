@@ -38,7 +38,7 @@ class LedgerSet:
         self.quarantined_since: Mapping[int, int] = {}
 
     def begin_provisional(self) -> int:
-        """Return the id of a ledger that a crash takes away again, until its :class:`Tombstone` is removed."""
+        """Return the id of a ledger that the next start deletes, unless its :class:`Tombstone` is removed before."""
         ledger_id = self._ids.next()
         # In the same group as its first entries or before them, and metadata is written first.
         self._writer.put(Tombstone(ledger_id).record_key, b"1")

@@ -1,4 +1,4 @@
-"""Segments that are out of use, until their files are gone: those who still read them keep the files meanwhile."""
+"""Segments that are out of use, until their files are gone: readers keep the files until they release them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LeavingSegments:
         return any(ledger_id in segment.runs for segment in self._segments)
 
     def retire(self, segment: Segment) -> None:
-        """Unlink a segment that nobody finds any more, when those who still read it are ready.
+        """Unlink a segment that is no longer in the index, once its last reader has released it.
 
         A file in which damage was found is kept aside instead.
         """
@@ -64,5 +64,5 @@ class LeavingSegments:
         segment.retire(unused)
 
     def close(self) -> None:
-        """Unlink nothing any more; what is left of a file the next start removes."""
+        """Unlink nothing more; the next start removes what is left."""
         self._closed = True

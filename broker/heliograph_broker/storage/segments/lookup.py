@@ -1,7 +1,6 @@
 """Finding an entry's chunk or header in a segment's environment, around what is damaged in it.
 
-After an error of LMDB a transaction is good for nothing any more, so a search that goes on after one uses a transaction
-for each look-up.
+After an LMDB error a transaction is unusable, so a search that continues after one uses a transaction for each lookup.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def header_at_or_before(cursor: lmdb.Cursor[memoryview], ledger_id: int, entry_i
 
 
 def first_sound(cursor: lmdb.Cursor[memoryview], ledger_id: int, step: Callable[[], bool]) -> EntryHeader | None:
-    """Return the header next to the outer end of the first chunk of a ledger, ``step`` by ``step``, that is sound."""
+    """Return the outermost header of the first sound chunk of a ledger that ``step`` reaches."""
     more = True
     while more:
         ledger, first = KEY.unpack(cursor.key())
@@ -63,8 +62,8 @@ def until_next(cursor: lmdb.Cursor[memoryview], ledger_id: int, last: int) -> in
 def chunk_below(environment: lmdb.Environment, ledger_id: int, entry_id: int) -> int | None:
     """Return the first entry of the chunk that holds an entry, if the way there from above is damaged.
 
-    A search for an entry comes to the chunk behind it before it comes to its own. This one goes there from below.
-    None if it comes to no chunk that says it holds the entry.
+    A search for an entry reaches the chunk after it before its own chunk; this one approaches from below. Returns None
+    if no chunk there holds the entry.
     """
     found = None
     step = 0
@@ -103,14 +102,14 @@ def _first_from(environment: lmdb.Environment, ledger_id: int, at: int, last: in
 
 
 def header_of(environment: lmdb.Environment, ledger_id: int, entry_id: int) -> EntryHeader | None:
-    """As :func:`header_at_or_before`, whatever the chunk behind the entry's own is like."""
+    """As :func:`header_at_or_before`, even if the chunk after the entry's own is damaged."""
     try:
         return _header_in_transaction(environment, ledger_id, entry_id)
     except UNSOUND:
         first = chunk_below(environment, ledger_id, entry_id)
         if first is None:
             raise
-        # Its key leads straight to it.
+        # An exact key needs no neighbouring chunk.
         start = _header_in_transaction(environment, ledger_id, first)
         if start is None or start.entry_id != first:
             raise
@@ -120,7 +119,7 @@ def header_of(environment: lmdb.Environment, ledger_id: int, entry_id: int) -> E
 
 
 def _header_in_transaction(environment: lmdb.Environment, ledger_id: int, entry_id: int) -> EntryHeader | None:
-    """As :func:`header_at_or_before`, in a transaction of its own: after an error one is good for nothing any more."""
+    """As :func:`header_at_or_before`, in a transaction of its own: after an error a transaction is unusable."""
     found = _tried(environment, ledger_id, entry_id)
     if isinstance(found, lmdb.Error):
         raise found
@@ -155,7 +154,7 @@ def readable(environment: lmdb.Environment, ledger_id: int, entry_id: int, low: 
             continue
         if found is None:
             return None
-    # Damage is of pages, which hold neighbours: its beginning is between the two.
+    # Damage affects whole pages, so neighbouring entries: it begins between the two.
     while found.entry_id + 1 < lost:
         try:
             later = header_of(environment, ledger_id, (found.entry_id + lost) // 2)

@@ -1,7 +1,7 @@
 """Finds the entries in a segment's file page by page, without the tree that leads to them.
 
 A damaged page of the tree hides everything below it, and pages that make no sense may end a process that follows them.
-Here each page is judged by itself, and nothing outside the file is touched. A segment's chunks are written once and
+Here each page is parsed on its own, and nothing outside the file is accessed. A segment's chunks are written once and
 never deleted, so that an older copy of a page that lies about holds nothing wrong; but chunks may come twice, in any
 order, and the caller has to verify each. The layout is LMDB's of version 0.9 on a machine of 64 bits, little-endian.
 """
@@ -25,7 +25,7 @@ _MAGIC = 0xBEEFC0DE
 #: Place in a meta page, which is 0 or 1, of the size of pages.
 _PAGE_SIZE_AT = 16 + 24
 _LEAF, _OVERFLOW = 0x02, 0x04
-#: The value has pages of its own.
+#: Flag: the value has pages of its own.
 _BIG = 0x01
 _USUAL_PAGE = 4096
 
@@ -50,7 +50,7 @@ def chunks(data: memoryview) -> Iterator[Found | int]:
         if number != page:
             flags = 0
         if flags & _OVERFLOW:
-            # Their content must not be taken for pages: a message may hold anything.
+            # Their content must not be parsed as pages: a message may contain anything.
             page += max(1, _OVERFLOW_COUNT.unpack_from(data, at + 12)[0])
         else:
             if flags & _LEAF and _PAGE.size <= lower <= upper <= size:

@@ -23,17 +23,17 @@ TARGET = 1.3
 FLOOR = 256 * 1024
 #: A file is rewritten only if that frees this share of it.
 WORTHWHILE = 0.12
-#: So many small neighbours become one, or files would grow in number forever.
+#: This many small neighbours are merged, so that the number of files stays bounded.
 MERGE = 8
-#: Small is a file with less than this share of a full segment.
+#: A file is small with less than this share of a full segment.
 _SMALL = 1 / MERGE
-#: While entries are written, the open segment is not closed early, for the sake of its dead entries, more often.
+#: While entries are written, the open segment is closed early, for its dead entries, at most once in this time (s).
 _CLOSE_INTERVAL_S = 10.0
-#: After a copy failed, for want of space mostly, the next attempt waits.
+#: Pause after a copy failed, mostly for lack of space (s).
 _RETRY_S = 5.0
-#: While what is live shrinks by more than this share from one check to the next, nothing is copied: it would be dead in
-#: a moment, and the disk belongs to those who publish. Nor for this number of checks afterwards, but at most for this
-#: time (s).
+#: While the live bytes shrink by more than this share from one check to the next, nothing is copied: the copy would
+#: soon be dead, and publishing needs the disk. The same holds for this number of checks afterwards, and for at most
+#: this time (s) in total.
 _SHRINKING = 1 / 8
 _CHECKS_AFTER = 3
 _PUT_OFF_S = 10.0
@@ -85,7 +85,7 @@ class Reclaimer:
         full = segments.files.segment_bytes
         staying = self._other_bytes + segments.staying_bytes()
         wasting = self._pressed or wasteful(staying, segments.live_bytes(), full)
-        # The room for a copy changes without anything being written here.
+        # The space for a copy changes without writes to the store.
         self._again = wasting
         if wasting:
             self._close_wasteful(now)
@@ -97,7 +97,7 @@ class Reclaimer:
             self._rewrite(chosen)
 
     def _put_off(self, now: float) -> bool:
-        """Return whether copies wait because what is live shrinks."""
+        """Return whether copies wait because the live bytes shrink."""
         if not self._shrinking or self._pressed:
             self._put_off_since = None
             return False
@@ -150,7 +150,7 @@ class Reclaimer:
         self._scheduler.background(rewriting.run, done)
 
     def close(self) -> None:
-        """Begin nothing any more."""
+        """Start no more copies."""
         self._closed = True
 
 
@@ -165,7 +165,7 @@ def worthwhile(segment: Segment) -> bool:
 
 
 def choose(sealed: Sequence[Segment], *, wasting: bool, segment_bytes: int, room: int) -> list[Segment]:
-    """Return neighbours to rewrite as one file, none if nothing is worth it.
+    """Return neighbours to rewrite as one file, none if none is worth it.
 
     Where space is wasted, begin with the file that frees most for each byte to be copied, and take the neighbours
     that are worth it as well, up to a full segment and to the ``room`` (bytes) that the copy may take.

@@ -4,7 +4,7 @@ The copy is made under another name, synced, and renamed as the last step; only 
 switched to it, are the originals unlinked. So whenever the process dies, the directory holds the originals, or the
 successor (with some of the originals, which its numbers cover and the next start removes).
 
-It goes in small steps with pauses, so that neither the interpreter nor the disk is kept from those who publish.
+It goes in small steps with pauses, so that publishing gets its share of the interpreter and the disk.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Rewriting:
     def _readable(
         self, source: Segment, ledger_id: int, first: int, last: int
     ) -> Iterator[tuple[memoryview, int, int, int]]:
-        """Yield the chunks of a source, verified, and go around what is damaged."""
+        """Yield the chunks of a source, verified, and skip damaged entries."""
         while first <= last:
             try:
                 yield from source.reader.chunks(ledger_id, first, last)

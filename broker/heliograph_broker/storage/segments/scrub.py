@@ -1,11 +1,11 @@
 """The scrub: everything stored is read and verified now and then, so that damage is found while a backup still has it.
 
 It goes through the closed segments, one step per check of the store, in the background thread that also rewrites and
-unlinks, and takes as many bytes as its rate allows; while entries are written, a quarter of that. What it finds it logs
-and counts; it changes nothing. Those who read the damaged entries get around them anyway.
+unlinks, and takes as many bytes as its rate allows; while entries are written, a quarter of that. It logs and
+counts damage and changes nothing; readers skip damaged entries anyway.
 
-Its place is a record of the store, written with each segment it is through with: a start goes on where the last life of
-the broker was, so that with any number of restarts everything is verified in time.
+Its position is a record of the store, written after each segment: a start continues where the last run of the broker
+stopped, so that everything is verified in time despite any number of restarts.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: One step reads at most so many bytes, whatever the rate: the thread has other work, too.
+#: Maximum bytes of one step, at any rate: the thread has other work, too.
 _STEP_BYTES = 8 * 1024 * 1024
 #: While entries are written, the rate is divided by this.
 _BESIDE_TRAFFIC = 4
-#: So many damaged ranges are remembered over a restart.
+#: Maximum number of damaged ranges kept over a restart.
 _KEPT_RANGES = 1000
 
 
@@ -109,7 +109,7 @@ class Scrub:
         self.damaged = {(each.ledger_id, each.first): each for each in place.damaged}
         self._found = {(each.ledger_id, each.first): each for each in place.found}
         if not place.last_order and place.passed_ms:
-            # A clock that was set must not put it off for longer than that.
+            # A clock change must not delay it for longer than the interval.
             gone_s = (self._clock.now_ms() - place.passed_ms) / 1000
             self._begin_at += min(max(self._interval_s - gone_s, 0.0), self._interval_s)
 
@@ -157,7 +157,7 @@ class Scrub:
             wanted = segment.wanted()
             segment.release()
             if isinstance(result, Exception):
-                # It may pass; the next pass comes here again.
+                # The error may be temporary; the next pass reads this segment again.
                 log.error("scrubbing a segment failed", path=str(segment.path), error=str(result))
                 result = None, most, []
             self._at, size, damaged = result
@@ -189,7 +189,7 @@ class Scrub:
 
 
 def _parse(stored: bytes | None) -> Place:
-    """Return the place that is stored; the beginning if there is none that makes sense."""
+    """Return the stored position, or the beginning if there is none or it cannot be decoded."""
     if stored is None:
         return Place()
     try:

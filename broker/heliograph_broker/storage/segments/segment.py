@@ -27,7 +27,7 @@ from .segment_reader import Run, SegmentReader
 _SUFFIX = ".lmdb"
 #: Suffix of a file that is being removed.
 _LEAVING_SUFFIX = ".leaving"
-#: Suffix of a damaged file that is kept aside.
+#: Suffix of a damaged file that is set aside.
 DAMAGED_SUFFIX = ".damaged"
 #: Errors of LMDB and the chunks for a file that is damaged permanently.
 DAMAGE = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.VersionMismatchError, struct.error)
@@ -125,7 +125,7 @@ class Segment:
         return self._env
 
     def create(self, path: Path) -> lmdb.Environment:
-        """Return a new environment to fill this segment under another name; syncing it is the caller's."""
+        """Return a new environment to fill this segment under another name; the caller syncs it."""
         environment = self.disk.open_environment(path, self._map_size, lock=False, sync=False)
         if self.store_id:
             with environment.begin(write=True) as txn:
@@ -133,7 +133,7 @@ class Segment:
         return environment
 
     def adopt(self) -> None:
-        """Make a file that says no store's id one of this store's; nobody uses it yet. Raises :class:`lmdb.Error`."""
+        """Write this store's id into a file without one, which nobody uses yet. Raises :class:`lmdb.Error`."""
         self.close()
         environment = self.disk.open_environment(self.path, self._map_size, lock=False)
         try:
@@ -146,7 +146,7 @@ class Segment:
     def load_runs(self) -> None:
         """Find every ledger's first and last entry: two seeks a ledger.
 
-        Where those are damaged, what is left of their ledger says what it can. Raises :class:`lmdb.Error`.
+        Where those are damaged, the rest of the ledger gives an estimate. Raises :class:`lmdb.Error`.
         """
         environment = self.environment()
         pages = environment.info()["last_pgno"] + 1
@@ -228,7 +228,7 @@ class Segment:
         self.file_bytes = disk_bytes
 
     def trim(self, ledger_id: int, below: int) -> bool:
-        """Count the ledger's entries below ``below`` as dead; return whether that is new for any."""
+        """Count the ledger's entries below ``below`` as dead; return whether any of them was live."""
         run = self.runs[ledger_id]
         below = min(below, run.last + 1)
         if below <= run.live_from:
@@ -260,7 +260,7 @@ class Segment:
         return None if self._env is None else self._env.begin(buffers=True)
 
     def probe(self) -> None:
-        """Begin to write, if anything ever was, and write nothing. Raises what the environment says."""
+        """Begin a write transaction and abort it, if the environment is open. Raises :class:`lmdb.Error`."""
         if self._env is not None:
             self._env.begin(write=True).abort()
 
@@ -270,7 +270,7 @@ class Segment:
             self._retired()
 
     def retire(self, unused: Callable[[], None]) -> None:
-        """Call ``unused`` as soon as nobody reads: now, or when the last reader is ready."""
+        """Call ``unused`` as soon as there is no reader: now, or when the last one releases the segment."""
         self._retired = unused
         if self._readers == 0:
             unused()
@@ -288,10 +288,10 @@ class Segment:
         self.disk.sync_directory(self.path.parent)
 
     def remove_files(self, cut_bytes: int, pause: Callable[[], bool]) -> None:
-        """Take away the segment's files, ``cut_bytes`` at a time with a ``pause`` between; call it off the event loop.
+        """Remove the segment's files, ``cut_bytes`` at a time with a ``pause`` between; call it off the event loop.
 
-        Under another name first: a start removes what bears no segment's name. If ``pause`` says that it is time to
-        end, it has that left to do. Raises :class:`OSError`.
+        They are renamed first: a start removes files that have no segment's name, so it also finishes a removal that
+        ended because ``pause`` returned False. Raises :class:`OSError`.
         """
         leaving = self.path.with_suffix(_LEAVING_SUFFIX)
         disk = self.disk

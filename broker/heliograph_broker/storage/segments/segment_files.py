@@ -30,7 +30,7 @@ class SegmentFiles:
         self._map_size = segment_bytes * 4 + 256 * 1024 * 1024
         self._store_id = store_id
         self._adopt = adopt
-        #: Whether every file says this store's id, but for want of space.
+        #: False if the disk was too full to write the store's id into every file.
         self.all_adopted = True
         #: Files that are damaged and kept aside, in this directory.
         self.damaged: list[Path] = []
@@ -53,7 +53,7 @@ class SegmentFiles:
                 self.damaged.append(path)
             elif path.suffix == ".lmdb":
                 first, last, generation = parse_name(path)
-                # The widest first, of the equally wide the latest.
+                # The widest first, and among equals the latest generation.
                 found.append((first, -last, -generation, path))
             elif not path.name.endswith("-lock") or not self._disk.exists(
                 path.with_name(path.name.removesuffix("-lock"))
@@ -79,7 +79,7 @@ class SegmentFiles:
                 for each in [*segments, segment]:
                     each.close()
                 self.keep_aside(segment, str(error))
-                # Those in whose place it was may still be there.
+                # The files that it had replaced may still exist.
                 return self.load()
             segments.append(segment)
         for path in replaced:

@@ -82,7 +82,7 @@ class SegmentReader:
                     more = cursor.next()
             except UNSOUND as error:
                 if more is None and begin == first:
-                    # The chunk behind the first one may be damaged, to which a search comes before.
+                    # A search reaches the chunk after the first one before it, and that chunk may be damaged.
                     below = chunk_below(self._environment(), ledger_id, first)
                 if below is None or below == first:
                     raise DamagedEntries(
@@ -94,9 +94,9 @@ class SegmentReader:
             raise DamagedEntries(ledger_id, first, last, _MISSING)
 
     def _unsound_until(self, ledger_id: int, first: int, last: int) -> int:
-        """Return the last of the entries ``first..last`` that pages which make no sense keep from being read.
+        """Return the last of the entries ``first..last`` that cannot be read for damaged pages.
 
-        Damage is of pages, which hold neighbours: steps of growing size find its end well enough.
+        Damage affects whole pages, so neighbouring entries: steps of growing size find its end well enough.
         """
         step = 1
         readable = last + 1
@@ -116,14 +116,14 @@ class SegmentReader:
         return unsound
 
     def _leads_to(self, ledger_id: int, entry_id: int) -> bool:
-        """Return whether any pages that make sense lead to an entry's chunk."""
+        """Return whether sound pages lead to an entry's chunk."""
         return (
             self._seek_succeeds(ledger_id, entry_id)
             or chunk_below(self._environment(), ledger_id, entry_id) is not None
         )
 
     def _seek_succeeds(self, ledger_id: int, entry_id: int) -> bool:
-        # A transaction that came to one that does not is good for nothing any more.
+        # After an error a transaction is unusable.
         with self._environment().begin(buffers=True) as txn, txn.cursor() as cursor:
             try:
                 seek(cursor, ledger_id, entry_id)

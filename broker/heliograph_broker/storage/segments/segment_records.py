@@ -30,7 +30,7 @@ def key(name: str) -> bytes:
     return PREFIX + name.encode()
 
 
-#: Record of the segment that is being written: it must exist, and its content is not known.
+#: Record of the open segment: its file must exist, and its content is not listed.
 OPEN: bytes = msgspec.msgpack.encode([])
 
 
@@ -46,7 +46,7 @@ def names(record_keys: Iterable[bytes]) -> list[str]:
 
 
 def sound(records: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return the records that make sense; the others are logged."""
+    """Return the records that can be decoded; the others are logged."""
     found: dict[bytes, bytes] = {}
     for record_key, value in records:
         try:
@@ -60,7 +60,7 @@ def sound(records: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 def encode(segment: Segment) -> bytes:
-    """Return the record of a segment that is written no more."""
+    """Return the record of a closed segment."""
     return msgspec.msgpack.encode([(ledger_id, run.first, run.last) for ledger_id, run in segment.runs.items()])
 
 
@@ -83,7 +83,7 @@ class SegmentRecords:
         self._put(key(segment.path.name), OPEN)
 
     def put(self, segment: Segment) -> None:
-        """Write the record of a segment that is written no more."""
+        """Write the record of a closed segment."""
         self._put(key(segment.path.name), encode(segment))
 
     def delete(self, name: str) -> None:

@@ -25,7 +25,7 @@ class SegmentSet:
         """
         self.files = files
         self.records = SegmentRecords()
-        #: Segments that nobody finds any more, until their names are durably gone.
+        #: Segments that are no longer in the index, until their names are durably gone.
         self._leaving = LeavingSegments(files, scheduler)
         self._writing = self._close_wanted = False
         #: The first entry of a ledger that was not trimmed, where that is not 0.
@@ -38,7 +38,7 @@ class SegmentSet:
         for segment in self._segments:
             for ledger_id in segment.runs:
                 self._by_ledger.setdefault(ledger_id, []).append(segment)
-        # A number that was used is not used again, whatever became of its file.
+        # A number is never used twice, even if its file is gone.
         used = [segment_records.orders(key)[1] for key in known]
         used += [segment.last_order for segment in self._segments]
         self._last_order = max([*used, *files.damaged_orders()], default=0)
@@ -64,7 +64,7 @@ class SegmentSet:
                 self.records.put(segment)
 
     def open_next(self) -> None:
-        """Begin another segment; the open one is written no more."""
+        """Begin another segment; the open one is closed."""
         if self._segments and self._segments[-1].runs:
             self.records.put(self._segments[-1])
         order = self._last_order = self._last_order + 1
@@ -166,7 +166,7 @@ class SegmentSet:
         return list(self._segments)
 
     def closed(self) -> Sequence[Segment]:
-        """Return the segments that are written no more, in the order of their numbers."""
+        """Return the closed segments in the order of their numbers."""
         return self._segments[:-1]
 
     # -- space -----------------------------------------------------------------------------------------------
