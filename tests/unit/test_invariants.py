@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from heliograph_api.policies.policies import Policies, Retention
+from heliograph_api.policies.policies import Policies
 from heliograph_broker.clock import VirtualClock
 from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic
 from heliograph_broker.messaging.base import records
@@ -30,8 +30,7 @@ def core_settings() -> dict[str, int]:
 
 @pytest.fixture
 def core(core: Core) -> Core:
-    core.broker.namespaces.set_policies("public/default", Policies(retention=Retention(0, 0)))
-    core.commit()
+    core.keep_nothing()
     return core
 
 

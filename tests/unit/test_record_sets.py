@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from heliograph_api.policies.policies import Policies, Retention
+from heliograph_api.policies.policies import Policies
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.containment import FIRST_PAUSE_MS
 from heliograph_broker.messaging.base.errors import PreconditionFailed
@@ -32,9 +32,7 @@ def core_settings() -> dict[str, int]:
 
 @pytest.fixture
 def core(core: Core) -> Core:
-    # Acknowledged messages are deleted at once.
-    core.broker.namespaces.set_policies("public/default", Policies(retention=Retention(0, 0)))
-    core.commit()
+    core.keep_nothing()
     return core
 
 
