@@ -8,6 +8,7 @@ from typing import Any
 from heliograph_api.policies.policies import BacklogQuota, Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.records import TenantRecord
+from heliograph_broker.messaging.topic.truncation import truncate
 
 from .core import Client
 from .policy_client_steps import ClientSteps
@@ -141,7 +142,7 @@ class PolicyDriver(ClientSteps):
 
     def _do_truncate(self, topic: str) -> None:
         outcome, done = self._done()
-        self._topic(topic).truncate(done)
+        truncate(self._topic(topic), done)
         self.core.commit()
         require(outcome == [None], f"truncate: {outcome}")
         self.oracle.topics[topic].first = len(self.oracle.topics[topic].entries)

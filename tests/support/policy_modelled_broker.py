@@ -222,13 +222,14 @@ class ModelledBroker:
             topic = self._topic(name)
             kept = oracle.kept()
             same(f"{name}: entries", topic.log.end_offset, len(oracle.entries))
-            same(f"{name}: messages stored", topic.stored_messages, sum(len(entry.messages) for entry in kept))
-            same(f"{name}: bytes stored", topic.stored_bytes, sum(entry.size for entry in kept))
+            statistics = topic.statistics
+            same(f"{name}: messages stored", statistics.stored_messages, sum(len(entry.messages) for entry in kept))
+            same(f"{name}: bytes stored", statistics.stored_bytes, sum(entry.size for entry in kept))
             same(f"{name}: subscriptions", sorted(topic.subscriptions), sorted(oracle.subscriptions))
             for subscription in oracle.subscriptions.values():
                 self._compare_subscription(oracle, subscription, topic.subscription(subscription.name))
             sizes = [self.oracle.backlog(oracle, subscription)[1] for subscription in oracle.durable()]
-            same(f"{name}: backlog size", topic.backlog_size(), max(sizes, default=0))
+            same(f"{name}: backlog size", topic.statistics.backlog_size(), max(sizes, default=0))
             self._compare_quota(topic, oracle)
 
     def _compare_quota(self, topic: Topic, oracle: OracleTopic) -> None:

@@ -18,6 +18,7 @@ from heliograph_broker.messaging.delivery.dispatch_shared import SharedDispatche
 from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.log.skipping import skip_range
 from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.messaging.topic.truncation import truncate
 
 from tests.support.core import Client, Core
 from tests.support.subscription_types import KEY_SHARED, SHARED
@@ -160,7 +161,7 @@ def _skip(core: Core, topic: Topic, subscription: Subscription) -> None:
 
 
 def _truncate(core: Core, topic: Topic, subscription: Subscription) -> None:
-    topic.truncate(lambda error: None)
+    truncate(topic, lambda error: None)
     core.advance(2000)
 
 

@@ -67,7 +67,7 @@ def test_machinery_goes_on_while_the_clock_is_set(core: Core, step: int) -> None
     core.commit()
     core.advance(500)
     core.advance(500)
-    assert topic.stored_messages == 0
+    assert topic.statistics.stored_messages == 0
     core.crash()
     assert _sub(core).acks.backlog_messages == 0
 
@@ -176,12 +176,12 @@ def test_retention_by_time_holds(core: Core, step: int, between: Between) -> Non
     between(core)
     core.publish_all(core.topic())
     _pass(core, 4 * MINUTE)
-    assert core.topic().stored_messages == 2
+    assert core.topic().statistics.stored_messages == 2
     _pass(core, 2 * MINUTE)
-    assert core.topic().stored_messages == 1
+    assert core.topic().statistics.stored_messages == 1
     between(core)
     _pass(core, 5 * MINUTE)
-    assert core.topic().stored_messages == 0
+    assert core.topic().statistics.stored_messages == 0
 
 
 @BETWEEN

@@ -19,6 +19,7 @@ from heliograph_broker.messaging.compaction.compaction import RETRY_MS
 from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.messages.batches import open_batch
 from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.messaging.topic.truncation import truncate
 from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.usecases.compaction import start_compaction
 
@@ -321,7 +322,7 @@ def test_nothing_is_trimmed_before_it_is_compacted(core: Core) -> None:
     core.advance(1000)
     assert topic.log.first_offset == 0
     assert topic.subscriptions[COMPACTION].acks.backlog_messages == 10
-    assert topic.backlog_size() == 0
+    assert topic.statistics.backlog_size() == 0
     compact(core, topic)
     core.advance(1000)
     assert topic.log.first_offset == 10
@@ -395,7 +396,7 @@ def test_run_that_a_crash_ends_leaves_nothing_behind(core: Core, monkeypatch: py
     record = topic.compaction.record
     assert record is not None
     assert record.horizon in (29, 39)
-    assert core.store.segments.live_bytes() == topic.stored_bytes + record.size
+    assert core.store.segments.live_bytes() == topic.statistics.stored_bytes + record.size
     assert topic.compaction.status() == ("NOT_RUN", "")
     latest = dict(before)
     assert dict(view(core, topic)) == latest
@@ -627,7 +628,7 @@ def test_truncating_a_topic_empties_the_view(core: Core) -> None:
     publish(core, topic, *((f"k{i % 4}", b"%d" % i) for i in range(20)))
     compact(core, topic)
     answers: list[object] = []
-    topic.truncate(answers.append)
+    truncate(topic, answers.append)
     core.commit()
     assert answers == [None]
     assert view(core, topic) == []

@@ -187,7 +187,7 @@ def test_expiry_goes_around_a_poison_entry(
     if dead_letter:
         # These batches cannot be opened, so each goes as a whole.
         assert subscription.expiry.dead_lettered == letters.topic.log.end_offset == (9 if harm == "flipped" else 8)
-    assert topic.stored_messages == 0
+    assert topic.statistics.stored_messages == 0
 
 
 def test_expiry_of_a_spared_backlog_goes_around_lost_entries(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +236,7 @@ def test_a_topic_is_trimmed_before_and_behind_lost_entries(
     subscription.acks.acknowledge_up_to(8, None)
     assert subscription.acks.backlog_messages == _messages(9)
     assert topic.trim(9) >= 2
-    assert topic.stored_messages == _messages(9)
+    assert topic.statistics.stored_messages == _messages(9)
 
 
 def test_the_oldest_message_is_the_first_that_can_be_read(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,7 +173,7 @@ def test_the_letter_of_a_partitioned_topic_goes_to_a_partition(core: Core) -> No
         core.publish_all(producer, b"x", key="k")
     core.advance(1000)
     parts = [core.topic(base.with_partition(index).local) for index in range(3)]
-    assert sorted(part.stored_messages for part in parts) == [0, 0, 4]
+    assert sorted(part.statistics.stored_messages for part in parts) == [0, 0, 4]
 
 
 def test_a_message_stays_while_its_letter_cannot_be_stored_and_nobody_gets_it(core: Core) -> None:

@@ -54,7 +54,7 @@ def test_an_idle_topic_is_left_alone_until_something_is_due(core: Core) -> None:
     assert checks == []
     core.advance(1000)
     assert len(checks) == 1
-    assert topic.stored_messages == 0
+    assert topic.statistics.stored_messages == 0
 
 
 def test_what_an_earlier_time_overtakes_does_not_pile_up(core: Core) -> None:

@@ -184,13 +184,13 @@ def test_trimmed_totals_that_do_not_lead_to_the_first_entry_are_corrected(core: 
     topic.trim(20)
     core.broker.record_writer.flush()
     core.commit()
-    stored = topic.log.trimmed_messages, topic.log.trimmed_bytes, topic.stored_bytes
+    stored = topic.log.trimmed_messages, topic.log.trimmed_bytes, topic.statistics.stored_bytes
     topic.log.trimmed_messages, topic.log.trimmed_bytes = 1000, 7
     topic.records.commit(topic)
     core.commit()
     core.crash()
     topic = core.topic()
-    assert (topic.log.trimmed_messages, topic.log.trimmed_bytes, topic.stored_bytes) == stored
+    assert (topic.log.trimmed_messages, topic.log.trimmed_bytes, topic.statistics.stored_bytes) == stored
     check(core, topic.subscription("s"), invariants.TOTALS)
 
 

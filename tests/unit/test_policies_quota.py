@@ -52,7 +52,7 @@ def test_not_a_byte_more_than_the_size_quota_gets_in(core: Core, action: str) ->
     topic = core.topic()
     topic.create_subscription("s")
     assert [try_to_send(core, topic, text, 250) for text in "abcde"] == [True, True, True, True, False]
-    assert topic.backlog_size() == 1000
+    assert topic.statistics.backlog_size() == 1000
     assert topic.quota.refused_size == 1
 
 
@@ -103,7 +103,7 @@ def test_each_topic_of_a_namespace_has_the_whole_quota_for_itself(core: Core) ->
         topic = core.topic(name)
         topic.create_subscription("s")
         core.publish_all(topic, *"abcd", size=250)
-        assert topic.backlog_size() == 1000
+        assert topic.statistics.backlog_size() == 1000
 
 
 def test_the_quota_of_a_topic_counts_before_that_of_its_namespace(core: Core) -> None:
@@ -260,5 +260,5 @@ def test_how_much_of_the_quota_is_used_can_be_told_before_it_is_exceeded(core: C
     core.publish_all(topic, "a", "b", size=250)
     core.advance(7 * SECOND)
     assert topic.effective.backlog_quota_size == BacklogQuota(1000, REFUSE)
-    assert topic.backlog_size() == 500
-    assert topic.oldest_backlog() == (subscription, 7 * SECOND)
+    assert topic.statistics.backlog_size() == 500
+    assert topic.statistics.oldest_backlog() == (subscription, 7 * SECOND)

@@ -68,7 +68,7 @@ def test_by_default_a_topic_without_subscriptions_keeps_messages_as_long_as_thei
     assert stored(core, topic) == ["a"]
     settle(core)
     assert stored(core, topic) == []
-    assert topic.stored_bytes == 0
+    assert topic.statistics.stored_bytes == 0
 
 
 def test_what_is_let_go_cannot_be_read_though_its_ledger_is_still_open(core: Core) -> None:
@@ -253,7 +253,7 @@ def test_a_reader_reads_what_retention_keeps_and_keeps_nothing_itself(core: Core
     assert stored(core, topic) == ["a", "b"]
     core.advance(HOUR + SECOND)
     assert stored(core, topic) == []
-    assert topic.backlog_size() == 0
+    assert topic.statistics.backlog_size() == 0
     assert reader.acks.backlog_messages == 0
 
 
@@ -279,7 +279,7 @@ def test_a_slow_subscriptions_backlog_leaves_the_retained_size_as_it_is(core: Co
     # The newest 10 kB of what all have acknowledged, beside the 15 kB that one of them has not.
     assert slow.acks.backlog_bytes == 15_000
     assert stored(core, topic)[:10] == [f"acked {number}" for number in range(5, 15)]
-    assert topic.stored_bytes == 10_000 + 15_000
+    assert topic.statistics.stored_bytes == 10_000 + 15_000
 
 
 def test_what_the_slowest_subscription_acknowledges_takes_the_place_of_older_data(core: Core) -> None:
@@ -311,7 +311,7 @@ def test_what_a_topic_stores_is_bounded_by_its_quota_and_its_retention_together(
         acknowledge_all(core, quick)
         settle(core)
         assert slow.acks.backlog_bytes <= 2000
-        assert topic.stored_bytes <= 2000 + 3000
+        assert topic.statistics.stored_bytes <= 2000 + 3000
 
 
 def test_a_limit_of_the_tenant_caps_the_retention_of_its_topics(core: Core) -> None:

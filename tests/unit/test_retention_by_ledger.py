@@ -261,7 +261,7 @@ def test_what_is_kept_only_by_a_ledger_is_counted(core: Core) -> None:
     acknowledge_all(core, slow)
     settle(core)
     assert kept_by_ledgers(topic) == (2, 200)
-    assert (topic.stored_bytes, topic.backlog_size()) == (200, 0)
+    assert (topic.statistics.stored_bytes, topic.statistics.backlog_size()) == (200, 0)
     set_policies(core, Policies(retention=Retention(HOUR, -1)))
     settle(core)
     assert stored(core, topic) == ["a", "b"]

@@ -117,4 +117,4 @@ def _is_unused(topic: AnyTopic) -> bool:
     registry = topic.producer_registry
     if registry.connected or registry.waiting or topic.subscriptions or topic.policies is not None:
         return False
-    return topic.empty
+    return topic.statistics.empty

@@ -36,39 +36,39 @@ def broker(tmp_path: Path, clock: VirtualClock) -> Iterator[Broker]:
 def test_a_rate_is_what_the_last_minute_brought(broker: Broker, clock: VirtualClock) -> None:
     sampler = RateSampler(broker, broker.clock)
     topic = broker.topics.create(TOPIC)
-    assert sampler.rates(topic) == (0.0, 0.0)
+    assert sampler.rates(topic.statistics) == (0.0, 0.0)
     for _ in range(12):
-        topic.msg_in += 100
-        topic.bytes_in += 1000
+        topic.statistics.msg_in += 100
+        topic.statistics.bytes_in += 1000
         clock.advance_ms(10_000)
-        assert sampler.rates(topic) == pytest.approx((10.0, 100.0))
+        assert sampler.rates(topic.statistics) == pytest.approx((10.0, 100.0))
         list(sampler.sweep())
     for _ in range(8):
         clock.advance_ms(10_000)
         list(sampler.sweep())
-    assert sampler.rates(topic) == (0.0, 0.0)
+    assert sampler.rates(topic.statistics) == (0.0, 0.0)
 
 
 def test_traffic_after_a_pause_counts_from_the_last_look(broker: Broker, clock: VirtualClock) -> None:
     sampler = RateSampler(broker, broker.clock)
     topic = broker.topics.create(TOPIC)
-    topic.msg_in = 50
+    topic.statistics.msg_in = 50
     list(sampler.sweep())
     for _ in range(20):
         clock.advance_ms(10_000)
         list(sampler.sweep())
-    topic.msg_in += 40
+    topic.statistics.msg_in += 40
     clock.advance_ms(4_000)
-    assert sampler.rates(topic)[0] == pytest.approx(10.0)
+    assert sampler.rates(topic.statistics)[0] == pytest.approx(10.0)
 
 
 def test_a_deleted_topic_is_forgotten(broker: Broker, clock: VirtualClock) -> None:
     sampler = RateSampler(broker, broker.clock)
     topic = broker.topics.create(TOPIC)
-    topic.msg_in = 5
+    topic.statistics.msg_in = 5
     clock.advance_ms(10_000)
     list(sampler.sweep())
     broker.topics.delete(TOPIC)
     list(sampler.sweep())
-    topic.msg_in = 0
-    assert sampler.rates(topic) == (0.0, 0.0)
+    topic.statistics.msg_in = 0
+    assert sampler.rates(topic.statistics) == (0.0, 0.0)

@@ -11,9 +11,10 @@ from heliograph_broker.messaging.base.histograms import NO_COUNTS, TopicMetrics
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.clients.producer import Producer
-from heliograph_broker.messaging.topic.directory import AnySubscription, AnyTopic
+from heliograph_broker.messaging.topic.directory import AnySubscription
+from heliograph_broker.messaging.topic.topic_statistics import TopicStatistics
 
-Counted = AnyTopic | AnySubscription | Producer | Consumer | TopicMetrics
+Counted = TopicStatistics | AnySubscription | Producer | Consumer | TopicMetrics
 Counters = tuple[int, ...]
 
 #: Pulsar's statsUpdateFrequencyInSecs.
@@ -66,7 +67,7 @@ class RateSampler:
         for index, topic in enumerate(list(self._broker.directory.topics.values())):
             if index % _TOPICS_AT_ONCE == _TOPICS_AT_ONCE - 1:
                 yield
-            self._sample(topic, now, seen)
+            self._sample(topic.statistics, now, seen)
             if topic.persistent:
                 self._sample(topic.log.metrics, now, seen)
             for producer in topic.producers.values():

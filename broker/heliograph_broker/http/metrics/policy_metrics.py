@@ -32,7 +32,8 @@ def _size_ratio(snapshot: TopicSnapshot) -> Value | None:
     limit = snapshot.limits[0]
     if limit < 0 or snapshot.kept is None:
         return None
-    return round(snapshot.kept.backlog_size() / limit, 6) if limit else float(snapshot.kept.backlog_size() > 0)
+    used = snapshot.topic.statistics.backlog_size()
+    return round(used / limit, 6) if limit else float(used > 0)
 
 
 def _age_ratio(snapshot: TopicSnapshot) -> Value | None:

@@ -51,13 +51,13 @@ class TopicSnapshot:
     def __init__(self, topic: AnyTopic, rates: RateSampler) -> None:
         self.topic = topic
         self.kept = topic if topic.persistent else None
-        self.rates = rates.rates(topic)
+        self.rates = rates.rates(topic.statistics)
         self.subscriptions = [
             SubscriptionSnapshot(subscription, rates) for subscription in topic.subscriptions.values()
         ]
         self.minute, self.seconds = rates.last_minute(self.kept.log.metrics if self.kept is not None else None)
         #: Messages and bytes that only their ledger keeps.
-        self.by_ledger = topic.kept_by_ledgers()
+        self.by_ledger = topic.statistics.kept_by_ledgers()
         #: Quota limits in bytes and seconds, -1 without.
         self.limits, self.age_limit_ms = quota_limits(topic)
         #: The subscriptions whose backlog is that of the topic.

@@ -64,7 +64,8 @@ def buckets(snapshot: TopicSnapshot) -> tuple[int, ...]:
 
 
 def _average(snapshot: TopicSnapshot) -> float:
-    return rounded(snapshot.topic.bytes_in / snapshot.topic.msg_in) if snapshot.topic.msg_in else 0.0
+    statistics = snapshot.topic.statistics
+    return rounded(statistics.bytes_in / statistics.msg_in) if statistics.msg_in else 0.0
 
 
 TOPIC_COLUMNS: tuple[Column, ...] = (
@@ -79,18 +80,18 @@ TOPIC_COLUMNS: tuple[Column, ...] = (
     Column("pulsar_throughput_in", lambda snapshot: rounded(snapshot.rates[1])),
     Column("pulsar_throughput_out", lambda snapshot: rounded(snapshot.sum_rate(1))),
     Column("pulsar_average_msg_size", _average, whole=""),
-    Column("pulsar_in_messages_total", lambda snapshot: snapshot.topic.msg_in, kind="total"),
-    Column("pulsar_in_bytes_total", lambda snapshot: snapshot.topic.bytes_in, kind="total"),
+    Column("pulsar_in_messages_total", lambda snapshot: snapshot.topic.statistics.msg_in, kind="total"),
+    Column("pulsar_in_bytes_total", lambda snapshot: snapshot.topic.statistics.bytes_in, kind="total"),
     Column(
         "pulsar_msg_backlog",
         lambda snapshot: sum(each.subscription.acks.backlog_messages for each in snapshot.backlogged),
     ),
-    Column("pulsar_storage_size", lambda snapshot: snapshot.topic.stored_bytes),
-    Column("pulsar_storage_logical_size", lambda snapshot: snapshot.topic.stored_bytes),
-    Column("heliograph_damaged_entries", lambda snapshot: snapshot.topic.damaged_entries),
+    Column("pulsar_storage_size", lambda snapshot: snapshot.topic.statistics.stored_bytes),
+    Column("pulsar_storage_logical_size", lambda snapshot: snapshot.topic.statistics.stored_bytes),
+    Column("heliograph_damaged_entries", lambda snapshot: snapshot.topic.statistics.damaged_entries),
     Column("heliograph_kept_by_ledger_messages", lambda snapshot: snapshot.by_ledger[0]),
     Column("heliograph_kept_by_ledger_bytes", lambda snapshot: snapshot.by_ledger[1]),
-    Column("pulsar_storage_backlog_size", lambda snapshot: snapshot.topic.backlog_size()),
+    Column("pulsar_storage_backlog_size", lambda snapshot: snapshot.topic.statistics.backlog_size()),
     Column(
         "pulsar_storage_backlog_age_seconds",
         lambda snapshot: snapshot.oldest_ms // 1000 if snapshot.oldest_ms >= 0 else -1,

@@ -96,13 +96,13 @@ def _add(state: BrokerState, topic: AnyTopic, seen: Counter[str]) -> None:
         if messages:
             entry.behind[name] = entry.behind.get(name, 0) + messages
     entry.backlog_messages += max(behind.values(), default=0)
-    entry.backlog_bytes += (size := topic.backlog_size())
-    entry.storage_bytes += topic.stored_bytes
+    entry.backlog_bytes += (size := topic.statistics.backlog_size())
+    entry.storage_bytes += topic.statistics.stored_bytes
     entry.producers += len(topic.producers)
     entry.consumers += sum(len(sub.consumers) for sub in subscriptions)
     if not topic.persistent:
         return
-    oldest = topic.oldest_backlog()
+    oldest = topic.statistics.oldest_backlog()
     age_ms = oldest[1] if oldest is not None else -1
     if oldest is not None and age_ms > entry.oldest_age_ms:
         entry.oldest_age_ms, entry.oldest_received_ms = age_ms, oldest[0].acks.oldest_unacked_receive_ms()

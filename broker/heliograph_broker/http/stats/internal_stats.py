@@ -104,7 +104,7 @@ def internal_stats(topic: AnyTopic) -> InternalStats:
     return InternalStats(
         entries_added_counter=topic.log.end_offset,
         number_of_entries=topic.log.end_offset - topic.log.first_offset,
-        total_size=topic.stored_bytes,
+        total_size=topic.statistics.stored_bytes,
         current_ledger_entries=open_ledger.entries if open_ledger is not None else 0,
         current_ledger_size=ledgers[-1].size if ledgers else 0,
         last_ledger_created_timestamp=iso(open_ledger.created_ms if open_ledger is not None else topic.created_ms),

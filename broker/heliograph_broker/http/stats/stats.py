@@ -234,14 +234,14 @@ def topic_stats(
     options: StatsOptions = StatsOptions(),  # noqa: B008
 ) -> TopicStats:
     """Return the stats of one topic that is not partitioned, or of one partition."""
-    rate_in, throughput_in = rates.rates(topic)
+    rate_in, throughput_in = rates.rates(topic.statistics)
     subscriptions = {
         name: _subscription_stats(subscription, rates, options) for name, subscription in topic.subscriptions.items()
     }
     each = subscriptions.values()
     (limit_size, limit_time), _ = quota_limits(topic)
-    oldest = topic.oldest_backlog()
-    by_ledger = topic.kept_by_ledgers()
+    oldest = topic.statistics.oldest_backlog()
+    by_ledger = topic.statistics.kept_by_ledgers()
     producers = topic.producers.values()
     times = [sub.earliest_msg_publish_time_in_backlog for sub in each]
     return TopicStats(
@@ -249,18 +249,18 @@ def topic_stats(
         msg_throughput_in=throughput_in,
         msg_rate_out=sum(sub.msg_rate_out for sub in each),
         msg_throughput_out=sum(sub.msg_throughput_out for sub in each),
-        bytes_in_counter=topic.bytes_in,
-        msg_in_counter=topic.msg_in,
+        bytes_in_counter=topic.statistics.bytes_in,
+        msg_in_counter=topic.statistics.msg_in,
         bytes_out_counter=sum(sub.bytes_out_counter for sub in each),
         msg_out_counter=sum(sub.msg_out_counter for sub in each),
-        average_msg_size=topic.bytes_in / topic.msg_in if topic.msg_in else 0.0,
+        average_msg_size=topic.statistics.bytes_in / topic.statistics.msg_in if topic.statistics.msg_in else 0.0,
         msg_chunk_published=any(producer.chunks_in for producer in producers),
-        storage_size=topic.stored_bytes,
+        storage_size=topic.statistics.stored_bytes,
         kept_by_ledger_messages=by_ledger[0],
         kept_by_ledger_size=by_ledger[1],
-        damaged_entries=topic.damaged_entries,
+        damaged_entries=topic.statistics.damaged_entries,
         suspended=suspended_of(topic),
-        backlog_size=topic.backlog_size(),
+        backlog_size=topic.statistics.backlog_size(),
         backlog_quota_limit_size=limit_size,
         backlog_quota_limit_time=limit_time,
         oldest_backlog_message_age_seconds=oldest[1] // 1000 if oldest is not None else -1,
@@ -279,6 +279,6 @@ def topic_stats(
         compaction=_compaction(topic),
         owner_broker=owner,
         topic_creation_time_stamp=topic.created_ms,
-        last_publish_time_stamp=topic.last_publish_ms,
+        last_publish_time_stamp=topic.statistics.last_publish_ms,
         msg_drop_rate=UNSET if topic.persistent else 0.0,
     )

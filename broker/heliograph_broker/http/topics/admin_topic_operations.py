@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -16,6 +17,7 @@ from heliograph_broker.http.base.operations import Parameter, Refusal, operation
 from heliograph_broker.messaging.base.errors import PreconditionFailed, TopicNotFound
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.broker.topic_properties import set_topic_properties, topic_properties
+from heliograph_broker.messaging.topic import truncation
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.usecases.compaction import start_compaction
 
@@ -97,7 +99,7 @@ async def truncate(request: web.Request) -> web.Response:
     name = topic_of(request)
     if not name.is_persistent:
         raise PreconditionFailed("A non-persistent topic has nothing to truncate")
-    await all_durable([topic.truncate for topic in _stored(request.app[BROKER], name)])
+    await all_durable([partial(truncation.truncate, topic) for topic in _stored(request.app[BROKER], name)])
     return web.Response(status=204)
 
 

@@ -48,7 +48,7 @@ RETURN_WITHIN_MS = 120_000
 def in_use(topic: AnyTopic) -> bool:
     """Whether a producer is connected (or waits to be let in), a consumer or a reader."""
     registry = topic.producer_registry
-    if registry.connected or registry.waiting or topic.held_producers:
+    if registry.connected or registry.waiting or topic.statistics.held_producers:
         return True
     return any(subscription.consumers for subscription in topic.subscriptions.values())
 

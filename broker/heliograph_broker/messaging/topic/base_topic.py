@@ -14,11 +14,12 @@ from heliograph_broker.messaging.clients.consumer import ConsumedTopic
 from heliograph_broker.messaging.clients.producer import ProducerRegistry, PublishTarget
 from heliograph_broker.messaging.policies.rate_limits import TopicLimits
 
+from .topic_statistics import TopicStatistics
+
 if TYPE_CHECKING:
     from heliograph_broker.messaging.base.errors import Done
     from heliograph_broker.messaging.base.log_host import LogHost
     from heliograph_broker.messaging.clients.consumer import SubscriptionBase
-    from heliograph_broker.messaging.log.subscribed_topic import LogSubscription
     from heliograph_broker.messaging.messages.entry_rules import EntryRules
 
 
@@ -26,20 +27,18 @@ class BaseTopic(PublishTarget, ConsumedTopic):
     """A topic in memory. Subclasses take what is published, and deliver it."""
 
     __slots__ = (
-        "bytes_in",
         "closed",
         "created_ms",
         "effective",
         "entry_rules",
         "host",
-        "last_publish_ms",
         "last_used_ms",
         "limits",
-        "msg_in",
         "name",
         "policies",
         "producer_registry",
         "properties",
+        "statistics",
         "subscriptions",
         "subscriptions_changed_ms",
     )
@@ -51,6 +50,7 @@ class BaseTopic(PublishTarget, ConsumedTopic):
         self,
         name: TopicName,
         created_ms: int,
+        statistics: TopicStatistics,
         *,
         properties: dict[str, str] | None = None,
         policies: Policies | None = None,
@@ -66,9 +66,7 @@ class BaseTopic(PublishTarget, ConsumedTopic):
         self.producer_registry = ProducerRegistry(epoch)
         self.subscriptions = {}
         self.closed = False
-        self.msg_in = 0
-        self.bytes_in = 0
-        self.last_publish_ms = 0
+        self.statistics = statistics
         #: The rules of the policies in force for entries of clients, None without.
         self.entry_rules: EntryRules | None = None
         self.limits = TopicLimits()
@@ -85,49 +83,6 @@ class BaseTopic(PublishTarget, ConsumedTopic):
     def configure(self, effective: Policies) -> None:
         """Apply the policies in force."""
         self.effective = effective
-
-    # -- statistics ------------------------------------------------------------------------------------------
-
-    @property
-    def stored_messages(self) -> int:
-        """Messages still kept: the backlog of the slowest subscription and what retention holds beyond it."""
-        return 0
-
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes of the messages still kept."""
-        return 0
-
-    @property
-    def damaged_entries(self) -> int:
-        """Number of damaged entries ever found."""
-        return 0
-
-    @property
-    def held_producers(self) -> int:
-        """Producers that wait until the backlog quota has room."""
-        return 0
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing was ever published to it that is kept, or is about to be."""
-        return True
-
-    def kept_by_ledgers(self) -> tuple[int, int]:
-        """Return the messages and bytes that stay only because their ledger does."""
-        return 0, 0
-
-    def counters(self) -> tuple[int, ...]:
-        """Return messages in and bytes in, since the start."""
-        return self.msg_in, self.bytes_in
-
-    def backlog_size(self) -> int:
-        """Return the bytes that the slowest durable subscription has not acknowledged."""
-        return 0
-
-    def oldest_backlog(self) -> tuple[LogSubscription, int] | None:
-        """Return the durable subscription with the oldest unacknowledged message, and that message's age in ms."""
-        return None
 
     # -- subscriptions ---------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from heliograph_broker.messaging.messages.key_hash import spread, sticky_hash
 from heliograph_broker.storage.base.entry import Entry
 
 from .base_topic import BaseTopic
+from .topic_statistics import TopicStatistics
 
 if TYPE_CHECKING:
     from heliograph_api.protocol import wire_pb2 as wire
@@ -211,7 +212,7 @@ class NonPersistentTopic(BaseTopic):
 
     def __init__(self, host: LogHost, name: TopicName) -> None:
         self.host = host
-        super().__init__(name, host.clock.now_ms())
+        super().__init__(name, host.clock.now_ms(), TopicStatistics())
         self._entry_id = 0
 
     def publish(
@@ -225,11 +226,12 @@ class NonPersistentTopic(BaseTopic):
         """Give the receipt at once and hand the entry to every subscription."""
         now = self.host.clock.now_ms()
         messages = metadata.num_messages_in_batch
-        self.msg_in += messages
-        self.bytes_in += len(frame)
+        statistics = self.statistics
+        statistics.msg_in += messages
+        statistics.bytes_in += len(frame)
         producer.msg_in += messages
         producer.bytes_in += len(frame)
-        self.last_publish_ms = now
+        statistics.last_publish_ms = now
         entry = Entry(
             0, self._entry_id, now, metadata.publish_time, 0, -1, messages, sticky_hash(metadata), 0, 0, frame
         )

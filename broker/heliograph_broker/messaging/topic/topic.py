@@ -33,12 +33,10 @@ from heliograph_broker.messaging.compaction.compaction import TopicCompaction
 from heliograph_broker.messaging.delivery.compacted_view import CompactedView
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.log import invariants
-from heliograph_broker.messaging.log.backlog import backlog_size, oldest_backlog
 from heliograph_broker.messaging.log.cursor import Cursor
 from heliograph_broker.messaging.log.damaged import totals_up_to
 from heliograph_broker.messaging.log.entry_log import EntryLog
 from heliograph_broker.messaging.log.record_set import RecordSet
-from heliograph_broker.messaging.log.retention import kept_by_ledgers, releasable
 from heliograph_broker.messaging.messages.batches import is_batch
 from heliograph_broker.messaging.messages.key_hash import sticky_hash
 from heliograph_broker.messaging.messages.message_ttl import InvalidMessageTtl, ttl_of, ttls_in
@@ -47,6 +45,7 @@ from heliograph_broker.messaging.policies.backlog_quota import QuotaState
 from heliograph_broker.storage.base.entry import Entry
 
 from .base_topic import BaseTopic
+from .topic_statistics import LogStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,14 +99,19 @@ class Topic(BaseTopic, StoredTopic):
 
     def __init__(self, host: TopicHost, name: TopicName, record: records.TopicRecord) -> None:
         self.host = host
+        self.quota = QuotaState(self)
         super().__init__(
-            name, record.created_ms, properties=record.properties, policies=record.policies, epoch=record.epoch
+            name,
+            record.created_ms,
+            LogStatistics(self, self.quota),
+            properties=record.properties,
+            policies=record.policies,
+            epoch=record.epoch,
         )
         self.terminated = record.terminated
         self.deduplication: Deduplication | None = None
         self.timing = TopicTiming(has_timed=record.timed)
         self.pending_answers = PendingAnswers()
-        self.quota = QuotaState(self)
         self.compaction = TopicCompaction(self, record.compaction)
         #: All that is durable of it, its cursors and deduplication included.
         self.records = RecordSet(host.record_writer, self, record.version, self)
@@ -161,37 +165,6 @@ class Topic(BaseTopic, StoredTopic):
         if self.timing.timed or not self.timing.time_index_ready:
             time_index.find(self)
         self.host.check_soon(self)
-
-    # -- statistics ------------------------------------------------------------------------------------------
-
-    @property
-    def stored_messages(self) -> int:
-        return self.log.stored_messages
-
-    @property
-    def stored_bytes(self) -> int:
-        return self.log.stored_bytes
-
-    @property
-    def damaged_entries(self) -> int:
-        return self.log.damaged.entries
-
-    @property
-    def held_producers(self) -> int:
-        return self.quota.held_producers
-
-    @property
-    def empty(self) -> bool:
-        return not self.log.ledgers and not self.log.has_in_flight
-
-    def kept_by_ledgers(self) -> tuple[int, int]:
-        return kept_by_ledgers(self)
-
-    def backlog_size(self) -> int:
-        return backlog_size(self)
-
-    def oldest_backlog(self) -> tuple[LogSubscription, int] | None:
-        return oldest_backlog(self)
 
     # -- publishing ------------------------------------------------------------------------------------------
 
@@ -269,7 +242,7 @@ class Topic(BaseTopic, StoredTopic):
         entry_log.next_offset = offset + 1
         ledger.entries += 1
         self.pending_answers.in_flight.append((producer, sequence_id, highest_sequence_id))
-        entry_log.last_receive_ms = self.last_publish_ms = now
+        entry_log.last_receive_ms = self.statistics.last_publish_ms = now
         if self.limits.publish_limit is not None:
             self.limits.publish_limit.published(messages, size)
 
@@ -310,12 +283,13 @@ class Topic(BaseTopic, StoredTopic):
         tail = self.log.tail
         keep = bool(self.subscriptions)
         receipts: dict[Producer, list[Receipt]] = {}
+        msg_in = bytes_in = 0
         for entry, (producer, sequence_id, highest) in zip(entries, answers.take(len(entries)), strict=True):
             size = len(entry.frame)
             producer.msg_in += entry.messages
             producer.bytes_in += size
-            self.bytes_in += size
-            self.msg_in += entry.messages
+            bytes_in += size
+            msg_in += entry.messages
             receipt = (sequence_id, highest, entry.ledger_id, entry.entry_id)
             if producer in receipts:
                 receipts[producer].append(receipt)
@@ -325,6 +299,8 @@ class Topic(BaseTopic, StoredTopic):
                 cache.add(tail, entry)
             if entry.ttl_ms >= 0 or entry.deliver_at_ms > entry.receive_ms:
                 time_index.note(self, entry.offset, entry)
+        self.statistics.msg_in += msg_in
+        self.statistics.bytes_in += bytes_in
         # The topic's own state first: even if notifying others raises, it stays right.
         self.log.entries_durable(entries)
         end_offset = self.log.end_offset
@@ -393,7 +369,7 @@ class Topic(BaseTopic, StoredTopic):
         subscription = Subscription(
             self,
             name,
-            self._cursor_before(start_offset),
+            _cursor_before(self.log, start_offset),
             durable=durable,
             properties=properties,
             created_ms=self.host.clock.now_ms(),
@@ -407,15 +383,6 @@ class Topic(BaseTopic, StoredTopic):
             # Not with the flush of what changed: a new subscriber gets its answer after the next group.
             self.records.commit(subscription)
         return subscription
-
-    def _cursor_before(self, offset: int) -> Cursor:
-        """Return a cursor that has acknowledged what is below ``offset``, of which it counts nothing as its own."""
-        entry_log = self.log
-        if offset == entry_log.end_offset:
-            return Cursor(offset - 1, entry_log.total_messages, entry_log.total_bytes)
-        if offset == entry_log.first_offset:
-            return Cursor(offset - 1, entry_log.trimmed_messages, entry_log.trimmed_bytes)
-        return Cursor(offset - 1, *totals_up_to(entry_log, offset - 1))
 
     def restore_subscription(self, name: str, record: records.CursorRecord) -> None:
         """Put back a durable subscription at start-up."""
@@ -521,34 +488,6 @@ class Topic(BaseTopic, StoredTopic):
         )
         return records.encode(record)
 
-    def truncate(self, done: Done) -> None:
-        """Acknowledge everything for every durable subscription and let all of it go, whatever retention keeps."""
-        end = self.log.end_offset
-        subscriptions = [sub for sub in self.subscriptions.values() if sub.durable]
-        left = len(subscriptions)
-        errors: list[BrokerError] = []
-
-        def finish() -> None:
-            if errors:
-                done(errors[0])
-                return
-            self.compaction.forget()
-            self.trim(min(end, releasable(self)))
-            self.records.commit(self, or_persistence_error(done))
-
-        def cleared(error: BrokerError | None) -> None:
-            nonlocal left
-            left -= 1
-            if error is not None:
-                errors.append(error)
-            if left == 0:
-                finish()
-
-        if not subscriptions:
-            finish()
-        for subscription in subscriptions:
-            subscription.acks.clear_backlog(cleared)
-
     def terminate(self, done: Done) -> None:
         """Accept no more messages, permanently; consumers that have read everything are notified of the end."""
         self.terminated = True
@@ -566,3 +505,12 @@ class Topic(BaseTopic, StoredTopic):
         self.compaction.forget()
         self.log.delete()
         self.records.close()
+
+
+def _cursor_before(entry_log: EntryLog, offset: int) -> Cursor:
+    """Return a cursor that has acknowledged what is below ``offset``, of which it counts nothing as its own."""
+    if offset == entry_log.end_offset:
+        return Cursor(offset - 1, entry_log.total_messages, entry_log.total_bytes)
+    if offset == entry_log.first_offset:
+        return Cursor(offset - 1, entry_log.trimmed_messages, entry_log.trimmed_bytes)
+    return Cursor(offset - 1, *totals_up_to(entry_log, offset - 1))
