@@ -17,7 +17,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 class LoggingError(ValueError):
-    """``HELIOGRAPH_LOG_FORMAT`` or ``HELIOGRAPH_LOG_LEVEL`` says something unknown; the message names what is known."""
+    """``HELIOGRAPH_LOG_FORMAT`` or ``HELIOGRAPH_LOG_LEVEL`` is unknown; the message names the valid values."""
 
 
 def configure_logging(form: str | None = None, level_name: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Paths of the admin REST API for what is named in them, URL-encoded where names need it."""
+"""Paths of objects in the admin REST API, URL-encoded where names need it."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def schema(model: Kind, status: type[BaseModel]) -> _Schema:
 
 
 class _Inliner:
-    """Makes what the API server calls a structural schema: without references, unions with null, titles."""
+    """Makes a structural schema for the API server: without references, unions with null, titles."""
 
     def __init__(self, shared: Mapping[str, _Schema]) -> None:
         self._shared = shared

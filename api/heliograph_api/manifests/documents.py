@@ -71,7 +71,7 @@ def read_yaml(text: str) -> list[object]:
     except RecursionError:
         raise NotReadable("not YAML that can be read: nested too deeply") from None
     except (ValueError, OverflowError, TypeError) as error:
-        # An explicit tag (!!int, !!timestamp) on what is none of its kind.
+        # An explicit tag (!!int, !!timestamp) on a value of another kind.
         raise NotReadable(f"not YAML that can be read: {error}") from None
 
 

@@ -79,7 +79,7 @@ def _problem(item: ErrorDetails, model: type[BaseModel]) -> str:
 
 
 def fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """Return the fields (as manifests write them) of what is at ``location`` in ``model``; none if it has no fields."""
+    """Return the fields (as manifests write them) of the object at ``location`` in ``model``; none if it has none."""
     at: type[BaseModel] | None = model
     for part in location:
         # Errors in a list are found with the list.

@@ -51,7 +51,7 @@ class _Planner:
     existing: Existing
     steps: list[Step] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    # By Kubernetes namespace and metadata.name. None: it is there, and what is wrong with it has been said.
+    # By Kubernetes namespace and metadata.name. None: it is there, and its problem has been reported.
     _tenants: dict[tuple[str, str], str] = field(default_factory=dict)
     _namespaces: dict[tuple[str, str], str | None] = field(default_factory=dict)
     _policies: dict[str, Policies] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class _Planner:
         return None
 
     def _contradictions(self, resource: Topic, namespace: str) -> Iterator[str]:
-        """Yield what the topic's policies, right by themselves, contradict in those it inherits."""
+        """Yield contradictions of the topic's policies, right by themselves, with those it inherits."""
         inherited = self._policies.get(namespace)
         if inherited is None:
             return

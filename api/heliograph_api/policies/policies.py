@@ -118,7 +118,7 @@ def subscription_rate(effective: Policies, subscription: str) -> Rate | None:
 
 
 def contradictions(policies: Policies) -> Iterator[tuple[str, str]]:
-    """Yield (the field as a manifest writes it, what is wrong) for whatever in ``policies`` cannot be meant.
+    """Yield (the field as a manifest writes it, the problem) for each contradiction in ``policies``.
 
     Sets of one level and resolved ones can be asked alike.
     """

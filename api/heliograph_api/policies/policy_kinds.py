@@ -23,9 +23,9 @@ class Kind:
     """Defines how the values of a kind of policy combine across levels and limits."""
 
     name: str
-    #: Whether a value takes back what is inherited: there is no such policy then.
+    #: Whether a value removes the inherited one: there is no such policy then.
     is_none: Callable[[Any], bool] = _never
-    #: Returns what a limit makes of an own value (None: there is none); None where limits do not cap the kind.
+    #: Caps an own value (None: there is none) by a limit; None where limits do not cap the kind.
     capped: Callable[[Any, Any], Any] | None = None
 
 

@@ -1,4 +1,4 @@
-"""Encodes what the broker sends: returns the bytes of frames and writes them nowhere. No I/O.
+"""Encodes the broker's commands: returns the bytes of frames and writes them nowhere. No I/O.
 
 Answers that one request has, such as that to a lookup, are filled in where the request is handled and encoded with
 :func:`encode_command`. What sessions send by themselves, and for every message, has a method of :class:`Encoder`.

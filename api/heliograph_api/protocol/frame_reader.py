@@ -29,7 +29,7 @@ class FrameReader:
     """Takes frames out of a ``buffer``, which its connection reads the socket into.
 
     Before :meth:`connected` only CONNECT is accepted, and small frames. While :attr:`paused` is set, which may happen
-    between two frames, what was received stays in the buffer.
+    between two frames, received bytes stay in the buffer.
     """
 
     __slots__ = ("_buffer", "_connected", "_limit", "paused")

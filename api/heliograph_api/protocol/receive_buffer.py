@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 
 _EMPTY = b""
-#: The buffer of a large frame grows to so many times what it holds.
+#: The buffer of a large frame grows to this multiple of its contents.
 _GROWTH = 16
 
 

@@ -13,7 +13,7 @@ from .cel import SIZE, InSchema, Rule
 from .fields import Contradiction, Model, Reference, Size
 
 SUBSCRIPTION: Final = "heliograph-archive"
-"""The durable subscription of the archive: it is acknowledged up to what the files hold, and no further."""
+"""The durable subscription of the archive: it is acknowledged up to the last message in the files, and no further."""
 MOUNT: Final = "/archive"
 """Mount point of a volume in the job's pods: paths that are no URL begin with it."""
 DEFAULT_FILE_SIZE: Final = 128 * 1024**2

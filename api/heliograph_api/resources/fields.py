@@ -1,4 +1,4 @@
-"""The types of the fields of a ``spec``: sizes, durations, counts, names; what they check, and in which words.
+"""The types of the fields of a ``spec``: sizes, durations, counts, names; their checks, and the words of these.
 
 Each has its checks twice, side by side: in Python, and in CEL for the API server.
 """
@@ -71,7 +71,7 @@ def _whole_seconds(duration_ms: int) -> int:
 
 
 def _topic(text: str) -> str:
-    # The empty text takes back what the level above sets.
+    # The empty text removes the setting of the level above.
     return str(TopicName.parse(text)) if text else text
 
 
@@ -179,7 +179,7 @@ Unique = Annotated[list[_Item], AfterValidator(unique), InSchema({"x-kubernetes-
 
 
 class Contradiction(PydanticCustomError):
-    """Fields that are right one by one and wrong together: ``found`` holds (path of a field, what is wrong) pairs."""
+    """Fields that are right one by one and wrong together: ``found`` holds (path of a field, problem) pairs."""
 
     def __new__(cls, found: list[tuple[str, str]]) -> Self:
         """Create the error from what contradicts what."""

@@ -183,9 +183,9 @@ class TopicSpec(PolicySpec):
     properties: dict[str, str] = Field(default_factory=dict)
     """Properties of the topic: texts by name."""
     archive: ArchiveSpec | None = None
-    """Files its messages are written to, once each, by a CronJob. It has a subscription, `heliograph-archive`, from now
-    on: what is not in the files yet stays stored, and counts for the backlog quota. A broker without the operator
-    creates the subscription but runs no jobs.
+    """Files to which a CronJob writes each message once. The subscription `heliograph-archive` keeps messages that are
+    not in the files yet, and they count for the backlog quota. A broker without the operator creates the subscription
+    but runs no jobs.
     """
     deletion_policy: DeletionPolicy = "Delete"
     """Deletion of the resource deletes the topic in the broker with its messages (Delete), deletes it if it stores no

@@ -51,7 +51,7 @@ class RetentionSpec(PolicyDocument):
     """Maximum size of each topic or partition: a size such as 10Gi; -1: no limit, 0: keep none."""
 
     def core(self) -> Retention:
-        """Return what the broker enforces."""
+        """Return the policy as the broker enforces it."""
         return Retention(self.time, self.size)
 
 
@@ -62,7 +62,7 @@ class _QuotaSpec(PolicyDocument):
     oldest messages are dropped (consumer_backlog_eviction)."""
 
     def core(self) -> BacklogQuota:
-        """Return what the broker enforces."""
+        """Return the policy as the broker enforces it."""
         return BacklogQuota(self.limit, self.policy)
 
 
@@ -100,7 +100,7 @@ class RateSpec(PolicyDocument):
     """The period: whole seconds."""
 
     def core(self) -> Rate:
-        """Return what the broker enforces; its period is in seconds."""
+        """Return the policy as the broker enforces it; its period is in seconds."""
         return Rate(self.messages, self.bytes, self.period // 1000)
 
 
@@ -113,7 +113,7 @@ class SubscribeRateSpec(PolicyDocument):
     """The period: whole seconds."""
 
     def core(self) -> SubscribeRate:
-        """Return what the broker enforces; its period is in seconds."""
+        """Return the policy as the broker enforces it; its period is in seconds."""
         return SubscribeRate(self.per_consumer, self.period // 1000)
 
 
@@ -128,7 +128,7 @@ class InactiveTopicSpec(PolicyDocument):
     """false removes an inherited policy."""
 
     def core(self) -> InactiveTopic:
-        """Return what the broker enforces."""
+        """Return the policy as the broker enforces it."""
         # A time that never comes deletes nothing.
         return InactiveTopic(max(0, self.max_inactive), self.mode, self.delete and self.max_inactive > 0)
 
@@ -142,5 +142,5 @@ class AutoTopicCreationSpec(PolicyDocument):
     """Number of partitions of these topics; 0: they are not partitioned."""
 
     def core(self) -> AutoTopicCreation:
-        """Return what the broker enforces."""
+        """Return the policy as the broker enforces it."""
         return AutoTopicCreation(self.allow, self.partitions if self.allow else 0)

@@ -1,4 +1,4 @@
-"""The ``heliograph`` command. Each subcommand's module is imported here; what it runs is imported when it runs."""
+"""The ``heliograph`` command. Each subcommand's module is imported here; its dependencies are imported when it runs."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class MessageSink:
 
     __slots__ = ("writable",)
 
-    #: Whether messages may be sent: the client reads what it is sent.
+    #: Whether messages may be sent: the client reads its data.
     writable: bool
 
     def may_dispatch(self) -> None:
@@ -200,7 +200,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes in memory for this connection: what is unwritten, and frames received and not yet handled."""
+        """Bytes in memory for this connection: unwritten output, and frames received and not yet handled."""
         return self.output.unwritten_bytes + len(self._received)
 
     @property
@@ -223,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def abort(self, kind: str, reason: str) -> None:
-        """End the connection at once, without writing what is queued.
+        """End the connection at once, without writing queued output.
 
         ``kind`` is the reason that the metrics count it by.
         """

@@ -1,4 +1,4 @@
-"""The consumers of one client, and what they are sent."""
+"""The consumers of one client, and the messages and commands sent to them."""
 
 from __future__ import annotations
 

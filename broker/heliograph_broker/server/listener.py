@@ -65,7 +65,7 @@ class Listener(ConnectionHost):
         self.keep_watch()
 
     def _refusal(self, reason: str) -> bytes:
-        """Return what a connection above a limit is sent."""
+        """Return the answer to a connection above a limit."""
         return self.encoder.error(NO_REQUEST, wire.NotAllowedError, reason)
 
     def keep_watch(self) -> None:

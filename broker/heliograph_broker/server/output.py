@@ -47,7 +47,7 @@ class Output:
         transport.set_write_buffer_limits(high=self._limit)
 
     def close(self) -> None:
-        """Write nothing from now on; the transport keeps what it has."""
+        """Write nothing from now on; the transport keeps its data."""
         self._closed = True
 
     def lost(self) -> None:

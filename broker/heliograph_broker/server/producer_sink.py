@@ -1,4 +1,4 @@
-"""The producers of one client, and what they are sent."""
+"""The producers of one client, and the commands sent to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resources into the broker: create what is missing, configure what differs, leave the rest alone.
+"""Applies resources to the broker: creates missing objects, configures those that differ, leaves the rest alone.
 
 Everything is checked against the broker and against each other before anything is changed. Applying never
 deletes: a resource that is left out stays as it is.
@@ -28,7 +28,7 @@ Change = Callable[[], None]
 
 
 class _Changes:
-    """Checks every step of a plan against the broker and collects what has to be done."""
+    """Checks every step of a plan against the broker and collects the changes."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

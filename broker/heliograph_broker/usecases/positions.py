@@ -26,7 +26,7 @@ class MessagePosition(NamedTuple):
         return topic.log.offset_at_or_after(self.ledger_id, self.entry_id)
 
     def owed_from(self, topic: StoredTopic) -> int:
-        """Return from which offset on a reader there is owed what is compacted and trimmed, -1 for nothing."""
+        """Return the offset from which a reader there is owed compacted and trimmed entries, -1 for none."""
         if self.ledger_id >= _LATEST_LEDGER:
             return -1
         return topic.compaction.trimmed_from(self.ledger_id, self.entry_id)

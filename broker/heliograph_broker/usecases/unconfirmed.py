@@ -59,9 +59,9 @@ class Creation:
         self._schema = (key, version)
 
     def when_durable(self, done: Done) -> None:
-        """Call ``done`` once what the request changed is durable, or with the error.
+        """Call ``done`` once the changes of the request are durable, or with the error.
 
-        After an error ``done`` detaches the request's own client; then what the request created is taken back.
+        After an error ``done`` detaches the request's own client; then the objects that it created are removed.
         """
 
         def settle(error: BrokerError | None) -> None:
@@ -83,7 +83,7 @@ class Creation:
             self._broker.schemas.confirmed(*self._schema)
 
     def refused(self) -> None:
-        """Remove what no client knows of and nobody else uses. The request's own client is detached already."""
+        """Remove objects that no client knows of and nobody else uses. The request's own client is detached already."""
         unconfirmed = self._broker.directory.unconfirmed
         subscription = self._subscription
         if subscription is not None and subscription in unconfirmed and not subscription.consumers:

@@ -1,4 +1,4 @@
-"""One resource as reconcilers pass it on: the copy the API server gave, its key, and what is remembered of it."""
+"""One resource as reconcilers pass it on: the API server's copy, its key, and its memory."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Resource:
     def model(self) -> AnyResource | None:
         """The parsed resource; None if it is invalid, and ``memory.problem`` says why.
 
-        The API server checks the same rules; what it lets through is of another version of the definitions.
+        The API server checks the same rules; an invalid resource comes from another version of the definitions.
         """
         memory, generation = self.memory, self.generation
         if memory.generation != generation:

@@ -97,9 +97,9 @@ async def report_policies(
 
 
 async def report_drift(context: Context, resource: Resource, differences: Sequence[object]) -> None:
-    """Emit an Event that names what was changed in the broker by somebody else, and is repaired.
+    """Emit an Event that names the fields that somebody else changed in the broker, and that are repaired.
 
-    It was if the broker already had the policies of this generation of the resource; else the resource changed.
+    It was somebody else if the broker already had the policies of this generation; else the resource changed.
     """
     before = condition(resource.status, POLICIES_APPLIED)
     if before.get("status") != "True" or before.get("observedGeneration") != resource.generation:

@@ -1,4 +1,4 @@
-"""Watches the four kinds with kopf, caches what it sees, and enqueues the resources that are affected.
+"""Watches the four kinds with kopf, caches their objects, and enqueues the resources that are affected.
 
 Nothing here waits or writes, and kopf stores nothing in the resources.
 """

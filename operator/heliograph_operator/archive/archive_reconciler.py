@@ -40,7 +40,7 @@ from heliograph_operator.objects.kinds import is_deleted
 from .archive_deletion import find_cron_job
 
 _KINDS: Final = {CRON_JOB.name: CRON_JOB}
-#: Time (s) until what was refused is tried again.
+#: Time (s) until a refused request is tried again.
 REFUSED_S: Final = 30.0
 
 

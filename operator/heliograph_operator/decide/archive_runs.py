@@ -1,4 +1,4 @@
-"""The runs of an archive: their outcome, read from its jobs and their pods, and what the status reports of them."""
+"""The runs of an archive: their outcome, read from its jobs and their pods, and its fields in the status."""
 
 from __future__ import annotations
 

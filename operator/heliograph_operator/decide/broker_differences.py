@@ -22,7 +22,7 @@ _SIZE_KINDS: Final = (kinds.SIZE_LIMIT, kinds.THRESHOLD)
 
 
 class Difference(NamedTuple):
-    """A field, what the broker has, and what the resource says."""
+    """A field, its value in the broker, and its value in the resource."""
 
     field: str
     was: str

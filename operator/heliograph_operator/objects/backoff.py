@@ -20,7 +20,7 @@ class Backoff:
 
 #: For an unreachable broker; an attempt is one request for all its resources together.
 UNREACHABLE = Backoff(10.0, 30.0)
-#: For what a broker refuses: something else has to change first.
+#: For requests that a broker refuses: something else has to change first.
 REFUSED = Backoff(10.0, 300.0)
 #: For unexpected errors and those of the API server.
 FAILED = Backoff(1.0, 60.0)

@@ -41,7 +41,7 @@ class ResourceCache:
         # The uids of objects that were deleted, oldest first.
         self._deleted: dict[str, None] = {}
         self._children: dict[Key, set[Key]] = {}
-        # By the Kubernetes namespace, so that a cluster finds what it serves.
+        # By the Kubernetes namespace, so that a cluster finds its resources.
         self._namespaces: dict[str, set[Key]] = {}
         self._claimants: dict[Claim, set[Key]] = {}
         self._claims: dict[Key, Claim] = {}
@@ -148,7 +148,7 @@ class ResourceCache:
                 del self._children[parent]
 
     def _age(self, key: Key) -> tuple[str, bool, str, str]:
-        """Sort by creation, which is known to the second; then who was held already, then by name."""
+        """Sort by creation, which is known to the second; then those that were held already, then by name."""
         body = self._bodies[key]
         created = str(body["metadata"].get("creationTimestamp", ""))
         return created, not annotation(body, "broker-object"), key.namespace, key.name

@@ -135,7 +135,7 @@ class PolicyDeletion:
 
 
 async def _content(broker: BrokerSession, name: str) -> str:
-    """Return what a topic holds, an empty text if nothing."""
+    """Return a text on the data of a topic, empty if there is none."""
     listing = await broker.listing(float("inf"))
     topic = listing.state.topics.get(name)
     if topic is None:

@@ -149,7 +149,7 @@ class PolicyReconciler:
         return Outcome(result, archive.requeue_s or context.settings.resync_s)
 
     async def _not_ready(self, context: Context, resource: Resource, reason: Reason, message: str) -> Outcome:
-        """Report why not. What it waits for requeues it: a parent, a rival's deletion, a broker that answers."""
+        """Report the reason. The awaited event requeues it: a parent, a rival's deletion, a broker that answers."""
         verdicts = [ready(reason, message)]
         if reason in (Reason.REFUSED, Reason.NOT_APPLIED, Reason.INVALID):
             verdicts.append(Verdict(POLICIES_APPLIED, "False", reason, message))

@@ -45,7 +45,7 @@ Force = Annotated[bool, typer.Option("-f", "--force", help="Proceed even if it i
 
 
 class CliError(Exception):
-    """An expected failure: one line that says what was wrong and what would be right; exit code 1."""
+    """An expected failure: one line with the problem and the valid values; exit code 1."""
 
 
 class Target(NamedTuple):
@@ -103,7 +103,7 @@ def list_whole_sentences(app: typer.Typer) -> None:
 
 
 def call_broker(http_url: str, work: Callable[[AdminClient], Awaitable[T]], *, target: Target | None = None) -> T:
-    """Run ``work`` with an admin client of the broker at ``http_url``; ``target`` is what it is about, for errors.
+    """Run ``work`` with an admin client of the broker at ``http_url``; ``target`` is its object, for errors.
 
     Raises :class:`CliError` if no broker answers, or the broker refuses.
     """
@@ -137,7 +137,7 @@ def request(http_url: str, method: str, path: str, *, target: Target | None = No
 
 
 def parse_topic(text: str) -> TopicName:
-    """Return the topic's name. Raises ``InvalidName`` whose message says what a name looks like."""
+    """Return the topic's name. Raises ``InvalidName`` whose message shows a valid name."""
     return TopicName.parse(text)
 
 

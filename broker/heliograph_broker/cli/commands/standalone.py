@@ -63,9 +63,9 @@ def standalone(
 
         ready pulsar://127.0.0.1:6650 http://127.0.0.1:8080
 
-    SIGTERM or Ctrl-C ends it in good order. What it has confirmed to a client stays in the data directory, and
-    the next start finds it there. One process at a time may use a data directory. If the disk fails so that nothing
-    can be stored, the broker exits with code 1, to be restarted.
+    SIGTERM or Ctrl-C ends it in good order. Confirmed messages and changes stay in the data directory for the next
+    start. One process at a time may use a data directory. If the disk fails so that nothing can be stored, the broker
+    exits with code 1, to be restarted.
 
     \b
     Examples:

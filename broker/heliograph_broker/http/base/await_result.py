@@ -11,7 +11,7 @@ from heliograph_broker.storage.base.completion import Completion, completed, com
 
 T = TypeVar("T")
 
-#: Starts an operation; what it is given is called when that is durable or failed.
+#: Starts an operation, which calls its argument when it is durable or has failed.
 Change = Callable[[Done], None]
 
 
@@ -35,7 +35,7 @@ async def all_durable(changes: Iterable[Change]) -> None:
 
 
 async def found(look_up: Callable[[Completion[T]], None]) -> T:
-    """Start a look-up and wait for what it finds. Raises :class:`PersistenceError` if the store cannot tell."""
+    """Start a look-up and wait for its result. Raises :class:`PersistenceError` if the store cannot tell."""
 
     def start(done: Completion[T]) -> None:
         look_up(lambda result: done(_unreadable(result) if isinstance(result, Exception) else result))

@@ -64,7 +64,7 @@ def as_text(text: str) -> web.Response:
 
 
 async def body_as(request: web.Request, kind: type[T]) -> T | None:
-    """Return the JSON body as ``kind``, None without one. Raises :class:`ApiError` 400 naming what is wrong."""
+    """Return the JSON body as ``kind``, None without one. Raises :class:`ApiError` 400 with the problem."""
     body = await request.read()
     if not body.strip():
         return None

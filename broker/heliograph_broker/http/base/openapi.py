@@ -33,7 +33,7 @@ _LOCAL = {"type": "string", "pattern": r"^\S(.*\S)?$", "maxLength": 240}
 _NUMBER = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
 _POSITION = {"type": "integer", "minimum": -1, "maximum": 2**63 - 1}
 
-#: The parameters of paths, by name: what they mean, and their schema.
+#: The parameters of paths, by name: their meaning and schema.
 _PATH_PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
     "domain": (
         "Whether the topic's messages are stored.",
@@ -234,7 +234,7 @@ def _path_parameter(name: str) -> dict[str, Any]:
 
 
 def _tag(path: str) -> str:
-    """Return the group a path belongs to: what it is about rather than where it is."""
+    """Return the group of a path, by its subject rather than its place."""
     words = path.split("/")[1:]
     if words[:2] != ["admin", "v2"]:
         return words[0].partition(".")[0]

@@ -20,7 +20,7 @@ class Refusal(msgspec.Struct):
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """A parameter of the query: its JSON type (bool, int, str) and what it means."""
+    """A parameter of the query: its JSON type (bool, int, str) and its meaning."""
 
     name: str
     kind: type
@@ -30,7 +30,7 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class Media(msgspec.Struct, frozen=True):
-    """A body or answer that is not JSON: the content types it may have, and the type of what is in it."""
+    """A body or answer that is not JSON: its possible content types, and the type of its content."""
 
     types: tuple[str, ...]
     kind: Any = str

@@ -1,4 +1,4 @@
-"""Rates from counters: what the last minute brought, per second."""
+"""Rates from counters: the increase over the last minute, per second."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RateSampler:
         return tuple((now - then) / seconds for now, then in zip(current, before, strict=True))
 
     def last_minute(self, metrics: TopicMetrics | None) -> tuple[Counters, float]:
-        """Return what the last minute added to each of a topic's counters (see their ``counters``), and its seconds."""
+        """Return the last minute's increase of each of a topic's counters (see their ``counters``), and its seconds."""
         if metrics is None or not (metrics.counts or metrics.cache_misses):
             return NO_COUNTERS, _SHORTEST_S
         current = metrics.counters()

@@ -42,7 +42,7 @@ class ApplyAnswer(msgspec.Struct):
     example='{"apiVersion": "heliograph.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "acme"}, "spec": {}}',
 )
 async def apply(request: web.Request) -> web.Response:
-    """Answer with what was done to each resource, once durable; nothing is done if anything is wrong."""
+    """Answer with the result of each resource, once durable; nothing is applied if anything is wrong."""
     # The models of resources take long to import, and most brokers are never asked for them; in a thread, so that
     # traffic goes on meanwhile.
     core = await asyncio.to_thread(importlib.import_module, "heliograph_broker.usecases.apply")
@@ -57,7 +57,7 @@ async def apply(request: web.Request) -> web.Response:
     except ManifestError as error:
         raise ApiError(422, str(error)) from error
     applied: list[Applied] = core.apply_resources(broker, resources)
-    # Also of what was as described already: it may not be durable yet.
+    # Resources that were unchanged wait too: they may not be durable yet.
     await committed(broker, [broker.records, *_sets(broker, applied)])
     return as_json(ApplyAnswer(applied))
 

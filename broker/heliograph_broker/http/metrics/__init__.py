@@ -1,1 +1,1 @@
-"""Metrics for Prometheus, and what is in trouble."""
+"""Metrics for Prometheus, and lists of suspended tasks, damaged entries and ledgers in quarantine."""

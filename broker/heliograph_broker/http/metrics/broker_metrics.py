@@ -107,7 +107,7 @@ def _summary(name: str, cluster: str, latency: LatencySummary, quantiles: tuple[
 
 
 def namespace_blocks(scrape: Scrape) -> Iterator[Block]:
-    """Yield what is written of namespaces: at the level of topics their number only, at that of brokers nothing."""
+    """Yield the families of namespaces: at the level of topics their number only, at that of brokers nothing."""
     if scrape.level == "broker" or not scrape.namespaces:
         return
     names = {name: labels(cluster=scrape.cluster, namespace=name)[:-1] for name in scrape.namespaces}

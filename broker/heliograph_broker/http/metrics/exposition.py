@@ -51,7 +51,7 @@ def _weights(header: str) -> dict[str, float]:
 
 
 def prefers_openmetrics(accept: str) -> bool:
-    """Whether an Accept header prefers OpenMetrics to the Prometheus text, which is what is written otherwise."""
+    """Whether an Accept header prefers OpenMetrics to the Prometheus text, which is the default."""
     weights = _weights(accept)
     openmetrics = weights.get("application/openmetrics-text", 0.0)
     return openmetrics > 0 and openmetrics >= weights.get("text/plain", 0.0)

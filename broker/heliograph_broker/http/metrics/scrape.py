@@ -28,7 +28,7 @@ assert len(_SUBSCRIPTION_READS) == len(SUBSCRIPTION_COLUMNS)
 
 
 class Table:
-    """Rows of one kind. ``labels`` lack the closing brace; rows hold what is in ``columns``, ``zeros`` follow them."""
+    """Rows of one kind. ``labels`` lack the closing brace; rows have values of ``columns``, ``zeros`` follow."""
 
     __slots__ = ("columns", "labels", "rows", "zeros")
 
@@ -117,7 +117,7 @@ class Scrape:
                 namespace.subscriptions.add(rows_of_subscriptions)
 
     def broker(self) -> Whole:
-        """Return what the namespaces come to."""
+        """Return the sum over the namespaces."""
         whole = Whole(self.topics, self.subscriptions)
         parts = self.namespaces.values()
         if parts:

@@ -45,7 +45,7 @@ ZERO_SUBSCRIPTION_COLUMNS: tuple[SubscriptionColumn, ...] = tuple(
 
 
 def buckets(snapshot: TopicSnapshot) -> tuple[int, ...]:
-    """Return what the last minute added to the buckets, and the number and sum of each kind."""
+    """Return the additions of the last minute to the buckets, and the number and sum of each kind."""
     minute = snapshot.minute
     if minute is NO_COUNTERS:
         return _NO_BUCKETS

@@ -1,4 +1,4 @@
-"""Pulsar's document of a namespace (its class Policies): what a namespace is created with, and shown as.
+"""Pulsar's document of a namespace (its class Policies): the body of its creation, and the answer to GET.
 
 Its fields for policies come from :mod:`.policy_table`. Among the others, what a broker without bookies, offloading and
 other clusters cannot hold is taken as Pulsar's clients send it when nobody set it, and refused with any other value.
@@ -36,7 +36,7 @@ class BundlesDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=True
     num_bundles: Count = 0
 
 
-#: field -> (its type, what it is shown as and may be set to): what is the same for every namespace
+#: field -> (its type, its only value): the same for every namespace
 _FIXED: Final[dict[str, tuple[Any, Any]]] = {
     "auth_policies": (
         dict[str, dict[str, Any]],
@@ -92,7 +92,7 @@ def bundles_document(record: NamespaceRecord) -> BundlesDocument:
 
 
 def namespace_document(record: NamespaceRecord, config: BrokerConfig) -> msgspec.Struct:
-    """Return what a namespace is shown as: what it sets, under Pulsar's names."""
+    """Return the document of a namespace: its settings, under Pulsar's names."""
     policies = record.policies
     shown: dict[str, Any] = {name: value for name, (_, value) in _FIXED.items()}
     shown |= {
@@ -115,7 +115,7 @@ def namespace_document(record: NamespaceRecord, config: BrokerConfig) -> msgspec
 
 
 def namespace_record(broker: Broker, document: Any) -> NamespaceRecord:
-    """Return what a ``NamespaceDocument`` describes. Raises :class:`ApiError` or :class:`PreconditionFailed`."""
+    """Return the record for a ``NamespaceDocument``. Raises :class:`ApiError` or :class:`PreconditionFailed`."""
     given = {
         name: value for name in NamespaceDocument.__struct_fields__ if (value := getattr(document, name)) is not None
     }

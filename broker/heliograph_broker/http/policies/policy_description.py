@@ -36,7 +36,7 @@ Write = Callable[[Policies, Any, Level], None]
 class PolicyPath(msgspec.Struct, frozen=True, kw_only=True):
     """One policy of the admin REST API.
 
-    ``read`` returns what a level sets as a document (None: nothing), ``write`` puts a document into a level's policies
+    ``read`` returns a level's setting as a document (None: none), ``write`` puts a document into a level's policies
     or refuses it. A namespace has the path ``namespace``, a topic the paths ``topic``; a topic's number may come as the
     query parameter ``topic_query``, as Pulsar's clients send it.
     """
@@ -52,7 +52,7 @@ class PolicyPath(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str | None = None
     topic: tuple[str, ...] = ()
     verbs: tuple[str, str] = (POST, POST)
-    #: what a GET at a namespace or a topic shows where it sets nothing; None: 204
+    #: the answer to a GET at a namespace or a topic that sets nothing; None: 204
     unset: tuple[Any, Any] = (None, None)
     topic_query: str = ""
     #: its name in the namespace's own document; ``per_cluster``: there it is a map by the cluster's name
@@ -69,13 +69,13 @@ class PolicyPath(msgspec.Struct, frozen=True, kw_only=True):
         return self.example.partition(" (")[0]
 
     def clear(self, policies: Policies) -> None:
-        """Remove the setting, so that what the next level says holds."""
+        """Remove the setting, so that the next level's applies."""
         for field in self.fields:
             setattr(policies, field, None)
 
     @property
     def answer(self) -> Any:
-        """The type of what a GET answers, for the API's description."""
+        """The type of the answer to a GET, for the API's description."""
         # There a bare text would be one that is not JSON.
         return (
             Media((JSON,), self.document)

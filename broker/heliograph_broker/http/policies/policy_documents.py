@@ -37,7 +37,7 @@ DEFAULT_TICK_MS: Final = 1000
 
 
 def _whole(bits: int, least: int) -> msgspec.Meta:
-    """Return what describes a number of Java's; what is below ``least`` is refused in words of its own."""
+    """Return the type of a Java number; a value below ``least`` is refused in words of its own."""
     return msgspec.Meta(le=2 ** (bits - 1) - 1, extra_json_schema={"minimum": least})
 
 
@@ -116,7 +116,7 @@ class InactiveTopicDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=
 
 
 class AutoTopicCreationDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
-    """Pulsar's AutoTopicCreationOverride; type and partitions are for what is allowed only."""
+    """Pulsar's AutoTopicCreationOverride; type and partitions are only for allowed creation."""
 
     allow_auto_topic_creation: bool
     topic_type: TopicType | None = None

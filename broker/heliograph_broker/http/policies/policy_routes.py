@@ -50,7 +50,7 @@ def namespace_policies(broker: Broker, namespace: str) -> Policies:
 
 
 def topic_policies(broker: Broker, name: TopicName) -> Policies:
-    """Return a copy of what is set at the topic itself, to change."""
+    """Return a copy of the topic's own settings, to change."""
     return msgspec.structs.replace(broker.policies.of_topic(name) or Policies())
 
 
@@ -90,7 +90,7 @@ def refuse_unstored(name: TopicName, policy: PolicyPath, path: str) -> None:
 
 
 def applied_document(broker: Broker, name: TopicName, policy: PolicyPath) -> Any:
-    """Return what holds for the topic, None if nothing is set. What a level switched off is shown as it said it."""
+    """Return the topic's effective policy, None if none is set. One that a level disabled is shown as it set it."""
     document = policy.read(broker.policies.effective(name))
     if document is not None:
         return document

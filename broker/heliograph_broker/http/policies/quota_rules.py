@@ -1,4 +1,4 @@
-"""Backlog quotas of one level as documents, and the rule that retention keeps what they let wait."""
+"""Backlog quotas of one level as documents, and the rule that retention is not below the quota."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def check_quota(broker: Broker, policies: Policies, name: TopicName | None = Non
 
 
 def _resolved(broker: Broker, policies: Policies, name: TopicName | None) -> Policies:
-    """Return what would hold with ``policies``: what a level inherits has to agree with what it says too."""
+    """Return the result of ``policies``: the inherited policies of a level have to agree with its own ones."""
     if name is None:
         return resolve(None, policies, broker.policies.defaults)
     return resolve(policies, broker.directory.namespace(name.namespace_name).policies, broker.policies.defaults)

@@ -26,7 +26,7 @@ _APPLIED = Parameter("applied", bool, "Get the effective policy: the subscriptio
 
 
 def _own(policies: Policies | None, subscription: str) -> Policies:
-    """Return a copy of what the subscription itself sets, to change."""
+    """Return a copy of the subscription's own settings, to change."""
     own = (policies.subscription_policies if policies is not None else None) or {}
     return msgspec.structs.replace(own.get(subscription, Policies()))
 
@@ -39,7 +39,7 @@ def _put(broker: Broker, name: TopicName, subscription: str, own: Policies) -> N
 
 
 def _applied(broker: Broker, name: TopicName, subscription: str, policy: PolicyPath) -> Any:
-    """Return what holds for the subscription; what a level switched off is shown as that level said it."""
+    """Return the effective policy of the subscription; a policy that a level disabled is shown as that level set it."""
     own = broker.policies.of_topic(name)
     namespace = broker.directory.namespaces[name.namespace_name].policies
     effective = of_subscription(broker.policies.effective(name), subscription)

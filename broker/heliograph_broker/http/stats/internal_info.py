@@ -1,4 +1,4 @@
-"""Pulsar's internal info of a topic: what is stored of its ledgers and cursors."""
+"""Pulsar's internal info of a topic: its stored ledgers and cursors."""
 
 from __future__ import annotations
 

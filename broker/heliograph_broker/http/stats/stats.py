@@ -216,7 +216,7 @@ def _compaction(topic: AnyTopic) -> CompactionStats:
 
 
 def suspended_of(topic: AnyTopic) -> tuple[SuspendedDuty, ...]:
-    """Return what is suspended of a topic and its subscriptions."""
+    """Return the suspended tasks of a topic and its subscriptions."""
     containment = topic.host.containment
     if containment.idle:
         return ()

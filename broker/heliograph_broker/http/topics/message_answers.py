@@ -43,7 +43,7 @@ def _base64(value: bytes) -> str:
 
 
 def message_answer(entry: Entry) -> web.Response:
-    """Return the answer for ``entry``; what cannot be opened (encrypted, corrupt) is answered as it is stored."""
+    """Return the answer for ``entry``; one that cannot be opened (encrypted, corrupt) is answered as it is stored."""
     parsed = parse_entry(entry.frame)
     metadata = parsed.metadata
     stored = entry.frame[parsed.payload_offset :]

@@ -1,4 +1,4 @@
-"""CONNECT, keep-alive, and what is refused because the broker has no such feature."""
+"""CONNECT, keep-alive, and commands of features that the broker does not have."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def subscribe(session: Session, command: wire.BaseCommand) -> None:
 
 
 def _consumer_request(session: Session, request: wire.CommandSubscribe) -> ConsumerRequest:
-    """Return what a SUBSCRIBE asks for. Raises :class:`InvalidTopicName`."""
+    """Return the request of a SUBSCRIBE. Raises :class:`InvalidTopicName`."""
     policy = request.keySharedMeta
     sub_type = SubscriptionType(request.subType)
     named = not request.durable and request.HasField("start_message_id")

@@ -72,7 +72,7 @@ def ack(session: Session, command: wire.BaseCommand) -> None:
 
 
 def _signed(number: int) -> int:
-    """Return what a client meant by a number that is unsigned on the wire: before a ledger's first entry comes -1."""
+    """Return the signed value of a number that is unsigned on the wire: before a ledger's first entry comes -1."""
     return number if number <= _INT64_MAX else number - (1 << 64)
 
 

@@ -61,7 +61,7 @@ def create_producer(session: Session, command: wire.BaseCommand) -> None:
 
 
 def _producer_request(session: Session, request: wire.CommandProducer) -> ProducerRequest:
-    """Return what a PRODUCER asks for. Raises :class:`InvalidTopicName`."""
+    """Return the request of a PRODUCER. Raises :class:`InvalidTopicName`."""
     return ProducerRequest(
         parse_topic(request.topic),
         request.producer_id,

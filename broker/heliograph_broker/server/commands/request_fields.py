@@ -1,4 +1,4 @@
-"""Fields that several requests of clients have, decoded, and what is known of who sent them."""
+"""Fields that several requests of clients have, decoded, and properties of the client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def properties_of(pairs: Iterable[wire.KeyValue]) -> dict[str, str]:
 
 
 def client_info(session: Session, metadata: Iterable[wire.KeyValue]) -> ClientInfo:
-    """Return what is known of the client of a producer or consumer that connects now."""
+    """Return the properties of the client of a producer or consumer that connects now."""
     now_ms = session.broker.clock.now_ms()
     return ClientInfo(session.connection.address, session.connection.client_version, properties_of(metadata), now_ms)
 
