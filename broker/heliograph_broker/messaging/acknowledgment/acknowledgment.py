@@ -48,11 +48,11 @@ class AckedView:
         raise NotImplementedError
 
     def entry_acknowledged(self, offset: int) -> None:
-        """An entry of the topic is acknowledged in full: so is what was left out right after it."""
+        """An entry of the topic is acknowledged in full: so is the gap right after it."""
         raise NotImplementedError
 
     def acknowledged_up_to(self, offset: int) -> None:
-        """All of the topic is acknowledged up to and including ``offset``, and what was left out right after it."""
+        """All of the topic is acknowledged up to and including ``offset``, and the gap right after it."""
         raise NotImplementedError
 
     def acknowledge_trimmed(self, ledger_id: int, entry_id: int, remaining: int | None) -> None:
@@ -428,7 +428,7 @@ class Acknowledgments(LogAcknowledgments):
             self._topic.log.read_headers(begin, offset, found)
 
     def _stop_acknowledging(self, reason: str, failed: Callable[[BrokerError], None] | None) -> None:
-        """Report why the rest is not acknowledged. What the steps before have acknowledged stays acknowledged."""
+        """Report why the rest is not acknowledged. Acknowledgments of earlier steps stay."""
         self.acked(None)
         if failed is not None:
             failed(PersistenceError(reason))
@@ -459,7 +459,7 @@ class Acknowledgments(LogAcknowledgments):
             dispatcher.gone_up_to(up_to)
 
     def acked(self, done: Done | None, now_ms: int | None = None) -> None:
-        """After any change of the cursor: persist it, let trimming know, and dispatch what the ack freed."""
+        """After any change of the cursor: persist it, notify trimming, and dispatch, as the ack may allow more."""
         subscription = self._subscription
         if not subscription.closed:
             topic = self._topic

@@ -70,7 +70,7 @@ class StoredTopic(CompactedTopic):
         raise NotImplementedError
 
     def configure(self, effective: Policies) -> None:
-        """Apply the policies in force, also to what is stored."""
+        """Apply the policies in force, also to stored messages."""
         raise NotImplementedError
 
     def drop_subscription(self, subscription: LogSubscription) -> None:

@@ -11,12 +11,12 @@ class BrokerError(Exception):
     """Base of every refusal, and never raised itself; ``str(error)`` is the reason for people."""
 
 
-#: The completion of what can be refused: called with None when it is done and durable, else with what went wrong.
+#: The completion of an operation that can be refused: called with None when it is durable, else with the error.
 Done = Callable[[BrokerError | None], None]
 
 
 class InvalidTopicName(BrokerError):
-    """A client names a topic by what is no topic's name."""
+    """A client gives an invalid name of a topic."""
 
 
 class TenantNotFound(BrokerError):
@@ -92,15 +92,15 @@ class MalformedEntry(BrokerError):
 
 
 class BacklogQuotaExceeded(BrokerError):
-    """The backlog quota's policy is producer_exception: what is pending at the client fails."""
+    """The backlog quota's policy is producer_exception: pending messages of the client fail."""
 
 
 class BacklogQuotaHeld(BrokerError):
-    """The backlog quota's policy is producer_request_hold: the client keeps what is pending and tries again."""
+    """The backlog quota's policy is producer_request_hold: the client keeps pending messages and tries again."""
 
 
 class TopicTerminated(BrokerError):
-    """Nothing can be published any more; what is stored can be read."""
+    """Nothing can be published any more; stored messages can be read."""
 
 
 def or_persistence_error(done: Done) -> Completion[None]:

@@ -16,9 +16,9 @@ from heliograph_broker.clock import Clock
 from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.commit.group import Histogram
 
-#: Upper bounds (s) of the latency buckets; one more counts what took longer.
+#: Upper bounds (s) of the latency buckets; one more counts longer times.
 LATENCY_BOUNDS_S = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0)
-#: Upper bounds (bytes) of the entry size buckets; one more counts what is larger.
+#: Upper bounds (bytes) of the entry size buckets; one more counts larger entries.
 SIZE_BOUNDS = (128, 512, 1024, 2048, 4096, 16384, 102_400, 1_232_896)
 
 #: Indexes at which the parts of :attr:`TopicMetrics.counts` begin.
@@ -179,7 +179,7 @@ class BrokerMetrics:
         self.lookup_latency = LatencySummary(clock)
         self.lookups_answered = 0
         self.lookups_failed = 0
-        #: Duration (s) of each check of what is due: quotas by age, expiry, retention.
+        #: Duration (s) of each check of quotas by age, expiry and retention.
         self.policy_checks = Histogram((5.0, 10.0, 30.0, 60.0, 300.0))
         #: Number of times that an invariant of the stored records was found broken, and healed, at a start.
         self.healed_invariants: dict[str, int] = {}

@@ -13,7 +13,7 @@ from heliograph_api.values.names import InvalidName, check_subscription
 
 from .errors import PreconditionFailed
 
-#: The durable subscription that keeps what is not compacted yet; it is the broker's own.
+#: The durable subscription that keeps entries that are not compacted yet; it is the broker's own.
 COMPACTION = "__compaction"
 #: Longest name of a tenant, and of a namespace with its tenant, in bytes of UTF-8: a topic's full name still fits.
 MAX_NAMESPACE_NAME_BYTES = 225

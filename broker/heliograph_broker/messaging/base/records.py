@@ -78,7 +78,7 @@ class CompactionRecord(msgspec.Struct):
 
 
 class TopicRecord(msgspec.Struct):
-    """A topic: its ledgers, what was trimmed, and totals at the trim point (so counts survive an empty topic)."""
+    """A topic: its ledgers, trimmed counts, and totals at the trim point (so counts survive an empty topic)."""
 
     created_ms: int
     first_offset: int = 0
@@ -145,7 +145,7 @@ class CursorRecord(msgspec.Struct):
     partial: dict[int, bytes] = msgspec.field(default_factory=dict)
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     created_ms: int = 0
-    #: From where on it still has to be given what is compacted and trimmed, -1: nothing of that.
+    #: Offset from which compacted and trimmed entries are still owed to it, -1: none.
     owed_from: int = -1
     version: int = 0
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from pyroaring import BitMap64
 
-#: Later than any time (ms, signed 64 bits): what is due then is never due.
+#: Later than any time (ms, signed 64 bits): never due.
 NEVER_MS = (1 << 63) - 1
 _BLOCK_ENTRIES = 2048
 _SWEEP_AT_LEAST = 64
@@ -118,7 +118,7 @@ class TimedEntries:
             self.delayed.add(offset)
             self.by_delivery.add(deliver_at_ms, offset)
         if waits or offset in self.waiting:
-            # Also if it has waited since before this index: what was released by then was not known yet.
+            # Also if it has waited since before this index: entries released by then were not known yet.
             self.waiting.add(offset)
             self.next_due_ms = min(self.next_due_ms, deliver_at_ms)
             self._released_ms = min(self._released_ms, deliver_at_ms - 1)

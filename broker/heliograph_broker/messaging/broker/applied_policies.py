@@ -38,7 +38,7 @@ CONFIGURED_AT_ONCE = 50
 
 
 def _ignore(_: AnyTopic) -> None:
-    """Nobody observes what is configured."""
+    """Nobody observes configured topics."""
 
 
 class AppliedPolicies:

@@ -38,7 +38,7 @@ class Snapshots:
         return self._found.pop(str(topic), None) if self._found else None
 
     def loaded(self) -> None:
-        """Drop what no topic took: deduplication is off there, or the topic is gone."""
+        """Drop snapshots that no topic took: deduplication is off there, or the topic is gone."""
         for name in self._found:
             self._records.delete(records.DEDUPLICATION + name.encode())
         self._found.clear()

@@ -144,7 +144,7 @@ class InactivityWatch:
             self._queue.forget(topic)
 
     def run(self) -> None:
-        """Do what is due."""
+        """Delete topics and subscriptions that are due."""
         if not len(self._queue):
             return
         now_ms = monotonic_ms(self._clock)
@@ -194,7 +194,7 @@ class InactivityWatch:
         return due
 
     def _apply(self, topic: AnyTopic, now_ms: int) -> None:
-        """Delete of the topic's subscriptions, or the topic itself, what is due."""
+        """Delete the topic's subscriptions that are due, or the topic itself."""
         for name, due_of in (("expires", expiry_ms), ("inactive_topic", inactivity_ms)):
             due = self._whole_due(topic, due_of, now_ms)
             if due is not None and due <= now_ms:

@@ -72,7 +72,7 @@ class PartitionedTopics:
         self._create_partitions(name, self._directory.missing_partitions(name))
 
     def _create_partitions(self, name: TopicName, indexes: Iterable[int]) -> None:
-        """Create partitions, with the subscriptions of the others: or what comes before a consumer is lost to it."""
+        """Create partitions with the subscriptions of the others, which otherwise would miss messages."""
         topics = self._directory.topics
         there = (topics.get(str(part)) for part in self._directory.concrete_names(name))
         first = next((part for part in there if part is not None), None)

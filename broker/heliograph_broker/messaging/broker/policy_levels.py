@@ -1,4 +1,4 @@
-"""The policies that are set at the broker, namespaces and topics, and what they come to for a topic."""
+"""The policies that are set at the broker, namespaces and topics, and the effective ones of a topic."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PolicyLevels:
         self.defaults = resolve(record.defaults, None, DEFAULTS)
 
     def of_topic(self, name: TopicName) -> Policies | None:
-        """Return what is set at the topic itself (for a partition: at its partitioned topic)."""
+        """Return the policies set at the topic itself (for a partition: at its partitioned topic)."""
         record = self._directory.partitioned.get(str(name.base))
         if record is not None:
             return record.policies

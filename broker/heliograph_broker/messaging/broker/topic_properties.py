@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def topic_properties(broker: BrokerParts, name: TopicName) -> dict[str, str]:
-    """Return what is attached to a topic or partitioned topic. Raises :class:`TopicNotFound`."""
+    """Return the properties of a topic or partitioned topic. Raises :class:`TopicNotFound`."""
     record = broker.directory.partitioned.get(str(name))
     return record.properties if record is not None else broker.directory.get_topic(name).properties
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Topics:
-    """See the module. What the broker has is in its directory."""
+    """See the module. The broker's objects are in its directory."""
 
     __slots__ = ("_broker", "_directory")
 
@@ -101,7 +101,7 @@ class Topics:
                 topic.used()
 
     def unload(self, name: TopicName) -> None:
-        """Ask every client of a topic to reconnect; what they acknowledged is written with the next group."""
+        """Ask every client of a topic to reconnect; their acknowledgments are written with the next group."""
         topic = self._directory.get_topic(name)
         self._broker.record_writer.flush()
         topic.disconnect_clients()

@@ -1,4 +1,4 @@
-"""The four access modes of producers (PIP-68): who may publish on a topic at the same time."""
+"""The four access modes of producers (PIP-68): the producers that may publish on a topic at the same time."""
 
 from __future__ import annotations
 

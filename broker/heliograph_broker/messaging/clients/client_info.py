@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class ClientInfo:
-    """The address of a client, the time (ms) it connected at, and what it reports."""
+    """The address of a client, the time (ms) it connected at, and its own reports."""
 
     address: str = ""
     #: The name and version of its library.

@@ -182,7 +182,7 @@ class SubscriptionBase:
 class Consumer:
     """Permits, counters and identity of one consumer.
 
-    ``permits`` are messages the client is ready to take (it may go negative by what is left of a batch);
+    ``permits`` are messages the client is ready to take (it may go negative by the rest of a batch);
     ``unacked`` are messages delivered to it and not acknowledged.
     """
 

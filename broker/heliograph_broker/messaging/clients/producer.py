@@ -86,7 +86,7 @@ class PublishTarget(ClientTopic):
         """Call ``resume``, once for each ``waiter``, when a backlog quota that refused ``size`` bytes has room."""
 
     def refuse(self, producer: Producer, sequence_id: int, error: BrokerError) -> None:
-        """Tell a producer that an entry is not stored; what is stored at all has its receipts first."""
+        """Tell a producer that an entry is not stored; stored entries have their receipts first."""
         producer.sink.send_publish_error(producer.producer_id, sequence_id, error)
 
     def last_sequence_id(self, producer_name: str) -> int:

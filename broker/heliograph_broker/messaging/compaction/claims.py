@@ -31,7 +31,7 @@ class Claim(NamedTuple):
     base: int
     first: int
     last: int | None
-    #: Whether it holds what the topic's last compaction left.
+    #: Whether it holds the result of the topic's last compaction.
     compacted: bool
 
 
@@ -102,8 +102,8 @@ def adoption(
 ) -> dict[bytes, bytes] | None:
     """Return the records that make a ledger of the entries from ``first`` on a topic that keeps them without limit.
 
-    ``opening`` is how the first frame begins. None for what a compaction left: its entries are not messages as clients
-    read them.
+    ``opening`` is the start of the first frame. None for the result of a compaction: its entries are not
+    messages as clients read them.
     """
     if is_compacted(first, opening):
         return None
@@ -126,7 +126,7 @@ def adoption(
 def keep_everything(stored: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """Return records of metadata that was read in part, with topics that delete nothing.
 
-    Subscriptions may be missing among them: without these, retention and expiry would take what they had not read.
+    Subscriptions may be missing among them: without these, retention and expiry would delete unread messages.
     """
     kept = dict(stored)
     for name, topic in Claims(stored).topics.items():

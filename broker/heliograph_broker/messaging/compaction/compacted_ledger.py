@@ -38,7 +38,7 @@ class CompactedEntry(NamedTuple):
 
 
 def pack(source: CompactedEntry, ledger_id: int, entry_id: int, total_bytes: int) -> Entry:
-    """Return what is stored of ``source`` as entry ``entry_id``; ``total_bytes`` are in the ledger before it."""
+    """Return the stored form of ``source`` as entry ``entry_id``; ``total_bytes`` are in the ledger before it."""
     entry = source.entry
     bits = b"" if source.retained is None else source.retained.to_bytes((entry.messages + 7) // 8, "little")
     prefix = _PREFIX.pack(entry.total_messages, entry.total_bytes, source.size, len(bits))

@@ -60,7 +60,7 @@ class CompactedTopic(SubscribedTopic):
         raise NotImplementedError
 
     def encode_record(self, version: int) -> bytes:
-        """Return what is kept of the topic itself."""
+        """Return the record of the topic itself."""
         raise NotImplementedError
 
 
@@ -140,7 +140,7 @@ class TopicCompaction:
         topic.host.compactions.submit(run)
 
     def maybe_start(self, policies: Policies) -> None:
-        """Begin if what is not compacted has reached the policy's threshold (bytes). Cheap if there is nothing to do.
+        """Begin if uncompacted entries have reached the policy's threshold (bytes). Cheap if there is nothing to do.
 
         From the first call on nothing is trimmed before it is compacted: call it before the topic is trimmed.
         """
@@ -190,7 +190,7 @@ class TopicCompaction:
             self._conclude(run, error)
             topic.host.compactions.finished(run)
 
-        # Until the record is durable a crash brings the ledger before back, and what it left out must be there.
+        # Until the record is durable a crash brings the previous ledger back, and entries it left out must be there.
         if result.ledger_id >= 0:
             topic.records.remove(Tombstone(result.ledger_id))
         if replaced is not None:
@@ -225,7 +225,7 @@ class TopicCompaction:
         self.duration_ms = self.succeeded_ms - self._started_ms
 
     def forget(self) -> None:
-        """Drop what is compacted; ``__compaction`` was deleted, or the topic."""
+        """Drop the compacted ledger; ``__compaction`` was deleted, or the topic."""
         topic = self._topic
         run, self._run = self._run, None
         if run is not None:

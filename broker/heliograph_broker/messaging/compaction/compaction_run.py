@@ -99,7 +99,7 @@ class CompactionRun:
         self._step()
 
     def cancel(self) -> None:
-        """End as soon as what is under way comes back; ``done`` gets :class:`Cancelled`."""
+        """End as soon as the operation under way has ended; ``done`` gets :class:`Cancelled`."""
         self._cancelled = True
 
     def _rewind(self) -> None:
@@ -112,7 +112,7 @@ class CompactionRun:
     # -- steps -------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        """Begin what comes next; each thing calls here again when it is done, perhaps before this returns."""
+        """Begin the next operation; each calls here again when it is done, perhaps before this returns."""
         self._step_again = True
         if self._stepping:
             return

@@ -1,4 +1,4 @@
-"""Checks of a data directory without a broker: each finding says what it means and what to do."""
+"""Checks of a data directory without a broker: each finding states its meaning and the action to take."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Stored = Mapping[int, Sequence[tuple[int, int]]]
 
 
 class Finding(NamedTuple):
-    """A finding: the problem, what it means, and what to do about it; each continues the sentence."""
+    """A finding: the problem, its meaning, and the action to take; each continues the sentence."""
 
     what: str
     meaning: str
@@ -86,7 +86,7 @@ def end_offset(stored: Stored, record: TopicRecord) -> int:
 def lost(stored: Stored, expected: Stored, claims: Claims) -> Iterator[tuple[int, Claim, int, int]]:
     """Yield the entries that topics still want and ``stored`` does not have: ledger, claim, first and last entry.
 
-    ``expected`` is what was stored once, readable or not.
+    ``expected`` are the entries stored once, readable or not.
     """
     ends = {name: end_offset(expected, record) for name, record in claims.topics.items()}
     for ledger_id, claim in sorted(claims.ledgers.items()):

@@ -34,12 +34,12 @@ log = structlog.get_logger(__name__)
 VIEW_READ_BYTES = 256 * 1024
 _HEADERS_AT_ONCE = 1000
 
-#: First and last offset of what was left out, and the messages and bytes it had.
+#: First and last offset of a gap that was left out, and its messages and bytes.
 Gap = tuple[int, int, int, int]
 
 
 class CompactedView(ReadView):
-    """The reading position of one subscription in the compacted ledger, and what is acknowledged of it."""
+    """The reading position of one subscription in the compacted ledger, and its acknowledgments there."""
 
     __slots__ = (
         "_ahead",
@@ -58,7 +58,7 @@ class CompactedView(ReadView):
 
     def __init__(self, subscription: DispatchedSubscription, owed_from: int = -1) -> None:
         self._subscription = subscription
-        #: Lowest offset of what is trimmed from the topic and not acknowledged in the view, -1 if nothing is owed.
+        #: Lowest offset that is trimmed from the topic and not acknowledged in the view, -1 if nothing is owed.
         self.owed_from = owed_from
         self._dispatcher: Dispatcher | None = None
         self._generation = -1
@@ -73,7 +73,7 @@ class CompactedView(ReadView):
         self._outstanding: dict[tuple[int, int], tuple[int, int]] = {}
         #: The last entry seen: its offset, and the topic's totals up to it.
         self._passed = (-1, 0, 0)
-        #: Offset of an entry in flight -> what was left out right after it.
+        #: Offset of an entry in flight -> the gap right after it.
         self._gaps: dict[int, Gap] = {}
 
     def clear(self) -> None:
@@ -198,7 +198,7 @@ class CompactedView(ReadView):
             dispatcher.deliver(consumer, entry, item.retained)
             messages = bits.bit_count()
         if item.size != len(entry.frame) or messages != entry.messages:
-            # Acknowledgments count what was published, in bytes; of trimmed entries nothing but what is in flight.
+            # Acknowledgments count published bytes; of trimmed entries only those in flight.
             delivery = subscription.acks.pending[offset]
             delivery.messages, delivery.size = messages, item.size
 
@@ -270,13 +270,13 @@ class CompactedView(ReadView):
     # -- acknowledgments -------------------------------------------------------------------------------------------
 
     def entry_acknowledged(self, offset: int) -> None:
-        """An entry of the topic is acknowledged in full: so is what was left out right after it."""
+        """An entry of the topic is acknowledged in full: so is the gap right after it."""
         gap = self._gaps.pop(offset, None)
         if gap is not None:
             self._acknowledge_gap(gap)
 
     def acknowledged_up_to(self, offset: int) -> None:
-        """All of the topic is acknowledged up to and including ``offset``, and what was left out right after it."""
+        """All of the topic is acknowledged up to and including ``offset``, and the gap right after it."""
         for before in [before for before in self._gaps if before <= offset]:
             self._acknowledge_gap(self._gaps.pop(before))
 

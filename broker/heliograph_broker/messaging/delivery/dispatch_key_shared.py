@@ -119,7 +119,7 @@ class KeySharedDispatcher(DelayingDispatcher):
         self._some_gone = True
 
     def _forget_gone(self) -> None:
-        """Take what is acknowledged out of the queues: it must not count for what may wait."""
+        """Remove acknowledged entries from the queues: they must not count for the limit of waiting entries."""
         self._some_gone = False
         cursor = self.subscription.acks.cursor
         for key_hash, queue in list(self._waiting.items()):

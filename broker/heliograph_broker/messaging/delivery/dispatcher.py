@@ -58,7 +58,7 @@ class DispatchedSubscription(AckedSubscription, ThrottledSubscription):
         raise NotImplementedError
 
     def withholds(self, entry: Entry) -> bool:
-        """Whether an entry about to be delivered has expired. Readers see what is stored, expired or not."""
+        """Whether an entry about to be delivered has expired. Readers see all stored messages, expired or not."""
         raise NotImplementedError
 
     def must_wait(self, entry: Entry) -> bool:
@@ -70,7 +70,7 @@ class DispatchedSubscription(AckedSubscription, ThrottledSubscription):
         raise NotImplementedError
 
     def forget_deliveries(self, consumer: Consumer) -> None:
-        """Treat what the (only) active consumer holds as not delivered."""
+        """Treat the deliveries of the (only) active consumer as not delivered."""
         raise NotImplementedError
 
 
@@ -104,7 +104,7 @@ class Dispatcher(AckObserver):
         #: Grows when the read position is moved by hand: a read begun before it is void.
         self.generation = 0
         self._busy = False
-        #: Whether a read that was done at once has changed what is next.
+        #: Whether a read that was done at once has changed the next offset.
         self._once_more = False
         #: When the dispatch under way began to deliver, wall-clock ms, 0 before.
         self._now_ms = 0
@@ -118,7 +118,7 @@ class Dispatcher(AckObserver):
         raise NotImplementedError
 
     def notify(self) -> None:
-        """Dispatch what can be dispatched now."""
+        """Dispatch all entries that can be dispatched now."""
         if self._busy or self.reading:
             return
         subscription = self.subscription
@@ -161,7 +161,7 @@ class Dispatcher(AckObserver):
         return self._ahead.get(offset)
 
     def _read_done(self, generation: int, offset: int, result: list[Entry] | Exception) -> None:
-        """Go on with what a read from ``offset`` on brought; what is lost is skipped, what failed is tried again."""
+        """Continue after a read from ``offset`` on; lost entries are skipped, failed reads are tried again."""
         if generation != self.generation:
             return
         self.reading = False
@@ -278,7 +278,7 @@ class Dispatcher(AckObserver):
         return min(READ_ENTRIES, waiting.next_set_bit(offset) - offset)
 
     def rewind(self) -> None:
-        """Start over at the first unacknowledged entry (seek, takeover): what was delivered counts as not delivered."""
+        """Start over at the first unacknowledged entry (seek, takeover): delivered entries count as not delivered."""
         self.generation += 1
         self.reading = False
         self.read_succeeded()

@@ -34,7 +34,7 @@ __all__ = ["AckId", "Subscription"]
 
 
 class _Seeks:
-    """The seeks of a subscription that are under way, and what waits for the last of them."""
+    """The seeks of a subscription that are under way, and the callbacks that wait for the last of them."""
 
     __slots__ = ("under_way", "waiting")
 
@@ -44,7 +44,7 @@ class _Seeks:
 
 
 class Subscription(DispatchedSubscription):
-    """Delivers a topic's entries to its consumers and records, exactly, what they acknowledged.
+    """Delivers a topic's entries to its consumers and records their acknowledgments exactly.
 
     The type belongs to the connected consumers: with none it is undefined (None). A durable subscription's cursor
     is written to the store with the next group after an ack that wants a receipt, else within
@@ -260,7 +260,7 @@ class Subscription(DispatchedSubscription):
             self.dispatcher.notify()
 
     def withholds(self, entry: Entry) -> bool:
-        """Whether an entry about to be delivered has expired. Readers see what is stored, expired or not."""
+        """Whether an entry about to be delivered has expired. Readers see all stored messages, expired or not."""
         return self.durable and self.expiry.withholds(entry, self.topic.host.clock.now_ms())
 
     def offer_again(self, offsets: BitMap64) -> None:
@@ -292,7 +292,7 @@ class Subscription(DispatchedSubscription):
         return taken
 
     def forget_deliveries(self, consumer: Consumer) -> None:
-        """Treat what the (only) active consumer holds as not delivered."""
+        """Treat the deliveries of the (only) active consumer as not delivered."""
         self.acks.forget_deliveries()
         self.expiry.give_back_all()
         consumer.unacked = 0
@@ -393,7 +393,7 @@ class Subscription(DispatchedSubscription):
     # -- persistence -------------------------------------------------------------------------------------------
 
     def encode_record(self, version: int) -> bytes:
-        """Return what is kept of a durable subscription."""
+        """Return the record of a durable subscription."""
         cursor = self.acks.cursor
         record = cursor.to_record(self.properties, self.created_ms)
         self.acks.recorded_mark = cursor.mark_delete

@@ -1,4 +1,4 @@
-"""A subscription's cursor: what is acknowledged, exactly, in messages and bytes.
+"""A subscription's cursor: the exact set of acknowledged entries, in messages and bytes.
 
 Positions here are *offsets*: dense indexes of a topic's entries, 0 for the first ever published; the topic maps
 them to (ledger id, entry id). ``mark_delete`` is the last offset below which everything is acknowledged.
@@ -108,7 +108,7 @@ class Cursor:
         return not self.acked and not self.partial
 
     def reset(self, mark_delete: int, total_messages: int, total_bytes: int) -> None:
-        """Move to ``mark_delete`` (seek): what is beyond becomes unacknowledged, what is below acknowledged."""
+        """Move to ``mark_delete`` (seek): entries beyond become unacknowledged, those below acknowledged."""
         self.mark_delete = mark_delete
         self.acked_messages = total_messages
         self.acked_bytes = total_bytes
@@ -121,7 +121,7 @@ class Cursor:
         return max(self.mark_delete, self.acked.max() if self.acked else -1, max(self.partial, default=-1))
 
     def lift(self, mark_delete: int) -> None:
-        """Acknowledge what is gone up to ``mark_delete``; acknowledgments beyond it stay. Counters do not change."""
+        """Acknowledge trimmed entries up to ``mark_delete``; acknowledgments beyond it stay. Counters do not change."""
         self.mark_delete = mark_delete
         self.acked.remove_range(0, mark_delete + 1)
         self.partial = {offset: bits for offset, bits in self.partial.items() if offset > mark_delete}
@@ -148,7 +148,7 @@ class Cursor:
             acked.remove_range(start, end)
 
     def to_record(self, properties: dict[str, str], created_ms: int) -> CursorRecord:
-        """Return what is persisted."""
+        """Return the record of the cursor."""
         return CursorRecord(
             mark_delete=self.mark_delete,
             acked_messages=self.acked_messages,

@@ -1,4 +1,4 @@
-"""A topic's entries that cannot be read or understood: what is known of them, and the list of them for inspection.
+"""A topic's entries that cannot be read or understood: the known counts, and the list of them for inspection.
 
 The list is durable and keeps the newest :data:`MAX_RANGES` ranges; how many entries there were in all is counted.
 :mod:`.skipping` describes how a subscription skips such entries.
@@ -34,7 +34,7 @@ _REASON_CHARACTERS = 300
 
 
 class LostRun(NamedTuple):
-    """Neighbouring entries whose headers are all lost; what they held together is known from those around them."""
+    """Neighbouring entries whose headers are all lost; their sum is known from the entries around them."""
 
     first: int
     last: int
@@ -187,7 +187,7 @@ def _without(first: int, last: int, known: list[tuple[int, int]]) -> list[tuple[
 
 
 def totals_up_to(entry_log: LogView, offset: int) -> tuple[int, int]:
-    """Return the topic's cumulative messages and bytes up to and including ``offset``, at least what was trimmed.
+    """Return the topic's cumulative messages and bytes up to and including ``offset``, at least the trimmed ones.
 
     Within a lost run these are the run's, without one message for each entry behind ``offset``.
     """
@@ -203,7 +203,7 @@ def totals_up_to(entry_log: LogView, offset: int) -> tuple[int, int]:
 
 
 def whole_runs(entry_log: LogView, offset: int) -> int:
-    """Return ``offset``, or where the lost run begins that it would cut in two: what a part held is not known."""
+    """Return ``offset``, or where the lost run begins that it would cut in two: the counts of a part are unknown."""
     if entry_log.first_offset < offset < entry_log.end_offset and entry_log.header(offset - 1) is None:
         run = entry_log.damaged.lost_run(offset - 1)
         if run.last >= offset:

@@ -76,7 +76,7 @@ class LedgerInfo:
 class EntryLog(LogView):
     """See the module. ``end_offset`` is one beyond the last durable entry, ``first_offset`` the first one kept.
 
-    ``next_offset``, ``next_messages`` and ``next_bytes`` count what was submitted, durable or not.
+    ``next_offset``, ``next_messages`` and ``next_bytes`` count submitted entries, durable or not.
     """
 
     __slots__ = (
@@ -233,7 +233,7 @@ class EntryLog(LogView):
         return min(stamp_ms + self.ledgers[index].shift_ms, self._latest_ms[index])
 
     def clock_moved(self, ms: int) -> None:
-        """The broker's clock was moved by ``ms``: what was received keeps its age."""
+        """The broker's clock was moved by ``ms``: received messages keep their age."""
         for ledger in self.ledgers:
             ledger.shift_ms += ms
             # Its entries were stamped before the clock was moved: it gets no others.
@@ -389,7 +389,7 @@ class EntryLog(LogView):
         return dropped
 
     def release(self, dropped: list[LedgerInfo]) -> None:
-        """Let the store delete what was trimmed once the record set that says so is durable."""
+        """Let the store delete trimmed entries once the record set with the new trim point is durable."""
         first = self.ledgers[0]
         store = self.host.store
         offset = self.first_offset

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: No trim point is ahead of a durable cursor: what is trimmed was acknowledged.
+#: No trim point is ahead of a durable cursor: trimmed entries were acknowledged.
 TRIM_POINT = "trim_point_not_ahead_of_cursors"
 #: No cursor has acknowledged an entry that was never stored: that entry's place is the next message's.
 CURSOR = "cursor_not_ahead_of_entries"
@@ -75,14 +75,14 @@ def heal_snapshot(entry_log: EntryLog, offset: int) -> int:
         _healed(entry_log, SEQUENCE_IDS, covered=offset, end_offset=entry_log.end_offset)
         return entry_log.end_offset
     if offset < entry_log.first_offset:
-        # Ids of producers that published nothing since are lost with what was trimmed.
+        # Ids of producers that published nothing since are lost with the trimmed entries.
         _healed(entry_log, SNAPSHOT, covered=offset, first_offset=entry_log.first_offset)
         return entry_log.first_offset
     return offset
 
 
 def heal_totals(entry_log: EntryLog) -> None:
-    """Make what a topic says it has trimmed agree with the first entry it keeps."""
+    """Make the trimmed counts of a topic agree with the first entry that it keeps."""
     if entry_log.first_offset >= entry_log.end_offset:
         return
     if entry_log.first_offset == 0:

@@ -178,7 +178,7 @@ class RecordWriter:
         self._containment.succeeded(taken.topic or _BROKER, _TASK)
 
     def run(self) -> None:
-        """Write what has waited long enough. Call it every ~50 ms."""
+        """Write records that have waited long enough. Call it every ~50 ms."""
         if self._waiting and (
             len(self._waiting) >= RECORDS_PER_FLUSH or monotonic_ms(self._clock) >= self._next_flush_ms
         ):

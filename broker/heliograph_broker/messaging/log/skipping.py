@@ -36,7 +36,7 @@ def skip_entry(subscription: LogSubscription, offset: int, reason: str) -> None:
 def skip_range(subscription: LogSubscription, first: int, last: int, reason: str) -> None:
     """As :func:`skip_entry` for the offsets ``first..last``, of which some may be acknowledged already.
 
-    What the entries held is taken from their headers, or, where these are lost, from the cumulative counts around
+    The counts of the entries come from their headers, or, where these are lost, from the cumulative counts around
     the range, so that the backlog stays exact.
     """
     entry_log = subscription.topic.log
@@ -72,7 +72,7 @@ def _acknowledge(subscription: LogSubscription, first: int, last: int) -> int:
     acks = subscription.acks
     cursor = acks.cursor
     entries = 0
-    # The lost runs of which nothing was acknowledged before, and what was counted of them here.
+    # The lost runs of which nothing was acknowledged before, and their counts here.
     whole: dict[LostRun, list[int]] = {}
     touched: set[LostRun] = set()
     for offset in range(first, last + 1):
@@ -101,14 +101,14 @@ def _acknowledge(subscription: LogSubscription, first: int, last: int) -> int:
         cursor.acked_messages += messages - counted[0]
         cursor.acked_bytes += bytes_of_run - counted[1]
     if touched:
-        # Only the totals contain what was acknowledged of these runs before, one entry at a time.
+        # Only the totals contain earlier acknowledgments in these runs, one entry at a time.
         cursor.estimated = True
         correct_counts(entry_log, cursor, acks.pending)
     return entries
 
 
 def correct_counts(entry_log: EntryLog, cursor: Cursor, pending: Mapping[int, Delivery]) -> None:
-    """Recount what a cursor with estimated counts has acknowledged, unless too much lies beyond its mark-delete."""
+    """Recount a cursor with estimated counts, unless too much lies beyond its mark-delete."""
     counts = recount(entry_log, cursor, pending, MAX_LOOKUPS)
     if counts is not None:
         cursor.acked_messages, cursor.acked_bytes = counts

@@ -60,7 +60,7 @@ class LogAcknowledgments(AckTarget):
         raise NotImplementedError
 
     def acked(self, done: Done | None, now_ms: int | None = None) -> None:
-        """After any change of the cursor: persist it, let trimming know, and dispatch what the ack freed."""
+        """After any change of the cursor: persist it, notify trimming, and dispatch, as the ack may allow more."""
         raise NotImplementedError
 
 
@@ -103,7 +103,7 @@ class LogSubscription(SubscriptionBase):
         raise NotImplementedError
 
     def encode_record(self, version: int) -> bytes:
-        """Return what is kept of a durable subscription."""
+        """Return the record of a durable subscription."""
         raise NotImplementedError
 
     def delays_over(self, due: BitMap64) -> None:

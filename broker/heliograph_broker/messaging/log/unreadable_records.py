@@ -101,7 +101,7 @@ def find(stored: Iterable[tuple[bytes, bytes]]) -> list[Unreadable]:
 def contain(
     stored: Mapping[bytes, bytes], now_ms: int
 ) -> tuple[list[Unreadable], dict[bytes, bytes], dict[bytes, bytes | None]]:
-    """Return what cannot be decoded, the records that keep it aside, and what takes its place (None: nothing).
+    """Return records that cannot be decoded, the records that set them aside, and their replacements (None: none).
 
     ``stored`` are the records of a whole store.
     """

@@ -141,8 +141,8 @@ def open_batch(
 ) -> list[SingleMessage]:
     """Return metadata and payload of every single message of a batch, in the order of their batch indexes.
 
-    ``payload`` is the entry's, as published; ``max_bytes`` bounds what it may decompress to. Raises
-    :class:`BatchError` as :func:`open_payload` does, and :class:`CorruptPayload` for what is not a batch.
+    ``payload`` is the entry's, as published; ``max_bytes`` bounds its decompressed size. Raises
+    :class:`BatchError` as :func:`open_payload` does, and :class:`CorruptPayload` for a payload that is no batch.
     """
     if not is_batch(metadata):
         raise CorruptPayload("the entry is a single message, not a batch")

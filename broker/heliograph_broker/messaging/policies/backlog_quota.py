@@ -1,4 +1,4 @@
-"""Backlog quotas of a topic, exact to the entry: what a publish may still add, and what eviction takes.
+"""Backlog quotas of a topic, exact to the entry: admission of published messages, and eviction.
 
 The backlog of a topic is that of its slowest durable subscription, by bytes or by the age of its oldest
 unacknowledged message. Two of the three actions close a producer that would exceed the limit, which is how official
@@ -209,7 +209,7 @@ class QuotaState:
         self._letters[subscription] = (resume, size if held is None else min(size, held[1]))
 
     def release(self) -> None:
-        """Let held producers, and refused dead letters, go on if there is room for what was refused last."""
+        """Let held producers, and refused dead letters, go on if there is room for the last refused one."""
         if (self._held or self._letters) and not (
             (self.size_action != EVICT and self.size_exceeded) or (self.age_action != EVICT and self.age_exceeded)
         ):

@@ -86,7 +86,7 @@ class DeadLetters(LetterBox):
         self._topics = topics
         self._create = create
         self._producers: dict[str, Producer] = {}
-        #: by producer id: what waits for its receipt, in order
+        #: by producer id: letters that wait for their receipts, in order
         self._waiting: dict[int, deque[tuple[_Flight, _Letter]]] = {}
         self._topic_names: dict[int, str] = {}
         self._sequence = 0
@@ -347,5 +347,5 @@ def _topics_in(text: str) -> list[str]:
     try:
         return msgspec.json.decode(text, type=list[str])
     except msgspec.DecodeError:
-        # A client wrote the property: what it says is no history of ours.
+        # A client wrote the property: it is no history of ours.
         return []

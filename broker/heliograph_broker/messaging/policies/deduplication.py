@@ -1,4 +1,4 @@
-"""Deduplication: what a producer sends again is answered as stored and not stored again (Pulsar's message dedup).
+"""Deduplication: a message that a producer resends gets a receipt and is not stored again (Pulsar's message dedup).
 
 A topic remembers, by producer name, the highest sequence id that is durable. An entry at or below it is a duplicate:
 its receipt has the message id -1:-1, which official clients take as success. Receipts keep the order of the entries,
@@ -75,7 +75,7 @@ class Deduplication:
     )
 
     def __init__(self, entry_log: EntryLog, stored: bytes | None = None) -> None:
-        """Continue from a ``stored`` snapshot; without one begin with what is published from now on."""
+        """Continue from a ``stored`` snapshot; without one begin with messages published from now on."""
         self._log = entry_log
         self.record_key = records.DEDUPLICATION + str(entry_log.name).encode()
         self.duplicates = 0
@@ -258,7 +258,7 @@ class Deduplication:
         self._active_ms = dict.fromkeys(durable, now)
 
     def trimming(self, offset: int) -> None:
-        """Entries below ``offset`` go: have what they say in a snapshot that is written together with that."""
+        """Write a snapshot of the entries below ``offset`` together with their trimming."""
         self.recover()
         if offset > self._covered:
             self._log.records.changed(self)

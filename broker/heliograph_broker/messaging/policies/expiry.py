@@ -296,7 +296,7 @@ class Expiry(RunOwner):
         elif point > first:
             reached = BitMap64()
             reached.add_range(first, point)
-            # Not taken from ``due``: what was given back expires although it is a delayed one.
+            # Not taken from ``due``: an entry that was given back expires although it is a delayed one.
             due |= reached - waiting
         due -= self._refused
         ExpiryRun(self, due, now_ms, forced=False, done=None).start()

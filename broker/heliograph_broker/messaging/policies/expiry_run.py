@@ -1,4 +1,4 @@
-"""One run of a subscription's expiry: it reads the entries that are due and acknowledges what has expired of them.
+"""One run of a subscription's expiry: it reads the entries that are due and acknowledges expired messages.
 
 If the topic has a dead-letter topic, a message is copied there first and acknowledged once the copy is durable.
 """
@@ -131,7 +131,7 @@ class ExpiryRun:
         topic.log.read(first, count, _READ_BYTES, partial(self._read, first))
 
     def _read(self, first: int, result: list[Entry] | Exception) -> None:
-        """Continue with what was read from offset ``first`` on; an exception ends this run only."""
+        """Continue with the entries read from offset ``first`` on; an exception ends this run only."""
         try:
             lost = lost_range(self._topic.log, first, result)
             if lost is not None:

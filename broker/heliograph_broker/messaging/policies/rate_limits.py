@@ -53,7 +53,7 @@ class Window:
         if over > 0:
             if amount > over:
                 self._add(now_ms, amount - over)
-            # Behind what is owed already.
+            # Behind earlier debts.
             since_ms = max(now_ms, self._steps[-1][1]) if self._steps else now_ms
             self._add(since_ms - (-over * self.period_ms // self.limit), over)
         else:
@@ -190,7 +190,7 @@ class ThrottleCounts:
 class DispatchGate(Gate):
     """The dispatch rates one subscription is under: its own, and the one its topic has over all subscriptions.
 
-    A subscription gets its gate with its first rate and keeps it: what was counted stays when the rate is removed.
+    A subscription gets its gate with its first rate and keeps it: its counters stay when the rate is removed.
     """
 
     __slots__ = ("_subscription", "_throttled", "closed", "counts", "own", "served", "shared")
@@ -247,7 +247,7 @@ class DispatchGate(Gate):
         self._throttled.add(self._subscription, self, until_ms)
 
     def configure(self, own: RateLimit | None, shared: RateLimit | None) -> None:
-        """Take over the limits, None without; what waits goes on if it may."""
+        """Take over the limits, None without; waiting dispatch goes on if it may."""
         if own is self.own and shared is self.shared:
             return
         self.own, self.shared = own, shared
@@ -302,7 +302,7 @@ class ThrottledSubscriptions:
         self._due.forget(subscription)
 
     def run(self) -> None:
-        """Let everybody dispatch whose time has come; of those that share a rate, who was served last comes last."""
+        """Dispatch subscriptions whose time has come; of those that share a rate, the last one served comes last."""
         if not len(self._due):
             return
         now_ms = monotonic_ms(self._clock)

@@ -55,7 +55,7 @@ def find(topic: StoredTopic) -> None:
         if headers is None:
             topic.timing.time_index_ready = True
             topic.host.containment.succeeded(topic, FIND)
-            # Stop waiting for an entry that could not be found: a read of it will show what is wrong.
+            # Stop waiting for an entry that could not be found: a read of it will show the problem.
             hand_over(topic, timed.take_unknown())
             topic.host.wake_delayed(topic, topic.host.clock.now_ms())
             topic.configure(topic.effective)

@@ -34,7 +34,7 @@ TRANSITIVE = "_TRANSITIVE"
 def find_incompatibility(old: SchemaRecord, new: SchemaRecord, strategy: str = FULL) -> str | None:
     """Return why ``new`` may not follow ``old`` by one of Pulsar's strategies, None if it may.
 
-    BACKWARD: who has ``new`` can read what was written with ``old``; FORWARD: the other way round; FULL: both.
+    BACKWARD: a reader with ``new`` can read data written with ``old``; FORWARD: the other way round; FULL: both.
     """
     if strategy == ALWAYS_COMPATIBLE:
         return None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class BaseTopic(PublishTarget, ConsumedTopic):
-    """A topic in memory. Subclasses take what is published, and deliver it."""
+    """A topic in memory. Subclasses take published entries, and deliver them."""
 
     __slots__ = (
         "closed",

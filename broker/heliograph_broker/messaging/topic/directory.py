@@ -21,7 +21,7 @@ AnySubscription = Subscription | NonPersistentSubscription
 
 
 class Directory(LetterTopics):
-    """Finds what the broker has by its name. Creating and deleting is the business of other parts of the broker."""
+    """Finds the broker's objects by name. Creating and deleting is the business of other parts of the broker."""
 
     __slots__ = ("namespaces", "partitioned", "tenants", "topics", "topics_by_namespace", "unconfirmed")
 

@@ -117,7 +117,7 @@ def _expire_for(subscription: Subscription, now_ms: int) -> int | None:
 
 
 def enforce_quota(topic: Topic, now_ms: int) -> int | None:
-    """Evict what is over the backlog quota, and let held producers go on where there is room."""
+    """Evict entries above the backlog quota, and let held producers go on if there is room."""
     topic.quota.evict(now_ms)
     topic.quota.release()
     return topic.quota.next_eviction_ms()

@@ -1,4 +1,4 @@
-"""Non-persistent topics: an entry goes to who is connected and has permits at that moment, and is then forgotten."""
+"""Non-persistent topics: an entry goes to consumers that have permits at that moment, and is then forgotten."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class Topic(BaseTopic, StoredTopic):
     # -- policies --------------------------------------------------------------------------------------------
 
     def configure(self, effective: Policies) -> None:
-        """Take over what the levels of policies come to; it holds for what is stored, too."""
+        """Take over the effective policies; they apply to stored messages, too."""
         super().configure(effective)
         timing = self.timing
         delayed_delivery = effective.delayed_delivery is not False
@@ -157,7 +157,7 @@ class Topic(BaseTopic, StoredTopic):
         self.quota.expired(subscription, self.host.clock.now_ms())
 
     def clock_moved(self, ms: int) -> None:
-        """The broker's clock was moved by ``ms``: what was received keeps its age."""
+        """The broker's clock was moved by ``ms``: received messages keep their age."""
         self.log.clock_moved(ms)
         for subscription in self.subscriptions.values():
             subscription.clock_moved(ms)
@@ -193,7 +193,7 @@ class Topic(BaseTopic, StoredTopic):
             if metadata.properties:
                 ttl_ms = ttl_of(metadata.properties)
             if (ttl_ms >= 0 or self.effective.ttl_in_batches) and is_batch(metadata):
-                # With a TTL of its own a batch is opened when that ends: what is invalid in it is refused now.
+                # With a TTL of its own a batch is opened when that ends: an invalid one is refused now.
                 inner = [ttl for ttl in ttls_in(metadata, frame) if ttl >= 0]
                 if self.effective.ttl_in_batches:
                     ttl_ms = min(inner, default=-1)
@@ -458,17 +458,17 @@ class Topic(BaseTopic, StoredTopic):
         for subscription in self.subscriptions.values():
             acks = subscription.acks
             if acks.cursor.mark_delete < offset - 1:
-                # Only a cursor that is not durable can be behind: what it had not read is gone for it.
+                # Only a cursor that is not durable can be behind: entries that it had not read are gone for it.
                 acks.acknowledge_trimmed(offset - 1, entry_log.trimmed_messages, entry_log.trimmed_bytes)
             if subscription.durable and acks.recorded_mark < offset - 1:
                 # Acknowledgments may be written only later, once all entries of an acknowledgment are looked up.
                 self.records.changed(subscription)
-        # With the trim go the cursors it was derived from, and the snapshot of what it takes away.
+        # With the trim go the cursors it was derived from, and the snapshot of the trimmed entries.
         entry_log.release(dropped)
         return offset - before
 
     def encode_record(self, version: int) -> bytes:
-        """Return what is kept of the topic itself."""
+        """Return the record of the topic itself."""
         entry_log = self.log
         record = records.TopicRecord(
             created_ms=self.created_ms,
@@ -508,7 +508,7 @@ class Topic(BaseTopic, StoredTopic):
 
 
 def _cursor_before(entry_log: EntryLog, offset: int) -> Cursor:
-    """Return a cursor that has acknowledged what is below ``offset``, of which it counts nothing as its own."""
+    """Return a cursor that has acknowledged all entries below ``offset``, and counts none of them as its own."""
     if offset == entry_log.end_offset:
         return Cursor(offset - 1, entry_log.total_messages, entry_log.total_bytes)
     if offset == entry_log.first_offset:
