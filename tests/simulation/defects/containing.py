@@ -12,8 +12,8 @@ from heliograph_broker.messaging.policies import dead_letter, expiry, expiry_run
 from heliograph_broker.messaging.policies.dead_letter import DeadLetters
 from heliograph_broker.messaging.policies.expiry import Expiry
 from heliograph_broker.messaging.topic.topic import Topic
-from heliograph_broker.server.commands import producer_commands
 from heliograph_broker.standalone import _TICK_S, Standalone
+from heliograph_broker.usecases import publishing
 
 from .patches import Defect, Patch
 
@@ -98,7 +98,7 @@ DEFECTS = {
         "a message that is refused has moved the totals",
         (
             Patch(Topic, "publish", _publish_counting_first),
-            Patch(producer_commands, "check_count", lambda metadata, entry, offset: None),
+            Patch(publishing, "check_count", lambda metadata, entry, offset: None),
         ),
     ),
     "expiry-stuck": Defect(

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from heliograph_api.protocol import wire_pb2 as wire
-from heliograph_api.protocol.ack_sets import MAX_BATCH_MESSAGES
-from heliograph_api.protocol.frames import ChecksumMismatch, EntryError, FrameError, parse_entry
+from heliograph_api.protocol.frames import FrameError
 
 from heliograph_broker.messaging.base.errors import (
     BrokerError,
-    ChecksumFailed,
-    MalformedEntry,
-    NotAllowed,
-    ProducerFenced,
 )
 from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.clients.producer import Producer
-from heliograph_broker.messaging.messages.batches import COUNTED_BELOW_BYTES, BatchError, check_count
 from heliograph_broker.messaging.policies.backlog_quota import QuotaState
 from heliograph_broker.messaging.schemas.schema_registry import encode_version
 from heliograph_broker.server.session import Session
 from heliograph_broker.usecases.producers import ProducerRequest, open_producer
+from heliograph_broker.usecases.publishing import publish
 
 from .request_fields import client_info, parse_topic
 from .schema_commands import schema_record
@@ -112,54 +107,21 @@ def _topic_epoch(request: wire.CommandProducer) -> int | None:
 
 
 def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
-    """Take one entry: verify it and hand it to the topic, which answers by receipt or error."""
+    """Publish one entry; its topic answers by receipt or error."""
     request = command.send
     producer = session.producers.open.get(request.producer_id)
     if producer is None:
         if request.producer_id in session.producers.closed:
             return
         raise FrameError(f"SEND for producer {request.producer_id}, which is not open on this connection")
-    sequence_id = request.sequence_id
-    topic = producer.topic
-    if not topic.producer_registry.may_publish(producer):
-        session.producers.send_publish_error(producer.producer_id, sequence_id, ProducerFenced("producer was fenced"))
-        return
-    try:
-        metadata, payload_offset = parse_entry(entry)
-    except ChecksumMismatch as error:
-        topic.refuse(producer, sequence_id, ChecksumFailed(str(error)))
-        return
-    except EntryError as error:
-        topic.refuse(producer, sequence_id, MalformedEntry(str(error)))
-        return
-    messages = metadata.num_messages_in_batch
-    refusal = ""
-    payload_bytes = len(entry) - payload_offset
-    if not 0 < messages <= MAX_BATCH_MESSAGES:
-        refusal = f"a batch of {messages} messages; 1 to {MAX_BATCH_MESSAGES} are allowed"
-    elif payload_bytes > session.broker.config.max_message_size:
-        refusal = (
-            f"payload of {payload_bytes} bytes exceeds the maximum message size of "
-            f"{session.broker.config.max_message_size} bytes"
-        )
-    elif metadata.HasField("txnid_most_bits"):
-        refusal = "transactions are not supported by this broker"
-    elif messages * COUNTED_BELOW_BYTES > payload_bytes:
-        try:
-            check_count(metadata, entry, payload_offset)
-        except BatchError as error:
-            refusal = str(error)
-    if refusal:
-        topic.refuse(producer, sequence_id, NotAllowed(refusal))
-        return
-    if topic.entry_rules is not None:
-        broken = topic.entry_rules.refusal(metadata, payload_bytes)
-        if broken is not None:
-            topic.refuse(producer, sequence_id, broken)
-            return
-    if request.is_chunk:
-        producer.chunks_in += 1
-    topic.publish(producer, sequence_id, request.highest_sequence_id, metadata, entry)
+    publish(
+        producer,
+        request.sequence_id,
+        request.highest_sequence_id,
+        entry,
+        request.is_chunk,
+        session.broker.config.max_message_size,
+    )
 
 
 def close_producer(session: Session, command: wire.BaseCommand) -> None:
