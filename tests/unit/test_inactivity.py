@@ -201,6 +201,16 @@ def test_declaring_a_partitioned_topic_again_renews_all_of_it(core: Core) -> Non
     goes_after(core, PERIOD_MS)
 
 
+def test_an_expiry_set_when_it_has_passed_for_a_partitioned_topic_is_applied_to_all_topics(core: Core) -> None:
+    core.broker.partitioned.create(NAME, 3)
+    core.topic("other")
+    core.advance(PERIOD_MS)
+    policy(core, expires_ms=PERIOD_MS)
+    assert {topic.effective.expires_ms for topic in core.broker.directory.topics.values()} == {PERIOD_MS}
+    core.advance(1)
+    assert not core.broker.directory.topics
+
+
 def test_topics_that_are_not_persistent_expire_too(core: Core) -> None:
     policy(core, expires_ms=PERIOD_MS)
     name = TopicName.parse("non-persistent://public/default/t")

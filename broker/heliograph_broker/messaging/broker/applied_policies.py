@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from heliograph_broker.messaging.messages.entry_rules import EntryRules
@@ -86,8 +87,9 @@ class AppliedPolicies:
     def run(self) -> bool:
         """Tell some of the topics that wait for it what their policies are now; return whether more wait."""
         waiting = self._waiting
-        for _ in range(min(CONFIGURED_AT_ONCE, len(waiting))):
-            self.configure_waiting(next(iter(waiting)))
+        for topic in list(islice(waiting, CONFIGURED_AT_ONCE)):
+            # One of them may have had others configured, the partitions of its topic.
+            self.configure_waiting(topic)
         return bool(waiting)
 
     def configure_waiting(self, topic: AnyTopic) -> None:
