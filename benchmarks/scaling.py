@@ -153,7 +153,7 @@ def idle_flow(core: Core, n: int) -> Callable[[], object]:
 
 
 def passing_acknowledged(core: Core, n: int) -> Callable[[], object]:
-    """Return a consumer comes back to ``n`` entries acknowledged one by one behind an open one."""
+    """Return the reconnection of a consumer to ``n`` entries acknowledged one by one behind an open one."""
     topic = core.topic()
     subscription = topic.create_subscription("s")
     _publish(core, topic, n)
@@ -192,7 +192,7 @@ def reconnect_to_delayed(core: Core, n: int) -> Callable[[], object]:
 
 
 def deliver_delayed(core: Core, n: int) -> Callable[[], object]:
-    """Return a tick with which about one of ``n`` delayed messages is due."""
+    """Return a tick at which about one of ``n`` delayed messages is due."""
     topic, _ = _delayed(core, n)
 
     def until_the_next() -> None:
