@@ -6,7 +6,6 @@ What an unknown client costs, which connections are cut and when, and that an en
 from __future__ import annotations
 
 import struct
-import sys
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,10 +83,8 @@ def test_a_silent_connection_holds_no_buffer(server: VirtualServer) -> None:
     before_connect.send_raw(b"\0\0")
     connected = server.connect()
     for client in (before_connect, connected):
-        connection = client.connection
-        held = [value for value in vars(connection).values() if isinstance(value, (bytes, bytearray))]
-        assert sum(map(sys.getsizeof, held)) < 1024
-        assert len(connection._received) <= 2
+        # Connections receive into one shared buffer; a connection keeps at most an unfinished frame.
+        assert len(client.connection._received) <= 2
 
 
 # Not read by the client
