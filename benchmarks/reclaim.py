@@ -17,8 +17,8 @@ import msgspec
 import typer
 from heliograph_broker.clock import SystemClock
 from heliograph_broker.storage.base.completion import completed
-from heliograph_broker.storage.base.data_dir import DataDir
 from heliograph_broker.storage.base.entry import Entry
+from heliograph_broker.storage.disk.data_dir import DataDir
 from heliograph_broker.storage.store import LedgerStore, LoopScheduler
 from rich.console import Console
 from rich.table import Table

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 import uvloop
-from heliograph_broker.storage.base.data_dir import DataDir
+from heliograph_broker.storage.disk.data_dir import DataDir
 
 from tests.support.broker_process import BrokerProcess
 

@@ -15,9 +15,9 @@ from heliograph_api.broker_config import BrokerConfig
 from heliograph_broker.http.base.connection import HttpConnection, refusal
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.storage.base.completion import completed
-from heliograph_broker.storage.base.disk import Disk
 from heliograph_broker.storage.base.failure import StorageFull
 from heliograph_broker.storage.base.scheduler import LoopScheduler, Scheduler
+from heliograph_broker.storage.disk.disk import Disk
 
 from .clock import Clock, SystemClock
 from .http.app import Endpoints, create_app

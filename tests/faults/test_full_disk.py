@@ -239,7 +239,7 @@ async def _full_of_messages(broker: BrokerProcess) -> None:
 _OPEN = """
 import errno, sys
 from pathlib import Path
-from heliograph_broker.storage.base.disk import RealDisk
+from heliograph_broker.storage.disk.disk import RealDisk
 try:
     RealDisk().open_environment(Path(sys.argv[1]), 1 << 20).close()
 except OSError as error:

@@ -17,9 +17,9 @@ from heliograph_broker.messaging.base.records import TenantRecord
 from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
 from heliograph_broker.messaging.topic.housekeeping import CHECK_INTERVAL_MS
 from heliograph_broker.messaging.topic.topic import Topic
-from heliograph_broker.storage.base.metadata import Metadata
 from heliograph_broker.storage.commit.group import Group
 from heliograph_broker.storage.commit.group_commit import GroupCommit
+from heliograph_broker.storage.disk.metadata import Metadata
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heliograph_broker.storage.base.data_dir import DataDirError
+from heliograph_broker.storage.disk.data_dir import DataDirError
 
 from .action import Action
 from .disk import SmallFile

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import cast
 
 import lmdb
-from heliograph_broker.storage.base.disk import Locked
+from heliograph_broker.storage.disk.disk import Locked
 
 from .environment import PAGE, Environment, EnvironmentFile
 
@@ -77,7 +77,7 @@ class Failure:
 
 
 class SimulatedDisk:
-    """A :class:`~heliograph_broker.storage.base.disk.Disk`. ``capacity`` is what all files may take (bytes)."""
+    """A :class:`~heliograph_broker.storage.disk.disk.Disk`. ``capacity`` is what all files may take (bytes)."""
 
     def __init__(self, rng: random.Random, capacity: int = 1 << 40) -> None:
         self.rng = rng

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import lmdb
 import pytest
-from heliograph_broker.storage.base.disk import Disk, Locked, RealDisk
+from heliograph_broker.storage.disk.disk import Disk, Locked, RealDisk
 
 from .disk import WRITES, Crashed, SimulatedDisk
 from .environment import EnvironmentFile

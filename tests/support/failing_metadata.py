@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
-from heliograph_broker.storage.base.metadata import Metadata
+from heliograph_broker.storage.disk.metadata import Metadata
 
 
 @contextmanager

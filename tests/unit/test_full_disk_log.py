@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from heliograph_broker.clock import VirtualClock
-from heliograph_broker.storage.base.shortage import LOG_INTERVAL_S
+from heliograph_broker.storage.disk.shortage import LOG_INTERVAL_S
 from heliograph_broker.storage.segments.segment import Segment
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
 from structlog.testing import capture_logs

@@ -10,10 +10,10 @@ from pathlib import Path
 import lmdb
 import pytest
 from heliograph_broker.clock import VirtualClock
-from heliograph_broker.storage.base import identity
-from heliograph_broker.storage.base.data_dir import DataDirError
-from heliograph_broker.storage.base.disk import Disk
 from heliograph_broker.storage.base.entry import Entry
+from heliograph_broker.storage.disk import identity
+from heliograph_broker.storage.disk.data_dir import DataDirError
+from heliograph_broker.storage.disk.disk import Disk
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
 
 from tests.simulation.disk import Crashed, Failure, SimulatedDisk

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from heliograph_broker.clock import SystemClock, VirtualClock
 from heliograph_broker.storage.base.completion import Completion
-from heliograph_broker.storage.base.data_dir import DataDir
 from heliograph_broker.storage.base.entry import Entry, EntryHeader
 from heliograph_broker.storage.base.scheduler import Job
+from heliograph_broker.storage.disk.data_dir import DataDir
 from heliograph_broker.storage.segments.segment import Segment
 from heliograph_broker.storage.store import (
     DataDirError,

@@ -13,9 +13,9 @@ from pathlib import Path
 import lmdb
 import pytest
 from heliograph_broker.clock import VirtualClock
-from heliograph_broker.storage.base.data_dir import DataDirError
 from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.copies.inspection import unused
+from heliograph_broker.storage.disk.data_dir import DataDirError
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
 
 from tests.support.command_line import CommandLine

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from heliograph_broker.clock import VirtualClock
-from heliograph_broker.storage.base.disk import RealDisk
 from heliograph_broker.storage.base.entry import Entry
-from heliograph_broker.storage.base.environment import open_writable
+from heliograph_broker.storage.disk.disk import RealDisk
+from heliograph_broker.storage.disk.environment import open_writable
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
 
 

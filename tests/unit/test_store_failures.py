@@ -12,12 +12,12 @@ import lmdb
 import pytest
 from heliograph_broker.clock import VirtualClock
 from heliograph_broker.storage.base.completion import Completion
-from heliograph_broker.storage.base.disk import RealDisk
 from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.base.failure import StoreFailed, breaks_store, lacks_space
-from heliograph_broker.storage.base.metadata import Metadata
 from heliograph_broker.storage.base.scheduler import Job
 from heliograph_broker.storage.commit.group import Durable
+from heliograph_broker.storage.disk.disk import RealDisk
+from heliograph_broker.storage.disk.metadata import Metadata
 from heliograph_broker.storage.ledgers.ledger_ids import MAX_EPOCH
 from heliograph_broker.storage.segments.segment import Segment
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore, StorageFull

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from heliograph_broker.clock import SystemClock, VirtualClock
 from heliograph_broker.storage.base.completion import completed
-from heliograph_broker.storage.base.data_dir import DataDir
 from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.base.scheduler import Scheduler
+from heliograph_broker.storage.disk.data_dir import DataDir
 from heliograph_broker.storage.segments.rewrite import Rewriting
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore, LoopScheduler, StorageFull
 

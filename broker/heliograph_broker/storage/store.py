@@ -12,15 +12,15 @@ import structlog
 
 from heliograph_broker.clock import Clock
 from heliograph_broker.storage.base.completion import Completion
-from heliograph_broker.storage.base.data_dir import RECOVERY_HINT, DataDir, DataDirError
-from heliograph_broker.storage.base.disk import Disk, RealDisk
-from heliograph_broker.storage.base.disk_space import DiskSpace
 from heliograph_broker.storage.base.failure import StorageFull, StoreFailed, lacks_space
-from heliograph_broker.storage.base.identity import Identity, format_text, of_metadata, stamp
-from heliograph_broker.storage.base.metadata import Metadata, open_environment
 from heliograph_broker.storage.base.scheduler import InlineScheduler, LoopScheduler, Scheduler
 from heliograph_broker.storage.commit.group_commit import GroupCommit
 from heliograph_broker.storage.copies.backup import METADATA_NAME, SEGMENTS_PREFIX, Backup, BackupError, Source
+from heliograph_broker.storage.disk.data_dir import RECOVERY_HINT, DataDir, DataDirError
+from heliograph_broker.storage.disk.disk import Disk, RealDisk
+from heliograph_broker.storage.disk.disk_space import DiskSpace
+from heliograph_broker.storage.disk.identity import Identity, format_text, of_metadata, stamp
+from heliograph_broker.storage.disk.metadata import Metadata, open_environment
 from heliograph_broker.storage.ledgers.ledger_ids import MAX_EPOCH, RESERVED_KEY, LedgerIds
 from heliograph_broker.storage.ledgers.ledger_reader import LedgerReader
 from heliograph_broker.storage.ledgers.ledger_set import LedgerSet

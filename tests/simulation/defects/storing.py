@@ -11,10 +11,10 @@ from heliograph_broker.messaging.log import invariants, record_set
 from heliograph_broker.messaging.log.record_set import RecordSet
 from heliograph_broker.storage import store
 from heliograph_broker.storage.base.damage import DamagedEntries
-from heliograph_broker.storage.base.data_dir import DataDir
-from heliograph_broker.storage.base.identity import Identity, of_metadata, parse_format, stamp
 from heliograph_broker.storage.commit import group_commit
 from heliograph_broker.storage.commit.group_commit import GroupCommit
+from heliograph_broker.storage.disk.data_dir import DataDir
+from heliograph_broker.storage.disk.identity import Identity, of_metadata, parse_format, stamp
 from heliograph_broker.storage.ledgers.ledger_ids import RESERVED_KEY
 from heliograph_broker.storage.ledgers.ledger_set import LedgerSet
 from heliograph_broker.storage.segments import segment_records

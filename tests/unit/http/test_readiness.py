@@ -19,8 +19,8 @@ from heliograph_broker.http.brokers import health
 from heliograph_broker.messaging.broker.ticks import Ticks
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.standalone import Standalone
-from heliograph_broker.storage.base.metadata import Metadata
 from heliograph_broker.storage.base.scheduler import LoopScheduler
+from heliograph_broker.storage.disk.metadata import Metadata
 from heliograph_broker.storage.segments.segment import Segment
 
 from tests.support.core import Client

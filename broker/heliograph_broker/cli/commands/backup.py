@@ -101,7 +101,7 @@ async def _fetch(client: AdminClient, path: Path, *, compress: bool) -> None:
 
 
 def _sync(directory: Path) -> None:
-    from heliograph_broker.storage.base.disk import RealDisk
+    from heliograph_broker.storage.disk.disk import RealDisk
 
     RealDisk().sync_directory(directory)
 

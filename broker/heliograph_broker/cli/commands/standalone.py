@@ -97,8 +97,8 @@ async def _serve(config: BrokerConfig, manifests: list[Path]) -> None:
 
     from heliograph_broker.messaging.base.errors import BrokerError
     from heliograph_broker.standalone import Standalone
-    from heliograph_broker.storage.base.data_dir import DataDirError
     from heliograph_broker.storage.base.failure import StorageFull, StoreFailed
+    from heliograph_broker.storage.disk.data_dir import DataDirError
 
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -230,7 +230,7 @@ def _salvage(salvaging: Salvage, contents: Contents, claims: Claims, to: Path, *
     from heliograph_broker.messaging.compaction.claims import Claims, adoption, keep_everything, topic_of
     from heliograph_broker.messaging.compaction.offline_check import gaps, lost
     from heliograph_broker.messaging.log.unreadable_records import contain, readable_key
-    from heliograph_broker.storage.base.identity import Identity
+    from heliograph_broker.storage.disk.identity import Identity
 
     with _progress("searching", salvaging.total_bytes) as advance:
         found = salvaging.search(advance)

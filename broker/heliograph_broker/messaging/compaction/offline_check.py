@@ -9,10 +9,10 @@ from typing import NamedTuple
 from heliograph_broker.messaging.base.records import TopicRecord
 from heliograph_broker.messaging.log import invariants
 from heliograph_broker.messaging.log.unreadable_records import readable_key
-from heliograph_broker.storage.base.identity import FORMAT_VERSION, KNOWN_VERSIONS
 from heliograph_broker.storage.base.record_sum import number_in
 from heliograph_broker.storage.base.tombstones import HAS_TOMBSTONES
 from heliograph_broker.storage.copies.inspection import Contents
+from heliograph_broker.storage.disk.identity import FORMAT_VERSION, KNOWN_VERSIONS
 from heliograph_broker.storage.ledgers.ledger_ids import RESERVED_KEY
 
 from .claims import Claim, Claims

@@ -14,7 +14,7 @@ from . import unreadable_records
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.base.histograms import BrokerMetrics
-    from heliograph_broker.storage.base.metadata import Metadata
+    from heliograph_broker.storage.disk.metadata import Metadata
 
     from .record_set import BrokerRecords
 

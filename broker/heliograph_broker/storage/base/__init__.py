@@ -1,1 +1,1 @@
-"""Files, environments and identity of a data directory, and the meaning of disk errors."""
+"""The smallest pieces of the store: entries, completions, tombstones, lost ranges, checksums of records, errors."""

@@ -17,11 +17,11 @@ from collections.abc import Callable, Collection, Mapping
 import structlog
 
 from heliograph_broker.storage.base.completion import Completion
-from heliograph_broker.storage.base.disk_space import DiskSpace
 from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.base.failure import StorageFull, StoreFailed, breaks_store, lacks_space
-from heliograph_broker.storage.base.metadata import Metadata
 from heliograph_broker.storage.base.scheduler import Scheduler
+from heliograph_broker.storage.disk.disk_space import DiskSpace
+from heliograph_broker.storage.disk.metadata import Metadata
 from heliograph_broker.storage.segments.segment import Segment
 from heliograph_broker.storage.segments.segment_set import SegmentSet
 

@@ -24,7 +24,7 @@ import lmdb
 import msgspec
 import structlog
 
-from heliograph_broker.storage.base.identity import SEGMENT_KEY
+from heliograph_broker.storage.disk.identity import SEGMENT_KEY
 from heliograph_broker.storage.segments import chunk
 
 log = structlog.get_logger(__name__)

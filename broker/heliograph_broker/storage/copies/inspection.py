@@ -16,11 +16,11 @@ import lmdb
 import msgspec
 
 from heliograph_broker.storage.base.damage import DamagedEntries, LostRange
-from heliograph_broker.storage.base.disk import RealDisk
 from heliograph_broker.storage.base.entry import EntryHeader
-from heliograph_broker.storage.base.environment import MAP_BYTES
-from heliograph_broker.storage.base.identity import Format, Identity, of_metadata, parse_format
 from heliograph_broker.storage.base.record_sum import content_of, with_sum
+from heliograph_broker.storage.disk.disk import RealDisk
+from heliograph_broker.storage.disk.environment import MAP_BYTES
+from heliograph_broker.storage.disk.identity import Format, Identity, of_metadata, parse_format
 from heliograph_broker.storage.segments import segment_records
 from heliograph_broker.storage.segments.segment import DAMAGE, DAMAGED_SUFFIX, Segment, parse_name
 from heliograph_broker.storage.segments.segment_reader import Run

@@ -15,8 +15,8 @@ from typing import IO
 
 import msgspec
 
-from heliograph_broker.storage.base.disk import RealDisk
-from heliograph_broker.storage.base.identity import KNOWN_VERSIONS, parse_format
+from heliograph_broker.storage.disk.disk import RealDisk
+from heliograph_broker.storage.disk.identity import KNOWN_VERSIONS, parse_format
 
 from .backup import FORMAT_NAME, MANIFEST_NAME, METADATA_NAME, SEGMENTS_PREFIX, BackedUpFile, BackupError, Manifest
 

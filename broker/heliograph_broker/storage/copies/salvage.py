@@ -17,12 +17,12 @@ from pathlib import Path
 import lmdb
 import msgspec
 
-from heliograph_broker.storage.base.disk import RealDisk
 from heliograph_broker.storage.base.entry import EntryHeader
-from heliograph_broker.storage.base.environment import MAP_BYTES, open_writable
-from heliograph_broker.storage.base.identity import Identity, format_text, stamp
 from heliograph_broker.storage.base.record_sum import with_sum
 from heliograph_broker.storage.base.tombstones import HAS_TOMBSTONES
+from heliograph_broker.storage.disk.disk import RealDisk
+from heliograph_broker.storage.disk.environment import MAP_BYTES, open_writable
+from heliograph_broker.storage.disk.identity import Identity, format_text, stamp
 from heliograph_broker.storage.segments import chunk, pages, segment_records
 from heliograph_broker.storage.segments.chunk import KEY, Repacker
 from heliograph_broker.storage.segments.segment import Segment

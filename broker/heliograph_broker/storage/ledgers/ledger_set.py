@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 import structlog
 
 from heliograph_broker.storage.base import quarantine
-from heliograph_broker.storage.base.metadata import Metadata
 from heliograph_broker.storage.base.record_sum import number_in
 from heliograph_broker.storage.base.tombstones import HAS_TOMBSTONES, DeletedLedgers, Tombstone
 from heliograph_broker.storage.commit.group_commit import GroupCommit
+from heliograph_broker.storage.disk.metadata import Metadata
 from heliograph_broker.storage.segments.segment_set import SegmentSet
 
 from .ledger_ids import RESERVED_KEY, LedgerIds

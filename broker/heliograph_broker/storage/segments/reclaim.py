@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import structlog
 
 from heliograph_broker.clock import Clock
-from heliograph_broker.storage.base.disk_space import DiskSpace
 from heliograph_broker.storage.base.scheduler import Scheduler
+from heliograph_broker.storage.disk.disk_space import DiskSpace
 
 from .rewrite import Abandoned, Rewriting
 from .segment import Segment

@@ -14,10 +14,10 @@ from pathlib import Path
 import lmdb
 
 from heliograph_broker.storage.base.damage import DamagedEntries
-from heliograph_broker.storage.base.disk import Disk
 from heliograph_broker.storage.base.entry import Entry
-from heliograph_broker.storage.base.environment import open_writable
-from heliograph_broker.storage.base.identity import SEGMENT_KEY, parse_segment_value, segment_value
+from heliograph_broker.storage.disk.disk import Disk
+from heliograph_broker.storage.disk.environment import open_writable
+from heliograph_broker.storage.disk.identity import SEGMENT_KEY, parse_segment_value, segment_value
 
 from . import chunk
 from .chunk import KEY

@@ -8,10 +8,10 @@ from pathlib import Path
 import lmdb
 import structlog
 
-from heliograph_broker.storage.base.data_dir import DataDirError
-from heliograph_broker.storage.base.disk import Disk
 from heliograph_broker.storage.base.failure import lacks_space
-from heliograph_broker.storage.base.identity import UNREADABLE
+from heliograph_broker.storage.disk.data_dir import DataDirError
+from heliograph_broker.storage.disk.disk import Disk
+from heliograph_broker.storage.disk.identity import UNREADABLE
 
 from .segment import DAMAGE, DAMAGED_SUFFIX, Segment, parse_name
 

@@ -9,7 +9,7 @@ import lmdb
 
 from heliograph_broker.storage.base.damage import DamagedEntries, LostRange
 from heliograph_broker.storage.base.entry import Entry, EntryHeader
-from heliograph_broker.storage.base.identity import SEGMENT_KEY
+from heliograph_broker.storage.disk.identity import SEGMENT_KEY
 
 from . import chunk
 from .chunk import KEY

@@ -8,9 +8,10 @@ from pathlib import Path
 import lmdb
 import structlog
 
+from heliograph_broker.storage.base.record_sum import content_of, with_sum
+
 from .disk import Disk
 from .environment import MAP_BYTES, open_writable
-from .record_sum import content_of, with_sum
 
 log = structlog.get_logger(__name__)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from heliograph_broker.clock import Clock
+from heliograph_broker.storage.base.failure import StorageFull
 
 from .data_dir import DataDir
-from .failure import StorageFull
 from .shortage import Shortage
 
 
