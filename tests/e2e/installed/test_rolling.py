@@ -37,11 +37,14 @@ def test_clients_lose_nothing_receipted_while_pods_are_rolled_for_resources_sett
     with installation.client.load(TOPIC, "reader") as load:
         pod = uid(cluster, namespace, "pod/default-0")
         with subprocess.Popen(
-            ["kubectl", "logs", "-f", "-n", namespace, "default-0", "--tail=0"],
+            ["kubectl", "logs", "-f", "-n", namespace, "default-0", "--tail=1"],
             stdout=subprocess.PIPE,
             text=True,
             env=cluster.environment,
         ) as logs:
+            # The broker may be gone within a tenth of a second: follow its log before it is asked to stop.
+            assert logs.stdout is not None
+            assert logs.stdout.readline(), "the broker has logged nothing"
             patch(installation, {"resources": {"requests": {"memory": "96Mi"}}})
             rolled(installation, pod)
             output, _ = logs.communicate(timeout=30)
