@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from heliograph_api.policies.policies import DEFAULTS, Policies
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.clock import monotonic_ms
-from heliograph_broker.messaging.base.errors import PreconditionFailed
-from heliograph_broker.messaging.clients.consumer import ConsumedTopic
+from heliograph_broker.messaging.base.errors import PreconditionFailed, SubscriptionNotFound
+from heliograph_broker.messaging.clients.consumer import ConsumedTopic, SubscriptionBase
 from heliograph_broker.messaging.clients.producer import ProducerRegistry, PublishTarget
 from heliograph_broker.messaging.policies.rate_limits import TopicLimits
 
@@ -19,11 +18,14 @@ from .topic_statistics import TopicStatistics
 if TYPE_CHECKING:
     from heliograph_broker.messaging.base.errors import Done
     from heliograph_broker.messaging.base.log_host import LogHost
-    from heliograph_broker.messaging.clients.consumer import SubscriptionBase
     from heliograph_broker.messaging.messages.entry_rules import EntryRules
 
 
-class BaseTopic(PublishTarget, ConsumedTopic):
+#: The subscriptions that a kind of topic has.
+S = TypeVar("S", bound=SubscriptionBase)
+
+
+class BaseTopic(PublishTarget, ConsumedTopic, Generic[S]):
     """A topic in memory. Subclasses take published entries, and deliver them."""
 
     __slots__ = (
@@ -44,7 +46,7 @@ class BaseTopic(PublishTarget, ConsumedTopic):
     )
 
     host: LogHost
-    subscriptions: Mapping[str, SubscriptionBase]
+    subscriptions: dict[str, S]
 
     def __init__(
         self,
@@ -86,9 +88,12 @@ class BaseTopic(PublishTarget, ConsumedTopic):
 
     # -- subscriptions ---------------------------------------------------------------------------------------
 
-    def subscription(self, name: str) -> SubscriptionBase:
+    def subscription(self, name: str) -> S:
         """Return the subscription of that name. Raises :class:`SubscriptionNotFound`."""
-        raise NotImplementedError
+        found = self.subscriptions.get(name)
+        if found is None:
+            raise SubscriptionNotFound(f"Subscription {name} not found")
+        return found
 
     def delete_subscription(self, name: str, force: bool = False, done: Done | None = None) -> None:
         """Delete a subscription. Raises if it is unknown, or has consumers and not ``force``."""

@@ -14,7 +14,6 @@ from heliograph_broker.messaging.base.errors import (
     ConsumerBusy,
     Done,
     NotAllowed,
-    SubscriptionNotFound,
 )
 from heliograph_broker.messaging.base.names import check_name
 from heliograph_broker.messaging.clients.consumer import AckId, AckTarget, Consumer, SubscriptionBase
@@ -200,12 +199,11 @@ class NonPersistentSubscription(SubscriptionBase):
         done(NotAllowed("Seek is not possible on a non-persistent topic"))
 
 
-class NonPersistentTopic(BaseTopic):
+class NonPersistentTopic(BaseTopic[NonPersistentSubscription]):
     """A topic that lives in memory only. See the module."""
 
     __slots__ = ("_entry_id",)
 
-    subscriptions: dict[str, NonPersistentSubscription]
     persistent: Literal[False] = False
     terminated = False
     deduplication = None
@@ -250,13 +248,6 @@ class NonPersistentTopic(BaseTopic):
         subscription = self.subscriptions[name] = NonPersistentSubscription(self, name)
         self.subscriptions_changed_ms = monotonic_ms(self.host.clock)
         return subscription
-
-    def subscription(self, name: str) -> NonPersistentSubscription:
-        """Return a subscription. Raises :class:`SubscriptionNotFound`."""
-        found = self.subscriptions.get(name)
-        if found is None:
-            raise SubscriptionNotFound(f"Subscription {name} not found")
-        return found
 
     def delete_subscription(self, name: str, force: bool = False, done: Done | None = None) -> None:
         self.disconnect_consumers(self.subscription(name), force=force)

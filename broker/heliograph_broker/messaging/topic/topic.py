@@ -21,7 +21,6 @@ from heliograph_broker.messaging.base.errors import (
     Conflict,
     Done,
     PersistenceError,
-    SubscriptionNotFound,
     TopicTerminated,
     or_persistence_error,
 )
@@ -78,7 +77,7 @@ class TopicHost(StoredTopicHost):
         raise NotImplementedError
 
 
-class Topic(BaseTopic, StoredTopic):
+class Topic(BaseTopic[Subscription], StoredTopic):
     """See the module."""
 
     __slots__ = (
@@ -396,13 +395,6 @@ class Topic(BaseTopic, StoredTopic):
         if healed:
             self.records.commit(subscription)
         self.host.subscription_added(self, subscription)
-
-    def subscription(self, name: str) -> Subscription:
-        """Return a subscription. Raises :class:`SubscriptionNotFound`."""
-        found = self.subscriptions.get(name)
-        if found is None:
-            raise SubscriptionNotFound(f"Subscription {name} not found")
-        return found
 
     def delete_subscription(self, name: str, force: bool = False, done: Done | None = None) -> None:
         subscription = self.subscription(name)
