@@ -13,7 +13,8 @@ from heliograph_broker.cli.policies.policy_levels import NAMESPACE_POLICIES, SUB
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import fresh_name
-from tests.support.command_line import CommandLine, Ran
+from tests.support.command_line import CommandLine
+from tests.support.ran import Ran
 
 
 class Run(Protocol):

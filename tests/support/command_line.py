@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import functools
 import io
-import json
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 import typer.main
 from heliograph_broker.cli.main import main
 
+from tests.support.ran import Ran
+
 # The commands are the same each time, and to build all of them takes far longer than to run one.
 _get_command = functools.cache(typer.main.get_command)
-
-
-class Ran(NamedTuple):
-    """The result of a command."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 class CommandLine:

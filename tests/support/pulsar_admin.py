@@ -6,13 +6,13 @@ And its admin library, of a newer release, by a small program.
 from __future__ import annotations
 
 import base64
-import json
 import shlex
 import shutil
 import subprocess
 import threading
 from pathlib import Path
-from typing import Any, NamedTuple
+
+from tests.support.ran import Ran
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FETCHED = _ROOT / ".cache" / "java-tools"
@@ -27,18 +27,6 @@ _JAVA = (*_QUICK, f"{_FETCHED}/admin-tool/*")
 _COMMAND_WITHIN_S = 180.0
 #: The logging library's output, once in every JVM.
 _NO_LOGGING = "SLF4J(W): "
-
-
-class Ran(NamedTuple):
-    """The result of a command."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 def missing() -> str | None:
