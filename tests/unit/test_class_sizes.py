@@ -53,7 +53,7 @@ def _own_attributes(node: ast.ClassDef) -> Iterator[str]:
 
 
 def parse(source: str) -> tuple[dict[str, Parsed], dict[str, tuple[str, str]]]:
-    """Return the classes of a module, and for every imported name the module and the name there."""
+    """Return the classes of a module, and its imports: for each name the module it comes from and its name there."""
     classes: dict[str, Parsed] = {}
     imported: dict[str, tuple[str, str]] = {}
     for node in ast.walk(ast.parse(source)):

@@ -119,7 +119,7 @@ def test_headers_and_frames_stop_where_something_is_lost(without_the_second: tup
     assert [header.entry_id for header in headers] == list(range(first))
     mapped: list[bytes] = []
     with pytest.raises(DamagedEntries) as raised:
-        mapped += store.reader.map_frames(1, 0, ENTRIES - 1, bytes)  # what is yielded before is kept, as by extend
+        mapped += store.reader.map_frames(1, 0, ENTRIES - 1, bytes)  # like extend, keeps the items yielded before
     assert (raised.value.first_entry, raised.value.last_entry) == (first, last)
     assert list(store.reader.map_frames(1, 0, first - 1, bytes)) == [frame(at) for at in range(first)]
     with pytest.raises(DamagedEntries):

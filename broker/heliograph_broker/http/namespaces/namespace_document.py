@@ -36,7 +36,7 @@ class BundlesDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=True
     num_bundles: Count = 0
 
 
-#: field -> (its type, its only value): the same for every namespace
+#: Fields that have one value for every namespace: the type and the value of each.
 _FIXED: Final[dict[str, tuple[Any, Any]]] = {
     "auth_policies": (
         dict[str, dict[str, Any]],

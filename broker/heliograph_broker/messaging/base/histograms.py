@@ -1,7 +1,7 @@
-"""Metrics that the core takes on the way: latencies and sizes in fixed buckets, cheap enough for every entry.
+"""Histograms of latencies and sizes in fixed buckets, cheap enough to be updated for every entry.
 
-Buckets are Pulsar's. A topic's counts only grow; what one minute brought is their difference over that minute, taken
-by who shows them. The broker's quantiles are of the last minute up to the moment of the question.
+Buckets are Pulsar's. A topic's counts only grow; the readers take the difference over a minute themselves. The
+broker's quantiles are of the last minute before the question.
 """
 
 from __future__ import annotations

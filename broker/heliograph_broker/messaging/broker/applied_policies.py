@@ -85,7 +85,7 @@ class AppliedPolicies:
         self.run()
 
     def run(self) -> bool:
-        """Tell some of the topics that wait for it what their policies are now; return whether more wait."""
+        """Configure some of the topics that wait for changed policies; return whether more wait."""
         waiting = self._waiting
         for topic in list(islice(waiting, CONFIGURED_AT_ONCE)):
             # One of them may have had others configured, the partitions of its topic.

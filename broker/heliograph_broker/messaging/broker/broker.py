@@ -16,10 +16,7 @@ from heliograph_broker.clock import Clock, SteadyClock
 from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.containment import Containment
-from heliograph_broker.messaging.base.errors import (
-    Done,
-    or_persistence_error,
-)
+from heliograph_broker.messaging.base.errors import Done, or_persistence_error
 from heliograph_broker.messaging.base.histograms import BrokerMetrics
 from heliograph_broker.messaging.base.names import ProducerNames
 from heliograph_broker.messaging.base.records import (

@@ -53,7 +53,7 @@ class PublishTarget(ClientTopic):
 
     host: LogHost
     producer_registry: ProducerRegistry
-    #: The rules of its policies for every entry, None if there are none.
+    #: The policies' limits for each entry of a client, None without.
     entry_rules: EntryRules | None
     closed: bool
 

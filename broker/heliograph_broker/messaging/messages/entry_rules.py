@@ -1,4 +1,4 @@
-"""The policies' rules for every entry: its size, its delay, its encryption. A refusal begins with Pulsar's words."""
+"""Limits that policies set for each entry of a client: size, delay, encryption. Refusals begin with Pulsar's words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class EntryRules:
-    """The policies' rules for every entry. A topic has one only if they ask anything."""
+    """The limits in force for the entries of one topic; a topic without any has no object of this class."""
 
     __slots__ = ("_encrypted", "_max_delay_ms", "_max_size")
 

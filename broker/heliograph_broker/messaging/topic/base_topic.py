@@ -69,7 +69,7 @@ class BaseTopic(PublishTarget, ConsumedTopic, Generic[S]):
         self.subscriptions = {}
         self.closed = False
         self.statistics = statistics
-        #: The rules of the policies in force for entries of clients, None without.
+        #: The policies' limits for each entry of a client, None without.
         self.entry_rules: EntryRules | None = None
         self.limits = TopicLimits()
         #: When a client last came or left or the topic was declared, at least since the start (monotonic).

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def truncate(topic: Topic, done: Done) -> None:
-    """Acknowledge everything for every durable subscription and let all of it go, whatever retention keeps."""
+    """Acknowledge everything for every durable subscription, and delete it, even where retention would keep it."""
     end = topic.log.end_offset
     subscriptions = [sub for sub in topic.subscriptions.values() if sub.durable]
     left = len(subscriptions)
