@@ -64,7 +64,7 @@ VOLUME /data
 EXPOSE 6650 8080
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["heliograph"]
-CMD ["standalone", "--bind", "0.0.0.0", "--data-dir", "/data"]
+CMD ["standalone", "--bind", "*", "--data-dir", "/data"]
 
 FROM ${BASE_IMAGE} AS client
 LABEL org.opencontainers.image.title="Heliograph client" \
@@ -98,7 +98,7 @@ RUN mkdir -p /usr/share/man/man1 \
  && echo heliograph:x:10001: >>/etc/group \
  && echo heliograph:x:10001:10001::/tmp:/usr/sbin/nologin >>/etc/passwd
 COPY --from=build-spark /opt/heliograph /opt/heliograph
-COPY images/spark-entrypoint images/executor-pod.yaml /opt/heliograph/
+COPY images/spark-entrypoint images/executor-pod.yaml images/executor-pod-assigned-user.yaml /opt/heliograph/
 # Where Spark looks for itself, and mounts its settings in executors.
 RUN ln -s /opt/heliograph/lib/python3*/site-packages/pyspark /opt/spark && mkdir -p /opt/spark/conf
 ENV PATH=/opt/heliograph/bin:$PATH PYTHONDONTWRITEBYTECODE=1 HOME=/tmp \

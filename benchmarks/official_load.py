@@ -84,7 +84,7 @@ def consume(client: pulsar.Client, job: OfficialJob) -> OfficialResult:
 
 def main() -> None:
     job = msgspec.json.decode(sys.argv[1], type=OfficialJob)
-    client = pulsar.Client(job.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client = pulsar.Client(job.service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/stderr"))
     result = publish(client, job) if job.role == "publish" else consume(client, job)
     print(msgspec.json.encode(result).decode(), flush=True)
     client.close()

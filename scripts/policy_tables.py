@@ -16,7 +16,7 @@ from heliograph_api.policies.policy_table import POLICY_FIELDS
 from heliograph_api.resources.policy_parts import BacklogQuotaSpec
 from heliograph_broker.cli.policies.policy_levels import NAMESPACE_POLICIES
 from heliograph_broker.http.policies.policy_description import POST, PolicyPath
-from heliograph_broker.http.policies.policy_table import POLICIES
+from heliograph_broker.http.policies.policy_table import MILLISECONDS, POLICIES
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 MARKER: Final = "<!-- Made by scripts/generate-policies: not to be edited. -->"
@@ -69,7 +69,7 @@ def _doc(field: str, row: PolicyField) -> str:
 def of_rest() -> Iterator[str]:
     """Yield the table of the paths of policies in the admin REST API."""
     yield from ("| namespace | topic | body |", "|---|---|---|")
-    for path in POLICIES:
+    for path in (*POLICIES, *MILLISECONDS):
         yield f"| {_names(path, 0)} | {_names(path, 1)} | `{path.sample}`: {path.title}{_query(path)} |"
     yield (
         "| `backlogQuota` (GET: `backlogQuotaMap`) | `backlogQuota` (GET: `backlogQuotaMap`) | "

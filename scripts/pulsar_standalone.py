@@ -56,6 +56,7 @@ managedLedgerDefaultEnsembleSize=1
 managedLedgerDefaultWriteQuorum=1
 managedLedgerDefaultAckQuorum=1
 loadBalancerEnabled=false
+nettyMaxFrameSizeBytes=5253120
 forceDeleteNamespaceAllowed=true
 """
     if tokens:

@@ -185,6 +185,7 @@ class TestRun:
         if "integration" in self._request.tiers:
             # The tests that need them say so if they cannot be had.
             self._children.run("scripts/java-tools")
+            self._children.run("scripts/rust-client")
         parts = plan(self._request, building=self._build is not None)
         if on_kubernetes and self._build is None:
             missing = Part(tuple(tier for tier in ("operator", "e2e") if tier in self._request.tiers))

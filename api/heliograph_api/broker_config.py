@@ -7,6 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
+from heliograph_api.values.listeners import parse_advertised_listeners, parse_bind_addresses
+from heliograph_api.values.quoting import quoted
+
 ENVIRONMENT_PREFIX = "HELIOGRAPH_"
 
 METRICS_LEVELS = ("topic", "namespace", "broker")
@@ -18,6 +21,7 @@ _MINUTE_MS = 60_000
 RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
     "broker_port": (0, 65535),
     "http_port": (0, 65535),
+    "metrics_port": (0, 65535),
     "default_partitions": (0, None),
     "max_unacked_per_consumer": (0, None),
     "max_unacked_per_subscription": (0, None),
@@ -53,13 +57,24 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     """Data directory; created if missing."""
 
     bind: str = "127.0.0.1"
-    """Address that both ports bind to."""
+    """Address that the ports bind to; ``*``: all addresses, of IPv4 and of IPv6."""
     broker_port: int = 6650
     """Port of the binary protocol; 0: any free port."""
     http_port: int = 8080
     """Port of the admin API, lookup, metrics and health checks; 0: any free port."""
+    metrics_port: int = 0
+    """Port that serves the metrics and nothing else, beside the HTTP port; 0: none."""
     advertised_host: str = ""
     """Host that lookups return to clients; empty: the address the client connected to."""
+    advertised_listeners: str = ""
+    """Addresses that lookups return by the name of a listener: ``name:pulsar://host:port``, separated by commas."""
+    internal_listener_name: str = ""
+    """Listener whose address lookups without a name return; empty: the first of ``advertised_listeners``."""
+    bind_addresses: str = ""
+    """Further ports, each for a listener: ``name:pulsar://host:port``, separated by commas; host ``*``: all addresses.
+
+    A client that comes in by one and asks for no listener by name gets the address of that listener.
+    """
 
     max_message_size: int = 5 * _MIB
     """Largest entry (a message, or a client's batch as it is on the wire) a producer may send."""
@@ -102,6 +117,19 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     batch_index_ack: bool = True
     """Whether single messages of a batch can be acknowledged; otherwise only whole batches."""
 
+    subscription_key_shared_use_consistent_hashing: bool = True
+    """Whether Key_Shared divides keys by consistent hashing; otherwise each consumer has one range of the hashes.
+
+    Consumers that declare their ranges (STICKY) keep them.
+    """
+    subscription_key_shared_spread_keyless: bool = False
+    """Whether messages without a key go to all consumers of a Key_Shared subscription; otherwise to one, in order."""
+    subscription_key_shared_join_at_read_position: bool = False
+    """Whether a new Key_Shared consumer waits until everything delivered before it joined is acknowledged.
+
+    Otherwise it waits, key by key, until what others hold of a key is acknowledged.
+    """
+
     compaction_retain_null_key: bool = False
     """Whether compaction keeps messages without a key."""
 
@@ -111,6 +139,8 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     """Partitions of automatically created topics; 0: not partitioned."""
     allow_auto_subscription_creation: bool = True
     """Whether subscribing creates a missing subscription."""
+    enable_non_persistent_topics: bool = True
+    """Whether clients may use, and anybody may create, non-persistent topics."""
 
     metrics_level: str = "topic"
     """Granularity of /metrics: "topic", "namespace" or "broker"."""
@@ -139,6 +169,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         if self.metrics_level not in METRICS_LEVELS:
             levels = ", ".join(METRICS_LEVELS)
             raise ValueError(f"metrics_level: '{self.metrics_level}' is out of range; valid: {levels}")
+        self._check_listeners()
         for name in ("keep_alive_interval_s", "handshake_timeout_s", "close_timeout_s", "scrub_interval_s"):
             value = getattr(self, name)
             if not value > 0:
@@ -157,6 +188,25 @@ class BrokerConfig(msgspec.Struct, frozen=True):
             if value is not None:
                 settings[name] = value
         return msgspec.convert(settings | given, cls, strict=False)
+
+    def _check_listeners(self) -> None:
+        try:
+            names = list(parse_advertised_listeners(self.advertised_listeners))
+        except ValueError as error:
+            raise ValueError(f"advertised_listeners: {error}") from None
+        try:
+            bound = parse_bind_addresses(self.bind_addresses)
+        except ValueError as error:
+            raise ValueError(f"bind_addresses: {error}") from None
+        named = {
+            "internal_listener_name": [self.internal_listener_name],
+            "bind_addresses": [each.name for each in bound],
+        }
+        for setting, given in named.items():
+            for name in filter(None, given):
+                if name not in names:
+                    valid = ", ".join(names) or "advertised_listeners with this name"
+                    raise ValueError(f"{setting}: {quoted(name)} is none of the advertised_listeners; valid: {valid}")
 
     def _check(self, name: str, least: int, most: int | None) -> None:
         value = getattr(self, name)

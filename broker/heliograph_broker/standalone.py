@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -18,10 +19,11 @@ from heliograph_broker.storage.base.completion import completed
 from heliograph_broker.storage.base.failure import StorageFull
 from heliograph_broker.storage.base.scheduler import LoopScheduler, Scheduler
 from heliograph_broker.storage.disk.disk import Disk
+from heliograph_broker.usecases.topics import advertised_url
 
 from .clock import Clock, SystemClock
-from .http.app import Endpoints, create_app
-from .server.acceptor import Acceptor
+from .http.app import Endpoints, create_app, create_metrics_app
+from .server.acceptor import Acceptor, host_in_url
 from .server.connection_limits import limits_of
 from .server.listener import Listener
 from .storage.ledgers.ledger_ids import MAX_EPOCH
@@ -53,16 +55,17 @@ class Standalone:
         self._disk = disk
         self._rng = rng or random.Random(random.SystemRandom().getrandbits(64))
         self._tick: asyncio.TimerHandle | None = None
-        self._runner: web.AppRunner | None = None
+        self._runners: list[web.AppRunner] = []
         self._failed = asyncio.Event()
-        self._http: Acceptor | None = None
+        self._http: list[Acceptor] = []
         self.broker_url = ""
         self.http_url = ""
 
-    async def start(self) -> None:
+    async def start(self, recovered: Callable[[], None] | None = None) -> None:
         """Raises ``DataDirError``, ``ManifestError``, ``BrokerError``, ``StoreFailed``, or :class:`OSError` (a port).
 
-        On a full disk it starts and is not ready: what is stored can be consumed, which makes room.
+        ``recovered`` is called when the data directory has been read, before the HTTP port is opened. On a full disk it
+        starts and is not ready: what is stored can be consumed, which makes room.
         """
         if self._manifests:
             # The models of resources take long to import.
@@ -100,6 +103,8 @@ class Standalone:
                 )
             self._listener = Listener(self.broker, self._loop)
             await self._listener.start()
+            if recovered is not None:
+                recovered()
             await self._start_http()
         except BaseException:
             self._store.close()
@@ -121,23 +126,33 @@ class Standalone:
         gc.set_threshold(50_000, 20, 50)
 
     async def _start_http(self) -> None:
-        host = self.config.advertised_host or self.config.bind
-        self.broker_url = f"pulsar://{host}:{self._listener.port}"
+        host = host_in_url(self.config.advertised_host or self.config.bind)
+        self.broker_url = advertised_url(self.config, "") or f"pulsar://{host}:{self._listener.port}"
         endpoints = Endpoints(broker_url=self.broker_url, http_url="")
-        self._runner = web.AppRunner(create_app(self.broker, self.config, endpoints), access_log=None)
-        await self._runner.setup()
-        server = self._runner.server
+        app = create_app(self.broker, self.config, endpoints)
+        port = await self._serve(app, self.config.http_port)
+        self.http_url = endpoints.http_url = f"http://{host}:{port}"
+        if self.config.metrics_port:
+            await self._serve(create_metrics_app(app), self.config.metrics_port)
+
+    async def _serve(self, app: web.Application, port: int) -> int:
+        """Serve an application; return its port. Raises :class:`OSError` if that is taken."""
+        runner = web.AppRunner(app, access_log=None)
+        self._runners.append(runner)
+        await runner.setup()
+        server = runner.server
         assert server is not None
         metrics = self.broker.metrics.http_connections
         # Administrators can connect even if clients have used up their descriptors.
-        self._http = Acceptor(
+        acceptor = Acceptor(
             self._loop,
             limits_of(self.config, metrics, of_reserve=0.75),
             lambda ended: HttpConnection(server(), metrics, self.config.handshake_timeout_s, ended),
             refusal,
         )
-        await self._http.listen(self.config.bind, self.config.http_port)
-        self.http_url = endpoints.http_url = f"http://{host}:{self._http.port}"
+        self._http.append(acceptor)
+        await acceptor.listen(self.config.bind, port)
+        return acceptor.port
 
     async def _committed(self) -> None:
         """Wait until everything submitted so far is written. Raises the store's error if it is not."""
@@ -170,10 +185,11 @@ class Standalone:
             self._tick.cancel()
         try:
             await self._listener.stop()
-            if self._http is not None:
-                self._http.stop()
-            if self._runner is not None:
-                await self._runner.cleanup()
+            for acceptor in self._http:
+                acceptor.stop()
+            # The application of the HTTP port ends last: it has what the other one shows.
+            for runner in reversed(self._runners):
+                await runner.cleanup()
             self.broker.record_writer.flush()
             await self._committed()
         finally:

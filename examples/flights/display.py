@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Self
 
 from heliograph_api.admin.admin_client import oldest_age_ms
+from heliograph_api.tables import new_table, readable_age
 from heliograph_api.values.durations import format_duration
 from heliograph_api.values.readable import readable_size
 from heliograph_api.values.sizes import format_size
-from heliograph_broker.cli.base.tables import new_table, readable_age
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

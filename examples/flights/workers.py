@@ -55,7 +55,7 @@ class Work(NamedTuple):
 def _client(url: str) -> pulsar.Client:
     # Ctrl-C goes to every process of the terminal; the parent alone acts on it, and ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    return pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/stderr"))
 
 
 def publish(work: Work, limit: int | None) -> None:

@@ -79,7 +79,7 @@ def publish(service_url: str, topic: str, limit: int | None) -> int:
         else:
             failures.append(str(result))
 
-    client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client = pulsar.Client(service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/stderr"))
     try:
         producer: Any = None
         for key, departure_ms, value in keyed_flights(limit):

@@ -7,16 +7,16 @@ import fcntl
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from scripts.kubernetes import machine
 from scripts.kubernetes.machine import NAME, ClusterError
+from scripts.kubernetes.node_process import NodeProcess, remove_groups
+from scripts.kubernetes.second_node import SecondNode
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -29,15 +29,16 @@ MOUNTPOINTS = tuple(
     map(Path, ("/run/containerd", "/var/lib/cni", "/var/log/pods", "/var/log/containers", "/opt/containerd"))
 )
 NETWORK_NAMESPACE = Path("/run/netns") / NAME
-READY_WITHIN_S = 240
 DESCRIPTION = f"""\
-A Kubernetes of one node on this machine, for the tests and for people.
+A Kubernetes of one node, or two, on this machine, for the tests and for people.
 
   up                  brings it up; says so if it is up already
   down                ends it, and leaves nothing of it; also after a failed start
   env                 prints what a shell sets to use it: eval "$(scripts/cluster env)"
   load IMAGE.tar...   makes images (OCI or Docker archives) known to the node
   status              up (0) or not (1)
+  second-node-up      brings up a second node, heliograph-2, with the images that the first one has
+  second-node-down    ends it as a power cut does; its volumes stay until it comes back, or until `down`
   build               makes what `up` needs, ahead of time; 3: no Go, 4: it cannot be fetched
   check               says why there can be none on this machine (1), or nothing (0)
 
@@ -56,19 +57,6 @@ def kubernetes_version() -> str:
     return match[1]
 
 
-def start_time(pid: int) -> str | None:
-    """Return the start of a process, in the kernel's ticks; ``None`` if it has ended.
-
-    With its id this identifies a process: another one may have the id by now.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text("utf-8")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = stat.rpartition(") ")[2].split()
-    return None if fields[0] == "Z" else fields[19]
-
-
 def _run(*command: str | Path) -> None:
     subprocess.run(command, check=True)
 
@@ -79,26 +67,20 @@ class Cluster:
     def __init__(self, state: Path, programs: Path) -> None:
         self.state = state
         self.programs = programs
+        self._node = NodeProcess(state)
+        self.second = SecondNode(state, programs)
 
     @property
     def is_kind(self) -> bool:
         """Whether it was brought up as a kind cluster."""
         return (self.state / "kind").exists()
 
-    def process(self) -> int | None:
-        """Return the id of the process that holds the node; ``None`` if there is none or it has ended."""
-        try:
-            pid, start = (self.state / "pid").read_text("utf-8").split()
-        except (FileNotFoundError, ValueError):
-            return None
-        return int(pid) if start_time(int(pid)) == start else None
-
     def is_up(self) -> bool:
         """Whether pods can run."""
         if self.is_kind:
             names = subprocess.run(["kind", "get", "clusters"], capture_output=True, text=True, check=False).stdout
             return NAME in names.splitlines()
-        return self.process() is not None and (self.state / "ready").exists()
+        return self._node.is_ready()
 
     def require_up(self) -> None:
         """Raise :class:`ClusterError` if it is not up."""
@@ -195,17 +177,7 @@ class Cluster:
             f"ip route add {NETWORK} via {NODE}",
         ):
             _run(*command.split())
-        command_line: list[str | Path] = ["nsenter", f"--net={NETWORK_NAMESPACE}"]
-        command_line += ["unshare", "--mount", "--propagation", "private", "--pid", "--mount-proc"]
-        command_line += ["--fork", "--kill-child", sys.executable, HERE / "node.py"]
-        command_line += [self.state, self.programs, NODE, PODS, SERVICES]
-        with (self.state / "log" / "node.log").open("wb") as log:
-            # A session of its own: it outlives this process and its terminal.
-            node = subprocess.Popen(
-                command_line, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
-        (self.state / "pid").write_text(f"{node.pid} {start_time(node.pid)}\n", "utf-8")
-        self._await_ready()
+        self._node.start(NETWORK_NAMESPACE, [self.state, self.programs, NODE, PODS, SERVICES])
 
     def _make_pause_image(self) -> None:
         """Make the image of the process that holds a pod's namespaces: a sleep that never ends."""
@@ -221,16 +193,6 @@ class Cluster:
             ):
                 subprocess.run(command, stdout=log, check=True)
 
-    def _await_ready(self) -> None:
-        end = time.monotonic() + READY_WITHIN_S
-        while not (self.state / "ready").exists():
-            if self.process() is None:
-                text = (self.state / "log" / "node.log").read_text("utf-8", "replace")
-                raise ClusterError("\n".join(text.splitlines()[-25:]))
-            if time.monotonic() > end:
-                raise ClusterError(f"it is not ready after {READY_WITHIN_S} s")
-            time.sleep(0.3)
-
     def down(self) -> None:
         """End it and remove all of it."""
         if not self.state.is_dir():
@@ -245,21 +207,13 @@ class Cluster:
     def _stop_node(self) -> None:
         if os.geteuid() != 0:
             raise ClusterError("run it as root")
-        pid = self.process()
-        if pid is not None:
-            # unshare's child is the first process of the process namespace: all others end with it, before it is gone.
-            with suppress(FileNotFoundError, ProcessLookupError):
-                children = Path(f"/proc/{pid}/task/{pid}/children").read_text("utf-8").split()
-                os.kill(int(children[0]) if children else pid, signal.SIGKILL)
-            while self.process() is not None:
-                time.sleep(0.1)
+        self._node.kill()
         made = self.state / "made"
         # Another directory's cluster is not ours to remove.
         if not made.exists():
             return
-        for group in machine.control_groups():
-            for path, _, _ in os.walk(group, topdown=False):
-                Path(path).rmdir()
+        self.second.down()
+        remove_groups(machine.control_groups())
         for line in made.read_text("utf-8").splitlines():
             directory = Path(line)
             if directory.is_dir() and not any(directory.iterdir()):
@@ -289,6 +243,23 @@ class Cluster:
                 socket = self.state / "run" / "containerd.sock"
                 command: list[str | Path] = ["ctr", "-a", socket, "-n", "k8s.io", "images", "import", archive]
                 subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+                if self.second.is_up():
+                    self.second.load(archive)
+
+    def bring_up_second_node(self) -> None:
+        """Bring up a second node. Raises :class:`ClusterError` if the cluster is not up, or is a kind cluster."""
+        self._require_own_nodes()
+        self.second.up(NODE, SERVICES)
+
+    def end_second_node(self) -> None:
+        """End the second node as a power cut does. Raises :class:`ClusterError` if the cluster is not up."""
+        self._require_own_nodes()
+        self.second.down()
+
+    def _require_own_nodes(self) -> None:
+        self.require_up()
+        if self.is_kind:
+            raise ClusterError("it is a kind cluster, which gets its nodes when it is made")
 
 
 def main(arguments: Sequence[str], root: Path = ROOT) -> int:
@@ -299,7 +270,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    commands = ("up", "down", "env", "load", "status", "build", "check")
+    commands = ("up", "down", "env", "load", "status", "second-node-up", "second-node-down", "build", "check")
     parser.add_argument("command", choices=commands, metavar="COMMAND", help=", ".join(commands))
     parser.add_argument("archives", metavar="IMAGE.tar", type=Path, nargs="*", help="for load")
     options = parser.parse_args(arguments)
@@ -324,6 +295,12 @@ def run(cluster: Cluster, command: str, archives: Sequence[Path] = ()) -> int:
     elif command == "down":
         with cluster.locked():
             cluster.down()
+    elif command == "second-node-up":
+        with cluster.locked():
+            cluster.bring_up_second_node()
+    elif command == "second-node-down":
+        with cluster.locked():
+            cluster.end_second_node()
     elif command == "build":
         cluster.build()
     elif command == "load":

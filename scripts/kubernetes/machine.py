@@ -43,12 +43,12 @@ def has_go() -> bool:
     return shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin") is not None
 
 
-def control_groups() -> list[Path]:
-    """Return the directories that hold the cluster's control groups: one, or one for each controller of version 1."""
+def control_groups(name: str = NAME) -> list[Path]:
+    """Return the directories that hold a node's control groups: one, or one for each controller of version 1."""
     mounted = Path("/sys/fs/cgroup")
     if (mounted / "cgroup.controllers").exists():
-        return [mounted / NAME]
-    return [path.parent / NAME for path in sorted(mounted.glob("*/cgroup.procs"))]
+        return [mounted / name]
+    return [path.parent / name for path in sorted(mounted.glob("*/cgroup.procs"))]
 
 
 def can_make_control_groups() -> bool:

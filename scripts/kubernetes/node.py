@@ -1,8 +1,9 @@
 """One Kubernetes node: the first process of namespaces of its own (network, mounts, process ids).
 
-Usage: ``node.py STATE PROGRAMS NODE-ADDRESS POD-RANGE SERVICE-RANGE``, which ``scripts/cluster`` runs. When it ends,
-everything it started ends, and every mount with it. It writes ``STATE/ready`` when pods can run, and ends with a
-message in its output if any part of it ends.
+Usage, by ``scripts/cluster``: ``node.py STATE PROGRAMS NODE-ADDRESS POD-RANGE SERVICE-RANGE [FIRST-NODE-ADDRESS]``.
+With the address of a first node it runs pods only, and its state has the kubeconfig and the authority's certificate.
+When it ends, everything it started ends, and every mount with it. It writes ``STATE/ready`` when pods can run, and
+ends with a message in its output if any part of it ends.
 """
 
 from __future__ import annotations
@@ -37,6 +38,18 @@ class Plan(NamedTuple):
     address: str
     pods: str
     services: str
+    #: The address of the node with the API server and the DNS server; empty where it is this one.
+    first: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the Node, and of its control group."""
+        return "heliograph-2" if self.first else "heliograph"
+
+    @property
+    def dns(self) -> str:
+        """The address of the DNS server."""
+        return self.first or self.address
 
     @property
     def kubeconfig(self) -> Path:
@@ -46,14 +59,22 @@ class Plan(NamedTuple):
     def files(self) -> dict[str, str]:
         """Return the settings of its parts, by path in the state."""
         return {
-            "resolv.conf": f"nameserver {self.address}\n",
+            "resolv.conf": f"nameserver {self.dns}\n",
             "containerd.toml": _CONTAINERD.format(state=self.state),
             "cni/conf/10-pods.conflist": _CNI.replace("PODS", self.pods),
-            "kubelet.yaml": _KUBELET.replace("ADDRESS", self.address).replace("STATE", str(self.state)),
+            "kubelet.yaml": self.kubelet_settings(),
             "Corefile": _COREFILE.replace("ADDRESS", self.address).replace("KUBECONFIG", str(self.kubeconfig)),
             "pki/api.cnf": self.api_certificate(),
             "pki/kubelet-client.cnf": "extendedKeyUsage=clientAuth\n",
         }
+
+    def kubelet_settings(self) -> str:
+        """Return the configuration of the kubelet."""
+        values = {"ADDRESS": self.address, "STATE": str(self.state), "NAME": self.name, "RESOLVER": self.dns}
+        text = _KUBELET
+        for placeholder, value in values.items():
+            text = text.replace(placeholder, value)
+        return text
 
     def api_certificate(self) -> str:
         """Return the extensions of the API server's certificate: every name and address that reaches it."""
@@ -124,10 +145,10 @@ address: ADDRESS
 authentication: {anonymous: {enabled: false}, webhook: {enabled: false}, x509: {clientCAFile: "STATE/pki/ca.crt"}}
 authorization: {mode: AlwaysAllow}
 cgroupDriver: cgroupfs
-cgroupRoot: /heliograph
+cgroupRoot: /NAME
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 failSwapOn: false
-clusterDNS: ["ADDRESS"]
+clusterDNS: ["RESOLVER"]
 clusterDomain: cluster.local
 resolvConf: STATE/resolv.conf
 evictionHard: {imagefs.available: 1%, nodefs.available: 1%, memory.available: 100Mi}
@@ -162,8 +183,8 @@ _OPTIONS = {
     "kube-scheduler": "--kubeconfig={plan.kubeconfig} --leader-elect=false",
     "coredns": "-conf Corefile",
     "kubelet": "--config=kubelet.yaml --kubeconfig={plan.kubeconfig} --root-dir={plan.state}/kubelet"
-    " --hostname-override=heliograph --node-ip={plan.address}",
-    "kube-proxy": "--kubeconfig={plan.kubeconfig} --proxy-mode=iptables --hostname-override=heliograph"
+    " --hostname-override={plan.name} --node-ip={plan.address}",
+    "kube-proxy": "--kubeconfig={plan.kubeconfig} --proxy-mode=iptables --hostname-override={plan.name}"
     " --cluster-cidr={plan.pods} --conntrack-max-per-core=0",
 }
 
@@ -266,8 +287,8 @@ def write_client_settings(plan: Plan) -> None:
     new.rename(plan.kubeconfig)
 
 
-def run(plan: Plan) -> NoReturn:
-    """Run the node until a part of it ends."""
+def prepare(plan: Plan) -> None:
+    """Write the settings of the parts, and give the node its directories and its network its settings."""
     os.chdir(plan.state)
     os.environ["PATH"] = f"{plan.programs}:{os.environ['PATH']}:/usr/sbin:/sbin"
     os.environ["KUBECONFIG"] = str(plan.kubeconfig)
@@ -277,25 +298,37 @@ def run(plan: Plan) -> NoReturn:
     mount(plan.state)
     for setting in ("net.ipv4.ip_forward=1", "net.ipv4.conf.all.rp_filter=0"):
         subprocess.run(["sysctl", "-qw", setting], check=True)
+
+
+def start_control_plane(plan: Plan, parts: Parts) -> None:
+    """Make the certificates and start what only the first node runs."""
     make_certificates(Path("log/pki.log"))
     write_client_settings(plan)
-
-    parts = Parts(plan.state / "log")
-    for name in ("etcd", "kube-apiserver", "containerd"):
+    for name in ("etcd", "kube-apiserver"):
         parts.start(name, plan.part(name))
     parts.succeed_within(120, "kubectl", "get", "--raw", "/readyz")
     for name in ("kube-controller-manager", "kube-scheduler", "coredns"):
         parts.start(name, plan.part(name))
+    with Path("log/storage-class.log").open("wb") as log:
+        subprocess.run(["kubectl", "create", "-f", HERE / "storage-class.yaml"], stdout=log, check=True)
+    parts.start("volumes", [sys.executable, str(HERE / "volumes.py"), plan.address, "pki", f"{plan.state}/volumes"])
+
+
+def run(plan: Plan) -> NoReturn:
+    """Run the node until a part of it ends."""
+    prepare(plan)
+    parts = Parts(plan.state / "log")
+    parts.start("containerd", plan.part("containerd"))
+    if not plan.first:
+        start_control_plane(plan, parts)
     parts.succeed_within(60, "ctr", "version")
     with Path("log/pause.log").open("wb") as log:
         command = ["ctr", "-n", "k8s.io", "images", "import", "pause.tar"]
         subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
     for name in ("kubelet", "kube-proxy"):
         parts.start(name, plan.part(name))
-    with Path("log/storage-class.log").open("wb") as log:
-        subprocess.run(["kubectl", "create", "-f", HERE / "storage-class.yaml"], stdout=log, check=True)
-    parts.start("volumes", [sys.executable, str(HERE / "volumes.py"), plan.address, "pki", f"{plan.state}/volumes"])
-    parts.succeed_within(60, "kubectl", "wait", "--for=condition=Ready", "node/heliograph", "--timeout=5s")
+    # The Node of one that comes back is Ready from before until its loss is noticed.
+    parts.succeed_within(60, "kubectl", "wait", "--for=condition=Ready", f"node/{plan.name}", "--timeout=5s")
     parts.succeed_within(30, "kubectl", "get", "serviceaccount", "default")
     ready = Path("ready")
     ready.touch()

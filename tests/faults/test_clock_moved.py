@@ -28,7 +28,7 @@ YEAR_MS = 365 * 24 * HOUR_MS
 KEPT_S = 10
 NAMESPACE = "public/moved"
 #: Policies count in seconds; the rest is for a busy machine.
-WITHIN_S = 30.0
+WITHIN_S = 120.0
 SETTINGS = {"HELIOGRAPH_LEDGER_MAX_ENTRIES": "50"}
 
 

@@ -133,7 +133,8 @@ SAMPLES = [
     ),
     Sample("deadLetterTopic", "deadLetterTopic", "persistent://public/default/dead", "", ""),
     Sample("expires", "expires", 86_400, -1, -1),
-    Sample("ttlInBatches", "ttlInBatches", True, False, False),
+    Sample("ttlInBatches", "ttlInBatches", False, True, True),
+    Sample("ttlCountsDelay", "ttlCountsDelay", True, False, False),
 ]
 
 #: policies of namespaces only: path, verb, one, other, what is answered without

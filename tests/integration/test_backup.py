@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pulsar
 import pytest
+from heliograph_broker.http.policies.kept_settings import KEPT
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import (
@@ -26,6 +27,7 @@ from tests.support.clients import (
     receive_many,
 )
 from tests.support.polling import eventually
+from tests.support.rest import call
 
 SEGMENTS = {"HELIOGRAPH_SEGMENT_BYTES": str(1 << 20), "HELIOGRAPH_LEDGER_MAX_ENTRIES": "500"}
 
@@ -33,7 +35,7 @@ SEGMENTS = {"HELIOGRAPH_SEGMENT_BYTES": str(1 << 20), "HELIOGRAPH_LEDGER_MAX_ENT
 def heliograph(*arguments: str | Path, broker: BrokerProcess | None = None) -> subprocess.CompletedProcess[str]:
     url = ["--http-url", broker.http_url] if broker is not None else []
     command = [sys.executable, "-m", "heliograph_broker", *map(str, arguments), *url]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
 
 
 class Traffic:
@@ -84,7 +86,7 @@ def test_a_restored_broker_serves_everything_receipted_before_the_backup(
     broker.start()
     traffic = Traffic(broker)
     try:
-        eventually(lambda: traffic.receipted > 1500 and len(traffic.acknowledged) > 800, within_s=60, what="traffic")
+        eventually(lambda: traffic.receipted > 1500 and len(traffic.acknowledged) > 800, within_s=240, what="traffic")
         before = traffic.receipted
         done = heliograph("backup", "-o", tmp_path / "b.tar.gz", broker=broker)
         assert done.returncode == 0, done.stderr
@@ -141,6 +143,38 @@ def test_what_is_acknowledged_without_a_receipt_is_in_a_backup_too(
     assert left == [b"%d" % number for number in range(60, 100)]
 
 
+def test_settings_that_are_only_kept_are_in_a_backup_too(
+    broker_factory: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    broker = broker_factory("data")
+    broker.start()
+    topic, namespace = "persistent/public/default/orders", "namespaces/public/default"
+    call(f"{broker.http_url}/admin/v2/{topic}", "PUT")
+    settings = {
+        **{
+            f"{namespace}/{each.namespace}": (each.verbs[0], json.loads(each.example))
+            for each in KEPT
+            if each.namespace
+        },
+        **{f"{topic}/{each.topic}": (each.verbs[1], json.loads(each.example)) for each in KEPT if each.topic},
+        "resourcegroups/group": ("PUT", {"publishRateInMsgs": 5}),
+        f"{namespace}/permissions/ops": ("POST", ["produce"]),
+        "brokers/configuration/dispatcherMaxReadBatchSize/50": ("POST", None),
+    }
+    for path, (verb, value) in settings.items():
+        call(f"{broker.http_url}/admin/v2/{path}", verb, value)
+    shown = [path for path, (_, value) in settings.items() if value is not None and "permissions" not in path]
+    shown += [namespace, f"{namespace}/permissions", "brokers/configuration/values"]
+    before = {path: call(f"{broker.http_url}/admin/v2/{path}") for path in shown}
+    assert before[f"{topic}/persistence"]["bookkeeperEnsemble"] == 3
+    done = heliograph("backup", "-o", tmp_path / "b.tar", broker=broker)
+    assert done.returncode == 0, done.stderr
+    heliograph("restore", tmp_path / "b.tar", "--data-dir", tmp_path / "restored")
+    restored = broker_factory("restored")
+    restored.start()
+    assert {path: call(f"{restored.http_url}/admin/v2/{path}") for path in shown} == before
+
+
 def test_a_backup_cut_short_leaves_nothing_behind_and_says_so(
     broker_factory: Callable[..., BrokerProcess], tmp_path: Path
 ) -> None:
@@ -174,10 +208,10 @@ def test_a_client_that_takes_nothing_keeps_others_out_and_ends_with_the_broker(
         for _ in range(20):
             producer.send(bytes(4_000_000))
     url = f"{broker.http_url}/heliograph/v1/backup"
-    with urllib.request.urlopen(url, timeout=30) as stalled:
+    with urllib.request.urlopen(url, timeout=120) as stalled:
         assert stalled.headers["Content-Type"] == "application/x-tar"
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(url, timeout=30)
+            urllib.request.urlopen(url, timeout=120)
         with refused.value as answer:
             assert answer.code == 409
             assert "one at a time" in json.loads(answer.read())["reason"]

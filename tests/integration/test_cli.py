@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.clients import backlog, fresh_name
 from tests.support.interrupts import take_interrupts
 from tests.support.polling import eventually
+from tests.support.ports import free_ports
 
 MANIFEST = """
 apiVersion: heliograph.dev/v1alpha1
@@ -48,19 +48,12 @@ def heliograph(
         input=text,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == code, f"{arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr
     return done
-
-
-def free_port() -> int:
-    """Return a port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize(
@@ -88,7 +81,7 @@ def test_a_message_goes_through(broker: BrokerProcess) -> None:
     heliograph(broker, "consume", topic, "-s", "s", "-n", "0", "--timeout", "0.2")
     sent = heliograph(broker, "produce", topic, "-m", "hé", "--key", "k", "--property", "a=b=c", "-n", "2")
     assert sent.stdout == f"sent 2 messages to persistent://public/default/{topic}\n"
-    first = json.loads(heliograph(broker, "consume", topic, "-s", "s", "--json").stdout)
+    first = json.loads(heliograph(broker, "consume", topic, "-s", "s", "-o", "json").stdout)
     assert (first["value"], first["key"], first["properties"]) == ("hé", "k", {"a": "b=c"})
     assert heliograph(broker, "consume", topic, "-s", "s").stdout == "hé\n"
     eventually(lambda: backlog(broker, topic, "s") == 0, what="both messages acknowledged")
@@ -141,7 +134,7 @@ def test_ctrl_c_ends_an_endless_consume_and_keeps_its_acknowledgements(broker: B
             assert consumer.stdout is not None
             assert consumer.stdout.readline() == "seen\n"
             consumer.send_signal(signal.SIGINT)
-            _, errors = consumer.communicate(timeout=20)
+            _, errors = consumer.communicate(timeout=120)
         finally:
             # Does nothing to one that has ended; one that goes on must not be waited for.
             consumer.kill()
@@ -154,11 +147,11 @@ def heliograph_ready(broker: BrokerProcess, topic: str) -> None:
 
     def connected() -> bool:
         done = subprocess.run(
-            [sys.executable, "-m", "heliograph_broker", "topics", "stats", topic, "--json"],
+            [sys.executable, "-m", "heliograph_broker", "topics", "stats", topic, "-o", "json"],
             env=os.environ | {"HELIOGRAPH_HTTP_URL": broker.http_url},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
         return done.returncode == 0 and bool(json.loads(done.stdout)["subscriptions"].get("s", {}).get("consumers"))
@@ -171,7 +164,7 @@ def test_topics_are_listed_described_and_deleted(broker: BrokerProcess) -> None:
     heliograph(broker, "topics", "create", plain)
     heliograph(broker, "topics", "create", parts, "--partitions", "3")
     listed = {
-        row["name"]: row["partitions"] for row in json.loads(heliograph(broker, "topics", "list", "--json").stdout)
+        row["name"]: row["partitions"] for row in json.loads(heliograph(broker, "topics", "list", "-o", "json").stdout)
     }
     assert listed[f"persistent://public/default/{plain}"] == 0
     assert listed[f"persistent://public/default/{parts}"] == 3
@@ -186,7 +179,7 @@ def test_topics_are_listed_described_and_deleted(broker: BrokerProcess) -> None:
     assert f"persistent://public/default/{parts} (3 partitions)" in shown
     row = next(line.split() for line in shown.splitlines() if line.startswith("slow"))
     assert row[row.index("7") :][0] == "7"
-    stats = json.loads(heliograph(broker, "topics", "stats", parts, "--json").stdout)
+    stats = json.loads(heliograph(broker, "topics", "stats", parts, "-o", "json").stdout)
     assert stats["subscriptions"]["slow"]["msgBacklog"] == 7
 
     for name in (plain, parts):
@@ -205,7 +198,7 @@ def test_apply_creates_configures_and_then_changes_nothing(broker: BrokerProcess
     assert heliograph(broker, "apply", "-f", str(tmp_path)).stdout.splitlines() == again
     manifest.write_text(MANIFEST.replace("TENANT", tenant).replace("PARTITIONS", "4"))
     assert heliograph(broker, "apply", "-f", str(manifest)).stdout.splitlines()[2] == f"{topic} configured"
-    stats = json.loads(heliograph(broker, "topics", "stats", f"{tenant}/fleet/positions", "--json").stdout)
+    stats = json.loads(heliograph(broker, "topics", "stats", f"{tenant}/fleet/positions", "-o", "json").stdout)
     assert (len(stats["partitions"]), list(stats["subscriptions"])) == (4, ["maps"])
 
 
@@ -228,7 +221,7 @@ def test_apply_names_the_file_document_field_and_value(broker: BrokerProcess, tm
     ],
 )
 def test_without_a_broker_one_line_says_how_to_start_one(arguments: list[str], hint: str, tmp_path: Path) -> None:
-    port = str(free_port())
+    port = str(free_ports(1)[0])
     manifest = tmp_path / "ok.yaml"
     manifest.write_text(MANIFEST.replace("TENANT", "acme").replace("PARTITIONS", "0"))
     option = "--service-url=pulsar" if arguments[0] in ("produce", "consume") else "--http-url=http"
@@ -285,7 +278,7 @@ def test_standalone_applies_manifests_and_a_restart_keeps_everything(
     broker.start()
     heliograph(broker, "produce", "acme/fleet/positions", "-m", "kept", "-n", "5")
     broker.restart()
-    stats = json.loads(heliograph(broker, "topics", "stats", "acme/fleet/positions", "--json").stdout)
+    stats = json.loads(heliograph(broker, "topics", "stats", "acme/fleet/positions", "-o", "json").stdout)
     assert stats["subscriptions"]["maps"]["msgBacklog"] == 5
     assert broker.terminate() == 0
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
+import pkgutil
 import shlex
 from typing import Any, Protocol
 
 import pulsar
 import pytest
+from heliograph_broker.cli import commands as cli_commands
 from heliograph_broker.cli.policies.policy_flags import Policy
 from heliograph_broker.cli.policies.policy_levels import NAMESPACE_POLICIES, SUBSCRIPTION_POLICIES, TOPIC_POLICIES
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import fresh_name
+from tests.support.clients import BATCH_WAITS_MS, fresh_name
 from tests.support.command_line import CommandLine
 from tests.support.ran import Ran
+from tests.support.rest import call
 
 
 class Run(Protocol):
@@ -65,6 +70,65 @@ def test_cookbook_retention(run: Run, namespace: str, flags: str, minutes: int, 
     assert run(f"namespaces policies {namespace}").json["retention_policies"] == kept
     run(f"namespaces remove-retention {namespace}")
     assert run(f"namespaces get-retention {namespace}").json is None
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "tenants list",
+        "clusters list",
+        "brokers list",
+        "namespaces list TENANT",
+        "namespaces topics NAMESPACE",
+        "topics list-partitioned-topics NAMESPACE",
+        "topics subscriptions TOPIC",
+    ],
+)
+def test_a_list_is_one_value_a_line_or_json(run: Run, namespace: str, command: str) -> None:
+    for local in ("a", "b"):
+        run(f"topics create {namespace}/{local} --partitions 2")
+        run(f"topics create-subscription {namespace}/a -s {local}")
+    names = {"TENANT": namespace.partition("/")[0], "NAMESPACE": namespace, "TOPIC": f"{namespace}/a"}
+    for name, value in names.items():
+        command = command.replace(name, value)
+    listed = run(command).out.splitlines()
+    assert listed
+    # Other tests create tenants meanwhile.
+    assert set(run(f"{command} -o json").json) >= set(listed)
+
+
+@pytest.mark.parametrize(
+    ("command", "shown", "document"),
+    [
+        ("topics list NAMESPACE", "no topics in NAMESPACE", []),
+        ("brokers quarantine", "no ledger is in quarantine", []),
+        ("topics damaged NAMESPACE/a", "no damaged entries were found", {"entries": 0, "ranges": []}),
+    ],
+)
+def test_a_table_is_for_people_or_json(
+    run: Run, namespace: str, command: str, shown: str, document: list[object] | dict[str, object]
+) -> None:
+    if command.endswith("/a"):
+        run(f"topics create {namespace}/a")
+    command = command.replace("NAMESPACE", namespace)
+    assert run(command).out == shown.replace("NAMESPACE", namespace) + "\n"
+    assert run(f"{command} -o json").json == document
+
+
+def test_every_command_that_prints_a_list_or_a_table_takes_the_option() -> None:
+    printing = {"print_lines", "console", "_print", "_print_message"}
+    commands = {
+        name: function
+        for module in pkgutil.iter_modules(cli_commands.__path__)
+        if module.name != "store"
+        for name, function in vars(importlib.import_module(f"{cli_commands.__name__}.{module.name}")).items()
+        if inspect.isfunction(function)
+        and not name.startswith("_")
+        and "http_url" in inspect.signature(function).parameters
+    }
+    lists = {name for name, function in commands.items() if printing & set(function.__code__.co_names)}
+    assert {"list_tenants", "find_messages", "damaged"} <= lists
+    assert {name for name in lists if "output" not in inspect.signature(commands[name]).parameters} == set()
 
 
 def test_a_retention_that_nobody_set_is_shown_as_none_and_not_as_one_of_nothing(run: Run, namespace: str) -> None:
@@ -121,6 +185,28 @@ def test_cookbook_time_to_live(run: Run, namespace: str) -> None:
     assert run(f"namespaces get-message-ttl {namespace}").json is None
 
 
+@pytest.mark.parametrize(
+    ("given", "shown", "in_seconds"), [("500ms", "500ms", 1), ("0ms", "0ms", 1), ("1500ms", "1500ms", 2), ("0", 0, 0)]
+)
+def test_a_ttl_below_a_second_is_set_and_shown_at_every_level(
+    broker: BrokerProcess, run: Run, namespace: str, given: str, shown: object, in_seconds: int
+) -> None:
+    topic = f"{namespace}/t"
+    run(f"topics create {topic}")
+    for level, option, path in (
+        (f"namespaces %s {namespace}", "--messageTTL", f"/admin/v2/namespaces/{namespace}"),
+        (f"topics %s {topic}", "--ttl", f"/admin/v2/persistent/{topic}"),
+        (f"subscriptions %s {topic} -s s", "--ttl", f"/heliograph/v1/persistent/{topic}/subscription/s"),
+    ):
+        run(f"{level % 'set-message-ttl'} {option} {given}")
+        assert run(level % "get-message-ttl").json == shown
+        # As Pulsar's tools read it: 0 only where messages never expire.
+        assert call(f"{broker.http_url}{path}/messageTTL") == in_seconds
+    assert run(f"topics get-message-ttl {topic} --applied").json == shown
+    run(f"topics remove-message-ttl {topic}")
+    assert run(f"topics get-message-ttl {topic}").json is None
+
+
 def filled(client: pulsar.Client, run: Run, topic: str, *subscriptions: str, messages: int = 5) -> None:
     """Make subscriptions on a topic and publish messages m0, m1, … that wait for each of them."""
     for name in subscriptions:
@@ -133,7 +219,7 @@ def filled(client: pulsar.Client, run: Run, topic: str, *subscriptions: str, mes
 
 def waiting(run: Run, topic: str) -> dict[str, int]:
     """Return the backlog by subscription."""
-    stats = run(f"topics stats {topic} --json").json
+    stats = run(f"topics stats {topic} -o json").json
     return {name: stats["msgBacklog"] for name, stats in stats["subscriptions"].items()}
 
 
@@ -250,7 +336,7 @@ def test_subscriptions_are_moved_and_emptied(run: Run, namespace: str, client: p
     assert run(f"topics peek-messages {topic} -s a -n 2").out == "m0\nm1\n"
     run(f"topics skip {topic} -s a -n 2")
     assert waiting(run, topic) == {"a": 3, "b": 5}
-    shown = json.loads(run(f"topics peek-messages {topic} -s a --json").out)
+    shown = json.loads(run(f"topics peek-messages {topic} -s a -o json").out)
     assert (shown["value"], shown["properties"]) == ("m2", {"n": "2"})
     run(f"topics expire-messages {topic} -s a --position {shown['id']}")
     assert waiting(run, topic)["a"] == 2
@@ -278,12 +364,14 @@ def test_subscriptions_are_moved_and_emptied(run: Run, namespace: str, client: p
 def test_batches_are_peeked_message_by_message(run: Run, namespace: str, client: pulsar.Client) -> None:
     topic = f"{namespace}/t"
     run(f"topics create-subscription {topic} -s s")
-    producer = client.create_producer(f"persistent://{topic}", batching_enabled=True, batching_max_publish_delay_ms=200)
+    producer = client.create_producer(
+        f"persistent://{topic}", batching_enabled=True, batching_max_publish_delay_ms=BATCH_WAITS_MS
+    )
     for index in range(5):
         producer.send_async(f"m{index}".encode(), lambda result, message_id: None, properties={"n": str(index)})
     producer.flush()
     producer.close()
-    shown = [json.loads(line) for line in run(f"topics peek-messages {topic} -s s -n 9 --json").out.splitlines()]
+    shown = [json.loads(line) for line in run(f"topics peek-messages {topic} -s s -n 9 -o json").out.splitlines()]
     assert [(message["value"], message["properties"]) for message in shown] == [
         (f"m{index}", {"n": str(index)}) for index in range(5)
     ]

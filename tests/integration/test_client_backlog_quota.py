@@ -31,6 +31,20 @@ def _fill(producer: pulsar.Producer, most: int = 100) -> int:
     raise AssertionError(f"{most} messages went through")
 
 
+def _sends(
+    producer: pulsar.Producer,
+    payload: bytes,
+    *,
+    otherwise: type[Exception] = pulsar.ProducerBlockedQuotaExceededException,
+) -> bool:
+    """Publish a message; return False if it was refused with the error ``otherwise``."""
+    try:
+        producer.send(payload)
+    except otherwise:
+        return False
+    return True
+
+
 @pytest.fixture
 def refusing(broker: RunningBroker) -> PolicyNamespace:
     quota = {"destinationStorage": {"limit": 10_000, "policy": "producer_exception"}}
@@ -61,14 +75,7 @@ def test_a_refused_producer_publishes_again_when_there_is_room(
     sent = _fill(producer)
     receive_many(consumer, sent)
 
-    def published() -> bool:
-        try:
-            producer.send(b"again")
-        except pulsar.ProducerBlockedQuotaExceededException:
-            return False
-        return True
-
-    eventually(published, what="the producer publishing again")
+    eventually(lambda: _sends(producer, b"again"), what="the producer publishing again")
     assert consumer.receive(DEADLINE_MS).data() == b"again"
 
 
@@ -87,14 +94,6 @@ def test_a_message_larger_than_the_quota_is_refused_and_others_go_through(
         producer.send(b"x" * 20_000)
     eventually(lambda: _sends(producer, b"small"), what="a small message going through")
     assert consumer.receive(DEADLINE_MS).data() == b"small"
-
-
-def _sends(producer: pulsar.Producer, payload: bytes) -> bool:
-    try:
-        producer.send(payload)
-    except pulsar.ProducerBlockedQuotaExceededException:
-        return False
-    return True
 
 
 def test_a_held_producer_goes_on_by_itself_and_in_order(broker: RunningBroker, client: pulsar.Client) -> None:
@@ -128,6 +127,37 @@ def test_a_held_producer_goes_on_by_itself_and_in_order(broker: RunningBroker, c
     assert received == [b"%03d" % number for number in range(30)]
 
 
+def test_a_message_of_a_held_producer_that_times_out_fails_and_is_never_stored(
+    broker: RunningBroker, client: pulsar.Client
+) -> None:
+    quota = {"destinationStorage": {"limit": 10_000, "policy": "producer_request_hold"}}
+    namespace = PolicyNamespace(broker, backlogQuota=quota)
+    consumer = client.subscribe(namespace.topic(), "slow")
+    # Eight fit; a ninth may. Only what comes then can have to wait, and so be given up.
+    first = client.create_producer(namespace.topic())
+    for number in range(8):
+        first.send(b"%03d" % number + _MESSAGE)
+    first.close()
+    producer = client.create_producer(namespace.topic(), send_timeout_millis=4000)
+    sent = 8
+
+    def fill() -> None:
+        nonlocal sent
+        for number in range(8, 30):
+            producer.send(b"%03d" % number + _MESSAGE)
+            sent += 1
+
+    with pytest.raises(pulsar.Timeout):
+        fill()
+    assert 8 <= sent <= 9
+    received = [bytes(message.data()[:3]) for message in receive_many(consumer, sent)]
+    assert received == [b"%03d" % number for number in range(sent)]
+
+    # There is room again: the producer goes on by itself.
+    eventually(lambda: _sends(producer, b"after", otherwise=pulsar.Timeout), what="the producer going on")
+    assert consumer.receive(DEADLINE_MS).data() == b"after"
+
+
 def test_eviction_takes_the_oldest_and_redelivers_nothing(broker: RunningBroker, client: pulsar.Client) -> None:
     quota = {"destinationStorage": {"limit": 10_000, "policy": "consumer_backlog_eviction"}}
     namespace = PolicyNamespace(broker, backlogQuota=quota)
@@ -155,10 +185,15 @@ def test_a_backlog_that_is_too_old_refuses_and_recovers(broker: RunningBroker, c
     began = time.monotonic()
     producer.send(b"old")
     eventually(lambda: not _sends(producer, b"more"), what="the age quota refusing")
-    assert time.monotonic() - began >= 1.0
-    while (message := _next(consumer)) is not None:
-        consumer.acknowledge(message)
-    eventually(lambda: _sends(producer, b"again"), what="publishing again")
+    # Times of messages have whole milliseconds.
+    assert time.monotonic() - began >= 0.99
+
+    def again() -> bool:
+        while (message := _next(consumer)) is not None:
+            consumer.acknowledge(message)
+        return _sends(producer, b"again")
+
+    eventually(again, what="publishing again")
 
 
 def _next(consumer: pulsar.Consumer) -> pulsar.Message | None:
@@ -179,5 +214,4 @@ def test_eviction_by_age_takes_what_is_too_old_only(broker: RunningBroker, clien
     def backlog() -> int:
         return int(_stats(broker, namespace)["subscriptions"]["slow"]["msgBacklog"])
 
-    assert backlog() == 5
-    eventually(lambda: backlog() == 0, within_s=3, what="the old messages evicted")
+    eventually(lambda: backlog() == 0, what="the old messages evicted")

@@ -13,6 +13,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import (
+    BATCH_WAITS_MS,
     DEADLINE_MS,
     RunningBroker,
     backlog,
@@ -74,7 +75,7 @@ def test_reader_of_the_view_gets_the_last_value_of_each_key(
     producer = client.create_producer(
         topic,
         batching_enabled=batching,
-        batching_max_publish_delay_ms=2000,
+        batching_max_publish_delay_ms=BATCH_WAITS_MS,
         compression_type=pulsar.CompressionType.__members__[compression],
     )
     ids: dict[bytes, pulsar.MessageId] = {}

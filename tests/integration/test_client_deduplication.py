@@ -178,6 +178,7 @@ def test_an_official_client_that_lives_through_kill_nine_has_everything_stored_o
                 broker.kill9()
                 broker.start()
         producer.flush()
+        eventually(lambda: len(answers) == 2999, what="an answer to each")
         assert answers == [pulsar.Result.Ok] * 2999
         reader = client.create_reader("t", pulsar.MessageId.earliest)
         assert read_all(reader) == [b"%d" % at for at in range(3000)]

@@ -17,11 +17,11 @@ GO_MODULE = Path(__file__).parent / "go"
 
 
 # A fresh machine downloads and compiles the client first.
-@pytest.mark.timeout(580)
+@pytest.mark.timeout(1750)
 @pytest.mark.skipif(shutil.which("go") is None, reason="the go command is not installed: the Go client is not tested")
 def test_official_go_client(broker: RunningBroker, capsys: pytest.CaptureFixture[str]) -> None:
     completed = subprocess.run(
-        ["go", "test", "-json", "-count=1", "-timeout=240s", "./..."],
+        ["go", "test", "-json", "-count=1", "-timeout=900s", "./..."],
         cwd=GO_MODULE,
         # Without cgo the client uses its pure Go compressors, so no C compiler is needed.
         env=os.environ
@@ -32,7 +32,7 @@ def test_official_go_client(broker: RunningBroker, capsys: pytest.CaptureFixture
         },
         capture_output=True,
         text=True,
-        timeout=540,
+        timeout=1700,
         check=False,
     )
     output: list[str] = []
@@ -55,4 +55,4 @@ def test_official_go_client(broker: RunningBroker, capsys: pytest.CaptureFixture
     counts = Counter(outcomes.values())
     assert counts["fail"] == 0, details
     assert counts["skip"] == 0, details
-    assert counts["pass"] >= 20, details
+    assert counts["pass"] >= 59, details

@@ -7,7 +7,16 @@ import time
 import pulsar
 import pytest
 
-from tests.support.clients import DEADLINE_MS, RunningBroker, backlog, connect, ignore_receipt, payloads, receive_many
+from tests.support.clients import (
+    BATCH_WAITS_MS,
+    DEADLINE_MS,
+    RunningBroker,
+    backlog,
+    connect,
+    ignore_receipt,
+    payloads,
+    receive_many,
+)
 from tests.support.polling import eventually
 
 TYPES = [
@@ -61,7 +70,7 @@ def test_message_carries_what_the_producer_set(client: pulsar.Client, topic: str
 
 def test_batched_messages_keep_their_own_properties(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=1000)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=BATCH_WAITS_MS)
     for i in range(5):
         producer.send_async(
             b"%d" % i,

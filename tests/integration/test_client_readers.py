@@ -8,6 +8,7 @@ import pulsar
 import pytest
 
 from tests.support.clients import (
+    BATCH_WAITS_MS,
     DEADLINE_MS,
     RunningBroker,
     backlog,
@@ -64,7 +65,7 @@ def test_reader_from_a_message_id(
 
 def test_reader_inside_a_batch(client: pulsar.Client, topic: str) -> None:
     client.subscribe(topic, "keeper")
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=5000)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=BATCH_WAITS_MS)
     ids: list[pulsar.MessageId] = []
     for i in range(10):
         producer.send_async(b"%d" % i, lambda _result, message_id: ids.append(message_id))
@@ -182,7 +183,7 @@ def test_consumer_seeks_by_publish_time(client: pulsar.Client, topic: str) -> No
 
 def test_seek_inside_a_batch_by_id(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s", batch_index_ack_enabled=True)
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=5000)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=BATCH_WAITS_MS)
     for i in range(10):
         producer.send_async(b"%d" % i, ignore_receipt)
     producer.flush()

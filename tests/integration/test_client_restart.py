@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import (
+    BATCH_WAITS_MS,
     backlog,
     connect,
     create_partitions,
@@ -90,7 +91,7 @@ def test_data_subscriptions_and_partial_batches_are_kept(
 ) -> None:
     consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared, batch_index_ack_enabled=True)
     client.subscribe(topic, "never-read").close()
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=1000)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=BATCH_WAITS_MS)
     for i in range(10):
         producer.send_async(b"%d" % i, ignore_receipt, properties={"n": str(i)})
     producer.flush()

@@ -13,7 +13,8 @@ from tests.support.clients import RunningBroker, fresh_name, rest
 from tests.support.polling import DEADLINE_S, eventually
 from tests.support.rest import fetch
 
-PERIOD_S = 2
+#: Long enough that a busy machine does not let it pass between two uses.
+PERIOD_S = 4
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_a_topic_expires_when_its_last_client_is_gone_for_the_period(
     reader = client.create_reader(name, pulsar.MessageId.earliest)
     producer.send(b"x")
     producer.close()
-    deadline = time.monotonic() + 1.5 * PERIOD_S
+    deadline = time.monotonic() + 1.25 * PERIOD_S
     while time.monotonic() < deadline:
         assert reader.read_next(1000).data() == b"x" if reader.has_message_available() else True
         assert topics(broker, namespace) == [name]
@@ -45,7 +46,8 @@ def test_a_topic_expires_when_its_last_client_is_gone_for_the_period(
     left = time.monotonic()
     reader.close()
     eventually(lambda: topics(broker, namespace) == [], within_s=PERIOD_S + DEADLINE_S, what="the topic's end")
-    assert time.monotonic() - left >= PERIOD_S
+    # The broker counts whole milliseconds.
+    assert time.monotonic() - left >= PERIOD_S - 0.01
     # A client that names it later gets a new one.
     late = client.create_reader(name, pulsar.MessageId.earliest)
     assert not late.has_message_available()
@@ -61,14 +63,14 @@ def test_creating_a_topic_again_and_looking_at_its_messages_keep_it(
     producer.close()
     rest(broker, "POST", f"namespaces/{namespace}/expires", PERIOD_S)
     path = f"persistent/{namespace}/t"
-    deadline = time.monotonic() + 2 * PERIOD_S
+    deadline = time.monotonic() + 1.25 * PERIOD_S
     while time.monotonic() < deadline:
         with pytest.raises(urllib.error.HTTPError) as raised:
             rest(broker, "PUT", path)
         with raised.value as refusal:
             assert refusal.code == 409
         time.sleep(0.2)
-    deadline = time.monotonic() + 2 * PERIOD_S
+    deadline = time.monotonic() + 1.25 * PERIOD_S
     while time.monotonic() < deadline:
         assert fetch(f"{broker.http_url}/admin/v2/{path}/subscription/s/position/1") == b"x"
         time.sleep(0.2)

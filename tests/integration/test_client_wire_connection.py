@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import struct
+import urllib.error
+import urllib.request
 from typing import Any
 
 import pytest
@@ -29,7 +32,7 @@ def test_connected_announces_version_size_and_features(broker: RunningBroker) ->
         connected = client.connected
         assert connected is not None
         assert connected.server_version
-        assert 19 <= connected.protocol_version <= 21
+        assert connected.protocol_version == 21
         assert connected.max_message_size == MAX_MESSAGE_SIZE
         assert connected.feature_flags.supports_topic_watchers
 
@@ -93,6 +96,18 @@ def test_lookup_names_this_broker(broker: RunningBroker, topic: str) -> None:
         assert answer.response == wire.CommandLookupTopicResponse.Connect
         assert answer.brokerServiceUrl == broker.service_url
         assert answer.authoritative
+
+
+@pytest.mark.parametrize("way", ["parameter", "header"])
+def test_a_listener_that_is_not_there_is_refused_over_http_too(broker: RunningBroker, topic: str, way: str) -> None:
+    url = f"{broker.http_url}/lookup/v2/topic/persistent/public/default/{topic}"
+    asked = urllib.request.Request(f"{url}?listenerName=outside") if way == "parameter" else urllib.request.Request(url)
+    if way == "header":
+        asked.add_header("X-Pulsar-ListenerName", "outside")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(asked)
+    assert refused.value.code == 404
+    assert "no listener of the name outside" in json.loads(refused.value.read())["reason"]
 
 
 def test_lookup_of_an_invalid_name_is_refused_by_name(broker: RunningBroker) -> None:

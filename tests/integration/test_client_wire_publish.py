@@ -232,6 +232,45 @@ def test_schema_versions(wired: WireClient, topic: str) -> None:
     assert old.schema.schema_data == V1
 
 
+def test_types_of_schemas_have_the_names_of_pulsars_admin_api(
+    broker: RunningBroker, wired: WireClient, topic: str
+) -> None:
+    expected = [
+        "NONE",
+        "STRING",
+        "JSON",
+        "PROTOBUF",
+        "AVRO",
+        "BOOLEAN",
+        "INT8",
+        "INT16",
+        "INT32",
+        "INT64",
+        "FLOAT",
+        "DOUBLE",
+        "DATE",
+        "TIME",
+        "TIMESTAMP",
+        "KEY_VALUE",
+        "INSTANT",
+        "LOCAL_DATE",
+        "LOCAL_TIME",
+        "LOCAL_DATE_TIME",
+        "PROTOBUF_NATIVE",
+        "EXTERNAL",
+    ]
+    kinds = [kind for kind in wire.Schema.Type.values() if kind != wire.Schema.AutoConsume]
+    names = []
+    for number, kind in enumerate(kinds, 1):
+        schema = wire.Schema(name="s", type=kind, schema_data=V1)
+        open_producer(wired, f"{topic}-{kind}", number, schema=schema)
+        names.append(rest(broker, "GET", f"schemas/public/default/{topic}-{kind}/schema")["type"])
+    assert names == expected
+    for name in expected[1:]:
+        document = {"type": name, "schema": V1.decode(), "properties": {}}
+        rest(broker, "POST", f"schemas/public/default/{topic}-posted-{name}/schema", document)
+
+
 def test_producer_with_a_schema_is_told_its_version(wired: WireClient, topic: str) -> None:
     assert open_producer(wired, topic, 1, schema=avro(V1)).schema_version == bytes(8)
     assert open_producer(wired, topic, 2, schema=avro(V2)).schema_version == (1).to_bytes(8, "big")

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from heliograph_api.resources.schema_spec import schema_digest
 
 from .http_api import HttpApi, running_api
 
@@ -131,3 +132,42 @@ async def test_a_topics_properties_and_a_namespaces_bundles_are_those_of_the_man
     assert (await api.get("/admin/v2/namespaces/shop/payments/bundles"))["numBundles"] == 8
     await _actions(api, changed.replace(", tier: gold", ""))
     assert await api.get(f"{topic}/properties") == {"owner": "ann"}
+
+
+_FLIGHT = '{"type":"record","name":"Flight","fields":[{"name":"carrier","type":"string"}]}'
+_OTHER = '{"type":"record","name":"Flight","fields":[{"name":"distance","type":"int"}]}'
+
+
+def _with_schema(definition: str, kind: str = "AVRO", more: str = "") -> str:
+    schema = f"schema: {{type: {kind}, definition: '{definition}'{more}}}" if definition else ""
+    return MANIFESTS.replace("PARTITIONS", "2").replace("messageTTL: 2h", f"messageTTL: 2h\n  {schema}")
+
+
+async def test_a_schema_of_a_resource_is_stored_once_and_one_that_clients_could_not_read_is_refused(
+    api: HttpApi,
+) -> None:
+    path = "/admin/v2/schemas/shop/payments/orders"
+    await _actions(api, _with_schema(_FLIGHT, more=", properties: {owner: ann}"))
+    stored = await api.get(f"{path}/schema")
+    assert (stored["version"], stored["type"], stored["data"]) == (0, "AVRO", _FLIGHT)
+    assert stored["properties"] == {"owner": "ann"}
+    for same in (_with_schema(_FLIGHT), _with_schema("")):
+        assert [action for _, _, action in await _actions(api, same)] == ["unchanged"] * 3
+    refused = await api.request("POST", "/heliograph/v1/apply", _with_schema(_OTHER))
+    assert refused.status == 412
+    assert (
+        "Topic orders: spec.schema: Schema of topic persistent://shop/payments/orders is incompatible"
+        in (refused.body["reason"])
+    )
+    # A strategy that is applied with it counts.
+    allowed = _with_schema(_OTHER).replace(
+        "  messageTTL: 2h", "  messageTTL: 2h\n  schemaCompatibility: ALWAYS_COMPATIBLE"
+    )
+    assert [action for _, _, action in await _actions(api, allowed)] == ["unchanged", "unchanged", "configured"]
+    topics = (await api.get("/heliograph/v1/status"))["topics"]
+    own = [schema_digest("AVRO", definition.encode()) for definition in (_FLIGHT, _OTHER)]
+    assert topics["persistent://shop/payments/orders"]["schemas"] == own
+    # Deleted by somebody, it is stored again.
+    await api.request("DELETE", f"{path}/schema")
+    assert [action for _, _, action in await _actions(api, allowed)] == ["unchanged", "unchanged", "configured"]
+    assert (await api.get(f"{path}/schema"))["data"] == _OTHER

@@ -28,7 +28,7 @@ EVERYTHING: dict[str, Any] = {
     "allowed_clusters": [],
     "bundles": {"boundaries": ["0x00000000", "0x40000000", "0x80000000", "0xc0000000", "0xffffffff"], "numBundles": 4},
     "backlog_quota_map": {
-        "message_age": {"limit": 0, "limitSize": 0, "limitTime": 300, "policy": "producer_request_hold"}
+        "message_age": {"limit": -1, "limitSize": -1, "limitTime": 300, "policy": "producer_request_hold"}
     },
     "clusterDispatchRate": {"standalone": RATE},
     "topicDispatchRate": {"standalone": RATE},
@@ -85,6 +85,21 @@ JAVAS = (
 )
 
 
+#: The request of Go's library: fields that are not set are empty.
+GOS = (
+    '{"bundles":null,"persistence":null,"retention_policies":{"retentionTimeInMinutes":60,"retentionSizeInMB":10},'
+    '"schema_validation_enforced":false,"deduplicationEnabled":null,"deleted":false,"encryption_required":false,'
+    '"message_ttl_in_seconds":null,"max_producers_per_topic":null,"max_consumers_per_topic":null,'
+    '"max_consumers_per_subscription":null,"compaction_threshold":null,"offload_threshold":0,'
+    '"offload_deletion_lag_ms":null,"antiAffinityGroup":"","replication_clusters":["standalone"],'
+    '"latency_stats_sample_rate":null,"backlog_quota_map":null,"topicDispatchRate":null,'
+    '"subscriptionDispatchRate":null,"replicatorDispatchRate":null,"publishMaxMessageRate":null,'
+    '"clusterSubscribeRate":null,"autoTopicCreationOverride":null,"schema_auto_update_compatibility_strategy":"",'
+    '"schema_compatibility_strategy":"","auth_policies":{"namespace_auth":null,"destination_auth":null,'
+    '"subscription_auth_roles":null},"subscription_auth_mode":"","is_allow_auto_update_schema":null}'
+)
+
+
 @pytest.fixture
 async def api(tmp_path: Path) -> AsyncIterator[HttpApi]:
     async with running_api(tmp_path / "data") as running:
@@ -113,6 +128,17 @@ async def test_a_namespace_shows_every_policy_it_sets(api: HttpApi) -> None:
     assert await api.get(NEW) == await api.get(N)
 
 
+@pytest.mark.parametrize(
+    "bundles", [{"numBundles": 8}, {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 2}]
+)
+async def test_a_namespace_is_created_with_bundles_and_clusters_that_are_null(
+    api: HttpApi, bundles: dict[str, Any]
+) -> None:
+    await api.done("PUT", NEW, json.dumps({"replication_clusters": None, "bundles": bundles}))
+    assert (await api.get(f"{NEW}/bundles")).items() >= bundles.items()
+    assert await api.get(f"{NEW}/replication") == ["standalone"]
+
+
 async def test_javas_document_of_nothing_sets_nothing(api: HttpApi) -> None:
     await api.done("PUT", NEW, JAVAS)
     assert await api.get(NEW) == await api.get(N)
@@ -120,10 +146,20 @@ async def test_javas_document_of_nothing_sets_nothing(api: HttpApi) -> None:
     assert all(getattr(policies, field) is None for field in policies.__struct_fields__)
 
 
+async def test_empty_fields_of_gos_document_set_nothing(api: HttpApi) -> None:
+    await api.done("PUT", NEW, GOS)
+    before, created = await api.get(N), await api.get(NEW)
+    changed = {key: created[key] for key in created if created[key] != before.get(key)}
+    assert changed == {
+        "retention_policies": {"retentionTimeInMinutes": 60, "retentionSizeInMB": 10},
+        "offload_threshold": 0,
+    }
+
+
 @pytest.mark.parametrize(
     ("document", "status", "part"),
     [
-        ({"nonsense": 1}, 400, "unknown field `nonsense`"),
+        ({"retention_policies": []}, 400, "$.retention_policies"),
         (
             {"retention_policies": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 10}},
             400,
@@ -144,9 +180,14 @@ async def test_javas_document_of_nothing_sets_nothing(api: HttpApi) -> None:
             412,
             "Backlog Quota exceeds configured retention quota",
         ),
-        ({"offload_threshold": 5}, 412, "offload_threshold cannot be set here; valid: -1"),
-        ({"persistence": {"bookkeeperEnsemble": 1}}, 412, "persistence cannot be set here"),
-        ({"auth_policies": {"namespace_auth": {"joe": ["produce"]}}}, 412, "auth_policies cannot be set here"),
+        ({"migrated": True}, 412, "migrated cannot be set here; valid: false"),
+        ({"entryFilters": {"entryFilterNames": "a"}}, 412, "entryFilters cannot be set here"),
+        ({"persistence": {"bookkeeperEnsemble": 1}}, 400, "Bookkeeper Ensemble (1) >= WriteQuorum (2)"),
+        ({"offload_policies": {}}, 412, "The driver is not supported"),
+        ({"subscription_auth_mode": "Suffix"}, 400, "None, Prefix"),
+        ({"resource_group_name": "none"}, 412, "ResourceGroup does not exist"),
+        ({"allowed_clusters": ["other"]}, 412, "Clusters do not exist"),
+        ({"replicatorDispatchRate": {"other": RATE}}, 412, "Clusters do not exist"),
         ({"deleted": True}, 412, "deleted cannot be set here; valid: false"),
         ({"encryption_required": "yes"}, 400, "$.encryption_required"),
     ],

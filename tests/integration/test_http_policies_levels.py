@@ -20,7 +20,7 @@ N = "/admin/v2/namespaces/public/default"
 T = "/admin/v2/persistent/public/default"
 
 QUOTA = {"limit": 10485760, "limitSize": 10485760, "limitTime": -1, "policy": "producer_request_hold"}
-AGE_QUOTA = {"limit": 0, "limitSize": 0, "limitTime": 3600, "policy": "consumer_backlog_eviction"}
+AGE_QUOTA = {"limit": -1, "limitSize": -1, "limitTime": 3600, "policy": "consumer_backlog_eviction"}
 NO_QUOTA = {"limit": -1, "limitSize": -1, "limitTime": -1, "policy": "producer_request_hold"}
 
 
@@ -109,6 +109,33 @@ async def test_a_topics_word_counts_before_its_namespaces(api: HttpApi, topic: s
     await api.done("DELETE", path)
     assert await _read(api, path) == sample.topic_unset
     assert await api.get(f"{path}?applied=true") == sample.one
+
+
+@pytest.mark.parametrize(("milliseconds", "seconds"), [(500, 1), (0, 1), (1500, 2), (60_000, 60), (-1, 0)])
+async def test_a_ttl_in_milliseconds_is_shown_in_seconds_and_never_as_never(
+    api: HttpApi, milliseconds: int, seconds: int
+) -> None:
+    own = "/heliograph/v1/persistent/public/default/t/subscription/s"
+    assert await api.get(f"{T}/t/messageTTLMillis?applied=true") == -1
+    for level in (N, f"{T}/t", own):
+        await api.done("POST", f"{level}/messageTTLMillis", str(milliseconds))
+        assert await api.get(f"{level}/messageTTLMillis") == milliseconds
+        assert await api.get(f"{level}/messageTTL") == seconds
+    for level in (own, f"{T}/t"):
+        await api.done("DELETE", f"{level}/messageTTLMillis")
+        assert (await api.request("GET", f"{level}/messageTTL")).status == 204
+        assert await api.get(f"{level}/messageTTLMillis?applied=true") == milliseconds
+    await api.done("POST", f"{N}/messageTTL", "0")
+    assert await api.get(f"{N}/messageTTLMillis") == -1
+
+
+async def test_a_subscription_that_never_expires_by_its_namespace_is_shown_so(api: HttpApi) -> None:
+    path = "/heliograph/v1/persistent/public/default/t/subscription/s/expires?applied=true"
+    assert await api.get(path) == -1
+    await api.done("POST", f"{N}/subscriptionExpirationTime", "0")
+    assert await api.get(path) == -1
+    await api.done("POST", f"{N}/subscriptionExpirationTime", "2")
+    assert await api.get(path) == 120
 
 
 async def test_everything_set_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -230,7 +257,7 @@ async def test_quotas_are_inherited_one_by_one(api: HttpApi) -> None:
     path = f"{T}/t/backlogQuotaMap?applied=true"
     assert await api.get(path) == {"destination_storage": NO_QUOTA, "message_age": NO_QUOTA}
     await api.done("POST", f"{N}/backlogQuota", '{"limitSize":10485760,"policy":"producer_request_hold"}')
-    assert await api.get(path) == {"destination_storage": QUOTA, "message_age": NO_QUOTA}
+    assert await api.get(path) == {"destination_storage": QUOTA}
     age = '{"limitTime":3600,"policy":"consumer_backlog_eviction"}'
     await api.done("POST", f"{T}/t/backlogQuota?backlogQuotaType=message_age", age)
     assert await api.get(path) == {"destination_storage": QUOTA, "message_age": AGE_QUOTA}

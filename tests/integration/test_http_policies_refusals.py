@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from heliograph_broker.http.base.json_bodies import is_scalar
+from heliograph_broker.http.policies.policy_table import POLICIES
 
 from .http_api import HttpApi, running_api
 from .policy_samples import NAMESPACE_ONLY, SAMPLES, Sample
@@ -21,6 +22,9 @@ ONE_ZERO = (
 )
 BROKER_SIZE = "maxMessageSize must be greater than or equal to 0 and must be smaller than that in the broker-level"
 OVERRIDE = "Invalid configuration for autoTopicCreationOverride. the detail is "
+
+
+DOCUMENTS = {policy.namespace: policy.document for policy in POLICIES}
 
 
 @pytest.fixture
@@ -49,16 +53,14 @@ BAD_DOCUMENTS: list[tuple[str, str, int, str]] = [
     ("retention", '{"retentionTimeInMinutes":-2,"retentionSizeInMB":5}', 400, "time limit must be >= -1"),
     ("retention", '{"retentionTimeInMinutes":5,"retentionSizeInMB":-2}', 400, "size limit must be >= -1"),
     ("retention", '{"retentionTimeInMinutes":5}', 400, "retentionSizeInMB"),
-    ("retention", '{"retentionTimeInMinutes":"5","retentionSizeInMB":5}', 400, "$.retentionTimeInMinutes"),
-    ("retention", '{"retentionTimeInMinutes":1.5,"retentionSizeInMB":5}', 400, "Expected `int`, got `float`"),
+    ("retention", '{"retentionTimeInMinutes":"5m","retentionSizeInMB":5}', 400, "$.retentionTimeInMinutes"),
+    ("retention", '{"retentionTimeInMinutes":null,"retentionSizeInMB":5}', 400, "$.retentionTimeInMinutes"),
+    ("retention", '{"retentionTimeInMinutes":true,"retentionSizeInMB":5}', 400, "Expected `int`, got `bool`"),
     ("retention", '{"retentionTimeInMinutes":2147483648,"retentionSizeInMB":5}', 400, "<= 2147483647"),
     ("retention", '{"retentionTimeInMinutes":5,"retentionSizeInMB":9223372036854775807}', 400, "too large"),
-    ("retention", '{"retentionTimeInMinutes":5,"retentionSizeInMB":5,"size":1}', 400, "unknown field `size`"),
     ("retention", "5", 400, "Expected `object`"),
-    ("retention", "null", 400, "got `null`"),
     ("retention", "{", 400, "not JSON"),
-    ("retention", "", 400, "for example"),
-    ("delayedDelivery", '{"tickTime":1000}', 400, "active"),
+    ("delayedDelivery", '{"active":"on"}', 400, "active"),
     ("delayedDelivery", '{"active":true,"tickTime":-1}', 412, "tickTime must be 0 or more"),
     ("delayedDelivery", '{"active":true,"maxDeliveryDelayInMillis":-1}', 412, "maxDeliveryDelayInMillis must be 0"),
     ("publishRate", '{"publishThrottlingRateInMsg":-2}', 412, "publishThrottlingRateInMsg must be -1 or more"),
@@ -66,7 +68,6 @@ BAD_DOCUMENTS: list[tuple[str, str, int, str]] = [
     ("dispatchRate", '{"dispatchThrottlingRateInMsg":5,"ratePeriodInSecond":0}', 412, "ratePeriodInSecond must be 1"),
     ("dispatchRate", '{"dispatchThrottlingRateInByte":-7}', 412, "must be -1 or more, not -7"),
     ("dispatchRate", '{"relativeToPublishRate":true}', 412, "relativeToPublishRate is not supported"),
-    ("subscriptionDispatchRate", '{"rate":5}', 400, "unknown field `rate`"),
     ("subscribeRate", '{"subscribeThrottlingRatePerConsumer":5,"ratePeriodInSecond":-3}', 412, "1 or more, not -3"),
     ("subscribeRate", "true", 400, "Expected `object`, got `bool`"),
     (
@@ -76,18 +77,18 @@ BAD_DOCUMENTS: list[tuple[str, str, int, str]] = [
         "delete_when_no_subscriptions, delete_when_subscriptions_caught_up",
     ),
     ("inactiveTopicPolicies", '{"maxInactiveDurationSeconds":0,"deleteWhileInactive":true}', 412, "1 or more"),
-    ("inactiveTopicPolicies", '{"maxInactiveDurationSeconds":5}', 400, "deleteWhileInactive"),
-    ("autoSubscriptionCreation", "{}", 400, "allowAutoSubscriptionCreation"),
+    ("inactiveTopicPolicies", '{"deleteWhileInactive":2.5}', 400, "deleteWhileInactive"),
+    ("autoSubscriptionCreation", "[]", 400, "Expected `object`"),
     ("subscriptionTypesEnabled", '["Shared","shared"]', 400, "Exclusive, Shared, Failover, Key_Shared"),
     ("subscriptionTypesEnabled", '"Shared"', 400, "Expected `array`"),
-    ("subscriptionTypesEnabled", "[1]", 400, "$[0]"),
+    ("subscriptionTypesEnabled", "[[]]", 400, "$[0]"),
     ("encryptionRequired", '"yes"', 400, "Expected `bool`"),
-    ("schemaValidationEnforced", "1", 400, "Expected `bool`"),
+    ("schemaValidationEnforced", "1.5", 400, "Expected `bool`"),
     ("deadLetterTopic", '"a/b"', 412, "Invalid short topic name 'a/b'"),
-    ("deadLetterTopic", "5", 400, "Expected `str`"),
+    ("deadLetterTopic", "[]", 400, "Expected `str`"),
     ("expires", "0", 412, "1 second or more, or -1 for never, not 0"),
     ("expires", "-2", 412, "not -2"),
-    ("ttlInBatches", "0", 400, "Expected `bool`"),
+    ("ttlInBatches", "{}", 400, "Expected `bool`"),
     ("maxMessageSize", "-1", 412, BROKER_SIZE),
     ("maxMessageSize", "5242881", 412, BROKER_SIZE),
     (
@@ -100,7 +101,6 @@ BAD_DOCUMENTS: list[tuple[str, str, int, str]] = [
     ("backlogQuota", '{"policy":"producer_exception"}', 412, "limitSize in bytes"),
     ("backlogQuota", '{"limitSize":0,"policy":"producer_exception"}', 412, "would let nothing through"),
     ("backlogQuota", '{"limitSize":-2,"policy":"producer_exception"}', 412, "limitSize must be >= -1, not -2"),
-    ("backlogQuota", '{"limitSize":1,"policy":"producer_exception","action":1}', 400, "unknown field `action`"),
     ("backlogQuota?backlogQuotaType=age", '{"limitTime":1,"policy":"producer_exception"}', 400, "or message_age"),
     (
         "backlogQuota?backlogQuotaType=message_age",
@@ -146,7 +146,7 @@ async def test_a_bad_document_is_refused_at_both_levels(
         ("POST", f"{N}/deduplication", "{}", 400, "Expected `bool`"),
         ("POST", f"{T}/t/deduplicationEnabled", '"x"', 400, "Expected `bool`"),
         ("POST", f"{N}/maxProducersPerTopic", "-1", 412, "maxProducersPerTopic must be 0 or more"),
-        ("POST", f"{N}/maxProducersPerTopic", '"5"', 400, "Expected `int`"),
+        ("POST", f"{N}/maxProducersPerTopic", '"five"', 400, "Expected `int`"),
         ("POST", f"{T}/t/maxProducers", "-1", 412, "maxProducers must be 0 or more"),
         ("POST", f"{T}/t/maxConsumers", "-1", 412, "maxConsumers must be 0 or more"),
         ("POST", f"{N}/maxConsumersPerSubscription", "-1", 412, "maxConsumersPerSubscription must be 0 or more"),
@@ -160,7 +160,6 @@ async def test_a_bad_document_is_refused_at_both_levels(
         ("PUT", f"{N}/compactionThreshold", "-1", 412, "compactionThreshold must be 0 or more"),
         ("POST", f"{T}/t/compactionThreshold", "-1", 412, "Invalid value for compactionThreshold"),
         ("PUT", f"{N}/schemaCompatibilityStrategy", '"full"', 400, "BACKWARD_TRANSITIVE"),
-        ("PUT", f"{T}/t/schemaCompatibilityStrategy", "null", 400, "Expected `str`"),
         (
             "POST",
             f"{N}/autoTopicCreation",
@@ -194,16 +193,48 @@ async def test_a_bad_document_is_refused_at_both_levels(
         ("POST", f"{N}/replication", '["other"]', 403, "Invalid cluster id: other"),
         ("POST", f"{N}/replication", "[]", 412, "ClusterIds should not be null or empty"),
         ("POST", f"{T}/t/replication", '["standalone","other"]', 403, "Invalid cluster id: other"),
-        ("PUT", f"{N}/properties", '{"a":1}', 400, "Expected `str`"),
-        ("POST", f"{N}/permissions/joe", '["produce"]', 412, "Authorization is not enabled"),
-        ("DELETE", f"{N}/permissions/joe", None, 412, "Authorization is not enabled"),
-        ("POST", f"{T}/t/permissions/joe", '["produce"]', 412, "Authorization is not enabled"),
+        ("PUT", f"{N}/properties", '{"a":[]}', 400, "Expected `str`"),
     ],
 )
 async def test_a_refusal_has_pulsars_status_and_words(
     api: HttpApi, method: str, path: str, body: str | None, status: int, part: str
 ) -> None:
     await _refused(api, method, path, body, status, part)
+
+
+OWN = "/heliograph/v1/persistent/public/default/t/subscription"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        (f"{N}/messageTTLMillis", "-2", "messageTTLMillis must be 0 or more, or -1 for never, not -2"),
+        (f"{T}/t/deadLetterTopic", '"t"', "deadLetterTopic 'persistent://public/default/t' is this topic"),
+        (f"{OWN}/s/deadLetterTopic", '"t"', "deadLetterTopic 'persistent://public/default/t' is this topic"),
+        (
+            f"{N}/deadLetterTopic",
+            '"__change_events"',
+            "'persistent://public/default/__change_events' is a system topic",
+        ),
+        (f"{OWN}/__compaction/messageTTL", "1", "__compaction is the broker's own subscription"),
+        (f"{T}/t/__compaction/dispatchRate", "{}", "__compaction is the broker's own subscription"),
+    ],
+)
+async def test_a_policy_that_could_do_harm_is_refused(api: HttpApi, path: str, body: str, words: str) -> None:
+    await _refused(api, "POST", path, body, 412, words)
+
+
+@pytest.mark.parametrize(
+    ("end", "body"), [("messageTTL", "60"), ("dispatchRate", '{"dispatchThrottlingRateInMsg": 1}')]
+)
+async def test_a_topic_has_settings_of_so_many_subscriptions(api: HttpApi, end: str, body: str) -> None:
+    base = OWN if end == "messageTTL" else f"{T}/t"
+    for number in range(100):
+        await api.done("POST", f"{base}/s{number}/{end}", body)
+    await _refused(api, "POST", f"{base}/more/{end}", body, 412, "101 subscriptions of the topic would have settings")
+    await api.done("POST", f"{base}/s7/{end}", body)
+    await api.done("DELETE", f"{base}/s7/{end}")
+    await api.done("POST", f"{base}/more/{end}", body)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.topic)
@@ -223,9 +254,12 @@ async def test_what_is_not_there_has_no_policies(api: HttpApi, sample: Sample) -
         )
 
 
-@pytest.mark.parametrize("path", [*sorted({sample.namespace for sample in SAMPLES}), NAMESPACE_ONLY[0][0]])
-async def test_a_missing_body_is_refused_with_an_example(api: HttpApi, path: str) -> None:
-    verb = "PUT" if path in ("compactionThreshold", "schemaCompatibilityStrategy") else "POST"
+@pytest.mark.parametrize(
+    "path",
+    [*sorted({sample.namespace for sample in SAMPLES if is_scalar(DOCUMENTS[sample.namespace])}), NAMESPACE_ONLY[0][0]],
+)
+async def test_a_missing_figure_is_refused_with_an_example(api: HttpApi, path: str) -> None:
+    verb = "PUT" if path == "compactionThreshold" else "POST"
     await _refused(api, verb, f"{N}/{path}", None, 400, "the request needs a JSON body, for example ")
 
 
@@ -237,6 +271,7 @@ async def test_a_missing_body_is_refused_with_an_example(api: HttpApi, path: str
         "deduplicationEnabled",
         "deadLetterTopic",
         "ttlInBatches",
+        "ttlCountsDelay",
         "compactionThreshold",
         "subscriptionExpirationTime",
         "backlogQuota",
@@ -299,73 +334,3 @@ async def test_a_topic_is_checked_against_what_it_inherits(api: HttpApi) -> None
     await _refused(
         api, "POST", f"{T}/t/retention", RETENTION.format(2, 2), 412, "Retention Quota must exceed configured backlog"
     )
-
-
-# -- what this broker cannot do ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("path", "verb", "body", "shown", "part"),
-    [
-        ("persistence", "POST", '{"bookkeeperEnsemble":1}', None, "no bookies"),
-        ("persistence/bookieAffinity", "POST", "{}", None, "no bookies"),
-        ("offloadPolicies", "POST", "{}", None, "offloading to other storage is not supported"),
-        ("offloadThreshold", "PUT", "5", -1, "offloading to other storage is not supported"),
-        ("offloadThresholdInSeconds", "PUT", "5", -1, "offloading to other storage is not supported"),
-        ("offloadDeletionLagMs", "PUT", "5", None, "offloading to other storage is not supported"),
-        ("replicatorDispatchRate", "POST", "{}", None, "one cluster"),
-        ("entryFilters", "POST", '{"entryFilterNames":"a"}', None, "entry filters"),
-        ("antiAffinity", "POST", '"x"', None, "not isolated from each other"),
-        ("deduplicationSnapshotInterval", "POST", "1000", None, "no snapshots"),
-        ("dispatcherPauseOnAckStatePersistent", "POST", None, False, "does not wait"),
-        ("subscriptionAuthMode", "POST", '"Prefix"', "None", "no authorization of subscriptions"),
-        ("allowedTopicPropertyKeysForMetrics", "POST", '["a"]', None, "metrics"),
-        ("schemaAutoUpdateCompatibilityStrategy", "PUT", '"Full"', None, "schemaCompatibilityStrategy"),
-        ("allowedClusters", "POST", '["other"]', [], "one cluster"),
-    ],
-)
-async def test_what_a_namespace_cannot_have_is_read_as_unset_and_refused_with_the_reason(
-    api: HttpApi, path: str, verb: str, body: str | None, shown: object, part: str
-) -> None:
-    answer = await api.request("GET", f"{N}/{path}")
-    assert (answer.status, answer.body) == (204 if shown is None else 200, shown)
-    await _refused(api, verb, f"{N}/{path}", body, 412, part)
-    await _refused(api, "GET", f"/admin/v2/namespaces/public/none/{path}", None, 404, "Namespace does not exist")
-
-
-@pytest.mark.parametrize(
-    ("path", "verb", "applied", "part"),
-    [
-        ("persistence", "POST", None, "no bookies"),
-        ("offloadPolicies", "POST", None, "offloading to other storage is not supported"),
-        ("replicatorDispatchRate", "POST", {"dispatchThrottlingRateInMsg": 0}, "one cluster"),
-        ("entryFilters", "POST", {"entryFilterNames": ""}, "entry filters"),
-        ("deduplicationSnapshotInterval", "POST", None, "no snapshots"),
-        ("dispatcherPauseOnAckStatePersistent", "POST", False, "does not wait"),
-        ("shadowTopics", "PUT", None, "shadow topics are not supported"),
-    ],
-)
-async def test_what_a_topic_cannot_have_is_read_as_unset_and_refused_with_the_reason(
-    api: HttpApi, path: str, verb: str, applied: object, part: str
-) -> None:
-    answer = await api.request("GET", f"{T}/t/{path}?applied=true")
-    assert answer.status == (204 if applied is None else 200)
-    if isinstance(applied, dict):
-        assert answer.body.items() >= applied.items()
-    else:
-        assert answer.body == applied
-    await _refused(api, verb, f"{T}/t/{path}", json.dumps({"x": 1}), 412, part)
-    await _refused(api, verb, f"{T}/none/{path}", "{}", 404, "not found")
-    await api.done("DELETE", f"{T}/t/{path}")
-
-
-async def test_the_value_there_is_anyway_may_be_set(api: HttpApi) -> None:
-    for path, verb, body in (
-        ("offloadThreshold", "PUT", "-1"),
-        ("subscriptionAuthMode", "POST", '"None"'),
-        ("allowedClusters", "POST", '["standalone"]'),
-        ("replication", "POST", '["standalone"]'),
-    ):
-        await api.done(verb, f"{N}/{path}", body)
-    await api.done("POST", f"{T}/t/replication", '["standalone"]')
-    assert await api.get(f"{T}/t/replication?applied=true") == ["standalone"]

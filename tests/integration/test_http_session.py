@@ -19,7 +19,7 @@ _QUOTAS = {
         "limitTime": -1,
         "policy": "producer_request_hold",
     },
-    "message_age": {"limit": 0, "limitSize": 0, "limitTime": 3600, "policy": "consumer_backlog_eviction"},
+    "message_age": {"limit": -1, "limitSize": -1, "limitTime": 3600, "policy": "consumer_backlog_eviction"},
 }
 _ACME = '{"adminRoles":["admin"],"allowedClusters":["standalone"]}'
 

@@ -11,7 +11,7 @@ import pulsar
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import fresh_name
+from tests.support.clients import DEADLINE_MS, fresh_name
 from tests.support.rest import call, metrics
 
 
@@ -41,7 +41,8 @@ _SUBSCRIPTION_FIELDS = _fields(
     filterRejectedMsgCount filterRescheduledMsgCount dispatchThrottledMsgEventsBySubscriptionLimit
     dispatchThrottledBytesEventsBySubscriptionLimit dispatchThrottledMsgEventsByTopicLimit
     dispatchThrottledBytesEventsByTopicLimit dispatchThrottledMsgEventsByBrokerLimit
-    dispatchThrottledBytesEventsByBrokerLimit durable replicated skippedEntries skippedMessages"""
+    dispatchThrottledBytesEventsByBrokerLimit durable replicated skippedEntries skippedMessages
+    idleReason idleSinceTimestamp"""
 )
 _CONSUMER_FIELDS = _fields(
     """msgRateOut msgThroughputOut bytesOutCounter msgOutCounter msgRateRedeliver messageAckRate chunkedMessageRate
@@ -59,6 +60,9 @@ _INTERNAL_FIELDS = _fields(
     """entriesAddedCounter numberOfEntries totalSize currentLedgerEntries currentLedgerSize
     lastLedgerCreatedTimestamp waitingCursorsCount pendingAddEntriesCount lastConfirmedEntry state ledgers cursors
     properties schemaLedgers compactedLedger"""
+)
+_OF_LEDGERS = _fields(
+    "lastLedgerCreatedTimestamp lastConfirmedEntry state ledgers properties schemaLedgers compactedLedger"
 )
 _CURSOR_FIELDS = _fields(
     """markDeletePosition readPosition waitingReadOp pendingReadOps messagesConsumedCounter cursorLedger
@@ -83,7 +87,7 @@ def test_topic_and_internal_stats_after_traffic(broker: BrokerProcess, client: p
     producer = client.create_producer(topic, producer_name=f"prod-{topic}", batching_enabled=False)
     for index in range(20):
         producer.send(b"x" * 100, partition_key=str(index))
-    received = [consumer.receive(10_000) for _ in range(20)]
+    received = [consumer.receive(DEADLINE_MS) for _ in range(20)]
     for message in received[:5]:
         consumer.acknowledge(message)
     consumer.acknowledge(received[10])
@@ -136,7 +140,7 @@ def test_latencies_sizes_and_lookups_are_measured(broker: BrokerProcess, client:
     producer = client.create_producer(topic, batching_enabled=False)
     for size in (10, 10, 400, 3000, 50_000):
         producer.send(b"x" * size)
-        consumer.receive(10_000)
+        consumer.receive(DEADLINE_MS)
     assert value("pulsar_broker_lookup_count", own) >= lookups + 2
     assert value("pulsar_broker_lookup", f'{own},quantile="1.0"') > 0
     assert value("pulsar_broker_publish_latency_count", own) == published + 5
@@ -191,7 +195,7 @@ def test_what_is_not_wanted_is_left_out_and_what_costs_more_comes_on_demand(
     subscription = stats["subscriptions"]["s"]
     assert subscription["backlogSize"] == -1
     assert stats["backlogSize"] > 50
-    assert abs(subscription["earliestMsgPublishTimeInBacklog"] - began) < 10_000
+    assert abs(subscription["earliestMsgPublishTimeInBacklog"] - began) < 60_000
     assert stats["earliestMsgPublishTimeInBacklogs"] == subscription["earliestMsgPublishTimeInBacklog"]
     assert (stats["publishers"], subscription["consumers"]) == ([], [])
     assert subscription["msgBacklog"] == 1
@@ -220,7 +224,9 @@ def test_a_non_persistent_topic_says_what_it_dropped(broker: BrokerProcess, clie
     for _ in range(20):
         producer.send(b"x")
     stats = call(f"{broker.http_url}/admin/v2/non-persistent/public/default/{topic}/stats")
-    assert set(stats) == (_TOPIC_FIELDS - {"oldestBacklogMessageSubscriptionName"}) | {"msgDropRate"}
+    assert set(stats) == (_TOPIC_FIELDS - {"oldestBacklogMessageSubscriptionName", "deduplicationStatus"}) | {
+        "msgDropRate"
+    }
     assert set(stats["publishers"][0]) == _PRODUCER_FIELDS | {"msgDropRate"}
     assert stats["msgInCounter"] == 20
     assert (stats["storageSize"], stats["backlogSize"], stats["oldestBacklogMessageAgeSeconds"]) == (0, 0, -1)
@@ -229,8 +235,8 @@ def test_a_non_persistent_topic_says_what_it_dropped(broker: BrokerProcess, clie
     assert subscription["msgOutCounter"] < 20
     assert subscription["isDurable"] is False
     internal = call(f"{broker.http_url}/admin/v2/non-persistent/public/default/{topic}/internalStats")
-    assert set(internal) == _INTERNAL_FIELDS
-    assert (internal["ledgers"], internal["cursors"]) == ([], {})
+    assert set(internal) == _INTERNAL_FIELDS - _OF_LEDGERS
+    assert internal["cursors"] == {}
     consumer.close()
 
 
@@ -254,7 +260,7 @@ def test_a_client_may_look_up_by_http(broker: BrokerProcess) -> None:
             producer.send(str(index).encode())
         received = set()
         for _ in range(10):
-            message = consumer.receive(10_000)
+            message = consumer.receive(DEADLINE_MS)
             received.add(message.data())
             consumer.acknowledge(message)
         assert received == {str(index).encode() for index in range(10)}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
 import pulsar
 import pytest
 
-from tests.support.clients import RunningBroker, fresh_name, publish, receive_many, rest
+from tests.support.clients import BATCH_WAITS_MS, RunningBroker, fresh_name, publish, receive_many, rest
 from tests.support.polling import eventually
 from tests.support.pulsar_admin import PulsarAdmin, library_calls, missing
 
@@ -263,10 +264,17 @@ def test_the_broker_shows_itself(admin: PulsarAdmin, broker: RunningBroker) -> N
     assert admin("brokers healthcheck").out == "ok\n"
     assert admin("brokers version").out.strip() != ""
     assert "cluster_name    standalone" in admin("brokers get-runtime-config").out
-    assert admin("brokers list-dynamic-config").out == ""
+    assert "clusterName    standalone" in admin("brokers get-runtime-config").out
+    assert "maxPublishRatePerTopicInMessages" in admin("brokers list-dynamic-config").out
     assert "non-dynamic" in admin.refused("brokers update-dynamic-config --config a --value b")
+    for value in ("5", "a/b", '{"a": "b/c"}'):
+        admin(f"brokers update-dynamic-config --config superUserRoles --value {shlex.quote(value)}")
+        assert admin("brokers get-all-dynamic-config").out.split(maxsplit=1) == ["superUserRoles", f"{value}\n"]
+    admin("brokers delete-dynamic-config --config superUserRoles")
+    assert admin("brokers get-all-dynamic-config").out == ""
     assert "public/default/0x00000000_0x40000000" in admin(f"brokers namespaces standalone --url {address}").out
-    assert "/metrics" in admin.refused("broker-stats load-report")
+    assert admin("broker-stats load-report").json["pulsarServiceUrl"] == broker.service_url
+    assert "/metrics" in admin.refused("broker-stats monitoring-metrics")
     assert "no bookies" in admin.refused("bookies racks-placement")
 
 
@@ -321,7 +329,7 @@ def test_messages_are_peeked_examined_and_got(
     batches = client.create_producer(
         f"{full}-batch",
         batching_enabled=True,
-        batching_max_publish_delay_ms=1000,
+        batching_max_publish_delay_ms=BATCH_WAITS_MS,
         compression_type=pulsar.CompressionType.LZ4,
     )
     rest(broker, "PUT", f"persistent/{full}-batch/subscription/s")

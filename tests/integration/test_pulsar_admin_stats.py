@@ -27,6 +27,8 @@ _DROPPED = {
     "lastPublishTimeStamp",
     "msgExpired",
     "properties",
+    "idleReason",
+    "idleSinceTimestamp",
     "skippedEntries",
     "skippedMessages",
     "suspended",

@@ -26,7 +26,7 @@ def quickstart(*options: str) -> subprocess.CompletedProcess[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
@@ -70,7 +70,7 @@ def test_the_broker_may_go_on(tmp_path: Path) -> None:
 
     def answers() -> bool:
         try:
-            with urllib.request.urlopen(f"{url[1]}/health/ready", timeout=5) as response:
+            with urllib.request.urlopen(f"{url[1]}/health/ready", timeout=60) as response:
                 return bool(response.status == 200)
         except OSError:
             # One that is ending refuses the connection, or closes it without an answer.
@@ -90,7 +90,7 @@ def test_a_broker_that_cannot_start_is_reported(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 1

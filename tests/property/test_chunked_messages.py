@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any, ClassVar
 
 from heliograph_api.protocol.frames import peek_metadata
 from heliograph_broker.messaging.clients.chunks import ChunkedMessages
@@ -45,11 +46,12 @@ class ChunkMachine(RuleBasedStateMachine):
     """Producers send messages of up to four chunks, interwoven; consumers come, go, take and give back."""
 
     sub_type = SHARED
+    broker_settings: ClassVar[dict[str, Any]] = {}
 
     def __init__(self) -> None:
         super().__init__()
         self._directory = tempfile.TemporaryDirectory()
-        self.core = Core(Path(self._directory.name) / "d", tail_cache_bytes=3_000)
+        self.core = Core(Path(self._directory.name) / "d", tail_cache_bytes=3_000, **self.broker_settings)
         self.topic = self.core.topic()
         self.subscription = self.topic.create_subscription("s")
         self.clients: dict[Consumer, Assembling] = {}
@@ -168,11 +170,20 @@ class KeySharedChunkMachine(ChunkMachine):
     sub_type = KEY_SHARED
 
 
+class SpreadChunkMachine(KeySharedChunkMachine):
+    broker_settings: ClassVar = {
+        "subscription_key_shared_use_consistent_hashing": False,
+        "subscription_key_shared_spread_keyless": True,
+    }
+
+
 _SETTINGS = settings(max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
 TestShared = ChunkMachine.TestCase
 TestShared.settings = _SETTINGS
 TestKeyShared = KeySharedChunkMachine.TestCase
 TestKeyShared.settings = _SETTINGS
+TestSpread = SpreadChunkMachine.TestCase
+TestSpread.settings = _SETTINGS
 
 
 def test_what_comes_only_after_another_acknowledgment_comes_too() -> None:
@@ -181,8 +192,8 @@ def test_what_comes_only_after_another_acknowledgment_comes_too() -> None:
     try:
         machine.producers()
         machine.join(permits=100)
-        machine.publish(producer="p", chunks=1, key="b")
-        machine.publish(producer="p", chunks=1, key="b")
+        machine.publish(producer="p", chunks=1, key="a")
+        machine.publish(producer="p", chunks=1, key="a")
         ((old, client),) = machine.clients.items()
         name, offsets = next(iter(client.complete.items()))
         for _ in range(3):

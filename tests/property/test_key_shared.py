@@ -1,11 +1,15 @@
-"""Key_Shared over any history of joins, leaves, acks and negative acks: one holder a key, order kept, nothing lost."""
+"""Key_Shared over any history of joins, leaves, acks and negative acks: one holder a key, order kept, nothing lost.
+
+So it is with each way to divide the keys. A consumer that allows delivery out of order may get a key that others hold.
+"""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any, ClassVar
 
-from heliograph_broker.messaging.clients.consumer import Consumer
+from heliograph_broker.messaging.clients.consumer import Consumer, KeySharedPolicy
 from heliograph_broker.messaging.delivery.subscription import AckId
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -16,12 +20,16 @@ from tests.support.subscription_types import KEY_SHARED
 
 
 class KeySharedMachine(RuleBasedStateMachine):
-    """The model knows who holds which unacknowledged offset of which key."""
+    """The model knows who holds which unacknowledged offset of which key. Key 0 stands for messages without one."""
+
+    broker_settings: ClassVar[dict[str, Any]] = {}
+    #: Whether consumers may allow delivery out of order.
+    relaxed = False
 
     def __init__(self) -> None:
         super().__init__()
         self._directory = tempfile.TemporaryDirectory()
-        self.core = Core(Path(self._directory.name) / "d", tail_cache_bytes=3_000)
+        self.core = Core(Path(self._directory.name) / "d", tail_cache_bytes=3_000, **self.broker_settings)
         self.topic = self.core.topic()
         self.subscription = self.topic.create_subscription("s")
         self.producer = self.core.producer(self.topic)
@@ -39,7 +47,8 @@ class KeySharedMachine(RuleBasedStateMachine):
             for _, entry, _, _ in client.take():
                 key = self.keys[entry.offset]
                 holders = {self.held[o] for o in self.held if self.keys[o] == key}
-                assert holders <= {consumer}, f"key {key} is held by two consumers"
+                if not consumer.key_shared.allow_out_of_order:
+                    assert holders <= {consumer}, f"key {key} is held by two consumers"
                 assert entry.offset not in self.held
                 assert entry.offset not in self.acked
                 earlier = [
@@ -55,15 +64,16 @@ class KeySharedMachine(RuleBasedStateMachine):
     def publish(self, keys: list[int]) -> None:
         for key in keys:
             self.keys.append(key)
-            self.core.publish(self.producer, key=str(key), payload=b"x" * 200)
+            self.core.publish(self.producer, key=str(key) if key else None, payload=b"x" * 200)
         self._settle()
 
     @precondition(lambda self: len(self.clients) < 4)
-    @rule(permits=st.integers(0, 30))
-    def join(self, permits: int) -> None:
+    @rule(permits=st.integers(0, 30), relaxed=st.booleans())
+    def join(self, permits: int, relaxed: bool) -> None:
         self.serial += 1
         client = Client()
-        consumer = Consumer(self.subscription, client, self.serial, f"c{self.serial}")
+        policy = KeySharedPolicy(allow_out_of_order=relaxed and self.relaxed)
+        consumer = Consumer(self.subscription, client, self.serial, f"c{self.serial}", key_shared=policy)
         self.clients[consumer] = client
         self.subscription.add_consumer(consumer, KEY_SHARED)
         if permits:
@@ -126,7 +136,24 @@ class KeySharedMachine(RuleBasedStateMachine):
         self._directory.cleanup()
 
 
-TestKeyShared = KeySharedMachine.TestCase
-TestKeyShared.settings = settings(
-    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+class HashRangesMachine(KeySharedMachine):
+    broker_settings: ClassVar = {"subscription_key_shared_use_consistent_hashing": False}
+
+
+class ReadPositionMachine(KeySharedMachine):
+    broker_settings: ClassVar = {"subscription_key_shared_join_at_read_position": True}
+
+
+class OutOfOrderMachine(KeySharedMachine):
+    relaxed = True
+
+
+_SETTINGS = settings(max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+TestConsistentHashing = KeySharedMachine.TestCase
+TestConsistentHashing.settings = _SETTINGS
+TestHashRanges = HashRangesMachine.TestCase
+TestHashRanges.settings = _SETTINGS
+TestReadPosition = ReadPositionMachine.TestCase
+TestReadPosition.settings = _SETTINGS
+TestOutOfOrder = OutOfOrderMachine.TestCase
+TestOutOfOrder.settings = _SETTINGS

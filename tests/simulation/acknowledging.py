@@ -52,11 +52,15 @@ def acknowledge(
     request.consumer_id = consumer.number
     request.ack_type = wire.CommandAck.Individual
     given: list[tuple[int, int]] = []
-    for message, position, _, bits in some:
+    for message, position, came, bits in some:
         if not bits:
             continue
         one = request.message_id.add()
         one.ledgerId, one.entryId = position
+        if bits != came and not world.acknowledges_parts:
+            # The broker takes no part of a batch: the consumer keeps all of it.
+            one.ack_set.extend(entries.words_of(came & ~bits))
+            continue
         done = subscription.maybe_acked.get(message.number, 0) | bits
         subscription.maybe_acked[message.number] = done
         if message.count > 1 and done != message.whole:
@@ -70,7 +74,7 @@ def acknowledge(
             consumer.hand[message.number] = left
         else:
             consumer.hand.pop(message.number, None)
-    if not given:
+    if not request.message_id:
         return
     generation = subscription.generation
 

@@ -48,7 +48,9 @@ def _some_policies(world: World, topic: TopicModel, rng: random.Random) -> Polic
     if rng.random() < 0.3:
         policies.dead_letter_topic = DEAD_LETTERS
     if rng.random() < 0.3:
-        policies.ttl_in_batches = True
+        policies.ttl_in_batches = rng.random() < 0.5
+    if world.varied and rng.random() < 0.3:
+        policies.ttl_counts_delay = True
     return policies
 
 

@@ -102,6 +102,26 @@ def profile(seed: int) -> str | None:
     return None if seed % 2 else sorted(PROFILES)[seed // 2 % len(PROFILES)]
 
 
+#: Switches of the broker that are turned in some runs, away from their defaults.
+SWITCHES = {
+    "batch_index_ack": False,
+    "subscription_key_shared_use_consistent_hashing": False,
+    "subscription_key_shared_spread_keyless": True,
+    "subscription_key_shared_join_at_read_position": True,
+}
+
+
+def varied(seed: int) -> bool:
+    """Whether the run of a seed, one of four, has switches and policies that are rarely used."""
+    return seed % 4 == 3
+
+
+def switches(seed: int) -> dict[str, bool]:
+    """Return the switches of the broker that are turned in the run of a seed."""
+    rng = random.Random(f"switches {seed}")
+    return {name: value for name, value in SWITCHES.items() if varied(seed) and rng.random() < 0.5}
+
+
 #: Operations that every run may contain.
 TROUBLES = ("crash", "disk", "reads", "clocks", "slow", "hostile")
 #: Operations of the other runs, if they are asked for: less is claimed after them.

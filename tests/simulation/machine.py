@@ -76,8 +76,10 @@ class SimulatedBroker(Standalone):
 class Machine:
     """``broker`` is there between :meth:`start` and :meth:`stop` or :meth:`crash`."""
 
-    def __init__(self, rng: random.Random, capacity: int) -> None:
+    def __init__(self, rng: random.Random, capacity: int, settings: dict[str, bool]) -> None:
         self.rng = rng
+        #: The broker's settings that differ from :data:`CONFIG`, the same at every start.
+        self.settings = settings
         self.clock = SimulatedClock()
         self.disk = SimulatedDisk(random.Random(rng.getrandbits(64)), capacity)
         self.disk.make_directory(DATA.parent)
@@ -98,7 +100,7 @@ class Machine:
 
     def start(self) -> None:
         """Start the program. Raises what it raises, and :class:`~.disk.Crashed`."""
-        config = BrokerConfig(**CONFIG)  # type: ignore[arg-type]
+        config = BrokerConfig(**CONFIG, **self.settings)  # type: ignore[arg-type]
         msgspec.structs.force_setattr(config, "segment_bytes", SEGMENT_BYTES)
         program = SimulatedBroker(config, [], self.clock, disk=self.disk, rng=random.Random(self.rng.getrandbits(64)))
         with patch.object(listener, "Acceptor", SimulatedAcceptor):

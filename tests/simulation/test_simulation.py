@@ -7,8 +7,11 @@ import subprocess
 import sys
 
 import pytest
+from heliograph_broker.messaging.delivery.delivery_reasons import DeliveryReason, Explanation
+from heliograph_broker.messaging.topic.directory import AnySubscription
 
-from .history import damaged, generate
+from . import idle_reasons
+from .history import SWITCHES, damaged, generate, switches, varied
 from .model import Violation
 from .run import LENGTH, quiet, run, shrink
 from .world import ACTIONS
@@ -58,6 +61,25 @@ def test_one_history_of_sixteen_meets_damage_and_the_others_none() -> None:
     assert harmed <= may_be
     # Hardly any is drawn nothing of it.
     assert len(harmed) >= len(may_be) - 1
+
+
+def test_one_history_of_four_turns_switches_each_at_times() -> None:
+    turned = [switches(seed) for seed in range(SEEDS)]
+    assert all(bool(varied(seed)) >= bool(each) for seed, each in enumerate(turned))
+    for name in SWITCHES:
+        assert SEEDS / 16 <= sum(name in each for each in turned) <= SEEDS * 3 / 16
+
+
+def test_a_subscription_that_is_idle_without_a_reason_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_reason(subscription: AnySubscription) -> Explanation:
+        return Explanation(DeliveryReason.NONE, 0, "nothing keeps it")
+
+    seed = next(seed for seed in range(SEEDS) if varied(seed))
+    monkeypatch.setattr(idle_reasons, "explain_delivery", without_reason)
+    with quiet():
+        violation = run(seed).violation
+    assert violation is not None
+    assert violation.kind == "nothing is delivered for no reason"
 
 
 def test_a_failing_history_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,8 @@ from . import (
 from .action import Action
 from .client import SimulatedClient
 from .disk import Crashed
-from .history import CLIENTS, Operation
+from .history import CLIENTS, Operation, switches, varied
+from .idle_reasons import IdleReasons
 from .loop import BusyLoop
 from .machine import Machine
 from .model import (
@@ -70,7 +71,10 @@ class World:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(f"world {seed}")
         capacity = self.rng.choice([1 << 40, 1 << 40, 4 << 20])
-        self.machine = Machine(random.Random(self.rng.getrandbits(64)), capacity)
+        self.machine = Machine(random.Random(self.rng.getrandbits(64)), capacity, switches(seed))
+        #: Whether policies that are rarely used are set, and subscriptions asked for their reasons, which reads.
+        self.varied = varied(seed)
+        self._idle = IdleReasons()
         self.clients = [SimulatedClient(self, number) for number in range(CLIENTS + 1)]
         self.messages = Ledger()
         self.topics: dict[str, TopicModel] = {}
@@ -95,6 +99,11 @@ class World:
         #: Recent lead of the wall clock, and the time (virtual ms) until which the broker may still go by it.
         self.offsets: list[tuple[int, int]] = []
         self.damaged_ledgers: set[int] = set()
+
+    @property
+    def acknowledges_parts(self) -> bool:
+        """Whether the broker takes acknowledgments of a part of a batch."""
+        return self.machine.settings.get("batch_index_ack", True)
 
     # -- record --------------------------------------------------------------------------------------------------
 
@@ -193,6 +202,8 @@ class World:
         self._lost_connections()
         self._check_suspects()
         self.check_store()
+        if self.varied and self.machine.program is not None:
+            self._idle.check(self)
 
     def check_store(self) -> None:
         """A store that has failed ends its process: a supervisor starts another one."""

@@ -10,7 +10,7 @@ import pytest
 from heliograph_spark.run.files import Directory
 from pyspark.sql import SparkSession
 
-STEP_WITHIN_S = 60.0
+STEP_WITHIN_S = 240.0
 
 
 class Killed(BaseException):

@@ -9,10 +9,7 @@ import base64
 import hashlib
 import hmac
 import json
-import os
 import re
-import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -29,27 +26,16 @@ from heliograph_spark.run.session import Broker, reason
 from pyspark.sql import SparkSession
 
 from tests.support.clients import connect, fresh_name, publish
+from tests.support.ports import free_ports
+from tests.support.real_pulsar import missing, real_pulsar
 
 from .conftest import COMMAND
 
-ROOT = Path(__file__).parents[2]
-JARS = ROOT / ".cache" / "java-tools" / ".installed-standalone"
 PLUGIN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 #: The wording of errors: by the broker's binary port, and by its REST API.
 REFUSED = re.compile(r"the credentials were refused|was refused with 401 \w+ \(pulsar\.admin\.authParams\)")
 
-pytestmark = pytest.mark.skipif(
-    not JARS.exists(), reason="Apache Pulsar is not in .cache/java-tools: scripts/java-tools standalone fetches it"
-)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    found = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return found
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
 def certificate(directory: Path, name: str) -> tuple[Path, Path]:
@@ -100,27 +86,12 @@ class Guarded:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     directory = tmp_path_factory.mktemp("pulsar")
-    port, http, tls = free_ports(3)
+    (tls,) = free_ports(1)
     made, key = certificate(directory, "own")
     certificate(directory, "other")
     settings = [f"brokerServicePortTls={tls}", f"tlsCertificateFilePath={made}", f"tlsKeyFilePath={key}"]
-    process = subprocess.Popen(
-        [ROOT / "scripts" / "pulsar-standalone", "--tokens", str(port), str(http), directory, *settings],
-        stdout=subprocess.PIPE,
-        text=True,
-        # In a group of its own, so that its Java process ends at the same moment.
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    try:
-        # The script waits for two minutes, and ends then.
-        assert process.stdout.readline() == "ready\n", (directory / "log").read_text()[-4000:]
-        yield Guarded(
-            f"pulsar://127.0.0.1:{port}", f"pulsar+ssl://127.0.0.1:{tls}", f"http://127.0.0.1:{http}", directory
-        )
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    with real_pulsar(directory, *settings, tokens=True) as running:
+        yield Guarded(running.service_url, f"pulsar+ssl://127.0.0.1:{tls}", running.http_url, directory)
 
 
 @pytest.fixture

@@ -203,7 +203,7 @@ def test_expired_offsets_are_named_and_skipped_only_when_asked(
     def kept() -> list[bytes]:
         return values(read(spark, broker, topic=name, startingOffsets=offsets, failOnDataLoss="false"))
 
-    eventually(lambda: kept() == [b"4", b"5"], within_s=60, what="the acknowledged messages being trimmed")
+    eventually(lambda: kept() == [b"4", b"5"], within_s=180, what="the acknowledged messages being trimmed")
     with pytest.raises(Exception, match=r"the messages after \d+:0 and before \d+:4 are gone") as refused:
         read(spark, broker, topic=name, startingOffsets=offsets).collect()
     assert name in str(refused.value)

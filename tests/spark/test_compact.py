@@ -30,7 +30,7 @@ def as_the_broker_has_it(broker: BrokerProcess, client: pulsar.Client, topic: st
     """Have the topic compacted and read that."""
     path = f"persistent/public/default/{topic}/compaction"
     rest(broker, "PUT", path)
-    eventually(lambda: rest(broker, "GET", path)["status"] == "SUCCESS", within_s=60, what="the compaction")
+    eventually(lambda: rest(broker, "GET", path)["status"] == "SUCCESS", within_s=180, what="the compaction")
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
     found = {}
     while reader.has_message_available():

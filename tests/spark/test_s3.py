@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pulsar
@@ -19,24 +14,14 @@ import pytest
 from pyarrow import dataset
 
 from tests.support.clients import RunningBroker, publish
+from tests.support.s3_server import Bucket, s3_bucket
 
 from .conftest import COMMAND
 
 PROJECT = Path(__file__).parents[2]
 TOOLS = PROJECT / ".cache" / "s3"
-UP_WITHIN_S = 20.0
 RUN_WITHIN_S = 240.0
 BUCKET = "archive"
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """A bucket of a server of this machine; ``files`` is where the server keeps its objects, as files."""
-
-    endpoint: str
-    access_key: str
-    secret_key: str
-    files: Path
 
 
 @pytest.fixture
@@ -44,36 +29,8 @@ def bucket(tmp_path: Path) -> Iterator[Bucket]:
     """An empty bucket; the server ends with the test."""
     if not (TOOLS / ".installed").exists():
         pytest.skip("S3 is not tried: scripts/s3-tools has not fetched a server and Hadoop's client")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    made = Bucket(f"http://127.0.0.1:{port}", "heliograph", "a-secret-of-the-test", tmp_path / "objects" / BUCKET)
-    made.files.mkdir(parents=True)
-    command = [str(TOOLS / "bin" / "versitygw"), "--port", f"127.0.0.1:{port}"]
-    command += ["--access", made.access_key, "--secret", made.secret_key, "posix", str(made.files.parent)]
-    with (tmp_path / "server.log").open("wb") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path)
-    try:
-        deadline = time.monotonic() + UP_WITHIN_S
-        while not _answers(made.endpoint):
-            assert server.poll() is None, (tmp_path / "server.log").read_text()
-            assert time.monotonic() < deadline, (tmp_path / "server.log").read_text()
-            time.sleep(0.05)
+    with s3_bucket(tmp_path, BUCKET) as made:
         yield made
-    finally:
-        server.terminate()
-        server.wait(20)
-
-
-def _answers(endpoint: str) -> bool:
-    try:
-        urllib.request.urlopen(endpoint, timeout=5).close()
-    except urllib.error.HTTPError as error:
-        # A client without credentials is refused: it is there.
-        error.close()
-    except OSError:
-        return False
-    return True
 
 
 def archive(bucket: Bucket, broker: RunningBroker, topic: str, secret_key: str) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.clients import backlog, create_partitions, publish, read_all, rest
 from tests.support.polling import eventually
 
-WITHIN_S = 120
+WITHIN_S = 300
 
 
 def stream(spark: SparkSession, broker: BrokerProcess, topic: str, **options: str) -> DataFrame:

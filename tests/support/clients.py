@@ -9,10 +9,12 @@ from typing import Any, Protocol
 
 import pulsar
 
-from .polling import DEADLINE_S
+from .polling import DEADLINE_S, eventually
 from .rest import call
 
 DEADLINE_MS = int(DEADLINE_S * 1000)
+#: For a producer that flushes itself: what it has in one batch stays one, however slow the machine.
+BATCH_WAITS_MS = 600_000
 
 _serial = itertools.count()
 
@@ -34,7 +36,7 @@ def fresh_name(prefix: str = "t") -> str:
 
 def connect(url: str, **options: Any) -> pulsar.Client:
     """Return an official client that logs errors only; ``url`` is ``pulsar://…`` or ``http://…``."""
-    options.setdefault("operation_timeout_seconds", 15)
+    options.setdefault("operation_timeout_seconds", 60)
     return pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), **options)
 
 
@@ -57,7 +59,7 @@ def publish(
 
 def publish_batch(client: pulsar.Client, topic: str, contents: Iterable[bytes]) -> None:
     """Publish the contents as one entry."""
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=5000)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=BATCH_WAITS_MS)
     for each in contents:
         producer.send_async(each, ignore_receipt)
     producer.flush()
@@ -97,6 +99,20 @@ def receive_available(consumer: pulsar.Consumer, *, quiet_ms: int = 250) -> list
     while (message := receive_or_none(consumer, quiet_ms)) is not None:
         messages.append(message)
     return messages
+
+
+def receive_shares(count: int, *consumers: pulsar.Consumer) -> list[list[pulsar.Message]]:
+    """Return the ``count`` messages that ``consumers`` get, of each its own in order; none is acknowledged."""
+    shares: list[list[pulsar.Message]] = [[] for _ in consumers]
+
+    def all_of_them() -> bool:
+        for consumer, share in zip(consumers, shares, strict=True):
+            share += receive_available(consumer, quiet_ms=50)
+        return sum(map(len, shares)) >= count
+
+    eventually(all_of_them, what=f"{count} messages")
+    assert sum(map(len, shares)) == count
+    return shares
 
 
 def receive_or_none(consumer: pulsar.Consumer, timeout_ms: int) -> pulsar.Message | None:

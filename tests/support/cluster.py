@@ -15,7 +15,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 SCRIPT = PROJECT / "scripts" / "cluster"
 
 #: Timeout of one command of kubectl or helm; what waits longer says so with ``timeout_s``.
-COMMAND_WITHIN_S = 120.0
+COMMAND_WITHIN_S = 300.0
 _POLL_S = 0.25
 
 T = TypeVar("T")
@@ -49,9 +49,9 @@ class Cluster:
     """The cluster that ``scripts/cluster env`` describes. Raises :class:`ClusterCommandError` if it is not up."""
 
     def __init__(self) -> None:
-        exports = run([str(SCRIPT), "env"], environment=os.environ, given=None, timeout_s=30)
+        exports = run([str(SCRIPT), "env"], environment=os.environ, given=None, timeout_s=120)
         shell = ["bash", "-c", exports + "exec env -0"]
-        listed = run(shell, environment=os.environ, given=None, timeout_s=30)
+        listed = run(shell, environment=os.environ, given=None, timeout_s=120)
         #: The environment in which kubectl, helm and other clients find the cluster.
         self.environment = dict(line.split("=", 1) for line in listed.split("\0") if line)
         self.kubeconfig = Path(self.environment["KUBECONFIG"])
@@ -89,7 +89,7 @@ class Cluster:
 
     def load_image(self, archive: Path) -> None:
         """Makes an image, an OCI or Docker archive, known to the node under the name it carries."""
-        run([str(SCRIPT), "load", str(archive)], environment=self.environment, given=None, timeout_s=180)
+        run([str(SCRIPT), "load", str(archive)], environment=self.environment, given=None, timeout_s=400)
 
     def run_in_netns(self, *command: str, input: str | None = None, timeout_s: float = COMMAND_WITHIN_S) -> str:
         """Return the output of a command of this host that uses the cluster's network and DNS. Needs root."""
@@ -148,14 +148,14 @@ class Cluster:
 
     def _output(self, *arguments: str) -> str:
         try:
-            return self.kubectl(*arguments, timeout_s=30)
+            return self.kubectl(*arguments, timeout_s=120)
         except ClusterCommandError as error:
             return f"{error}\n"
 
     def _node_process(self) -> str:
         if self.is_kind:
             inspect = ["docker", "inspect", "-f", "{{.State.Pid}}", "heliograph-control-plane"]
-            return run(inspect, environment=self.environment, given=None, timeout_s=30).strip()
+            return run(inspect, environment=self.environment, given=None, timeout_s=120).strip()
         pid = (self.state / "pid").read_text().split()[0]
         return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from .polling import eventually
 
-UP_WITHIN_S = 60.0
-STOPPED_WITHIN_S = 30.0
+UP_WITHIN_S = 180.0
+STOPPED_WITHIN_S = 90.0
 
 
 class OperatorProcess:
@@ -97,7 +97,7 @@ class OperatorProcess:
 
     def get(self, path: str) -> str:
         """Return what its HTTP port answers."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
             return str(answer.read().decode())
 
     def metric(self, name: str, **labels: str) -> float:

@@ -53,7 +53,7 @@ class ClientSteps(ModelledBroker):
                 messages.append(Message(f"m{self._serial:04}", ttl or None))
             deliver_at = max(0, self.oracle.now + delay) if delay else 0
             metadata, frame = encode(messages, bool(batch), size, key, deliver_at, self.oracle.now, self._serial)
-            own_ttls = not batch or bool(self.oracle.policy(topic, "ttl_in_batches"))
+            own_ttls = not batch or self.oracle.policy(topic, "ttl_in_batches")
             errors = len(self.client.errors)
             self.core.publish_entry(producer, metadata, frame)
             wrong = [m.ttl for m in messages if m.ttl is not None and not valid_ttl(m.ttl)] if own_ttls else []

@@ -223,10 +223,10 @@ class HistoryMaker:
             value = rng.choice((*_TTLS, -1))
             levels += ["tenant limits", "broker limits", "topic:d"]
             if theme == "delay" and rng.random() < 0.3:
-                name, value = "delayed_delivery", rng.random() < 0.5
+                name, value = rng.choice(("delayed_delivery", "ttl_counts_delay")), rng.random() < 0.5
                 levels = ["topic:t", "namespace:live", "broker"]
             elif theme in ("own ttl", "batches") and rng.random() < 0.3:
-                name, value = "ttl_in_batches", rng.random() < 0.7
+                name, value = "ttl_in_batches", rng.random() < 0.4
                 levels = ["topic:t", "namespace:live", "broker"]
         elif theme == "dead letters":
             name, value = "dead_letter_topic", self._target("dddet")

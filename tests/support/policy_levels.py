@@ -46,6 +46,6 @@ class PolicyLevels:
             return None if value is None or value < 0 else value
         if name.startswith("backlog_quota"):
             return None if value is None or value[0] < 0 else value
-        if name == "delayed_delivery":
+        if name in ("delayed_delivery", "ttl_in_batches"):
             return value is not False
         return value or None

@@ -56,7 +56,7 @@ class Oracle(PolicyLevels):
         if ttl is None:
             return None
         base = entry.received
-        if self.policy(topic.name, "delayed_delivery"):
+        if self.policy(topic.name, "delayed_delivery") and not self.policy(topic.name, "ttl_counts_delay"):
             base = max(base, entry.deliver_at)
         return base + ttl, ttl
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 #: Time that a change of state may take before a test fails; a healthy process needs far less.
-DEADLINE_S = 15.0
+DEADLINE_S = 60.0
 EVERY_S = 0.02
 
 T = TypeVar("T")

@@ -20,11 +20,23 @@ TESTS = Path(__file__).parents[1]
 PROJECT = TESTS.parent
 PAGES = PROJECT / "docs" / "verification"
 
-_TEST = re.compile(r"([a-z0-9_/]+/test_[a-z0-9_]+\.py)(?:::(test_\w+))?")
+_TEST = re.compile(
+    r"([a-z0-9_/]+/test_[a-z0-9_]+\.py)(?:::(test_\w+))?"
+    r"|([a-z0-9_/]+/[a-z0-9_]+_test\.go|[a-z0-9_/]+/[A-Z]\w+\.java)::(\w+)"
+)
+_JAVA_WORD = re.compile(r"[A-Z]")
+#: The tests of a file by its suffix; Python's are read from its syntax tree.
+_OTHER_LANGUAGES = {
+    ".go": re.compile(r"^func (Test\w+)\(", re.MULTILINE),
+    ".java": re.compile(r"@Case\s+static void (\w+)\("),
+}
 
 
 class Statement(NamedTuple):
-    """A statement with the tests that show it (``unit/test_x.py::test_name`` or a file), or why none can."""
+    """A statement with the tests that show it (``unit/test_x.py::test_name`` or a file), or why none can.
+
+    Tests in Go and Java are named ``integration/go/x_test.go::TestName`` and ``…/cases/X.java::caseName``.
+    """
 
     says: str
     shown_by: list[str]
@@ -67,15 +79,20 @@ def split_reference(reference: str) -> tuple[str, str]:
     """Return the file and the function (empty: the whole file). Raises :class:`ValueError` for another form."""
     named = _TEST.fullmatch(reference)
     if named is None:
-        raise ValueError(f"{reference!r} names no test; valid: unit/test_x.py::test_name or unit/test_x.py")
-    return named[1], named[2] or ""
+        raise ValueError(
+            f"{reference!r} names no test; valid: unit/test_x.py::test_name, unit/test_x.py or go/x_test.go::TestX"
+        )
+    return named[1] or named[3], named[2] or named[4] or ""
 
 
 @cache
 def functions_of(file: str) -> frozenset[str]:
     """Return the names of all functions of a file below ``tests/``, none if there is no such file."""
     path = TESTS / file
-    tree = ast.parse(path.read_text("utf-8") if path.is_file() else "")
+    text = path.read_text("utf-8") if path.is_file() else ""
+    if path.suffix in _OTHER_LANGUAGES:
+        return frozenset(_OTHER_LANGUAGES[path.suffix].findall(text))
+    tree = ast.parse(text)
     return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
@@ -109,6 +126,10 @@ def _shown_by(statement: Statement) -> str:
 def _link(reference: str) -> str:
     file, function = split_reference(reference)
     text = function.removeprefix("test_").replace("_", " ") or file.rpartition("/")[2]
+    if file.endswith(".go"):
+        text = f"Go, {function}"
+    elif file.endswith(".java"):
+        text = f"Java, {_JAVA_WORD.sub(lambda found: ' ' + found[0].lower(), function)}"
     return f"[{file.partition('/')[0]}: {text}](../../tests/{file})"
 
 

@@ -25,6 +25,10 @@ class _Handle:
     def cancel(self) -> None:
         self._callback = None
 
+    @property
+    def cancelled(self) -> bool:
+        return self._callback is None
+
     def run(self) -> None:
         if self._callback is not None:
             self._callback()
@@ -48,6 +52,11 @@ class VirtualLoop:
         handle = _Handle(callback, args)
         heapq.heappush(self._timers, (self._clock.now_ms() + round(delay_s * 1000), next(self._order), handle))
         return handle
+
+    @property
+    def timers(self) -> int:
+        """The number of callbacks that wait for their time."""
+        return sum(not handle.cancelled for *_, handle in self._timers)
 
     def run(self) -> None:
         """Run what is ready and what becomes ready by it."""
@@ -170,9 +179,13 @@ class FarSide:
 
     def request(self, kind: int, **fields: Any) -> Any:
         """Send a request and return the last answer's body, after a commit."""
+        return self.answers(kind, **fields)[-1].body
+
+    def answers(self, kind: int, **fields: Any) -> list[Frame]:
+        """Send a request and return everything that came, after a commit."""
         self.send(kind, request_id=1, **fields)
         self.session.broker.store.writer.commit()
-        return self.take()[-1].body
+        return self.take()
 
 
 class VirtualServer:

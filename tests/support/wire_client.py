@@ -23,7 +23,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 
 from .entries import make_entry
 
-TIMEOUT_S = 15.0
+TIMEOUT_S = 60.0
 Type = wire.BaseCommand
 
 _FIELD_BY_LETTERS = {f.name.replace("_", "").lower(): f.name for f in Type.DESCRIPTOR.fields}

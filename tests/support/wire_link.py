@@ -20,7 +20,7 @@ from .entries import make_entry
 from .wire_client import ConnectionEndedError, Frame, WireError, encode, take_frames
 
 Type = wire.BaseCommand
-REQUEST_TIMEOUT_S = 30.0
+REQUEST_TIMEOUT_S = 60.0
 
 OnReceipt = Callable[[wire.CommandSendReceipt], None]
 OnMessage = Callable[[wire.CommandMessage, bytes], None]

@@ -35,6 +35,7 @@ def publish_chunks(core: Core, topic: Topic, *sequence_ids: int, count: int = 3)
 
 @pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
 @pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("core_settings", [{"subscription_key_shared_spread_keyless": True}])
 def test_each_message_comes_to_one_consumer(core: Core, sub_type: SubscriptionType, restarted: bool) -> None:
     topic = core.topic()
     topic.create_subscription("s", "earliest")

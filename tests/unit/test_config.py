@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from heliograph_api.broker_config import BrokerConfig
+from heliograph_api.values.listeners import parse_advertised_listeners, parse_bind_addresses
 
 
 def test_defaults_are_pulsars_where_pulsar_has_them() -> None:
@@ -41,3 +42,41 @@ def test_settings_from_the_environment() -> None:
     config = BrokerConfig.from_environment(environment, http_port=2)
     assert (config.ledger_max_entries, config.http_port) == (10, 2)
     assert config.ledger_max_age_ms == BrokerConfig().ledger_max_age_ms
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"advertised_listeners": "pulsar://a:1"}, "'pulsar://a:1' is no address with a listener's name; valid: name:"),
+        ({"advertised_listeners": "out:pulsar://a"}, "'out:pulsar://a' is no address with a listener's name"),
+        ({"advertised_listeners": "out:pulsar://a:1/path"}, "is no address with a listener's name"),
+        ({"advertised_listeners": "out:pulsar+ssl://a:1"}, "is not of the scheme pulsar://, the only one"),
+        ({"advertised_listeners": "out:pulsar://a:65536"}, "port 65536 is out of range; valid: 1 to 65535"),
+        ({"advertised_listeners": "out:pulsar://a:0"}, "port 0 is out of range"),
+        ({"advertised_listeners": "out:pulsar://a:1,out:pulsar://b:1"}, "'out' occurs more than once"),
+        (
+            {"advertised_listeners": "in:pulsar://a:1,out:pulsar://a:1"},
+            "'pulsar://a:1' is the address of two listeners",
+        ),
+        (
+            {"advertised_listeners": "in:pulsar://a:1,out:pulsar://b:1", "internal_listener_name": "inside"},
+            "internal_listener_name: 'inside' is none of the advertised_listeners; valid: in, out",
+        ),
+        (
+            {"bind_addresses": "out:pulsar://*:6652"},
+            "bind_addresses: 'out' is none of the advertised_listeners; valid: advertised_listeners with this name",
+        ),
+        ({"bind_addresses": "*:6652"}, "bind_addresses: '*:6652' is no address with a listener's name"),
+    ],
+)
+def test_wrong_listeners_are_refused_by_name(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match="; valid: ") as caught:
+        BrokerConfig(**settings)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["fd00::a", "[fd00::a]"])
+def test_ipv6_addresses_of_listeners_are_in_brackets_in_urls(host: str) -> None:
+    found = parse_advertised_listeners(f"in:pulsar://b.example:6650, out:pulsar://{host}:31000/")
+    assert found == {"in": "pulsar://b.example:6650", "out": "pulsar://[fd00::a]:31000"}
+    assert parse_bind_addresses(f"out:pulsar://{host}:31000") == [("out", "fd00::a", 31000)]

@@ -162,18 +162,24 @@ def test_a_consumer_gets_of_a_batch_what_has_not_expired(core: Core) -> None:
     assert subscription.acks.backlog_messages == 1
 
 
-def test_the_letter_of_a_partitioned_topic_goes_to_a_partition(core: Core) -> None:
+def test_letters_go_to_the_partition_that_a_java_producer_chooses_for_their_key(core: Core) -> None:
     base = TopicName.parse(DEAD)
     core.broker.partitioned.create(base, 3)
     core.broker.policies.set_topic(base, Policies(retention=Retention(-1, -1)))
     topic = _with(core, Policies(message_ttl_ms=1000, dead_letter_topic=DEAD))
     topic.create_subscription("s")
     producer = core.producer(topic)
-    for _ in range(4):
-        core.publish_all(producer, b"x", key="k")
+    keys = ("key-1", "key-2", "user-42", "éü", "key-1", "polygenelubricants")
+    for key in keys:
+        core.publish_all(producer, key.encode(), key=key)
+    core.publish_batch(producer, make_message(b"of a batch", key="key-2"), make_message(b"with it", key="key-2"))
     core.advance(1000)
     parts = [core.topic(base.with_partition(index).local) for index in range(3)]
-    assert sorted(part.statistics.stored_messages for part in parts) == [0, 0, 4]
+    assert [[payload.decode() for _, payload in _letters(core, part)] for part in parts] == [
+        ["key-1", "key-1", "polygenelubricants"],
+        ["key-2", "user-42", "of a batch", "with it"],
+        ["éü"],
+    ]
 
 
 def test_a_message_stays_while_its_letter_cannot_be_stored_and_nobody_gets_it(core: Core) -> None:

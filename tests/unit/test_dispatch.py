@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from heliograph_api.policies.policies import Policies
@@ -13,6 +14,8 @@ from heliograph_broker.messaging.clients.consumer import Consumer, KeyRange, Key
 from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
 from heliograph_broker.messaging.delivery import dispatch_key_shared
 from heliograph_broker.messaging.delivery.subscription import AckId
+from heliograph_broker.messaging.log.entry_log import EntryLog
+from heliograph_broker.messaging.messages.key_hash import SLOTS, hash_of
 from heliograph_broker.messaging.topic.topic import Topic
 
 from tests.support.core import Client, Core
@@ -54,6 +57,88 @@ def test_a_connection_that_cannot_take_more_gets_no_more(core: Core) -> None:
     client.writable = True
     subscription.notify()
     assert client.take_offsets() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_an_exclusive_consumer_of_a_range_gets_the_keys_of_it_only(core: Core, stored: bool) -> None:
+    topic = core.topic()
+    keys = [f"k{at}" for at in range(20)]
+    client = Client()
+    subscription = topic.create_subscription("s")
+    low = KeySharedPolicy(ranges=(KeyRange(0, 32767),))
+    if stored:
+        for key in keys:
+            core.publish_all(topic, key=key)
+        topic.log.tail.clear()
+    consumer = Consumer(subscription, client, 1, "c", key_shared=low)
+    subscription.add_consumer(consumer, EXCLUSIVE)
+    subscription.flow(consumer, 100)
+    if not stored:
+        for key in keys:
+            core.publish_all(topic, key=key)
+    expected = [at for at, key in enumerate(keys) if hash_of(key) % SLOTS <= 32767]
+    assert 0 < len(expected) < len(keys)
+    assert client.take_offsets() == expected
+    assert subscription.acks.cursor.mark_delete == -1
+
+
+def test_an_exclusive_consumer_of_a_range_does_not_get_others_that_were_withheld(core: Core) -> None:
+    topic = core.topic()
+    core.broker.policies.set_topic(topic.name, Policies(message_ttl_ms=1000))
+    subscription = topic.create_subscription("s")
+    core.publish_all(topic, key="k")
+    core.clock.advance_ms(1000)
+    elsewhere = KeyRange(0, hash_of("k") % SLOTS - 1)
+    client = Client()
+    consumer = Consumer(subscription, client, 1, "c", key_shared=KeySharedPolicy(ranges=(elsewhere,)))
+    subscription.add_consumer(consumer, EXCLUSIVE)
+    subscription.flow(consumer, 10)
+    core.broker.policies.set_topic(topic.name, Policies())
+    assert client.take_offsets() == []
+
+
+def test_an_exclusive_consumer_may_name_each_slot_and_not_what_is_no_slot(core: Core) -> None:
+    """Each message is looked up: going through the ranges would hold up the broker."""
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    for wrong in ((KeyRange(5, 4),), (KeyRange(0, SLOTS),), (KeyRange(0, 5), KeyRange(5, 9))):
+        with pytest.raises(ConsumerAssignError):
+            subscription.add_consumer(
+                Consumer(subscription, Client(), 1, "c", key_shared=KeySharedPolicy(ranges=wrong)), EXCLUSIVE
+            )
+        assert not subscription.consumers
+    client = Client()
+    each = KeySharedPolicy(ranges=tuple(KeyRange(slot, slot) for slot in range(SLOTS)))
+    consumer = Consumer(subscription, client, 1, "c", key_shared=each)
+    subscription.add_consumer(consumer, EXCLUSIVE)
+    subscription.flow(consumer, 500)
+    core.publish_all(topic, *["x"] * 500, key="k")
+    assert len(client.take_offsets()) == 500
+
+
+def test_an_exclusive_consumer_of_a_range_reads_many_entries_at_once(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    for at in range(50):
+        core.publish_all(topic, key=f"k{at}")
+    topic.log.tail.clear()
+    reads: list[int] = []
+    read = EntryLog.read
+
+    def counted(self: EntryLog, offset: int, *args: Any) -> None:
+        reads.append(offset)
+        read(self, offset, *args)
+
+    monkeypatch.setattr(EntryLog, "read", counted)
+    last = hash_of("k49") % SLOTS
+    client = Client()
+    consumer = Consumer(subscription, client, 1, "c", key_shared=KeySharedPolicy(ranges=(KeyRange(last, last),)))
+    subscription.add_consumer(consumer, EXCLUSIVE)
+    subscription.flow(consumer, 1)
+    assert client.take_offsets() == [49]
+    assert reads == [0]
 
 
 def test_exclusive_refuses_a_second_consumer(core: Core) -> None:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from heliograph_api.policies.policies import Policies
+from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import BrokerError, NotAllowed
 from heliograph_broker.messaging.clients.producer import Producer, Receipt
@@ -204,19 +205,42 @@ def test_a_ttl_that_is_a_whole_number_of_milliseconds_is_accepted(core: Core, te
     assert (client.errors, len(client.receipts)) == ([], 1)
 
 
-def test_messages_in_batches_have_ttls_of_their_own_where_that_is_switched_on(core: Core) -> None:
-    set_policies(core, Policies(ttl_in_batches=True))
+@pytest.mark.parametrize("size", [1, 5000])
+@pytest.mark.parametrize("codec", ["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"])
+def test_messages_in_batches_have_ttls_of_their_own(core: Core, codec: str, size: int) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")
-    core.publish_batch(topic, make_message(b"a", ttl="1000"), b"b", make_message(b"c", ttl="2000"))
+    a, b, c = (text.encode() * size for text in "abc")
+    core.publish_batch(topic, make_message(a, ttl="1000"), b, make_message(c, ttl="2000"), codec=codec)
     core.advance(SECOND)
-    assert (subscription.acks.backlog_messages, backlog(core, subscription)) == (2, ["b", "c"])
+    assert (subscription.acks.backlog_messages, backlog(core, subscription)) == (2, ["b" * size, "c" * size])
     core.advance(SECOND)
-    assert (subscription.acks.backlog_messages, backlog(core, subscription)) == (1, ["b"])
+    assert (subscription.acks.backlog_messages, backlog(core, subscription)) == (1, ["b" * size])
     assert subscription.expiry.msg_expired == 2
 
 
-def test_elsewhere_batches_are_not_opened(core: Core) -> None:
+@pytest.mark.parametrize("size", [1, 5000])
+def test_a_payload_that_only_mentions_the_property_has_no_ttl(core: Core, size: int) -> None:
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    mention = b"\n\rx-message-ttl\x12\x041000" + b"." * size
+    core.publish_batch(topic, mention, b"b")
+    core.advance(MINUTE)
+    assert len(backlog(core, subscription)) == 2
+
+
+def test_messages_of_an_encrypted_batch_have_no_ttl_that_the_broker_could_read(core: Core) -> None:
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    keys = [wire.EncryptionKeys(key="k", value=b"v")]
+    for codec in ("NONE", "LZ4"):
+        core.publish_batch(topic, make_message(b"a", ttl="1000"), b"b", codec=codec, encryption_keys=keys)
+    core.advance(MINUTE)
+    assert subscription.acks.backlog_messages == 4
+
+
+def test_where_that_is_switched_off_batches_are_not_opened(core: Core) -> None:
+    set_policies(core, Policies(ttl_in_batches=False))
     topic = core.topic()
     subscription = topic.create_subscription("s")
     client = Client()
@@ -226,10 +250,10 @@ def test_elsewhere_batches_are_not_opened(core: Core) -> None:
     assert backlog(core, subscription) == ["a", "b"]
 
 
-def test_a_batch_with_an_invalid_ttl_in_it_is_refused_where_they_are_opened(core: Core) -> None:
-    set_policies(core, Policies(ttl_in_batches=True))
+@pytest.mark.parametrize("codec", ["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"])
+def test_a_batch_with_an_invalid_ttl_in_it_is_refused(core: Core, codec: str) -> None:
     client = Client()
-    core.publish_batch(core.producer(core.topic(), client), *BAD_BATCH)
+    core.publish_batch(core.producer(core.topic(), client), *BAD_BATCH, codec=codec)
     ((_, refusal),) = client.errors
     assert isinstance(refusal, NotAllowed)
     assert "'nonsense'" in str(refusal)

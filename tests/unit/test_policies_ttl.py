@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from heliograph_api.policies.policies import Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.delivery.subscription import AckId
@@ -132,6 +133,47 @@ def test_with_delayed_delivery_switched_off_a_delayed_message_lives_from_its_pub
     subscription = topic.create_subscription("s")
     core.publish_all(topic, "late", deliver_at=core.clock.now_ms() + HOUR)
     core.advance(MINUTE)
+    assert subscription.acks.backlog_messages == 0
+
+
+@pytest.mark.parametrize("own", [None, "1000"])
+def test_a_ttl_that_counts_the_delay_ends_before_the_delivery_time(core: Core, own: str | None) -> None:
+    set_policies(core, Policies(message_ttl_ms=None if own else SECOND, ttl_counts_delay=True))
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    client = Client()
+    core.consumer(subscription, SHARED, client, permits=10)
+    core.publish_all(topic, "late", ttl=own, deliver_at=core.clock.now_ms() + 10 * SECOND)
+    core.advance(SECOND - 1)
+    assert subscription.acks.backlog_messages == 1
+    core.advance(SECOND + 1)
+    assert (subscription.acks.backlog_messages, subscription.expiry.msg_expired) == (0, 1)
+    core.advance(10 * SECOND)
+    assert taken(client) == []
+
+
+def test_a_ttl_of_zero_that_counts_the_delay_ends_a_delayed_message_at_once(core: Core) -> None:
+    set_policies(core, Policies(message_ttl_ms=0, ttl_counts_delay=True))
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    client = Client()
+    core.consumer(subscription, SHARED, client, permits=10)
+    core.publish_all(topic, "late", deliver_at=core.clock.now_ms() + 10 * SECOND)
+    core.advance(SECOND)
+    assert (subscription.acks.backlog_messages, taken(client)) == (0, [])
+
+
+@pytest.mark.parametrize("own", [None, "60000"])
+def test_counting_the_delay_applies_to_messages_that_wait_already(core: Core, own: str | None) -> None:
+    of_topic = None if own else MINUTE
+    set_policies(core, Policies(message_ttl_ms=of_topic))
+    topic = core.topic()
+    subscription = topic.create_subscription("s")
+    core.publish_all(topic, "late", ttl=own, deliver_at=core.clock.now_ms() + HOUR)
+    core.advance(2 * MINUTE)
+    assert subscription.acks.backlog_messages == 1
+    set_policies(core, Policies(message_ttl_ms=of_topic, ttl_counts_delay=True))
+    core.advance(SECOND)
     assert subscription.acks.backlog_messages == 0
 
 

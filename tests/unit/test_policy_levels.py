@@ -5,6 +5,11 @@ from __future__ import annotations
 import pytest
 from heliograph_api.manifests.manifest_reader import parse
 from heliograph_api.policies.policies import BacklogQuota, Policies, Rate, resolve
+from heliograph_api.policies.policy_values import (
+    COMPATIBILITIES_OF_AUTO_UPDATES,
+    SCHEMA_AUTO_UPDATE,
+    SCHEMA_COMPATIBILITIES,
+)
 from heliograph_broker.messaging.base.errors import PreconditionFailed
 from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord
 from heliograph_broker.messaging.broker.applied_policies import CONFIGURED_AT_ONCE
@@ -104,6 +109,27 @@ def test_of_two_rates_each_figure_counts_that_lets_less_through() -> None:
     limits = Policies(publish_rate=Rate(messages=5, bytes=1000, period_s=1))
     assert resolve(own, None, Policies(), [limits]).publish_rate == Rate(messages=50, bytes=10_000, period_s=10)
     assert resolve(None, None, Policies(), [limits]).publish_rate == Rate(messages=5, bytes=1000, period_s=1)
+
+
+def test_the_setting_for_updates_of_schemas_counts_where_neither_topic_nor_namespace_has_a_strategy() -> None:
+    def strategy(topic: str | None, namespace: str | None, of_updates: str, broker: str | None) -> str | None:
+        own = Policies(schema_compatibility=namespace, kept={SCHEMA_AUTO_UPDATE: of_updates})
+        levels = Policies(schema_compatibility=topic), own, Policies(schema_compatibility=broker)
+        return resolve(*levels).schema_compatibility
+
+    assert strategy(None, None, "Backward", "FORWARD") == "BACKWARD"
+    assert strategy(None, None, "AutoUpdateDisabled", None) == "ALWAYS_INCOMPATIBLE"
+    assert strategy(None, "FULL", "Backward", None) == "FULL"
+    assert strategy("FORWARD", None, "Backward", None) == "FORWARD"
+    own = Policies(kept={SCHEMA_AUTO_UPDATE: "FullTransitive"})
+    assert resolve(None, own, Policies()).schema_compatibility == "FULL_TRANSITIVE"
+    assert resolve(None, Policies(kept={"other": 1}), Policies(schema_compatibility="FORWARD")) == Policies(
+        schema_compatibility="FORWARD"
+    )
+
+
+def test_every_value_of_the_setting_for_updates_of_schemas_is_a_strategy() -> None:
+    assert sorted(COMPATIBILITIES_OF_AUTO_UPDATES.values()) == sorted(SCHEMA_COMPATIBILITIES)
 
 
 def test_a_quota_nobody_set_comes_from_the_limits() -> None:

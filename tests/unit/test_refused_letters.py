@@ -8,14 +8,14 @@ import pytest
 from heliograph_api.policies.policies import BacklogQuota, Policies, Retention
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.delivery.subscription import Subscription
-from heliograph_broker.messaging.messages.key_hash import sticky_hash
+from heliograph_broker.messaging.messages.key_partition import java_string_hash
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.commit.group import EntrySink
 from heliograph_broker.storage.commit.group_commit import GroupCommit
 
 from tests.support.core import Client, Core
-from tests.support.entries import make_frame, open_entry
+from tests.support.entries import open_entry
 from tests.support.subscription_types import EXCLUSIVE, SHARED
 
 DEAD = TopicName.parse("persistent://public/default/dead")
@@ -280,15 +280,21 @@ def test_what_a_topic_asks_of_its_clients_does_not_refuse_letters(core: Core, po
     assert core.broker.containment.idle
 
 
-def test_a_partition_that_takes_nothing_holds_up_no_other_partition(core: Core) -> None:
-    core.broker.partitioned.create(DEAD, 2)
-    parts = [core.topic(str(DEAD.with_partition(index))) for index in range(2)]
+def _partitions(core: Core, count: int, *, terminated: int) -> list[Topic]:
+    """Create the dead-letter topic with partitions, of which one takes nothing."""
+    core.broker.partitioned.create(DEAD, count)
+    parts = [core.topic(str(DEAD.with_partition(index))) for index in range(count)]
     for part in parts:
         part.create_subscription("audit")
-    parts[0].terminate(lambda error: None)
+    _terminate(core, parts[terminated])
+    return parts
+
+
+def test_a_partition_that_takes_nothing_holds_up_no_other_partition(core: Core) -> None:
+    parts = _partitions(core, 2, terminated=0)
     topic, subscription = _dying(core)
     keys = [str(number) for number in range(40)]
-    taken = [key.encode() for key in keys if sticky_hash(make_frame(key=key)[0]) % 2]
+    taken = [key.encode() for key in keys if java_string_hash(key) % 2]
     assert 10 < len(taken) < 30
     for key in keys:
         core.publish_all(topic, key, key=key)
@@ -298,6 +304,18 @@ def test_a_partition_that_takes_nothing_holds_up_no_other_partition(core: Core) 
     assert subscription.acks.backlog_messages == 40 - len(taken)
     core.advance(5000)
     assert _stored(core, parts[1]) == taken
+
+
+def test_letters_without_a_key_go_to_the_partitions_that_take_them(core: Core) -> None:
+    parts = _partitions(core, 3, terminated=1)
+    topic, subscription = _dying(core)
+    core.publish_all(topic, *(str(number) for number in range(20)))
+    core.advance(1500)
+    # The one that found the partition closed waits for the next attempt.
+    assert subscription.acks.backlog_messages == 1
+    core.advance(20_000)
+    assert subscription.acks.backlog_messages == 0
+    assert sorted(int(payload) for part in parts for payload in _stored(core, part)) == list(range(20))
 
 
 def test_a_letter_that_cannot_be_published_at_all_holds_up_no_other(

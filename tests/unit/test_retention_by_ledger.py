@@ -40,6 +40,17 @@ def ledgers_of(topic: Topic) -> list[int]:
     return [ledger.entries for ledger in topic.log.ledgers]
 
 
+def test_a_ledger_is_closed_240_minutes_after_it_was_begun(core: Core) -> None:
+    topic = core.topic()
+    core.publish_all(topic, "a")
+    core.advance(LEDGER_AGE - 1)
+    core.publish_all(topic, "b")
+    core.advance(1)
+    core.publish_all(topic, "c")
+    ledgers = [topic.log.position(offset)[0] for offset in range(3)]
+    assert ledgers[0] == ledgers[1] != ledgers[2]
+
+
 def test_what_all_have_acknowledged_stays_while_its_ledger_is_open(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")

@@ -60,7 +60,7 @@ def test_a_failed_store_makes_the_broker_not_ready_and_ends_it_with_an_error(
     started: list[Standalone] = []
     ready = asyncio.Event()
 
-    async def start(self: Standalone) -> None:
+    async def start(self: Standalone, recovered: object) -> None:
         await begin_start(self)
         started.append(self)
         ready.set()

@@ -49,12 +49,36 @@ def test_a_subscription_is_created_on_every_partition_at_its_position(core: Core
     assert partitions(core)[1].subscriptions["last"].properties == {"owner": "me"}
 
 
-def test_one_partition_that_has_it_already_leaves_the_others_alone(core: Core) -> None:
+def test_a_subscription_of_some_partitions_is_created_on_the_others(core: Core) -> None:
     core.broker.partitioned.create(NAME, 3)
     partitions(core)[2].create_subscription("s")
+    for topic in partitions(core):
+        core.publish_all(topic, count=3)
+    create_subscription(core.broker, NAME, "s")
+    assert names(core) == [["s"], ["s"], ["s"]]
+    assert [topic.subscriptions["s"].acks.backlog_messages for topic in partitions(core)] == [0, 0, 3]
     with pytest.raises(Conflict):
         create_subscription(core.broker, NAME, "s")
-    assert names(core) == [[], [], ["s"]]
+
+
+def test_a_reader_on_one_partition_keeps_its_name_from_all_of_them(core: Core) -> None:
+    core.broker.partitioned.create(NAME, 2)
+    partitions(core)[1].create_subscription("s", durable=False)
+    with pytest.raises(Conflict):
+        create_subscription(core.broker, NAME, "s")
+    assert names(core) == [[], ["s"]]
+
+
+def test_new_partitions_have_the_subscriptions_of_all_the_others(core: Core) -> None:
+    core.broker.partitioned.create(NAME, 2)
+    partitions(core)[0].create_subscription("everywhere")
+    partitions(core)[1].create_subscription("everywhere")
+    partitions(core)[1].create_subscription("second")
+    core.broker.partitioned.extend(NAME, 3)
+    assert names(core) == [["everywhere"], ["everywhere", "second"], ["everywhere", "second"]]
+    core.publish_all(partitions(core)[2], count=1)
+    core.restart()
+    assert [each.acks.backlog_messages for each in partitions(core)[2].subscriptions.values()] == [1, 1]
 
 
 def test_one_partition_that_is_full_leaves_the_others_alone(core: Core) -> None:

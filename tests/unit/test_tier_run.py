@@ -32,7 +32,7 @@ for kept in (root / (name.replace("/", "-") + "." + sys.argv[-1].replace("/", "-
         exec(kept.read_text())
         break
 """
-STUBS = ("scripts/setup", "scripts/cluster", "scripts/build-image", "scripts/java-tools")
+STUBS = ("scripts/setup", "scripts/cluster", "scripts/build-image", "scripts/java-tools", "scripts/rust-client")
 #: The code of a stub that waits for SIGINT, and notes it.
 WAIT = """
 def interrupted(number, frame):
@@ -133,7 +133,7 @@ def test_a_wrong_tier_ends_it_before_anything_is_installed(project: Project) -> 
 def test_the_default_tiers(project: Project) -> None:
     done = project.run()
     assert done.returncode == 0, done.stderr
-    assert project.calls[:2] == ["setup dev", "java-tools"]
+    assert project.calls[:3] == ["setup dev", "java-tools", "rust-client"]
     together, alone = project.tests()
     assert together.startswith(
         "tests/faults tests/integration tests/simulation tests/property tests/unit -m not alone -n "

@@ -51,6 +51,29 @@ def test_watchers_hear_of_what_matches(core: Core) -> None:
     assert every.updates == 1
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        f"persistent://{NAMESPACE}/orders",
+        f"^persistent://{NAMESPACE}/orders$",
+        f"{NAMESPACE}/orders",
+        f"\\Qpersistent://{NAMESPACE}/orders\\E",
+        f"\\Qpersistent://{NAMESPACE}/\\E[m-p].*",
+    ],
+)
+def test_the_pattern_of_a_partitioned_topics_name_finds_its_partitions(core: Core, pattern: str) -> None:
+    core.broker.partitioned.create(topic("orders"), 2)
+    core.topic("orders-partition-x")
+    core.topic("late")
+    watching = Watching(core, pattern)
+    own = {f"persistent://{NAMESPACE}/orders-partition-{number}" for number in range(2)}
+    assert watching.known - own <= {f"persistent://{NAMESPACE}/orders-partition-x"}
+    assert own <= watching.known
+    core.broker.partitioned.extend(topic("orders"), 3)
+    core.advance(50)
+    assert f"persistent://{NAMESPACE}/orders-partition-2" in watching.known
+
+
 def test_a_topic_that_came_and_went_is_not_told_and_one_that_came_back_is_told_as_both(core: Core) -> None:
     core.topic("kept")
     watching = Watching(core)

@@ -32,6 +32,7 @@ KINDS = {
     "schema": records.SCHEMA + ORDERS.encode(),
     "deduplication": records.DEDUPLICATION + ORDERS.encode(),
     "broker policies": records.BROKER_POLICIES,
+    "broker settings": records.BROKER_SETTINGS,
     "broker set": records.BROKER_SET,
 }
 
@@ -42,6 +43,7 @@ def directory(tmp_path: Path) -> Path:
     core = Core(tmp_path / "data")
     broker = core.broker
     broker.policies.set_broker(Policies(retention=Retention(-1, -1)), Policies())
+    broker.policies.set_dynamic("maxTopicsPerNamespace", "100")
     broker.tenants.create("acme", TenantRecord())
     broker.namespaces.create(NAMESPACE, records.NamespaceRecord(Policies(deduplication=True)))
     broker.partitioned.create(TopicName.parse(PARTS), 3)

@@ -13,7 +13,7 @@ _every_page = pytest.mark.parametrize("page", _PAGES.values(), ids=_PAGES.keys()
 
 
 def test_no_statement_was_lost() -> None:
-    assert sum(len(list(page.statements())) for page in _PAGES.values()) >= 199
+    assert sum(len(list(page.statements())) for page in _PAGES.values()) >= 370
 
 
 @_every_page
@@ -42,7 +42,8 @@ def test_its_page_is_current(page: Page) -> None:
 
 
 def test_there_is_no_page_without_statements() -> None:
-    assert {path.stem for path in PAGES.glob("*.md")} == _PAGES.keys()
+    # That on the verbs of the admin tools is made from their scripts.
+    assert {path.stem for path in PAGES.glob("*.md")} == {*_PAGES, "admin-tools"}
 
 
 @pytest.mark.parametrize("page", [page for page in _PAGES.values() if page.guide], ids=lambda page: page.name)

@@ -2,58 +2,85 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from heliograph_api.protocol import wire_pb2 as wire
 
+#: Names of the types in Pulsar's own notation.
+SCALARS = {
+    getattr(FieldDescriptor, f"TYPE_{name.upper()}"): name
+    for name in ("bool", "bytes", "double", "int32", "int64", "string", "uint32", "uint64")
+}
 TEXT = {FieldDescriptor.TYPE_STRING: "text-\u00fc", FieldDescriptor.TYPE_BYTES: b"\x00\xff"}
 
 
-@pytest.mark.parametrize(
-    ("message", "field", "number"),
-    [
-        ("BaseCommand", "send", 6),
-        ("BaseCommand", "message", 9),
-        ("BaseCommand", "watchTopicListClose", 67),
-        ("CommandSend", "highest_sequence_id", 6),
-        ("CommandMessage", "ack_set", 4),
-        ("CommandSubscribe", "keySharedMeta", 17),
-        ("CommandProducer", "initial_subscription_name", 13),
-        ("CommandAck", "request_id", 8),
-        ("MessageMetadata", "num_messages_in_batch", 11),
-        ("MessageMetadata", "null_partition_key", 30),
-        ("MessageIdData", "first_chunk_message_id", 7),
-        ("KeySharedMeta", "allowOutOfOrderDelivery", 4),
-    ],
-)
-def test_field_numbers(message: str, field: str, number: int) -> None:
-    assert wire.DESCRIPTOR.message_types_by_name[message].fields_by_name[field].number == number
+#: One row for each field and enum value of Pulsar 4.2.4, and for each message without fields.
+TABLE = Path(__file__).parent / "data" / "pulsar_4_2_4_wire.tsv"
 
 
-@pytest.mark.parametrize(
-    ("value", "number"),
-    [
-        (wire.ProducerFenced, 25),
-        (wire.NotAllowedError, 22),
-        (wire.SNAPPY, 4),
-        (wire.BaseCommand.TOPIC_MIGRATED, 68),
-        (wire.CommandSubscribe.Key_Shared, 3),
-        (wire.Schema.ProtobufNative, 20),
-    ],
-)
-def test_enum_numbers(value: int, number: int) -> None:
-    assert value == number
+class Row(NamedTuple):
+    """A field or an enum value; ``type`` is a scalar type, or the name of a message or enum."""
+
+    kind: str
+    of: str
+    name: str = ""
+    number: str = ""
+    label: str = ""
+    type: str = ""
+    default: str = ""
 
 
-def test_defaults() -> None:
-    assert wire.MessageIdData(ledgerId=1, entryId=1).partition == -1
-    assert wire.CommandSubscribe().durable is True
-    assert wire.CommandProducerSuccess().last_sequence_id == -1
-    assert wire.MessageMetadata().num_messages_in_batch == 1
+def fields_of(message: Descriptor, path: str) -> Iterator[Row]:
+    if not message.fields:
+        yield Row("message", path)
+    for field in message.fields:
+        named = field.message_type or field.enum_type
+        label = "required" if field.is_required else "repeated" if field.is_repeated else "optional"
+        default = ""
+        if field.has_default_value:
+            value = field.default_value
+            enum = field.enum_type
+            default = enum.values_by_number[value].name if enum is not None else str(value).lower()
+        kind = named.full_name.removeprefix(f"{wire.DESCRIPTOR.package}.") if named else SCALARS[field.type]
+        yield Row("field", path, field.name, str(field.number), label, kind, default)
+    for nested in message.nested_types:
+        yield from fields_of(nested, f"{path}.{nested.name}")
+    for enum in message.enum_types:
+        yield from values_of(enum, f"{path}.{enum.name}")
+
+
+def values_of(enum: EnumDescriptor, path: str) -> Iterator[Row]:
+    for value in enum.values:
+        yield Row("enum", path, value.name, str(value.number))
+
+
+def generated() -> set[Row]:
+    """The rows of the generated code."""
+    return {
+        *(row for name, message in wire.DESCRIPTOR.message_types_by_name.items() for row in fields_of(message, name)),
+        *(row for name, enum in wire.DESCRIPTOR.enum_types_by_name.items() for row in values_of(enum, name)),
+    }
+
+
+def of_pulsar() -> set[Row]:
+    """The rows of the table."""
+    _, *lines = TABLE.read_text().splitlines()
+    rows = [Row(*line.split("\t")) for line in lines]
+    assert len(rows) == len(set(rows))
+    return set(rows)
+
+
+def test_the_generated_code_is_the_protocol_of_pulsar_4_2_4() -> None:
+    ours, pulsars = generated(), of_pulsar()
+    assert sorted(pulsars - ours) == []
+    assert sorted(ours - pulsars) == []
+    assert len(pulsars) > 500
 
 
 def test_a_send_command_byte_for_byte() -> None:

@@ -156,18 +156,24 @@ class AdminClient:
         """Return the broker's version, as it says itself."""
         return str(await self.request("GET", "/admin/v2/brokers/version"))
 
-    async def topics(self, namespace: str, *, domains: Sequence[str] = ("persistent", "non-persistent")) -> list[str]:
-        """Return the full names of a namespace's topics, every partition by its own name, sorted."""
+    async def topics(
+        self, namespace: str, *, domains: Sequence[str] = ("persistent", "non-persistent"), system: bool = False
+    ) -> list[str]:
+        """Return the full names of a namespace's topics, every partition by its own name, sorted.
+
+        System topics are among them only with ``system``.
+        """
         found: list[str] = []
         for domain in domains:
-            found += await self.request("GET", f"/admin/v2/{domain}/{namespace}")
+            found += await self.request("GET", f"/admin/v2/{domain}/{namespace}", params=_SYSTEM if system else None)
         return sorted(found)
 
-    async def partitioned_topics(self, namespace: str) -> list[str]:
-        """Return the full names of a namespace's partitioned topics, sorted."""
+    async def partitioned_topics(self, namespace: str, *, system: bool = False) -> list[str]:
+        """Return the full names of a namespace's partitioned topics, sorted; system topics only with ``system``."""
         found: list[str] = []
         for domain in ("persistent", "non-persistent"):
-            found += await self.request("GET", f"/admin/v2/{domain}/{namespace}/partitioned")
+            path = f"/admin/v2/{domain}/{namespace}/partitioned"
+            found += await self.request("GET", path, params=_SYSTEM if system else None)
         return sorted(found)
 
     async def partitions(self, topic: TopicName) -> int:
@@ -212,6 +218,7 @@ class AdminClient:
         await self.request("DELETE", tenant_path(tenant), params={"force": "true"} if force else None)
 
 
+_SYSTEM = {"includeSystemTopic": "true"}
 _OLDEST = {"getEarliestTimeInBacklog": "true"}
 
 

@@ -1,4 +1,4 @@
-"""The files that are made from the definitions: ``crds/*.yaml``, and the reference of all fields in the guide.
+"""The files that are made from the definitions: ``crds/*.yaml``, the reference, the file for kube-state-metrics.
 
 ``python -m heliograph_api.crds.crd_files DIRECTORY`` writes them there; ``scripts/generate-crds`` calls it.
 """
@@ -14,6 +14,7 @@ import yaml
 
 from heliograph_api.resources.cel import RULES
 
+from . import kube_state_metrics
 from .definitions import definitions
 
 REFERENCE = "docs/resources.md"
@@ -42,6 +43,8 @@ def files() -> Iterator[tuple[str, str]]:
     for definition in made:
         text = yaml.dump(definition, Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True)
         yield f"crds/{definition['spec']['names']['plural']}.yaml", _HEADER + text
+    text = yaml.dump(kube_state_metrics.configuration(), Dumper=_Dumper, sort_keys=False, width=_WIDTH)
+    yield kube_state_metrics.PATH, _HEADER + text
     yield REFERENCE, "\n".join([_INTRODUCTION, *(_section(definition) for definition in made)])
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from heliograph_api.policies.policies import Policies, contradictions, resolve
 from heliograph_api.resources.model import AnyResource, BrokerCluster, Namespace, Tenant, Topic
-from heliograph_api.values.names import InvalidName
+from heliograph_api.resources.references import ResourceReference
+from heliograph_api.values.names import COMPACTION, InvalidName, TopicName
 
 from .manifest_reader import ManifestError
 
@@ -31,9 +32,9 @@ class Step:
 def plan(resources: Iterable[AnyResource], existing: Existing | None = None) -> list[Step]:
     """Return the steps, parents first: clusters, tenants, namespaces, topics; else in the order given.
 
-    A reference is the ``metadata.name`` of a resource among ``resources`` in the same Kubernetes namespace; else the
-    name of an existing tenant, or of an existing namespace, whole (``shop/payments``) or its own (``payments``) if only
-    one is called so. Raises :class:`ManifestError` naming all that is missing, ambiguous, contradictory or there twice.
+    A reference is the ``metadata.name`` of a resource among ``resources`` in its Kubernetes namespace; else the name of
+    an existing tenant, or of an existing namespace, whole (``shop/payments``) or its own (``payments``) if only one is
+    called so. Raises :class:`ManifestError` naming all that is missing, ambiguous, contradictory or there twice.
     """
     planner = _Planner(existing or Existing())
     given = list(resources)
@@ -97,12 +98,33 @@ class _Planner:
         for path, target in targets.items():
             if target == name:
                 self._problem(resource, path, f"'{name}' is this topic; valid: another topic")
+            elif target and TopicName.parse(target).is_system:
+                self._problem(resource, path, f"'{target}' is a system topic; valid: another topic")
+        self._check_subscriptions(resource)
         self.problems += self._contradictions(resource, namespace)
         self._step(resource, name)
 
+    def _check_subscriptions(self, resource: Topic) -> None:
+        """Find the broker's own subscription, and those that would expire and be created again, without a backlog."""
+        spec = resource.spec
+        if COMPACTION in spec.subscriptions:
+            self._problem(resource, "spec.subscriptions", f"'{COMPACTION}' is the broker's own; valid: another name")
+        for index, own in enumerate(spec.subscription_policies):
+            path = f"spec.subscriptionPolicies[{index}]"
+            if own.name == COMPACTION:
+                self._problem(resource, f"{path}.name", f"'{COMPACTION}' is the broker's own; valid: another name")
+            elif own.name in spec.all_subscriptions and (own.policies().subscription_expiration_ms or -1) > 0:
+                listed = "subscriptions" if own.name in spec.subscriptions else "archive"
+                self._problem(
+                    resource,
+                    f"{path}.expires",
+                    f"'{own.name}' would lose its backlog and be created again, as spec.{listed} declares it;"
+                    " valid: leave one of them out, or -1",
+                )
+
     def _tenant_of(self, resource: Namespace) -> str | None:
         reference = resource.spec.tenant_ref.name
-        tenant = self._tenants.get(_key(resource, reference))
+        tenant = self._tenants.get(_referred(resource, resource.spec.tenant_ref))
         if tenant is not None:
             return tenant
         if reference in self.existing.tenants:
@@ -117,7 +139,7 @@ class _Planner:
 
     def _namespace_of(self, resource: Topic) -> str | None:
         reference = resource.spec.namespace_ref.name
-        key = _key(resource, reference)
+        key = _referred(resource, resource.spec.namespace_ref)
         if key in self._namespaces:
             return self._namespaces[key]
         found = sorted(name for name in self.existing.namespaces if reference in (name, name.partition("/")[2]))
@@ -156,6 +178,10 @@ class _Planner:
 
 def _key(resource: AnyResource, name: str) -> tuple[str, str]:
     return resource.metadata.namespace, name
+
+
+def _referred(resource: AnyResource, reference: ResourceReference) -> tuple[str, str]:
+    return reference.namespace or resource.metadata.namespace, reference.name
 
 
 def _valid(names: Collection[str]) -> str:

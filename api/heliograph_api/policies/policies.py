@@ -18,8 +18,10 @@ from .policy_kinds import is_unlimited, lower_rate
 from .policy_table import POLICY_FIELDS, SUBSCRIPTION_FIELDS, Policies
 from .policy_values import (
     BACKLOG_QUOTA_POLICIES,
+    COMPATIBILITIES_OF_AUTO_UPDATES,
     INACTIVE_TOPIC_MODES,
     MAX_PARTITIONS,
+    SCHEMA_AUTO_UPDATE,
     SCHEMA_COMPATIBILITIES,
     SETTABLE_COMPATIBILITIES,
     SUBSCRIPTION_TYPES,
@@ -49,9 +51,16 @@ def resolve(
 
     So a message TTL, an expiry, a quota or a maximum in it is a value to be enforced, never -1, and a maximum never
     0. ``retention`` is the one whose -1 stays; it is a :class:`RetentionByLedger` if no level sets it.
+
+    Where neither topic nor namespace sets a schema compatibility strategy, the namespace's older setting for updates
+    by clients counts, as in Pulsar.
     """
     levels = [level for level in (topic, namespace, broker) if level is not None]
     resolved = _combined(levels, limits)
+    if all(level is None or level.schema_compatibility is None for level in (topic, namespace)):
+        of_updates = (namespace.kept or {}).get(SCHEMA_AUTO_UPDATE) if namespace is not None else None
+        if of_updates is not None:
+            resolved.schema_compatibility = COMPATIBILITIES_OF_AUTO_UPDATES[of_updates]
     if topic is not None and topic.subscription_policies:
         resolved.subscription_policies = {
             name: _combined([own, *levels], limits, SUBSCRIPTION_FIELDS)

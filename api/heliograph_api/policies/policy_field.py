@@ -36,6 +36,8 @@ class RestPath:
     per_cluster: bool = False
     #: The end of its path under a subscription, which is Heliograph's own.
     subscription: str = ""
+    #: The end of paths of its own, at each level, that count a time in milliseconds where Pulsar's count seconds.
+    milliseconds: str = ""
     #: A query parameter of topics that its value may come in.
     topic_query: str = ""
     #: The methods that set it for a namespace and for a topic.

@@ -103,4 +103,6 @@ TOPIC_NAME: Final = Kind("topic name", lambda name: not name)
 SUBSCRIPTION_TYPES: Final = Kind("subscription types")
 SCHEMA_COMPATIBILITY: Final = Kind("schema compatibility")
 TICK: Final = Kind("tick")
+KEPT: Final = Kind("kept", lambda values: True)
+"""Settings that have no effect, by name: shown level by level, never part of what holds for a topic."""
 BY_SUBSCRIPTION: Final = Kind("values by subscription")

@@ -72,6 +72,7 @@ class Policies(msgspec.Struct, omit_defaults=True):
             rest=RestPath(
                 namespace="messageTTL",
                 topic=("messageTTL",),
+                milliseconds="messageTTLMillis",
                 topic_query="messageTTL",
                 key="message_ttl_in_seconds",
                 subscription="messageTTL",
@@ -330,12 +331,27 @@ class Policies(msgspec.Struct, omit_defaults=True):
             kind=kinds.SWITCH,
             levels=Level.TOPICS,
             title="whether the TTL of single messages in batches is honoured",
-            doc="Whether the TTL of single messages in batches is honoured. Default: false.",
-            default=False,
+            doc="Whether the TTL of single messages in batches is honoured. Default: true.",
+            default=True,
             for_stored=True,
             idle_value=False,
             rest=RestPath(namespace="ttlInBatches", topic=("ttlInBatches",), key="ttl_in_batches"),
-            command=Command(namespace="ttl-in-batches", topic="ttl-in-batches"),
+            command=Command(namespace="ttl-in-batches", topic="ttl-in-batches", example="--disable"),
+        ),
+    ] = None
+    ttl_counts_delay: Annotated[
+        bool | None,
+        PolicyField(
+            kind=kinds.SWITCH,
+            levels=Level.TOPICS,
+            title="whether the TTL of a delayed message counts its delay",
+            doc="""Whether the TTL of a delayed message begins when the broker receives it, as on Pulsar, and not at
+            its delivery time. Default: false.""",
+            default=False,
+            for_stored=True,
+            idle_value=False,
+            rest=RestPath(namespace="ttlCountsDelay", topic=("ttlCountsDelay",), key="ttl_counts_delay"),
+            command=Command(namespace="ttl-counts-delay", topic="ttl-counts-delay"),
         ),
     ] = None
     deduplication: Annotated[
@@ -546,6 +562,8 @@ class Policies(msgspec.Struct, omit_defaults=True):
             command=Command(namespace="auto-topic-creation"),
         ),
     ] = None
+    #: Settings that tools set and the broker only keeps, by Pulsar's names, as JSON has them.
+    kept: Annotated[dict[str, Any] | None, PolicyField(kind=kinds.KEPT)] = None
 
 
 def _rows() -> dict[str, PolicyField]:

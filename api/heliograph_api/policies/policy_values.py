@@ -25,6 +25,19 @@ SchemaCompatibility = Literal[
 SCHEMA_COMPATIBILITIES: Final[tuple[str, ...]] = get_args(SchemaCompatibility)
 #: The strategies that can be set over REST; UNDEFINED is Pulsar's word for one that nobody set.
 SETTABLE_COMPATIBILITIES: Final = ("UNDEFINED", *SCHEMA_COMPATIBILITIES)
+#: The strategy of each value of Pulsar's older setting for updates by clients, which counts where none is set.
+COMPATIBILITIES_OF_AUTO_UPDATES: Final = {
+    "AutoUpdateDisabled": "ALWAYS_INCOMPATIBLE",
+    "Backward": "BACKWARD",
+    "Forward": "FORWARD",
+    "Full": "FULL",
+    "AlwaysCompatible": "ALWAYS_COMPATIBLE",
+    "BackwardTransitive": "BACKWARD_TRANSITIVE",
+    "ForwardTransitive": "FORWARD_TRANSITIVE",
+    "FullTransitive": "FULL_TRANSITIVE",
+}
+#: The name of that setting among those that a namespace keeps.
+SCHEMA_AUTO_UPDATE: Final = "schema_auto_update_compatibility_strategy"
 InactiveTopicMode = Literal["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]
 INACTIVE_TOPIC_MODES: Final[tuple[str, ...]] = get_args(InactiveTopicMode)
 

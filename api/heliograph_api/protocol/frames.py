@@ -42,15 +42,21 @@ class ParsedEntry(NamedTuple):
     payload_offset: int
 
 
-def peek_metadata(entry: memoryview) -> MessageMetadata:
-    """Return the metadata of an entry that :func:`parse_entry` found good before; the payload is not looked at."""
+def metadata_range(entry: bytes | memoryview) -> tuple[int, int]:
+    """Return where the metadata begins and ends in an entry that :func:`parse_entry` found good."""
     at = 0
     if entry[0] << 8 | entry[1] == MAGIC_BROKER_ENTRY_METADATA:
         at = 6 + int(_U32.unpack_from(entry, 2)[0])
     if entry[at] << 8 | entry[at + 1] == MAGIC_CRC32C:
         at += 6
     (size,) = _U32.unpack_from(entry, at)
-    return MessageMetadata.FromString(bytes(entry[at + 4 : at + 4 + size]))
+    return at + 4, at + 4 + size
+
+
+def peek_metadata(entry: bytes | memoryview) -> MessageMetadata:
+    """Return the metadata of an entry that :func:`parse_entry` found good before; the payload is not looked at."""
+    begin, end = metadata_range(entry)
+    return MessageMetadata.FromString(bytes(entry[begin:end]))
 
 
 def parse_entry(entry: bytes) -> ParsedEntry:

@@ -171,6 +171,7 @@ class _ProtocolVersionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Proto
     v18: _ProtocolVersion.ValueType  # 18
     v19: _ProtocolVersion.ValueType  # 19
     v20: _ProtocolVersion.ValueType  # 20
+    v21: _ProtocolVersion.ValueType  # 21
 
 class ProtocolVersion(_ProtocolVersion, metaclass=_ProtocolVersionEnumTypeWrapper): ...
 
@@ -195,6 +196,7 @@ v17: ProtocolVersion.ValueType  # 17
 v18: ProtocolVersion.ValueType  # 18
 v19: ProtocolVersion.ValueType  # 19
 v20: ProtocolVersion.ValueType  # 20
+v21: ProtocolVersion.ValueType  # 21
 Global___ProtocolVersion: _TypeAlias = ProtocolVersion  # noqa: Y015
 
 class _KeySharedMode:
@@ -257,6 +259,8 @@ class Schema(_message.Message):
         LocalTime: Schema._Type.ValueType  # 18
         LocalDateTime: Schema._Type.ValueType  # 19
         ProtobufNative: Schema._Type.ValueType  # 20
+        AutoConsume: Schema._Type.ValueType  # 21
+        External: Schema._Type.ValueType  # 22
 
     class Type(_Type, metaclass=_TypeEnumTypeWrapper): ...
     String: Schema.Type.ValueType  # 1
@@ -279,6 +283,8 @@ class Schema(_message.Message):
     LocalTime: Schema.Type.ValueType  # 18
     LocalDateTime: Schema.Type.ValueType  # 19
     ProtobufNative: Schema.Type.ValueType  # 20
+    AutoConsume: Schema.Type.ValueType  # 21
+    External: Schema.Type.ValueType  # 22
 
     NAME_FIELD_NUMBER: _builtins.int
     SCHEMA_DATA_FIELD_NUMBER: _builtins.int
@@ -468,6 +474,8 @@ class MessageMetadata(_message.Message):
     TOTAL_CHUNK_MSG_SIZE_FIELD_NUMBER: _builtins.int
     CHUNK_ID_FIELD_NUMBER: _builtins.int
     NULL_PARTITION_KEY_FIELD_NUMBER: _builtins.int
+    COMPACTED_BATCH_INDEXES_FIELD_NUMBER: _builtins.int
+    SCHEMA_ID_FIELD_NUMBER: _builtins.int
     producer_name: _builtins.str
     sequence_id: _builtins.int
     publish_time: _builtins.int
@@ -493,12 +501,15 @@ class MessageMetadata(_message.Message):
     total_chunk_msg_size: _builtins.int
     chunk_id: _builtins.int
     null_partition_key: _builtins.bool
+    schema_id: _builtins.bytes
     @_builtins.property
     def properties(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
     @_builtins.property
     def replicate_to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def encryption_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___EncryptionKeys]: ...
+    @_builtins.property
+    def compacted_batch_indexes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -530,10 +541,12 @@ class MessageMetadata(_message.Message):
         total_chunk_msg_size: _builtins.int | None = ...,
         chunk_id: _builtins.int | None = ...,
         null_partition_key: _builtins.bool | None = ...,
+        compacted_batch_indexes: _abc.Iterable[_builtins.int] | None = ...,
+        schema_id: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk_id", b"chunk_id", "compression", b"compression", "deliver_at_time", b"deliver_at_time", "encryption_algo", b"encryption_algo", "encryption_keys", b"encryption_keys", "encryption_param", b"encryption_param", "event_time", b"event_time", "highest_sequence_id", b"highest_sequence_id", "marker_type", b"marker_type", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "num_chunks_from_msg", b"num_chunks_from_msg", "num_messages_in_batch", b"num_messages_in_batch", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "producer_name", b"producer_name", "properties", b"properties", "publish_time", b"publish_time", "replicate_to", b"replicate_to", "replicated_from", b"replicated_from", "schema_version", b"schema_version", "sequence_id", b"sequence_id", "total_chunk_msg_size", b"total_chunk_msg_size", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "uncompressed_size", b"uncompressed_size", "uuid", b"uuid"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk_id", b"chunk_id", "compacted_batch_indexes", b"compacted_batch_indexes", "compression", b"compression", "deliver_at_time", b"deliver_at_time", "encryption_algo", b"encryption_algo", "encryption_keys", b"encryption_keys", "encryption_param", b"encryption_param", "event_time", b"event_time", "highest_sequence_id", b"highest_sequence_id", "marker_type", b"marker_type", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "num_chunks_from_msg", b"num_chunks_from_msg", "num_messages_in_batch", b"num_messages_in_batch", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "producer_name", b"producer_name", "properties", b"properties", "publish_time", b"publish_time", "replicate_to", b"replicate_to", "replicated_from", b"replicated_from", "schema_id", b"schema_id", "schema_version", b"schema_version", "sequence_id", b"sequence_id", "total_chunk_msg_size", b"total_chunk_msg_size", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "uncompressed_size", b"uncompressed_size", "uuid", b"uuid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_id", b"chunk_id", "compression", b"compression", "deliver_at_time", b"deliver_at_time", "encryption_algo", b"encryption_algo", "encryption_keys", b"encryption_keys", "encryption_param", b"encryption_param", "event_time", b"event_time", "highest_sequence_id", b"highest_sequence_id", "marker_type", b"marker_type", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "num_chunks_from_msg", b"num_chunks_from_msg", "num_messages_in_batch", b"num_messages_in_batch", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "producer_name", b"producer_name", "properties", b"properties", "publish_time", b"publish_time", "replicate_to", b"replicate_to", "replicated_from", b"replicated_from", "schema_version", b"schema_version", "sequence_id", b"sequence_id", "total_chunk_msg_size", b"total_chunk_msg_size", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "uncompressed_size", b"uncompressed_size", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_id", b"chunk_id", "compacted_batch_indexes", b"compacted_batch_indexes", "compression", b"compression", "deliver_at_time", b"deliver_at_time", "encryption_algo", b"encryption_algo", "encryption_keys", b"encryption_keys", "encryption_param", b"encryption_param", "event_time", b"event_time", "highest_sequence_id", b"highest_sequence_id", "marker_type", b"marker_type", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "num_chunks_from_msg", b"num_chunks_from_msg", "num_messages_in_batch", b"num_messages_in_batch", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "producer_name", b"producer_name", "properties", b"properties", "publish_time", b"publish_time", "replicate_to", b"replicate_to", "replicated_from", b"replicated_from", "schema_id", b"schema_id", "schema_version", b"schema_version", "sequence_id", b"sequence_id", "total_chunk_msg_size", b"total_chunk_msg_size", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "uncompressed_size", b"uncompressed_size", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -622,6 +635,7 @@ class CommandConnect(_message.Message):
     ORIGINAL_AUTH_DATA_FIELD_NUMBER: _builtins.int
     ORIGINAL_AUTH_METHOD_FIELD_NUMBER: _builtins.int
     FEATURE_FLAGS_FIELD_NUMBER: _builtins.int
+    PROXY_VERSION_FIELD_NUMBER: _builtins.int
     client_version: _builtins.str
     auth_method: Global___AuthMethod.ValueType
     auth_method_name: _builtins.str
@@ -631,6 +645,7 @@ class CommandConnect(_message.Message):
     original_principal: _builtins.str
     original_auth_data: _builtins.str
     original_auth_method: _builtins.str
+    proxy_version: _builtins.str
     @_builtins.property
     def feature_flags(self) -> Global___FeatureFlags: ...
     def __init__(
@@ -646,10 +661,11 @@ class CommandConnect(_message.Message):
         original_auth_data: _builtins.str | None = ...,
         original_auth_method: _builtins.str | None = ...,
         feature_flags: Global___FeatureFlags | None = ...,
+        proxy_version: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["auth_data", b"auth_data", "auth_method", b"auth_method", "auth_method_name", b"auth_method_name", "client_version", b"client_version", "feature_flags", b"feature_flags", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "protocol_version", b"protocol_version", "proxy_to_broker_url", b"proxy_to_broker_url"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["auth_data", b"auth_data", "auth_method", b"auth_method", "auth_method_name", b"auth_method_name", "client_version", b"client_version", "feature_flags", b"feature_flags", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "protocol_version", b"protocol_version", "proxy_to_broker_url", b"proxy_to_broker_url", "proxy_version", b"proxy_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["auth_data", b"auth_data", "auth_method", b"auth_method", "auth_method_name", b"auth_method_name", "client_version", b"client_version", "feature_flags", b"feature_flags", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "protocol_version", b"protocol_version", "proxy_to_broker_url", b"proxy_to_broker_url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["auth_data", b"auth_data", "auth_method", b"auth_method", "auth_method_name", b"auth_method_name", "client_version", b"client_version", "feature_flags", b"feature_flags", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "protocol_version", b"protocol_version", "proxy_to_broker_url", b"proxy_to_broker_url", "proxy_version", b"proxy_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -663,10 +679,16 @@ class FeatureFlags(_message.Message):
     SUPPORTS_BROKER_ENTRY_METADATA_FIELD_NUMBER: _builtins.int
     SUPPORTS_PARTIAL_PRODUCER_FIELD_NUMBER: _builtins.int
     SUPPORTS_TOPIC_WATCHERS_FIELD_NUMBER: _builtins.int
+    SUPPORTS_GET_PARTITIONED_METADATA_WITHOUT_AUTO_CREATION_FIELD_NUMBER: _builtins.int
+    SUPPORTS_REPL_DEDUP_BY_LID_AND_EID_FIELD_NUMBER: _builtins.int
+    SUPPORTS_TOPIC_WATCHER_RECONCILE_FIELD_NUMBER: _builtins.int
     supports_auth_refresh: _builtins.bool
     supports_broker_entry_metadata: _builtins.bool
     supports_partial_producer: _builtins.bool
     supports_topic_watchers: _builtins.bool
+    supports_get_partitioned_metadata_without_auto_creation: _builtins.bool
+    supports_repl_dedup_by_lid_and_eid: _builtins.bool
+    supports_topic_watcher_reconcile: _builtins.bool
     def __init__(
         self,
         *,
@@ -674,10 +696,13 @@ class FeatureFlags(_message.Message):
         supports_broker_entry_metadata: _builtins.bool | None = ...,
         supports_partial_producer: _builtins.bool | None = ...,
         supports_topic_watchers: _builtins.bool | None = ...,
+        supports_get_partitioned_metadata_without_auto_creation: _builtins.bool | None = ...,
+        supports_repl_dedup_by_lid_and_eid: _builtins.bool | None = ...,
+        supports_topic_watcher_reconcile: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["supports_auth_refresh", b"supports_auth_refresh", "supports_broker_entry_metadata", b"supports_broker_entry_metadata", "supports_partial_producer", b"supports_partial_producer", "supports_topic_watchers", b"supports_topic_watchers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["supports_auth_refresh", b"supports_auth_refresh", "supports_broker_entry_metadata", b"supports_broker_entry_metadata", "supports_get_partitioned_metadata_without_auto_creation", b"supports_get_partitioned_metadata_without_auto_creation", "supports_partial_producer", b"supports_partial_producer", "supports_repl_dedup_by_lid_and_eid", b"supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", b"supports_topic_watcher_reconcile", "supports_topic_watchers", b"supports_topic_watchers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["supports_auth_refresh", b"supports_auth_refresh", "supports_broker_entry_metadata", b"supports_broker_entry_metadata", "supports_partial_producer", b"supports_partial_producer", "supports_topic_watchers", b"supports_topic_watchers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["supports_auth_refresh", b"supports_auth_refresh", "supports_broker_entry_metadata", b"supports_broker_entry_metadata", "supports_get_partitioned_metadata_without_auto_creation", b"supports_get_partitioned_metadata_without_auto_creation", "supports_partial_producer", b"supports_partial_producer", "supports_repl_dedup_by_lid_and_eid", b"supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", b"supports_topic_watcher_reconcile", "supports_topic_watchers", b"supports_topic_watchers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -929,11 +954,13 @@ class CommandPartitionedTopicMetadata(_message.Message):
     ORIGINAL_PRINCIPAL_FIELD_NUMBER: _builtins.int
     ORIGINAL_AUTH_DATA_FIELD_NUMBER: _builtins.int
     ORIGINAL_AUTH_METHOD_FIELD_NUMBER: _builtins.int
+    METADATA_AUTO_CREATION_ENABLED_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     request_id: _builtins.int
     original_principal: _builtins.str
     original_auth_data: _builtins.str
     original_auth_method: _builtins.str
+    metadata_auto_creation_enabled: _builtins.bool
     def __init__(
         self,
         *,
@@ -942,10 +969,11 @@ class CommandPartitionedTopicMetadata(_message.Message):
         original_principal: _builtins.str | None = ...,
         original_auth_data: _builtins.str | None = ...,
         original_auth_method: _builtins.str | None = ...,
+        metadata_auto_creation_enabled: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["metadata_auto_creation_enabled", b"metadata_auto_creation_enabled", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["metadata_auto_creation_enabled", b"metadata_auto_creation_enabled", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1901,11 +1929,14 @@ class CommandGetTopicsOfNamespace(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     TOPICS_PATTERN_FIELD_NUMBER: _builtins.int
     TOPICS_HASH_FIELD_NUMBER: _builtins.int
+    PROPERTIES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     namespace: _builtins.str
     mode: Global___CommandGetTopicsOfNamespace.Mode.ValueType
     topics_pattern: _builtins.str
     topics_hash: _builtins.str
+    @_builtins.property
+    def properties(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
     def __init__(
         self,
         *,
@@ -1914,10 +1945,11 @@ class CommandGetTopicsOfNamespace(_message.Message):
         mode: Global___CommandGetTopicsOfNamespace.Mode.ValueType | None = ...,
         topics_pattern: _builtins.str | None = ...,
         topics_hash: _builtins.str | None = ...,
+        properties: _abc.Iterable[Global___KeyValue] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "namespace", b"namespace", "request_id", b"request_id", "topics_hash", b"topics_hash", "topics_pattern", b"topics_pattern"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "namespace", b"namespace", "properties", b"properties", "request_id", b"request_id", "topics_hash", b"topics_hash", "topics_pattern", b"topics_pattern"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "namespace", b"namespace", "request_id", b"request_id", "topics_hash", b"topics_hash", "topics_pattern", b"topics_pattern"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "namespace", b"namespace", "properties", b"properties", "request_id", b"request_id", "topics_hash", b"topics_hash", "topics_pattern", b"topics_pattern"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -91,8 +91,21 @@ def _master(text: str) -> str:
     return text
 
 
+ArchivePath = Annotated[
+    str,
+    AfterValidator(_path),
+    InSchema({"maxLength": _MAX_PATH_LENGTH}),
+    Rule(f"self.matches('{_PATH}')", f"not a path for an archive; valid: {_VALID_PATH}"),
+]
+"""A directory for files: below :data:`MOUNT`, or a URL."""
+ArchiveMaster = Annotated[
+    str, AfterValidator(_master), InSchema({"maxLength": 253}), Rule(f"self.matches('{_MASTER}')", _NO_MASTER)
+]
+"""A master of Spark."""
+
+
 class ArchiveSpec(Model):
-    """An archive of the topic's messages, written by a Spark job on a schedule."""
+    """An archive of the messages, by a Spark job on a schedule; its BrokerCluster's `archives` must allow it."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -114,12 +127,7 @@ class ArchiveSpec(Model):
     ]
     """Schedule of the runs in UTC, as in a CronJob: minute, hour, day, month and weekday, or @hourly, @daily and so on.
     A run is skipped if the previous one has not finished."""
-    path: Annotated[
-        str,
-        AfterValidator(_path),
-        InSchema({"maxLength": _MAX_PATH_LENGTH}),
-        Rule(f"self.matches('{_PATH}')", f"not a path for an archive; valid: {_VALID_PATH}"),
-    ]
+    path: ArchivePath
     """Directory of the files: a path below /archive on the volume of `volumeClaimRef`, or a URL s3a:// or hdfs://.
     Several topics may share it: each has directories of its own below it, `topic=NAME/date=YYYY-MM-DD`."""
     format: Literal["parquet"] = "parquet"
@@ -139,13 +147,11 @@ class ArchiveSpec(Model):
     AWS_ENDPOINT_URL are used by s3a://."""
     conf: dict[str, str] = Field(default_factory=dict)
     """Spark settings by name, such as `spark.driver.memory` or `spark.hadoop.fs.s3a.path.style.access`."""
-    master: Annotated[
-        str, AfterValidator(_master), InSchema({"maxLength": 253}), Rule(f"self.matches('{_MASTER}')", _NO_MASTER)
-    ] = LOCAL
+    master: ArchiveMaster = LOCAL
     """Master of Spark: the job's own pod (local[*]), or executor pods created through the API server at
     k8s://https://kubernetes.default.svc; `serviceAccountName` then needs the permission to create pods."""
     image: str | None = Field(default=None, min_length=1)
-    """Container image of the job; the operator's if left out."""
+    """Container image of the job, one of `archives.images`; the operator's if left out."""
     service_account_name: str | None = Field(default=None, min_length=1, max_length=253)
     """ServiceAccount of the job's pods, with its token in them; if left out the operator's setting, else the account
     `default` without a token."""

@@ -58,6 +58,8 @@ class TopicState(msgspec.Struct, rename="camel"):
     #: Clients that are connected.
     producers: int = 0
     consumers: int = 0
+    #: What tells the versions of its schema from others, by :func:`.schema_spec.schema_digest`; oldest first.
+    schemas: list[str] = []
 
 
 class BrokerState(msgspec.Struct, rename="camel"):
@@ -69,3 +71,5 @@ class BrokerState(msgspec.Struct, rename="camel"):
     tenants: dict[str, TenantState]
     namespaces: dict[str, NamespaceState]
     topics: dict[str, TopicState]
+    #: The format of its data directory, such as ``heliograph 3``; empty: the broker does not say.
+    store_format: str = ""

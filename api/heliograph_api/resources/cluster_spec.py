@@ -6,10 +6,14 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from heliograph_api.values.quoting import quoted
-
+from .archive_consent_spec import ArchivesSpec
 from .cel import SIZE, InSchema, Rule
-from .fields import DeletionPolicy, Model, Reference, Size
+from .fields import DeletionPolicy, Model, Reference, Size, named_once
+from .listener_spec import ListenerSpec
+from .network_spec import NetworkPolicySpec
+from .pod_spec import Opaque, PodDisruptionBudgetSpec, PodTemplateSpec
+from .references import MAX_CONSENTS, Consent
+from .rollout_spec import MaintenanceWindows
 from .settings import SettingsSchema, check_settings
 from .specs import LimitsSpec, NamespacePolicySpec
 
@@ -29,18 +33,6 @@ def _size_of_a_volume(size: int) -> int:
     if size <= 0:
         raise ValueError(_NO_SIZE)
     return size
-
-
-def _by_name(items: list[Any]) -> list[Any]:
-    names = [item.name for item in items]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"{', '.join(map(quoted, twice))} occurs more than once; valid: each name once")
-    return items
-
-
-Opaque = dict[str, Any]
-"""A part of a pod, as in Kubernetes; it is validated when the StatefulSet is applied."""
 
 
 class EnvVar(Model):
@@ -90,19 +82,21 @@ class BrokerClusterSpec(Model):
     ] = 1
     """Number of brokers: 1, or 0 to stop it. More than one is not supported yet."""
     image: str | None = Field(default=None, min_length=1)
-    """Container image of the broker; default: the operator's setting. A change restarts the pods."""
+    """Container image of the broker, by tag or by digest (`repository@sha256:…`); default: the operator's setting,
+    which may change with the operator. A change restarts the pods."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """When the image is pulled, as in a container of a pod."""
-    image_pull_secrets: Annotated[list[Reference], AfterValidator(_by_name), _BY_NAME] = Field(default_factory=list)
+    image_pull_secrets: Annotated[list[Reference], AfterValidator(named_once), _BY_NAME] = Field(default_factory=list)
     """Secrets the image is pulled with."""
     storage: StorageSpec = StorageSpec(size=DEFAULT_STORAGE)
     """Volume of each broker; 10Gi of the default StorageClass if left out."""
     config: Annotated[dict[str, Any], AfterValidator(check_settings), SettingsSchema()] = Field(default_factory=dict)
     """Settings of the broker process by name. A change restarts the pods."""
-    env: Annotated[list[EnvVar], AfterValidator(_by_name), _BY_NAME] = Field(default_factory=list)
+    env: Annotated[list[EnvVar], AfterValidator(named_once), _BY_NAME] = Field(default_factory=list)
     """More environment variables of the broker's container, as in a pod."""
     resources: Opaque = Field(default_factory=dict)
-    """Requests and limits of the broker's container (cpu, memory), as in a pod. A change restarts the pods."""
+    """Requests and limits of the broker's container (cpu, memory), as in a pod; default: requests of 100m and 512Mi, a
+    memory limit of 2Gi. A change restarts the pods."""
     node_selector: dict[str, str] = Field(default_factory=dict)
     """Node labels required to run a broker, as in a pod."""
     tolerations: list[Opaque] = Field(default_factory=list)
@@ -117,12 +111,36 @@ class BrokerClusterSpec(Model):
     """Additional labels of the broker's pods; those of the operator cannot be replaced."""
     priority_class_name: str | None = Field(default=None, min_length=1)
     """PriorityClass of the broker's pods."""
+    pod_disruption_budget: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    """Number of brokers that may be evicted at a time, for example when nodes are drained."""
+    pod_template: PodTemplateSpec = Field(default_factory=PodTemplateSpec)
+    """Whatever else the pods need, merged into the pod template last. A change restarts the pods."""
+    maintenance_windows: MaintenanceWindows = Field(default_factory=list)
+    """Times in which the brokers may be replaced because the operator or its default image changed; left out: always. A
+    change of this resource replaces them at once."""
+    preflight: bool = True
+    """Whether a new image is asked, before a broker runs it, if it reads the format of the brokers' volumes."""
     termination_grace_period_seconds: int = Field(default=60, ge=0, le=2**31 - 1)
     """Seconds a broker has to drain its connections before it is killed."""
     service_type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
-    """Type of the Service clients connect to."""
+    """Type of the Service clients connect to, which has the binary protocol (port 6650) and nothing else. Lookups
+    through it answer addresses in the pods' network; `listeners` are for clients that do not reach these."""
     service_annotations: dict[str, str] = Field(default_factory=dict)
     """Annotations of the Service clients connect to."""
+    admin_service_type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
+    """Type of the Service of the admin API and backups. Its clients may read and delete everything."""
+    admin_service_annotations: dict[str, str] = Field(default_factory=dict)
+    """Annotations of the Service of the admin API."""
+    listeners: Annotated[list[ListenerSpec], Field(max_length=10), AfterValidator(named_once), _BY_NAME] = Field(
+        default_factory=list
+    )
+    """Ways to the brokers for clients of other networks. A change restarts the pods."""
+    network_policy: NetworkPolicySpec = Field(default_factory=NetworkPolicySpec)
+    """Peers that may connect to the brokers."""
+    consents: Annotated[list[Consent], Field(max_length=MAX_CONSENTS)] = Field(default_factory=list)
+    """Resources of other Kubernetes namespaces that may be on these brokers; default: none. Those of its own may."""
+    archives: ArchivesSpec = Field(default_factory=ArchivesSpec)
+    """Consent to archives of Topics: they run pods."""
     broker_defaults: NamespacePolicySpec = NamespacePolicySpec()
     """Default policies of topics; those of a topic or its namespace take precedence."""
     limits: LimitsSpec = LimitsSpec()

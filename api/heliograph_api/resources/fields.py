@@ -93,6 +93,12 @@ def unique(texts: list[Any]) -> list[Any]:
     return texts
 
 
+def named_once(items: list[Any]) -> list[Any]:
+    """Check a list of objects. Raises :class:`ValueError` if a name is there twice."""
+    unique([item.name for item in items])
+    return items
+
+
 def _completed(x: str) -> str:
     """Return an expression for the full name of the topic a text names, without the suffix of a partition."""
     full = f"({x}.contains('://') ? {x} : ({x}.contains('/') ? 'persistent://' : 'persistent://public/default/') + {x})"
@@ -173,6 +179,8 @@ Subscription = Annotated[
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 """A maximum number; 0: no limit."""
 DeletionPolicy = Literal["Delete", "DeleteIfEmpty", "Retain"]
+WhenUnreachable = Literal["Wait", "Orphan"]
+AdoptionPolicy = Literal["Review", "Replace"]
 _Item = TypeVar("_Item")
 Unique = Annotated[list[_Item], AfterValidator(unique), InSchema({"x-kubernetes-list-type": "set"})]
 """A list in which nothing is twice."""
@@ -217,7 +225,7 @@ class Model(BaseModel):
 
 
 class Reference(Model):
-    """A reference to another resource in the same Kubernetes namespace."""
+    """A reference to another object in the same Kubernetes namespace."""
 
     name: str = Field(min_length=1, max_length=MAX_REFERENCE)
-    """Its `metadata.name`, or the name of an existing object of the broker."""
+    """Its `metadata.name`."""

@@ -14,6 +14,7 @@ from .fields import Model
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _OBJECT_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
 _NAMESPACE_NAME = re.compile(_LABEL, re.ASCII)
+MAX_NAMESPACE = 63
 
 
 def _object_name(text: str) -> str:
@@ -25,8 +26,9 @@ def _object_name(text: str) -> str:
     return text
 
 
-def _namespace_name(text: str) -> str:
-    if len(text) > 63 or not _NAMESPACE_NAME.fullmatch(text):
+def check_namespace_name(text: str) -> str:
+    """Check the name of a Kubernetes namespace. Raises :class:`ValueError`."""
+    if len(text) > MAX_NAMESPACE or not _NAMESPACE_NAME.fullmatch(text):
         raise ValueError(
             f"{quoted(text)} is not a name of a namespace in Kubernetes; valid: small letters, digits and -"
             " (a letter or digit at both ends), at most 63"
@@ -38,7 +40,7 @@ class Metadata(Model):
     """Kubernetes' metadata: ``name`` and ``namespace`` tell resources apart, the rest does not concern a broker."""
 
     name: Annotated[str, AfterValidator(_object_name)]
-    namespace: Annotated[str, AfterValidator(_namespace_name)] = "default"
+    namespace: Annotated[str, AfterValidator(check_namespace_name)] = "default"
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
     # Fields that `kubectl get -o yaml` adds.

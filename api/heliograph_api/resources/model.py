@@ -25,16 +25,19 @@ from .fields import (
     MAX_SUBSCRIPTIONS,
     PARTITION,
     UNFIT,
+    AdoptionPolicy,
     Contradiction,
     DeletionPolicy,
     Model,
     Part,
-    Reference,
     Subscription,
     Unique,
+    WhenUnreachable,
     unique,
 )
 from .metadata import Metadata
+from .references import ResourceReference
+from .schema_spec import SchemaSpec
 from .specs import LimitsSpec, NamespacePolicySpec, PolicySpec, SubscriptionPolicySpec
 
 API_VERSION = "heliograph.dev/v1alpha1"
@@ -46,6 +49,11 @@ _FOR_GOOD = "cannot be changed; valid: the previous value, or a new resource"
 
 def _unchanged(field: str) -> Rule:
     return Rule(f"self.{field} == oldSelf.{field}", _FOR_GOOD, f".{field}")
+
+
+def _cluster_unchanged() -> Rule:
+    condition = "!has(oldSelf.clusterRef) || (has(self.clusterRef) && self.clusterRef == oldSelf.clusterRef)"
+    return Rule(condition, _FOR_GOOD, ".clusterRef")
 
 
 def _name_unchanged() -> Rule:
@@ -83,44 +91,55 @@ def _each_once(specs: list[SubscriptionPolicySpec]) -> list[SubscriptionPolicySp
 class TenantSpec(Model):
     """A tenant: the owner of namespaces, with limits for their policies."""
 
-    cel_rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "!has(oldSelf.clusterRef) || (has(self.clusterRef) && self.clusterRef == oldSelf.clusterRef)",
-            _FOR_GOOD,
-            ".clusterRef",
-        ),
-    )
+    cel_rules: ClassVar[tuple[Rule, ...]] = (_cluster_unchanged(),)
 
     name: Part | None = None
     """The tenant's name in the broker; `metadata.name` if left out. Cannot be changed."""
-    cluster_ref: Reference | None = None
-    """BrokerCluster of the tenant; default: the only one in the Kubernetes namespace. Cannot be changed once it is
-    set. A broker without the operator ignores it."""
+    cluster_ref: ResourceReference | None = None
+    """BrokerCluster of the tenant; default: the one it has been on, else the only one in the Kubernetes namespace, else
+    the one named default. Cannot be changed once it is set. A broker without the operator ignores it."""
     admin_roles: Unique[str] = Field(default_factory=list)
     """Roles that may administer the tenant."""
     allowed_clusters: Unique[str] = Field(default_factory=list)
     """Names of the clusters it may use; default: the broker's own."""
     limits: LimitsSpec = LimitsSpec()
     """Limits of the policies of its namespaces and topics; the lower value wins."""
-    deletion_policy: DeletionPolicy = "Delete"
+    deletion_policy: DeletionPolicy | None = None
     """Deletion of the resource deletes the tenant in the broker (Delete), deletes it if it has no namespaces
-    (DeleteIfEmpty), or keeps it (Retain)."""
+    (DeleteIfEmpty), or keeps it (Retain).
+    Default: Delete; Retain for a tenant that existed before the resource."""
+    adoption_policy: AdoptionPolicy = "Review"
+    """Treatment of a tenant that existed before the resource and has settings that the resource does not name: it is
+    not changed until they are named (Review), or they are removed (Replace)."""
+    deletion_when_unreachable: WhenUnreachable = "Wait"
+    """A deletion whose broker does not answer waits for it (Wait), or ends after ten minutes (the operator's
+    --deletion-wait) and leaves the data (Orphan)."""
 
 
 class NamespaceSpec(NamespacePolicySpec):
     """A namespace, with default policies of its topics."""
 
-    cel_rules: ClassVar[tuple[Rule, ...]] = (_unchanged("tenantRef"),)
+    cel_rules: ClassVar[tuple[Rule, ...]] = (_unchanged("tenantRef"), _cluster_unchanged())
 
-    tenant_ref: Reference
+    tenant_ref: ResourceReference
     """The Tenant it belongs to. Cannot be changed."""
     name: Part | None = None
     """The namespace's own name in the broker, without its tenant's; `metadata.name` if left out. Cannot be changed."""
+    cluster_ref: ResourceReference | None = None
+    """BrokerCluster of the namespace; default: its Tenant's. Names the one that is meant if the tenant has no resource.
+    Cannot be changed once it is set. A broker without the operator ignores it."""
     bundles: int = Field(default=4, ge=1, le=1024)
     """Number of bundles: ranges of topic-name hashes that are assigned to brokers."""
-    deletion_policy: DeletionPolicy = "Delete"
+    deletion_policy: DeletionPolicy | None = None
     """Deletion of the resource deletes the namespace in the broker with its topics (Delete), deletes it if it has no
-    topics (DeleteIfEmpty), or keeps it (Retain)."""
+    topics (DeleteIfEmpty), or keeps it (Retain).
+    Default: Delete; Retain for a namespace that existed before the resource."""
+    adoption_policy: AdoptionPolicy = "Review"
+    """Treatment of a namespace that existed before the resource and has settings that the resource does not name: it is
+    not changed until they are named (Review), or they are removed (Replace)."""
+    deletion_when_unreachable: WhenUnreachable = "Wait"
+    """A deletion whose broker does not answer waits for it (Wait), or ends after ten minutes (the operator's
+    --deletion-wait) and leaves the data (Orphan)."""
 
 
 class TopicSpec(PolicySpec):
@@ -132,6 +151,7 @@ class TopicSpec(PolicySpec):
         _keeps_nothing("subscriptionPolicies", "size(self.subscriptionPolicies) == 0"),
         _keeps_nothing("archive"),
         _unchanged("namespaceRef"),
+        _cluster_unchanged(),
         _unchanged("persistent"),
         Rule(
             "self.partitions >= oldSelf.partitions",
@@ -145,7 +165,7 @@ class TopicSpec(PolicySpec):
         ),
     )
 
-    namespace_ref: Reference
+    namespace_ref: ResourceReference
     """The Namespace it belongs to. Cannot be changed."""
     name: (
         Annotated[
@@ -164,10 +184,13 @@ class TopicSpec(PolicySpec):
         | None
     ) = None
     """The topic's own name in the broker, without its namespace's; `metadata.name` if left out. Cannot be changed."""
+    cluster_ref: ResourceReference | None = None
+    """BrokerCluster of the topic; default: its Namespace's. Names the one that is meant if the namespace, such as
+    public/default, has no resource. Cannot be changed once it is set. A broker without the operator ignores it."""
     persistent: bool = True
     """A non-persistent topic stores no messages, so retention, backlogQuota, messageTTL, deadLetterTopic,
-    ttlInBatches, deduplication, compactionThreshold, subscriptionExpiration, subscriptions, subscriptionPolicies and
-    archive are refused on it. Cannot be changed."""
+    ttlInBatches, ttlCountsDelay, deduplication, compactionThreshold, subscriptionExpiration, subscriptions,
+    subscriptionPolicies and archive are refused on it. Cannot be changed."""
     partitions: int = Field(default=0, ge=0, le=MAX_PARTITIONS)
     """Number of partitions; 0: the topic is not partitioned, which cannot be changed. Can be increased only."""
     subscriptions: Annotated[Unique[Subscription], Field(max_length=MAX_SUBSCRIPTIONS)] = Field(default_factory=list)
@@ -182,14 +205,25 @@ class TopicSpec(PolicySpec):
     not create it, and they stay when it is deleted."""
     properties: dict[str, str] = Field(default_factory=dict)
     """Properties of the topic: texts by name."""
+    schema_: SchemaSpec | None = Field(default=None, alias="schema")
+    """Schema that the topic has, beside the versions that clients bring along: it is stored if no version is the same.
+    One that `schemaCompatibility` forbids after the stored versions is refused. A schema that is left out, or removed,
+    changes nothing."""
     archive: ArchiveSpec | None = None
     """Files to which a CronJob writes each message once. The subscription `heliograph-archive` keeps messages that are
     not in the files yet, and they count for the backlog quota. A broker without the operator creates the subscription
     but runs no jobs.
     """
-    deletion_policy: DeletionPolicy = "Delete"
+    deletion_policy: DeletionPolicy | None = None
     """Deletion of the resource deletes the topic in the broker with its messages (Delete), deletes it if it stores no
-    message (DeleteIfEmpty), or keeps it (Retain)."""
+    message (DeleteIfEmpty), or keeps it (Retain).
+    Default: Delete; Retain for a topic that existed before the resource."""
+    adoption_policy: AdoptionPolicy = "Review"
+    """Treatment of a topic that existed before the resource and has settings that the resource does not name: it is
+    not changed until they are named (Review), or they are removed (Replace)."""
+    deletion_when_unreachable: WhenUnreachable = "Wait"
+    """A deletion whose broker does not answer waits for it (Wait), or ends after ten minutes (the operator's
+    --deletion-wait) and leaves the data (Orphan)."""
 
     def policies(self) -> Policies:
         """Return the policies in the core's units (ms, bytes), those of single subscriptions among them."""

@@ -19,7 +19,17 @@ from heliograph_api.values.quoting import quoted
 
 from .fields import Contradiction
 
-OPERATORS: Final = ("data_dir", "bind", "broker_port", "http_port", "advertised_host")
+OPERATORS: Final = (
+    "data_dir",
+    "bind",
+    "broker_port",
+    "http_port",
+    "metrics_port",
+    "advertised_host",
+    "advertised_listeners",
+    "internal_listener_name",
+    "bind_addresses",
+)
 """Settings that belong to the pod a broker runs in, so that nobody but the operator chooses them."""
 
 _TYPES: Final[Mapping[type, tuple[str, str, str]]] = {

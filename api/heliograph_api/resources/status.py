@@ -26,7 +26,7 @@ class Condition(StatusModel):
     """A condition: whether something is the case, with the reason."""
 
     type: Annotated[str, Field(min_length=1, max_length=316)]
-    """Type of the condition: Ready, PoliciesApplied, QuotaExceeded, Archived, Progressing."""
+    """Type of the condition: Ready, PoliciesApplied, QuotaExceeded, Archived, Adopted, Progressing."""
     status: Literal["True", "False", "Unknown"]
     """Whether it is the case."""
     reason: Annotated[str, Field(max_length=1024)]
@@ -78,12 +78,44 @@ class BrokerClusterStatus(Status):
     """Number of pods."""
     ready_replicas: Pods | None = None
     """Number of ready pods."""
+    updated_replicas: Pods | None = None
+    """Number of pods of the newest pod template."""
     selector: str | None = None
     """Label selector of the pods, for the scale subresource."""
     version: str | None = None
     """Version of the running broker."""
+    store_format: str | None = None
+    """Format of the broker's data directory, such as heliograph 3."""
+    rollout: RolloutStatus | None = None
+    """A new pod template that is not applied yet; the condition Progressing says why."""
     endpoints: Endpoints | None = None
     """Address for clients."""
+    listeners: list[ListenerStatus] | None = None
+    """Addresses of the listeners."""
+
+
+class ListenerStatus(StatusModel):
+    """Addresses of a listener."""
+
+    name: str
+    """Name of the listener."""
+    type: str | None = None
+    """Type of its Service."""
+    urls: list[str] = Field(default_factory=list)
+    """URLs that lookups answer, one for each broker; empty while an address is missing."""
+    addresses: list[str] = Field(default_factory=list)
+    """Addresses and names of its load balancer."""
+    node_port: Annotated[int, InSchema({"format": "int32"})] | None = None
+    """Port of the nodes."""
+
+
+class RolloutStatus(StatusModel):
+    """A new pod template that is not applied yet."""
+
+    image: str | None = None
+    """Image of the broker in it."""
+    next_window: AwareDatetime | None = None
+    """When the next maintenance window opens, if it waits for that."""
 
 
 class Endpoints(StatusModel):
@@ -92,7 +124,9 @@ class Endpoints(StatusModel):
     broker: str | None = None
     """URL for clients: pulsar://…"""
     http: str | None = None
-    """URL of the admin API and the metrics."""
+    """URL of the admin API and of lookups by HTTP."""
+    metrics: str | None = None
+    """URL of the metrics."""
 
 
 class NamedStatus(Status):

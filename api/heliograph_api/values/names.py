@@ -17,6 +17,8 @@ from .quoting import quoted
 PERSISTENT = "persistent"
 NON_PERSISTENT = "non-persistent"
 
+COMPACTION = "__compaction"
+"""The durable subscription that keeps entries that are not compacted yet; it is the broker's own."""
 MAX_TOPIC_NAME_BYTES = 240
 """Longest full topic name, without the suffix of a partition, in bytes of UTF-8."""
 MAX_SUBSCRIPTION_NAME_BYTES = 240
@@ -27,8 +29,26 @@ _DOMAINS = (PERSISTENT, NON_PERSISTENT)
 _PART = re.compile(r"[-=:.\w]+", re.ASCII)
 # Nine digits: a partition's index is a 32-bit integer on the wire.
 _PARTITION = re.compile(r"(?s:(.+))-partition-(0|[1-9][0-9]{0,8})", re.ASCII)
+# Pulsar's system topics of any namespace, and the end of those of a subscription; in these other places all are.
+_SYSTEM_TOPICS = frozenset(
+    {
+        "__change_events",
+        "__transaction_buffer_snapshot",
+        "__transaction_buffer_snapshot_segments",
+        "__transaction_buffer_snapshot_indexes",
+    }
+)
+_PENDING_ACKS = "__transaction_pending_ack"
+_SYSTEM_TENANT = "pulsar"
+_SYSTEM_NAMESPACE = "system"
 # Control characters, halves of surrogate pairs (they have no UTF-8), line and paragraph separators.
 _UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
+
+
+def base_name(name: str) -> str:
+    """Return the name of a topic, in whatever form, without the number of a partition."""
+    found = _PARTITION.fullmatch(name) if "-partition-" in name else None
+    return name if found is None else found[1]
 
 
 class InvalidName(ValueError):
@@ -111,6 +131,15 @@ class TopicName:
     def is_persistent(self) -> bool:
         """Whether messages of the topic are stored."""
         return self.domain == PERSISTENT
+
+    @property
+    def is_system(self) -> bool:
+        """Whether the name is one of Pulsar's system topics, which only a broker may create."""
+        if self.tenant == _SYSTEM_TENANT and (self.namespace == _SYSTEM_NAMESPACE or ":" in self.namespace):
+            # These namespaces hold nothing else: that of transactions and load balancing, and "host:port" of a broker.
+            return True
+        local = self.local if self.partition < 0 else self.local.rpartition("-partition-")[0]
+        return local in _SYSTEM_TOPICS or local.endswith(_PENDING_ACKS)
 
     @property
     def base(self) -> TopicName:

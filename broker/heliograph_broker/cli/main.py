@@ -10,8 +10,9 @@ from heliograph_api.values.names import InvalidName
 
 from heliograph_broker.cli.base.shared_options import CliError, list_whole_sentences
 from heliograph_broker.cli.commands.apply import apply
-from heliograph_broker.cli.commands.backup import backup, restore
+from heliograph_broker.cli.commands.backup import backup_app, restore
 from heliograph_broker.cli.commands.brokers import brokers_app, clusters_app
+from heliograph_broker.cli.commands.explain import explain
 from heliograph_broker.cli.commands.messages import consume, produce
 from heliograph_broker.cli.commands.namespaces import namespaces_app
 from heliograph_broker.cli.commands.standalone import standalone
@@ -43,7 +44,8 @@ for name, group in (
     app.add_typer(group, name=name)
 app.command()(produce)
 app.command()(consume)
-app.command()(backup)
+app.command()(explain)
+app.add_typer(backup_app, name="backup")
 app.command()(restore)
 
 
@@ -64,6 +66,7 @@ def heliograph() -> None:
       heliograph produce orders -m hello --key customer-1
       heliograph consume orders -s billing --earliest
       heliograph topics stats orders
+      heliograph explain orders -s billing
       heliograph namespaces set-retention public/default --size 10G --time 3h
 
     Every command has its own help: heliograph COMMAND --help

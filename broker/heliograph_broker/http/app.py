@@ -11,22 +11,41 @@ from heliograph_api.broker_config import BrokerConfig
 from heliograph_broker.http.base.context import BROKER, CONFIG, ENDPOINTS, RATES, Endpoints
 from heliograph_broker.http.base.errors import errors_as_json
 from heliograph_broker.http.base.rates import RateSampler
+from heliograph_broker.http.base.warning_header import warnings_as_header
 from heliograph_broker.http.metrics.loop_lag import LoopLag
 from heliograph_broker.messaging.broker.broker import Broker
 
 from .base import not_supported as absent
 from .base import openapi
-from .brokers import admin_brokers, admin_clusters, apply, backup, health
-from .metrics import metrics, trouble
-from .namespaces import admin_namespace_operations, admin_namespaces, admin_tenants, namespace_settings
+from .brokers import (
+    admin_brokers,
+    admin_clusters,
+    apply,
+    backup,
+    dynamic_settings,
+    health,
+    isolation_policies,
+    resource_quotas,
+)
+from .metrics import load_report, metrics, trouble
+from .namespaces import (
+    admin_namespace_operations,
+    admin_namespaces,
+    admin_tenants,
+    bundle_splits,
+    namespace_settings,
+    permissions,
+    resource_groups,
+)
 from .policies import (
+    kept_routes,
     policy_routes,
     quota_routes,
     subscription_policy_routes,
     subscription_rates,
     unsupported_policies,
 )
-from .stats import admin_stats, broker_stats, internal_info
+from .stats import admin_stats, broker_stats, explain, internal_info
 from .stats import broker_status as status
 from .topics import (
     admin_backlog,
@@ -36,9 +55,10 @@ from .topics import (
     admin_topics,
     lookup,
     schemas,
+    unacked_messages,
 )
 
-__all__ = ["Endpoints", "create_app"]
+__all__ = ["Endpoints", "create_app", "create_metrics_app"]
 
 #: Enough for manifests of tens of thousands of topics.
 _MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -46,7 +66,7 @@ _MAX_BODY_BYTES = 16 * 1024 * 1024
 
 def create_app(broker: Broker, config: BrokerConfig, endpoints: Endpoints) -> web.Application:
     """Return the application; ``endpoints`` may be completed when the ports are known."""
-    app = web.Application(middlewares=[errors_as_json], client_max_size=_MAX_BODY_BYTES)
+    app = web.Application(middlewares=[errors_as_json, warnings_as_header], client_max_size=_MAX_BODY_BYTES)
     app[BROKER] = broker
     app[CONFIG] = config
     app[ENDPOINTS] = endpoints
@@ -57,24 +77,34 @@ def create_app(broker: Broker, config: BrokerConfig, endpoints: Endpoints) -> we
         admin_tenants,
         admin_namespaces,
         namespace_settings,
+        permissions,
+        resource_groups,
         policy_routes,
+        kept_routes,
         quota_routes,
         subscription_rates,
         subscription_policy_routes,
         unsupported_policies,
         admin_namespace_operations,
+        bundle_splits,
+        dynamic_settings,
         admin_brokers,
         admin_clusters,
+        isolation_policies,
+        resource_quotas,
         broker_stats,
+        load_report,
         absent,
         schemas,
         admin_topics,
         admin_topic_operations,
         admin_messages,
+        unacked_messages,
         admin_subscriptions,
         admin_backlog,
         admin_stats,
         internal_info,
+        explain,
         trouble,
         lookup,
         apply,
@@ -89,6 +119,16 @@ def create_app(broker: Broker, config: BrokerConfig, endpoints: Endpoints) -> we
     app.on_shutdown.append(backup.end_running)
     app.cleanup_ctx.append(_background)
     return app
+
+
+def create_metrics_app(app: web.Application) -> web.Application:
+    """Return an application that serves the metrics of ``app``, which must run, and nothing else."""
+    only = web.Application(middlewares=[errors_as_json])
+    only[BROKER] = app[BROKER]
+    only[RATES] = app[RATES]
+    only[metrics.LAG] = app[metrics.LAG]
+    only.add_routes(metrics.routes())
+    return only
 
 
 async def _background(app: web.Application) -> AsyncIterator[None]:

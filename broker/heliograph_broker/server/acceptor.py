@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 from collections.abc import Callable
+from typing import Any, Final
 
 import structlog
+from heliograph_api.values.listeners import bracketed
 
 from .connection_limits import ConnectionLimits
 
@@ -18,6 +21,9 @@ log = structlog.get_logger(__name__)
 
 #: Makes the protocol of a connection, which calls the given function once when the connection is lost.
 ProtocolFactory = Callable[[Callable[[], None]], asyncio.BaseProtocol]
+
+ANY: Final = "*"
+"""The host that stands for all addresses of the machine, whichever of IPv4 and IPv6 it has."""
 
 _BACKLOG = 512
 #: Most connections accepted in one iteration of the event loop.
@@ -29,6 +35,13 @@ _LINGER_S = 1.0
 _LINGERING = 4
 #: Shortest time (s) between two log lines about refusals; the metrics count all of them.
 _LOG_INTERVAL_S = 10.0
+
+
+def host_in_url(host: str) -> str:
+    """Return a host as URLs have it: an IPv6 address in brackets, ``localhost`` for all addresses of the machine."""
+    if host == ANY:
+        return "localhost"
+    return bracketed(host)
 
 
 class Acceptor:
@@ -53,20 +66,40 @@ class Acceptor:
         self._next_log_at = 0.0
 
     async def listen(self, host: str, port: int) -> None:
-        """Bind every address of ``host``; port 0 takes any free one. Raises :class:`OSError` if one is taken."""
+        """Bind every address of ``host`` (``*``: all of this machine); port 0 takes any free one.
+
+        Raises :class:`OSError` if one is taken.
+        """
         found = await self._loop.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE, proto=socket.IPPROTO_TCP
+            None if host == ANY else host or None,
+            port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
+            proto=socket.IPPROTO_TCP,
         )
+        self.port = port
         try:
             for family, _, _, _, address in dict.fromkeys(found):
-                listening = socket.create_server(address, family=family, backlog=_BACKLOG)
-                listening.setblocking(False)
-                self._listening.append(listening)
+                self._bind(family, address, needed=host != ANY)
+            if not self._listening:
+                raise OSError(errno.EADDRNOTAVAIL, "this machine has neither IPv4 nor IPv6")
         except BaseException:
             self.stop()
             raise
-        self.port = self._listening[0].getsockname()[1]
         self._go_on()
+
+    def _bind(self, family: int, address: tuple[Any, ...], *, needed: bool) -> None:
+        """Listen on an address, at the port of the first one. Unless it is ``needed``, its family may be missing."""
+        try:
+            listening = socket.create_server((address[0], self.port, *address[2:]), family=family, backlog=_BACKLOG)
+        except OSError as error:
+            # A kernel without IPv6 says one or the other.
+            if needed or error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                raise
+            return
+        listening.setblocking(False)
+        self._listening.append(listening)
+        self.port = listening.getsockname()[1]
 
     def stop(self) -> None:
         """Close the port; existing connections stay open."""

@@ -39,7 +39,7 @@ _SEND = wire.BaseCommand.SEND
 #: Longest time (s) for which frames of one connection are handled before others get their turn.
 _TURN_S = 0.01
 #: The clock is read after every n-th frequent command only (a power of two), because these are cheap.
-_CLOCK_EVERY = 256
+_CLOCK_EVERY = 16
 #: Reasons for not reading from a connection: its client does not read, or others have their turn.
 _UNREAD = "answers wait unread"
 _TURN = "others have their turn"
@@ -52,10 +52,12 @@ _FREQUENT = frozenset(
 class MessageSink:
     """Sends messages to the consumers of a client."""
 
-    __slots__ = ("writable",)
+    __slots__ = ("unwritable_since_ms", "writable")
 
     #: Whether messages may be sent: the client reads its data.
     writable: bool
+    #: When that ended last, wall-clock ms.
+    unwritable_since_ms: int
 
     def may_dispatch(self) -> None:
         """The client has read enough for more messages to be sent."""
@@ -97,8 +99,12 @@ class ConnectionHost:
         """The connection is gone."""
         raise NotImplementedError
 
-    def service_url_for(self, connection: Connection) -> str:
-        """Return the URL that the client must use: the advertised one, else the address it connected to."""
+    def service_url_for(self, connection: Connection, listener: str) -> str:
+        """Return the URL that the client must use: that of the advertised ``listener`` it names, if any.
+
+        Without a name it is that of the port the client came in by, else the address it connected to.
+        Raises :class:`ListenerNotFound`.
+        """
         raise NotImplementedError
 
     def check_pressure(self, connection: Connection) -> None:
@@ -109,9 +115,12 @@ class ConnectionHost:
 class Connection(asyncio.BufferedProtocol):
     """Reads frames and gives them to the handlers, with the session; it does not know the meaning of commands."""
 
-    def __init__(self, listener: ConnectionHost, ended: Callable[[], None] | None = None) -> None:
-        """``ended`` is called once the connection is lost."""
+    def __init__(
+        self, listener: ConnectionHost, ended: Callable[[], None] | None = None, *, came_in_by: str = ""
+    ) -> None:
+        """``ended`` is called once the connection is lost. ``came_in_by``: the advertised listener of the port."""
         self._ended = ended
+        self.came_in_by = came_in_by
         self.listener = listener
         self.broker = listener.broker
         self.output = Output(
@@ -255,11 +264,14 @@ class Connection(asyncio.BufferedProtocol):
             self.hold(_UNREAD)
 
     def pause_writing(self) -> None:
-        self.session.consumers.writable = False
+        consumers = self.session.consumers
+        if consumers.writable:
+            consumers.writable = False
+            consumers.unwritable_since_ms = self.broker.clock.now_ms()
 
     def throttle(self) -> None:
         """Send no more messages and read nothing until :meth:`resume_writing`."""
-        self.session.consumers.writable = False
+        self.pause_writing()
         self.hold(_UNREAD)
 
     def resume_writing(self) -> None:

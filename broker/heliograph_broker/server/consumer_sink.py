@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from .connection import MessageSink
 
 if TYPE_CHECKING:
+    import asyncio
+
     from heliograph_broker.messaging.clients.consumer import Consumer
     from heliograph_broker.messaging.delivery.subscription import Subscription
     from heliograph_broker.storage.base.entry import Entry
@@ -14,18 +16,34 @@ if TYPE_CHECKING:
     from .output import Output
 
 
+class SoughtReader:
+    """A reader that was asked to reconnect by its seek, and its subscription, which is not durable but kept for it.
+
+    ``timer`` ends that once the reader was closed.
+    """
+
+    __slots__ = ("subscription", "timer")
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.timer: asyncio.TimerHandle | None = None
+
+
 class SessionConsumers(MessageSink):
     """A :class:`ConsumerSink`: the consumers of one session, and the output that messages go to."""
 
-    __slots__ = ("_encoder", "_output", "open", "sought_readers")
+    __slots__ = ("_encoder", "_output", "open", "sought_readers", "unnotified")
 
     def __init__(self, output: Output) -> None:
         self._output = output
         self._encoder = output.encoder
         self.writable = True
+        self.unwritable_since_ms = 0
         self.open: dict[int, Consumer] = {}
-        #: Subscriptions that are not durable, kept over a seek for the reader (by consumer id) that is to come back.
-        self.sought_readers: dict[int, Subscription] = {}
+        #: Readers, by consumer id, that are to come back after a seek.
+        self.sought_readers: dict[int, SoughtReader] = {}
+        #: By the id of each consumer that its client may not know yet: whether it is active, None if nobody asks.
+        self.unnotified: dict[int, bool | None] = {}
 
     def send_message(self, consumer: Consumer, entry: Entry, redelivery_count: int, remaining: int | None) -> None:
         frame = entry.frame
@@ -44,7 +62,16 @@ class SessionConsumers(MessageSink):
         )
         output.write(frame)
 
+    def notify_active(self, consumer_id: int) -> None:
+        """Send whether a consumer is active, if that was held back: its client knows the consumer now."""
+        active = self.unnotified.pop(consumer_id, None)
+        if active is not None and consumer_id in self.open:
+            self.send_active_change(self.open[consumer_id], active)
+
     def send_active_change(self, consumer: Consumer, active: bool) -> None:
+        if consumer.consumer_id in self.unnotified:
+            self.unnotified[consumer.consumer_id] = active
+            return
         self._output.write(self._encoder.active_consumer_change(consumer.consumer_id, active=active))
 
     def send_close_consumer(self, consumer: Consumer) -> None:
@@ -59,8 +86,19 @@ class SessionConsumers(MessageSink):
         for consumer in list(self.open.values()):
             consumer.subscription.notify()
 
-    def stays_away(self, consumer_id: int) -> None:
-        """Delete the subscription kept for a reader that did not return after a seek, unless others use it."""
-        subscription = self.sought_readers.pop(consumer_id, None)
-        if subscription is not None and not subscription.consumers and not subscription.closed:
+    def returned(self, consumer_id: int) -> None:
+        """A consumer of this id is open: nothing is kept for a reader any more, whose subscription it may not use."""
+        reader = self.sought_readers.get(consumer_id)
+        if reader is not None:
+            self.stays_away(consumer_id, reader)
+
+    def stays_away(self, consumer_id: int, reader: SoughtReader) -> None:
+        """Delete the subscription kept for a reader that did not return after its seek, unless others use it."""
+        if self.sought_readers.get(consumer_id) is not reader:
+            return
+        del self.sought_readers[consumer_id]
+        if reader.timer is not None:
+            reader.timer.cancel()
+        subscription = reader.subscription
+        if not subscription.consumers and not subscription.closed:
             subscription.topic.drop_subscription(subscription)

@@ -13,9 +13,11 @@ from heliograph_broker.messaging.policies.expiry import LettersRefused
 #: One row for each class: a subclass does not inherit the code of its base.
 ERROR_CODES: Final[dict[type[errors.BrokerError], wire.ServerError.ValueType]] = {
     errors.InvalidTopicName: wire.InvalidTopicName,
+    errors.ReservedName: wire.NotAllowedError,
     errors.TenantNotFound: wire.TopicNotFound,
     errors.NamespaceNotFound: wire.TopicNotFound,
     errors.TopicNotFound: wire.TopicNotFound,
+    errors.ListenerNotFound: wire.ServiceNotReady,
     errors.SubscriptionNotFound: wire.SubscriptionNotFound,
     errors.ConsumerNotFound: wire.ConsumerNotFound,
     errors.Conflict: wire.NotAllowedError,

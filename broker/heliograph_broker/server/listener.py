@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from functools import partial
 
 import structlog
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.encoder import NO_REQUEST, Encoder
 from heliograph_api.protocol.receive_buffer import SharedBuffer
+from heliograph_api.values.listeners import BindAddress, parse_bind_addresses
 
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.usecases.topics import advertised_url
 
-from .acceptor import Acceptor
+from .acceptor import Acceptor, host_in_url
 from .commands import producer_commands
 from .commands.handlers import HANDLERS
 from .connection import Connection, ConnectionHost
@@ -45,7 +48,7 @@ class Listener(ConnectionHost):
         )
         self.encoder = Encoder()
         self._paused: dict[Connection, None] = {}
-        self._acceptor: Acceptor | None = None
+        self._acceptors: list[Acceptor] = []
         self._all_lost = asyncio.Event()
         self._keep_alive: asyncio.TimerHandle | None = None
         self.port = 0
@@ -56,12 +59,23 @@ class Listener(ConnectionHost):
         )
 
     async def start(self) -> None:
-        """Bind the port. Raises :class:`OSError` if it is taken."""
+        """Bind the port, and those of advertised listeners. Raises :class:`OSError` if one is taken."""
         config = self.broker.config
+        # One for all ports: a client does not get more connections by using several.
         limits = limits_of(config, self.broker.metrics.binary_connections)
-        self._acceptor = Acceptor(self.loop, limits, lambda ended: Connection(self, ended), self._refusal)
-        await self._acceptor.listen(config.bind, config.broker_port)
-        self.port = self._acceptor.port
+        try:
+            for address in (
+                BindAddress("", config.bind, config.broker_port),
+                *parse_bind_addresses(config.bind_addresses),
+            ):
+                protocol = partial(Connection, self, came_in_by=address.name)
+                acceptor = Acceptor(self.loop, limits, protocol, self._refusal)
+                await acceptor.listen(address.host, address.port)
+                self._acceptors.append(acceptor)
+        except BaseException:
+            self.stop_accepting()
+            raise
+        self.port = self._acceptors[0].port
         self.keep_watch()
 
     def _refusal(self, reason: str) -> bytes:
@@ -76,8 +90,8 @@ class Listener(ConnectionHost):
     def stop_accepting(self) -> None:
         if self._keep_alive is not None:
             self._keep_alive.cancel()
-        if self._acceptor is not None:
-            self._acceptor.stop()
+        for acceptor in self._acceptors:
+            acceptor.stop()
 
     async def stop(self) -> None:
         """Close the port and every connection; clients have ``close_timeout_s`` to read the remaining data."""
@@ -88,12 +102,13 @@ class Listener(ConnectionHost):
             self._all_lost.clear()
             await self._all_lost.wait()
 
-    def service_url_for(self, connection: Connection) -> str:
-        """Return the URL a client shall use: the advertised one, else the address it reached us at."""
+    def service_url_for(self, connection: Connection, listener: str) -> str:
+        if url := advertised_url(self.broker.config, listener or connection.came_in_by):
+            return url
         if self.broker.config.advertised_host:
-            return f"pulsar://{self.broker.config.advertised_host}:{self.port}"
+            return f"pulsar://{host_in_url(self.broker.config.advertised_host)}:{self.port}"
         host, port = connection.local_address
-        return f"pulsar://[{host}]:{port}" if ":" in host else f"pulsar://{host}:{port}"
+        return f"pulsar://{host_in_url(host)}:{port}"
 
     def open_session(self, connection: Connection) -> Session:
         return Session(connection)

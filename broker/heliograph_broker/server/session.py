@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -47,8 +48,8 @@ class Session(ConnectionSession):
         while consumers.open:
             _, consumer = consumers.open.popitem()
             self._give_up(consumer.subscription.remove_consumer, consumer)
-        for consumer_id in list(consumers.sought_readers):
-            self._give_up(consumers.stays_away, consumer_id)
+        for consumer_id, reader in list(consumers.sought_readers.items()):
+            self._give_up(partial(consumers.stays_away, consumer_id), reader)
 
     def _give_up(self, action: Callable[[T], object], what: T) -> None:
         try:

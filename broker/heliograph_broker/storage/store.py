@@ -167,6 +167,11 @@ class LedgerStore:
         self._data_dir.close()
 
     @property
+    def format(self) -> str:
+        """Format of the data directory, such as ``heliograph 3``; empty until it has one."""
+        return str(self._data_dir.format or "")
+
+    @property
     def closed(self) -> bool:
         return self._closed
 

@@ -15,16 +15,17 @@ from heliograph_api.policies.policies import MAX_PARTITIONS, Policies, resolve
 from heliograph_api.resources.model import AnyResource, BrokerCluster, Namespace, Tenant, Topic
 from heliograph_api.values.names import TopicName
 
-from heliograph_broker.messaging.base.errors import PreconditionFailed
+from heliograph_broker.messaging.base.errors import BrokerError, PreconditionFailed
 from heliograph_broker.messaging.base.names import COMPACTION
 from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord
-from heliograph_broker.messaging.broker.admission import count_topics
+from heliograph_broker.messaging.broker.admission import check_new_topic_name, count_topics
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.broker.topic_properties import set_topic_properties, topic_properties
 
 from .apply_results import CONFIGURED, CREATED, UNCHANGED, Applied
+from .schemas import schema_change
 
-Change = Callable[[], None]
+Change = Callable[[], object]
 
 
 class _Changes:
@@ -86,8 +87,9 @@ class _Changes:
 
     def namespace(self, name: str, resource: Namespace) -> None:
         broker = self._broker
-        policies = self._namespaces[name] = resource.spec.policies()
         existing = broker.directory.namespaces.get(name)
+        policies = _with_kept(resource.spec.policies(), existing.policies if existing is not None else None)
+        self._namespaces[name] = policies
         if existing is None:
             record = NamespaceRecord(policies=policies, bundles=resource.spec.bundles)
             self._do("Namespace", name, CREATED, [lambda: broker.namespaces.create(name, record)])
@@ -100,7 +102,7 @@ class _Changes:
         self._do("Namespace", name, CONFIGURED if changes else UNCHANGED, changes)
 
     def topic(self, name: TopicName, resource: Topic) -> None:
-        policies = resource.spec.policies()
+        policies = _with_kept(resource.spec.policies(), self._broker.policies.of_topic(name))
         wanted = policies if policies != Policies() else None
         partitions = resource.spec.partitions
         if partitions > MAX_PARTITIONS:
@@ -108,24 +110,35 @@ class _Changes:
             return
         broker = self._broker
         there = sum(str(part) in broker.directory.topics for part in self._broker.directory.concrete_names(name))
-        if not self._fits(name, resource, wanted, max(0, max(partitions, 1) - there)):
+        effective = self._effective(name, wanted)
+        if not self._fits(name, resource, effective, max(0, max(partitions, 1) - there)):
+            return
+        try:
+            schema = schema_change(broker, name, resource.spec.schema_, effective.schema_compatibility)
+        except BrokerError as error:
+            self._refuse(resource, f"spec.schema: {error}")
             return
         if broker.directory.exists(name):
-            self._configure_topic(name, resource, wanted)
+            self._configure_topic(name, resource, wanted, schema)
         else:
-            self._create_topic(name, resource, wanted)
+            self._create_topic(name, resource, wanted, schema)
 
-    def _fits(self, name: TopicName, resource: Topic, wanted: Policies | None, more: int) -> bool:
-        """Whether the maxima that will hold allow ``more`` concrete topics, and the topic's subscriptions."""
+    def _effective(self, name: TopicName, wanted: Policies | None) -> Policies:
+        """Return the policies that will hold for the topic."""
         broker = self._broker
         namespace, tenant = name.namespace_name, name.tenant
         record, owner = broker.directory.namespaces.get(namespace), broker.directory.tenants.get(tenant)
-        effective = resolve(
+        return resolve(
             wanted,
             self._namespaces.get(namespace, record.policies if record is not None else None),
             self._defaults,
             [self._limits.get(tenant, owner.limits if owner is not None else Policies()), self._limits[""]],
         )
+
+    def _fits(self, name: TopicName, resource: Topic, effective: Policies, more: int) -> bool:
+        """Whether the maxima that will hold allow ``more`` concrete topics, and the topic's subscriptions."""
+        broker = self._broker
+        namespace = name.namespace_name
         limit = effective.max_topics
         if limit is not None and more and name.is_persistent:
             count = count_topics(broker.directory, namespace) + self._new_topics[namespace]
@@ -153,8 +166,15 @@ class _Changes:
                 return False
         return True
 
-    def _create_topic(self, name: TopicName, resource: Topic, wanted: Policies | None) -> None:
+    def _create_topic(
+        self, name: TopicName, resource: Topic, wanted: Policies | None, schema: Sequence[Change]
+    ) -> None:
         broker = self._broker
+        try:
+            check_new_topic_name(broker.config, name)
+        except BrokerError as error:
+            self._refuse(resource, str(error))
+            return
         partitions = resource.spec.partitions
         properties = resource.spec.properties
         changes: list[Change] = []
@@ -165,9 +185,12 @@ class _Changes:
         if wanted is not None:
             changes.append(lambda: broker.policies.set_topic(name, wanted))
         changes.append(lambda: self._add_subscriptions(name, resource.spec.all_subscriptions))
+        changes += schema
         self._do("Topic", str(name), CREATED, changes, _note(resource))
 
-    def _configure_topic(self, name: TopicName, resource: Topic, wanted: Policies | None) -> None:
+    def _configure_topic(
+        self, name: TopicName, resource: Topic, wanted: Policies | None, schema: Sequence[Change]
+    ) -> None:
         broker = self._broker
         partitions = resource.spec.partitions
         existing = broker.directory.partitions_of(name)
@@ -195,6 +218,7 @@ class _Changes:
             changes.append(lambda: broker.policies.set_topic(name, wanted or Policies()))
         if self._missing_subscriptions(name, resource.spec.all_subscriptions):
             changes.append(lambda: self._add_subscriptions(name, resource.spec.all_subscriptions))
+        changes += schema
         self._do("Topic", str(name), CONFIGURED if len(changes) > 1 else UNCHANGED, changes, _note(resource))
 
     def _missing_subscriptions(self, name: TopicName, subscriptions: Sequence[str]) -> bool:
@@ -207,6 +231,13 @@ class _Changes:
             for sub in subscriptions:
                 if sub not in topic.subscriptions:
                     topic.create_subscription(sub)
+
+
+def _with_kept(policies: Policies, existing: Policies | None) -> Policies:
+    """Return ``policies`` with the settings that a broker only keeps, which manifests do not have."""
+    if existing is not None and existing.kept:
+        policies.kept = existing.kept
+    return policies
 
 
 def _note(resource: Topic) -> str:

@@ -6,7 +6,7 @@ Dead letters, which the broker publishes itself, were checked when they were pub
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from heliograph_api.protocol.ack_sets import MAX_BATCH_MESSAGES
 from heliograph_api.protocol.frames import ChecksumMismatch, EntryError, parse_entry
@@ -16,6 +16,9 @@ from heliograph_broker.messaging.messages.batches import COUNTED_BELOW_BYTES, Ba
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.clients.producer import Producer
+
+#: Pulsar's text where there is no coordinator, for what belongs to a transaction.
+NO_TRANSACTIONS: Final = "Transactions are not enabled."
 
 
 def publish(
@@ -47,7 +50,7 @@ def publish(
     elif payload_bytes > max_bytes:
         refusal = f"payload of {payload_bytes} bytes exceeds the maximum message size of {max_bytes} bytes"
     elif metadata.HasField("txnid_most_bits"):
-        refusal = "transactions are not supported by this broker"
+        refusal = NO_TRANSACTIONS
     elif messages * COUNTED_BELOW_BYTES > payload_bytes:
         try:
             check_count(metadata, entry, payload_offset)

@@ -29,7 +29,7 @@ def create_subscription(
     start_id: tuple[int, int] | None = None,
     properties: dict[str, str] | None = None,
 ) -> None:
-    """Create a durable subscription of a topic, on every partition or none.
+    """Create a durable subscription of a topic, on every partition that has none of this name, or on none.
 
     It begins at ``position`` (``latest`` or ``earliest``), or at the first entry from ``start_id`` (ledger id, entry
     id) on. A missing topic is created first where the rules of automatic creation allow it. Raises
@@ -40,8 +40,11 @@ def create_subscription(
     if not partitions_for_client(broker, topic_name, broker.partitioned.create):
         broker.topics.get_or_create(topic_name)
     topics = [broker.directory.get_topic(part) for part in broker.directory.concrete_names(topic_name)]
-    if any(name in topic.subscriptions for topic in topics):
+    taken = [topic.subscriptions[name] for topic in topics if name in topic.subscriptions]
+    # A reader's is no durable subscription, and keeps its name.
+    if len(taken) == len(topics) or any(each.persistent and not each.durable for each in taken):
         raise Conflict("Subscription already exists for topic")
+    topics = [topic for topic in topics if name not in topic.subscriptions]
     for topic in topics:
         check_new_subscription(topic)
     created: list[AnyTopic] = []

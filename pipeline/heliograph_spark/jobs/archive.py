@@ -25,7 +25,7 @@ from pyspark.sql.functions import expr
 
 from heliograph_spark.plan.connection import check_admin, connected
 from heliograph_spark.plan.errors import JobError, PulsarSourceError
-from heliograph_spark.plan.options import ReadOptions, read_options
+from heliograph_spark.plan.options import ReadOptions, full_name, read_options
 from heliograph_spark.plan.positions import BEGINNING
 from heliograph_spark.plan.ranges import Range, stored_bytes
 from heliograph_spark.plan.subscription_hold import Hold, backlog
@@ -81,9 +81,11 @@ def archive(spark: SparkSession, options: ArchiveOptions) -> ArchiveResult:
     cannot be reached, a topic that is not there, a directory that cannot be written.
     """
     began = time.monotonic()
-    asked = _read_options(
-        options.broker, {"topics": ",".join(options.topics) or None, "topicsPattern": options.pattern}
-    )
+    first = options.topics[0] if options.topics else None
+    asked = _read_options(options.broker, {"topic": first, "topicsPattern": options.pattern})
+    # The option `topics` is a list that commas divide, and a comma may be in a topic's name.
+    if options.topics:
+        asked = replace(asked, topics=tuple(dict.fromkeys(full_name(topic.strip()) for topic in options.topics)))
     check_admin(asked.connection)
     topics = find_topics(asked)
     if not topics:

@@ -30,9 +30,13 @@ SETTINGS = {"ledger_max_entries": 20, "segment_bytes": 1024 * 1024}
 SUBSCRIPTIONS = (("shared", wire.CommandSubscribe.Shared), ("failover", wire.CommandSubscribe.Failover))
 LIVES = 2
 LOAD_S = 3.0
+#: A slow machine goes on until so many promises were given in a life: ledgers and segments end by what is written.
+LEAST_PROMISES = 1000
 #: Metadata that comes and goes again leaves free pages, which the next start takes away.
 FILLING_RECORDS, FILLING_BYTES = 80, 80 * 1024
-WITHIN_S = 20.0
+WITHIN_S = 120.0
+#: The whole run takes some seconds without strace; a run that hangs ends with the place where it waited.
+ENDED_WITHIN_S = 500.0
 
 
 class Promise:
@@ -40,16 +44,18 @@ class Promise:
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self.given = 0
 
     def __call__(self, kind: str, *what: object) -> None:
         os.write(self._descriptor, json.dumps([kind, *what]).encode() + b"\n")
+        self.given += 1
 
 
 class Producer:
     """Publishes to one topic with a window of unanswered entries."""
 
     def __init__(self, topic: str, rng: Random, promise: Promise) -> None:
-        self.going_on = True
+        self.going_on = False
         self._topic = topic
         self._rng = rng
         self._promise = promise
@@ -61,6 +67,8 @@ class Producer:
         self._link = await WireLink.connect(url)
         self._link.on_receipt = self._receipted
         self._id = await self._link.producer(self._topic)
+        # Only now: a timer of the life before would publish to its connection, which has ended.
+        self.going_on = True
         for _ in range(8):
             self._publish()
 
@@ -165,7 +173,7 @@ async def run(data_dir: Path, promise: Promise, seed: int) -> None:
             url = f"{broker.http_url}/admin/v2/namespaces/public/default/retention"
             await asyncio.to_thread(call, url, "POST", retention)
             promise("retention", 0)
-        await _load(broker, list(producers.values()), list(consumers.values()), life)
+        await _load(broker, list(producers.values()), list(consumers.values()), life, promise)
         store = broker.broker.store
         for key in range(FILLING_RECORDS):
             store.writer.put(b"filling/%d" % key, bytes(FILLING_BYTES))
@@ -177,12 +185,18 @@ async def run(data_dir: Path, promise: Promise, seed: int) -> None:
         promise("stopped", life)
 
 
-async def _load(broker: Standalone, producers: list[Producer], consumers: list[Consumer], life: int) -> None:
+async def _load(
+    broker: Standalone,
+    producers: list[Producer],
+    consumers: list[Consumer],
+    life: int,
+    promise: Promise,
+) -> None:
+    enough = promise.given + LEAST_PROMISES
     url = broker.broker_url
     for consumer in consumers:
         await consumer.open(url)
     for producer in producers:
-        producer.going_on = True
         await producer.open(url, life)
     # A topic that comes and goes: its ledgers are dropped as a whole.
     passing = f"persistent://public/default/passing-{life}"
@@ -196,6 +210,8 @@ async def _load(broker: Standalone, producers: list[Producer], consumers: list[C
     url = f"{broker.http_url}/admin/v2/persistent/public/default/passing-{life}?force=true"
     await asyncio.to_thread(call, url, "DELETE")
     await asyncio.sleep(LOAD_S / 2)
+    while promise.given < enough:
+        await link.ping()
     for producer in producers:
         producer.going_on = False
     clients: list[Producer | Consumer] = [*producers, *consumers]
@@ -208,10 +224,17 @@ async def _load(broker: Standalone, producers: list[Producer], consumers: list[C
         client.close()
 
 
+async def _run_in_time(data_dir: Path, promise: Promise, seed: int) -> None:
+    async with asyncio.timeout(ENDED_WITHIN_S):
+        await run(data_dir, promise, seed)
+
+
 if __name__ == "__main__":
     try:
-        asyncio.run(run(Path(sys.argv[1]), Promise(Path(sys.argv[2])), int(sys.argv[3])))
+        asyncio.run(_run_in_time(Path(sys.argv[1]), Promise(Path(sys.argv[2])), int(sys.argv[3])))
     except BaseException:
-        traceback.print_exc()
-        # The store's threads would keep the process.
-        os._exit(1)
+        try:
+            traceback.print_exc()
+        finally:
+            # The store's threads would keep the process, also if nobody reads what it prints.
+            os._exit(1)

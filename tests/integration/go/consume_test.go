@@ -71,9 +71,9 @@ func TestSharedSpreadsAndRedelivers(t *testing.T) {
 	first, second := subscribe(t, client, options), subscribe(t, client, options)
 	producer := produce(t, client, pulsar.ProducerOptions{Topic: topic, DisableBatching: true})
 	sendNumbers(t, producer, 0, 20, nil)
-	kept := receiveAvailable(t, second)
-	lost := receiveAvailable(t, first)
-	if len(kept) == 0 || len(lost) == 0 || len(kept)+len(lost) != 20 {
+	shares := receiveShares(t, 20, first, second)
+	lost, kept := shares[0], shares[1]
+	if len(kept) == 0 || len(lost) == 0 {
 		t.Fatalf("shares of %d and %d messages", len(lost), len(kept))
 	}
 	first.Close()
@@ -132,8 +132,7 @@ func TestKeySharedWithKeyBasedBatching(t *testing.T) {
 	holder := map[string]int{}
 	last := map[string]int{}
 	total := 0
-	for index, consumer := range consumers {
-		messages := receiveAvailable(t, consumer)
+	for index, messages := range receiveShares(t, 300, consumers...) {
 		if len(messages) == 0 {
 			t.Fatalf("consumer %d has no key", index)
 		}
@@ -277,12 +276,14 @@ func TestDelayedDelivery(t *testing.T) {
 	topic := topicName()
 	consumer := subscribe(t, client, pulsar.ConsumerOptions{Topic: topic, Type: pulsar.Shared})
 	producer := produce(t, client, pulsar.ProducerOptions{Topic: topic})
-	due := time.Now().Add(time.Second)
-	send(t, producer, &pulsar.ProducerMessage{Payload: []byte("later"), DeliverAt: due})
+	send(t, producer, &pulsar.ProducerMessage{Payload: []byte("much later"), DeliverAfter: time.Hour})
 	send(t, producer, &pulsar.ProducerMessage{Payload: []byte("now")})
+	// What is delayed holds nothing up.
 	if got := string(receive(t, consumer).Payload()); got != "now" {
 		t.Fatalf("first came %q", got)
 	}
+	due := time.Now().Round(0).Add(time.Second)
+	send(t, producer, &pulsar.ProducerMessage{Payload: []byte("later"), DeliverAt: due})
 	if got := string(receive(t, consumer).Payload()); got != "later" {
 		t.Fatalf("then came %q", got)
 	}

@@ -21,7 +21,7 @@ import (
 )
 
 // deadline bounds every single wait; a healthy broker needs a small part of it.
-const deadline = 15 * time.Second
+const deadline = 60 * time.Second
 
 var serial atomic.Int64
 
@@ -30,16 +30,24 @@ func topicName() string {
 	return fmt.Sprintf("go-%d-%d", serial.Add(1), time.Now().UnixNano())
 }
 
-func newClient(t *testing.T) pulsar.Client {
+func serviceURL(t *testing.T) string {
 	t.Helper()
 	url := os.Getenv("HELIOGRAPH_SERVICE_URL")
 	if url == "" {
 		t.Fatal("HELIOGRAPH_SERVICE_URL is not set")
 	}
+	return url
+}
+
+// quiet logs nothing.
+func quiet() log.Logger {
+	return log.NewLoggerWithSlog(slog.New(slog.NewTextHandler(io.Discard, nil)))
+}
+
+func newClient(t *testing.T) pulsar.Client {
+	t.Helper()
 	client, err := pulsar.NewClient(pulsar.ClientOptions{
-		URL:              url,
-		OperationTimeout: deadline,
-		Logger:           log.NewLoggerWithSlog(slog.New(slog.NewTextHandler(io.Discard, nil))),
+		URL: serviceURL(t), OperationTimeout: deadline, Logger: quiet(),
 	})
 	if err != nil {
 		t.Fatalf("client: %v", err)
@@ -128,17 +136,23 @@ func receiveWithin(t *testing.T, consumer pulsar.Consumer, limit time.Duration) 
 	return message, true
 }
 
-// receiveAvailable takes what comes until it has been quiet for a while; for comparing consumers' shares.
-func receiveAvailable(t *testing.T, consumer pulsar.Consumer) []pulsar.Message {
+// receiveShares takes the messages that the consumers get until there are as many as are wanted, each one's in order.
+func receiveShares(t *testing.T, count int, consumers ...pulsar.Consumer) [][]pulsar.Message {
 	t.Helper()
-	var messages []pulsar.Message
-	for {
-		message, ok := receiveWithin(t, consumer, 300*time.Millisecond)
-		if !ok {
-			return messages
+	shares := make([][]pulsar.Message, len(consumers))
+	for total, end := 0, time.Now().Add(deadline); total < count; {
+		for index, consumer := range consumers {
+			for message, came := receiveWithin(t, consumer, 50*time.Millisecond); came; {
+				shares[index] = append(shares[index], message)
+				total++
+				message, came = receiveWithin(t, consumer, 50*time.Millisecond)
+			}
 		}
-		messages = append(messages, message)
+		if total > count || time.Now().After(end) {
+			t.Fatalf("%d messages came, want %d", total, count)
+		}
 	}
+	return shares
 }
 
 func acknowledge(t *testing.T, consumer pulsar.Consumer, message pulsar.Message) {

@@ -54,6 +54,17 @@ def test_without_quotas_there_are_no_ratios_and_the_limits_say_so(core: Core) ->
         assert seen(name, _TIME) is None
 
 
+def test_the_message_ttl_is_that_which_holds_for_the_subscription(core: Core) -> None:
+    core.topic().create_subscription("s")
+    assert Seen(core)("heliograph_subscription_message_ttl_seconds") == -1
+    _set(core, message_ttl_ms=90_500)
+    assert Seen(core)("heliograph_subscription_message_ttl_seconds") == 90.5
+    _set(core, message_ttl_ms=90_500, subscription_policies={"s": Policies(message_ttl_ms=5_000)})
+    assert Seen(core)("heliograph_subscription_message_ttl_seconds") == 5
+    _set(core, message_ttl_ms=90_500, subscription_policies={"other": Policies(message_ttl_ms=5_000)})
+    assert Seen(core)("heliograph_subscription_message_ttl_seconds") == 90.5
+
+
 def test_what_only_ledgers_keep_is_counted_beside_the_backlog(core: Core) -> None:
     topic = core.topic()
     subscription = topic.create_subscription("s")

@@ -11,9 +11,10 @@ import pytest
 from heliograph_api.broker_config import BrokerConfig
 from heliograph_api.policies.policies import Policies
 from heliograph_broker.http.namespaces.namespace_document import NamespaceDocument
+from heliograph_broker.http.policies.kept_settings import KEPT
 from heliograph_broker.http.policies.policy_description import NAMESPACE, TOPIC, Level, PolicyPath
 from heliograph_broker.http.policies.policy_table import PATHS, POLICIES
-from heliograph_broker.http.policies.unsupported_policies import UNSUPPORTED
+from heliograph_broker.http.policies.unsupported_policies import REFUSED
 from heliograph_broker.messaging.base.errors import PreconditionFailed
 
 CONFIG = BrokerConfig()
@@ -28,7 +29,9 @@ def _example(policy: PolicyPath) -> Any:
 def test_every_policy_of_the_core_has_a_path() -> None:
     described = [field for policy in POLICIES for field in policy.fields]
     assert len(described) == len(set(described))
-    elsewhere = {"backlog_quota_size", "backlog_quota_age", "subscription_dispatch_rates", "subscription_policies"}
+    elsewhere = {"backlog_quota_size", "backlog_quota_age", "subscription_dispatch_rates", "subscription_policies"} | {
+        "kept"
+    }
     assert set(described) | elsewhere == set(Policies.__struct_fields__)
 
 
@@ -100,6 +103,8 @@ def test_the_guide_lists_every_path() -> None:
     listed = [[re.findall(r"`(\w+)`", cell.partition("(")[0]) for cell in row] for row in rows]
     for policy in POLICIES:
         assert [[policy.namespace], list(policy.topic)] in listed, policy.key
-    for refused in UNSUPPORTED:
-        for path in (refused.namespace, refused.topic):
+    for kept in KEPT:
+        for path in (kept.namespace, kept.topic):
             assert not path or f"`{path}`" in section, path
+    for path in REFUSED:
+        assert f"`{path}`" in section, path

@@ -1,4 +1,7 @@
-"""``docs/manifests.md`` says what is so: its snippets load, its errors are the errors, its tables name the fields."""
+"""``docs/manifests.md`` says what is so: its snippets load, its errors are the errors, its tables name the fields.
+
+The snippets of ``docs/install.md`` load, too.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,10 @@ from heliograph_api.resources.model import NamespaceSpec, TenantSpec, TopicSpec
 from heliograph_api.resources.specs import PolicySpec
 from pydantic import BaseModel
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "manifests.md").read_text(encoding="utf-8")
-SNIPPETS = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT, flags=re.MULTILINE | re.DOTALL)
+DOCUMENT, INSTALL = (
+    (Path(__file__).parents[3] / "docs" / name).read_text(encoding="utf-8") for name in ("manifests.md", "install.md")
+)
+SNIPPETS = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT + INSTALL, flags=re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("number", range(len(SNIPPETS)))
@@ -26,7 +31,7 @@ def test_snippets_can_be_applied(number: int) -> None:
 
 def test_there_are_snippets() -> None:
     assert SNIPPETS
-    assert DOCUMENT.count("```yaml") == len(SNIPPETS)
+    assert DOCUMENT.count("```yaml") + INSTALL.count("```yaml") == len(SNIPPETS)
 
 
 def test_the_errors_shown_are_the_errors() -> None:

@@ -122,6 +122,49 @@ def test_a_topic_is_not_its_own_dead_letter_topic() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        (
+            "deadLetterTopic: public/default/__change_events",
+            "deadLetterTopic: 'persistent://public/default/__change_ev",
+        ),
+        ("subscriptions: [__compaction]", "subscriptions: '__compaction' is the broker's own"),
+        (
+            "subscriptionPolicies: [{name: __compaction, messageTTL: 1s}]",
+            "subscriptionPolicies[0].name: '__compaction' is the broker's own",
+        ),
+        (
+            "subscriptions: [a], subscriptionPolicies: [{name: b, expires: 1h}, {name: a, expires: 1h}]",
+            "subscriptionPolicies[1].expires: 'a' would lose its backlog and be created again, as"
+            " spec.subscriptions declares it; valid: leave one of them out, or -1",
+        ),
+        (
+            "archive: {schedule: '@daily', path: /archive/a, volumeClaimRef: {name: a}},"
+            " subscriptionPolicies: [{name: heliograph-archive, expires: 1h}]",
+            "subscriptionPolicies[0].expires: 'heliograph-archive' would lose its backlog and be created again, as"
+            " spec.archive declares it;",
+        ),
+    ],
+)
+def test_what_would_harm_a_topics_subscriptions_is_refused(fields: str, problem: str) -> None:
+    text = resource("Topic", "orders", f"{{namespaceRef: {{name: default}}, {fields}}}")
+    (found,) = problems(text, Existing(["public"], ["public/default"]))
+    assert found.startswith(f"m.yaml: document 1 (Topic orders): spec.{problem}")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "subscriptions: [billing], subscriptionPolicies: [{name: billing, expires: infinite}]",
+        "subscriptions: [billing], subscriptionPolicies: [{name: billing, messageTTL: 1h}, {name: other, expires: 1h}]",
+    ],
+)
+def test_a_declared_subscription_may_have_policies_that_keep_it(fields: str) -> None:
+    text = resource("Topic", "orders", f"{{namespaceRef: {{name: default}}, {fields}}}")
+    assert names(text, Existing(["public"], ["public/default"])) == ["persistent://public/default/orders"]
+
+
 def test_a_topic_may_not_contradict_what_it_inherits() -> None:
     text = (
         resource("Tenant", "shop")

@@ -48,6 +48,7 @@ EVERYTHING: dict[str, Any] = {
     "subscriptionDispatchRate": {"bytes": 9},
     "deadLetterTopic": "dead",
     "ttlInBatches": True,
+    "ttlCountsDelay": True,
     "deduplication": True,
     "delayedDelivery": False,
     "inactiveTopic": {"maxInactive": "1h", "mode": "delete_when_subscriptions_caught_up"},
@@ -68,7 +69,7 @@ def test_every_policy_of_the_core_can_be_said_in_a_manifest() -> None:
     policies = NamespacePolicySpec.model_validate(EVERYTHING).policies()
     unset = {field for field in Policies.__struct_fields__ if getattr(policies, field) is None}
     # Fields that only Pulsar's clients are shown, and fields of subscriptions, not of topics.
-    assert unset == {"delayed_delivery_tick_ms", "subscription_dispatch_rates", "subscription_policies"}
+    assert unset == {"delayed_delivery_tick_ms", "subscription_dispatch_rates", "subscription_policies", "kept"}
 
 
 def test_every_field_of_a_spec_is_said_here() -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from scripts.kubernetes import cluster as module
-from scripts.kubernetes import machine
-from scripts.kubernetes.cluster import Cluster, main, start_time
+from scripts.kubernetes import machine, second_node
+from scripts.kubernetes.cluster import Cluster, main
 from scripts.kubernetes.machine import ClusterError
+from scripts.kubernetes.node_process import start_time
 
 from .conftest import Programs
 
@@ -21,8 +22,9 @@ from .conftest import Programs
 def cluster(tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """A cluster that is not up, of a root user, on a machine with Debian's packages and Kubernetes already built."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(machine, "control_groups", lambda: [tmp_path / "heliograph"])
+    monkeypatch.setattr(machine, "control_groups", lambda name="heliograph": [tmp_path / name])
     monkeypatch.setattr(module, "NETWORK_NAMESPACE", tmp_path / "netns")
+    monkeypatch.setattr(second_node, "NETWORK_NAMESPACE", tmp_path / "netns-2")
     for program in ("unshare", "apt-get", "ip"):
         programs.add(program)
     (tmp_path / "built").mkdir()
@@ -183,6 +185,18 @@ def test_down_ends_the_first_process_and_removes_what_was_made(
         assert holder.wait() == 0
     assert not any((tmp_path / name).exists() for name in ("heliograph", "empty", "state"))
     assert (tmp_path / "used" / "file").exists()
+
+
+def test_a_second_node_needs_a_cluster_with_nodes_of_its_own(cluster: Cluster, programs: Programs) -> None:
+    for command in (cluster.bring_up_second_node, cluster.end_second_node):
+        with pytest.raises(ClusterError, match="it is not up: scripts/cluster up"):
+            command()
+    bring_up(cluster, os.getpid())
+    with_kind(programs)
+    (cluster.state / "kind").touch()
+    for command in (cluster.bring_up_second_node, cluster.end_second_node):
+        with pytest.raises(ClusterError, match="it is a kind cluster"):
+            command()
 
 
 def test_down_leaves_another_directorys_cluster(cluster: Cluster, tmp_path: Path) -> None:

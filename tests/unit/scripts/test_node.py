@@ -34,6 +34,19 @@ def test_the_settings_of_containerd_the_network_and_the_kubelet_can_be_read() ->
     assert files["resolv.conf"] == "nameserver 198.18.64.1\n"
 
 
+def test_a_second_node_has_settings_of_its_own_and_the_dns_server_of_the_first() -> None:
+    second = PLAN._replace(address="198.18.66.1", first="198.18.64.1")
+    kubelet = yaml.safe_load(second.files()["kubelet.yaml"])
+    assert kubelet["address"] == "198.18.66.1"
+    assert kubelet["clusterDNS"] == ["198.18.64.1"]
+    assert (yaml.safe_load(PLAN.files()["kubelet.yaml"])["cgroupRoot"], kubelet["cgroupRoot"]) == (
+        "/heliograph",
+        "/heliograph-2",
+    )
+    assert "--hostname-override=heliograph-2" in second.part("kubelet")
+    assert second.files()["resolv.conf"] == "nameserver 198.18.64.1\n"
+
+
 def test_the_api_servers_certificate_names_the_node_and_the_first_service() -> None:
     (names, usage) = PLAN.api_certificate().splitlines()
     assert {"IP:198.18.64.1", "IP:127.0.0.1", "IP:198.18.72.1", "DNS:kubernetes.default.svc"} <= set(

@@ -8,16 +8,16 @@ import hmac
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from scripts.pulsar_standalone import configuration, main, signed_token
+from tests.support.ports import free_ports
 
 from .conftest import Programs
 
@@ -34,13 +34,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
 open(sys.argv[1] + "/java.pid", "w").write(str(os.getpid()))
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_forever()
 """
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens to."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
 
 
 @pytest.fixture

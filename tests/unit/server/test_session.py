@@ -20,7 +20,7 @@ from heliograph_broker.messaging.delivery.subscription import Subscription
 from tests.support.core import Core
 from tests.support.entries import make_entry
 from tests.support.virtual_connection import FarSide, VirtualServer
-from tests.support.wire_client import Type, encode
+from tests.support.wire_client import Frame, Type, encode
 
 FAILOVER = wire.CommandSubscribe.Failover
 SHARED = wire.CommandSubscribe.Shared
@@ -153,7 +153,7 @@ def test_a_flood_of_cheap_commands_has_its_turns_too(server: VirtualServer) -> N
     assert not flood.connection.held
     other.send(Type.PING)
     server.loop.run()
-    assert handled.index(other) == 256
+    assert handled.index(other) == 16
     assert len(handled) == 2001
     assert flood.reading
 
@@ -199,6 +199,34 @@ def test_messages_of_a_client_that_stopped_go_to_the_next_one(server: VirtualSer
     assert got == 40
 
 
+def test_a_consumer_is_notified_whether_it_is_active_when_its_client_knows_it(server: VirtualServer) -> None:
+    client, other = server.connect(), server.connect()
+    failover = {"topic": "t", "subscription": "s", "subType": FAILOVER}
+
+    def changes(frames: list[Frame]) -> list[tuple[int, bool]]:
+        bodies = [frame.body for frame in frames if frame.command.type == Type.ACTIVE_CONSUMER_CHANGE]
+        return [(body.consumer_id, body.is_active) for body in bodies]
+
+    refused = client.answers(Type.SUBSCRIBE, **failover | {"topic": "no://t"}, consumer_id=1)
+    assert [frame.command.type for frame in refused] == [Type.ERROR]
+    # The Go client forgets what comes before it has handled the answer, so the first FLOW shows that it has.
+    for consumer, number, active in ((client, 1, True), (client, 2, False), (other, 1, False)):
+        answers = consumer.answers(Type.SUBSCRIBE, **failover, consumer_id=number)
+        assert [frame.command.type for frame in answers] == [Type.SUCCESS]
+        consumer.send(Type.FLOW, consumer_id=number, messagePermits=1)
+        assert changes(consumer.take()) == [(number, active)]
+        consumer.send(Type.FLOW, consumer_id=number, messagePermits=1)
+        assert changes(consumer.take()) == []
+    # A consumer without a queue asks for nothing before it is used.
+    other.answers(Type.SUBSCRIBE, **failover, consumer_id=3)
+    server.advance(1000)
+    assert changes(other.take()) == [(3, False)]
+    # A later change goes at once to the clients that know their consumer.
+    assert changes(client.answers(Type.CLOSE_CONSUMER, consumer_id=1)) == [(2, True)]
+    assert not client.session.consumers.unnotified
+    assert not other.session.consumers.unnotified
+
+
 def test_a_stopped_client_gives_up_its_producer_name_and_its_place_in_failover(server: VirtualServer) -> None:
     stopped, heir = server.connect(), server.connect()
     stopped.request(Type.PRODUCER, topic="t", producer_id=1, producer_name="mine")
@@ -210,7 +238,7 @@ def test_a_stopped_client_gives_up_its_producer_name_and_its_place_in_failover(s
         server.advance(1000)
         changes += [f.body.is_active for f in heir.take() if f.command.type == Type.ACTIVE_CONSUMER_CHANGE]
         heir.send(Type.PING)
-    assert changes == [True]
+    assert changes == [False, True]
     answer = heir.request(Type.PRODUCER, topic="t", producer_id=1, producer_name="mine")
     assert isinstance(answer, wire.CommandProducerSuccess)
 
@@ -297,9 +325,24 @@ def test_readers_that_seek_and_close_leave_nothing(server: VirtualServer) -> Non
             subscribe(client, number, subscription=f"reader-{number}", durable=False)
         client.send(Type.CLOSE_CONSUMER, consumer_id=number, request_id=3)
         client.take()
+    server.advance(10_000)
     assert not server.core.topic().subscriptions
     assert not client.session.consumers.sought_readers
     assert not client.session.consumers.open
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_reader_that_comes_back_to_another_subscription_leaves_nothing(server: VirtualServer, closes: bool) -> None:
+    client = server.connect()
+    for number in range(3):
+        subscribe(client, subscription=f"reader-{number}", durable=False)
+        client.send(Type.SEEK, consumer_id=1, request_id=2, message_publish_time=1)
+        server.core.commit()
+        if closes:
+            client.send(Type.CLOSE_CONSUMER, consumer_id=1, request_id=3)
+    subscribe(client, subscription="last", durable=False)
+    server.advance(10_000)
+    assert list(server.core.topic().subscriptions) == ["last"]
 
 
 def test_a_reader_that_comes_back_after_seeking_keeps_its_subscription(server: VirtualServer) -> None:
@@ -311,6 +354,34 @@ def test_a_reader_that_comes_back_after_seeking_keeps_its_subscription(server: V
     assert list(server.core.topic().subscriptions) == ["reader"]
     client.connection.close("test")
     assert not server.core.topic().subscriptions
+
+
+def test_a_reader_may_be_closed_before_it_comes_back_from_its_seek(server: VirtualServer) -> None:
+    client = server.connect()
+    for _ in range(2):
+        subscribe(client, subscription="reader", durable=False)
+        (subscription,) = server.core.topic().subscriptions.values()
+        client.send(Type.SEEK, consumer_id=1, request_id=2, message_publish_time=1)
+        server.core.commit()
+        client.send(Type.CLOSE_CONSUMER, consumer_id=1, request_id=3)
+        server.advance(9000)
+        subscribe(client, subscription="reader", durable=False)
+        server.advance(9000)
+        assert list(server.core.topic().subscriptions.values()) == [subscription]
+        client.send(Type.CLOSE_CONSUMER, consumer_id=1, request_id=4)
+        assert not server.core.topic().subscriptions
+
+
+def test_readers_that_are_closed_after_their_seek_wait_with_one_timer(server: VirtualServer) -> None:
+    client = server.connect()
+    timers = server.loop.timers
+    for number in range(20):
+        subscribe(client, subscription=f"reader-{number}", durable=False)
+        client.send(Type.SEEK, consumer_id=1, request_id=2, message_publish_time=1)
+        server.core.commit()
+        for _ in range(3):
+            client.send(Type.CLOSE_CONSUMER, consumer_id=1, request_id=3)
+    assert server.loop.timers == timers + 1
 
 
 def test_closed_producers_are_remembered_for_as_long_as_messages_may_be_under_way(server: VirtualServer) -> None:
@@ -370,6 +441,20 @@ def test_properties_larger_than_anybody_needs_are_refused_and_leave_nothing(
     assert "at most 65536 are allowed" in refused.message
     topics = [topic for topic in server.core.broker.directory.topics.values() if topic.subscriptions or topic.producers]
     assert not topics
+
+
+def test_ranges_of_hashes_are_kept_only_where_they_count(server: VirtualServer) -> None:
+    client = server.connect()
+    terms = wire.KeySharedMeta(keySharedMode=wire.STICKY)
+    terms.hashRanges.extend(wire.IntRange(start=slot, end=slot) for slot in range(65_536))
+    for number, sub_type in enumerate((SHARED, wire.CommandSubscribe.Key_Shared)):
+        fields = {"subscription": f"s{number}", "subType": sub_type, "consumer_id": number}
+        client.request(Type.SUBSCRIBE, topic="t", keySharedMeta=terms, **fields)
+    assert [len(each.key_shared.ranges) for each in client.session.consumers.open.values()] == [0, 65_536]
+    terms.hashRanges.add(start=0, end=0)
+    fields = {"subscription": "s2", "subType": wire.CommandSubscribe.Exclusive, "consumer_id": 2}
+    refused = client.request(Type.SUBSCRIBE, topic="t", keySharedMeta=terms, **fields)
+    assert refused.error == wire.ConsumerAssignError
 
 
 # Ack sets

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 import typer
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 T = TypeVar("T")
+
+
+class Output(StrEnum):
+    """The form of a result: for people or for programs."""
+
+    TEXT = "text"
+    JSON = "json"
+
 
 HttpUrl = Annotated[
     str,
@@ -40,7 +49,16 @@ TopicArgument = Annotated[
 ]
 SubscriptionOption = Annotated[str, typer.Option("--subscription", "-s", metavar="NAME", help="The subscription.")]
 NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="Namespace, as 'tenant/namespace'.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the broker's response as JSON, for programs.")]
+OutputOption = Annotated[Output, typer.Option("-o", "--output", metavar="FORMAT", help="text, or json for programs.")]
+MessageOutputOption = Annotated[
+    Output,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FORMAT",
+        help="text, or json: an object a line for each message, with its id, key, properties and times.",
+    ),
+]
 Force = Annotated[bool, typer.Option("-f", "--force", help="Proceed even if it is in use.")]
 
 
@@ -155,6 +173,15 @@ def parse_properties(pairs: list[str]) -> dict[str, str]:
 def print_json(value: Any) -> None:
     """Print ``value`` for programs: two-space JSON, keys in the broker's order."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_lines(values: list[str], output: Output) -> None:
+    """Print a list: one value a line, or as JSON."""
+    if output is Output.JSON:
+        print_json(values)
+        return
+    for value in values:
+        print(value)
 
 
 def console() -> Console:

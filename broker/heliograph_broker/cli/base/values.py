@@ -66,6 +66,21 @@ def time_milliseconds(option: str, text: str) -> int:
         usage_error(f"{option}: {error}; a number alone counts seconds")
 
 
+def ttl_milliseconds(option: str, text: str) -> int:
+    """As :func:`time_milliseconds`, but a bare 0 is never, as in Pulsar; ``0ms`` is at once."""
+    return time_milliseconds(option, text) if text != "0" else -1
+
+
+def shown_ttl(milliseconds: int | None) -> int | str | None:
+    """Return a TTL as it is set: in seconds, 0 for never; one of no whole seconds as text with its unit."""
+    if milliseconds is None:
+        return None
+    if milliseconds < 0:
+        return 0
+    whole = milliseconds > 0 and milliseconds % 1000 == 0
+    return milliseconds // 1000 if whole else f"{milliseconds}ms"
+
+
 def message_id(option: str, text: str) -> dict[str, Any]:
     """Return Pulsar's document of a position: ``latest``, ``earliest`` or ``LEDGER:ENTRY``."""
     if text == "latest":

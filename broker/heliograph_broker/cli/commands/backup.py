@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heliograph_broker.cli.base.shared_options import DEFAULT_HTTP_URL, CliError, HttpUrl, call_broker
+from heliograph_broker.cli.base.shared_options import DEFAULT_HTTP_URL, CliError, HttpUrl, call_broker, usage_error
+
+from .backup_store import delete, list_backups, pull, push, verify
 
 if TYPE_CHECKING:
     from heliograph_api.admin.admin_client import AdminClient
@@ -24,16 +26,23 @@ _PATH = "/heliograph/v1/backup"
 _GZIP = 16 + zlib.MAX_WBITS
 
 
+backup_app = typer.Typer(rich_markup_mode=None)
+for name, command in (("push", push), ("pull", pull), ("verify", verify), ("list", list_backups), ("delete", delete)):
+    backup_app.command(name)(command)
+
+
+@backup_app.callback(invoke_without_command=True)
 def backup(
+    context: typer.Context,
     output: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "-o", "--output", metavar="FILE", help="File to write, a tar; compressed if its name ends in .gz or .tgz."
         ),
-    ],
+    ] = None,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
-    """Copy all data of a running broker into one file, while it keeps serving.
+    """Copy all data of a running broker into one file, while it keeps serving; or, with a command, into a bucket.
 
     Every message whose receipt was sent before the backup began is in it. The file gets its name once it is complete,
     synced and read back from end to end; a file of that name from before is kept until then.
@@ -43,6 +52,10 @@ def backup(
       heliograph backup -o monday.tar.gz
       heliograph backup -o monday.tar --http-url http://broker:8080
     """
+    if context.invoked_subcommand is not None:
+        return
+    if output is None:
+        usage_error("missing option -o FILE, or a command: push, pull, verify, list or delete")
     from heliograph_broker.storage.copies.backup import BackupError
     from heliograph_broker.storage.copies.restore import check
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from heliograph_api.tables import new_table, readable_time
 from heliograph_api.values.readable import readable_size
 
 from heliograph_broker.cli.base.shared_options import (
     DEFAULT_HTTP_URL,
     HttpUrl,
+    Output,
+    OutputOption,
     call_broker,
     console,
     format_count,
     print_json,
+    print_lines,
     request,
 )
-from heliograph_broker.cli.base.tables import new_table, readable_time
 
 brokers_app = typer.Typer(
     no_args_is_help=True,
@@ -45,6 +48,7 @@ clusters_app = typer.Typer(
 @brokers_app.command("list")
 def list_brokers(
     cluster: Annotated[str, typer.Argument(metavar="[CLUSTER]", help="Only the brokers of this cluster.")] = "",
+    output: OutputOption = Output.TEXT,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
     """List the active brokers by the address of their HTTP port.
@@ -55,8 +59,7 @@ def list_brokers(
       heliograph brokers list standalone
     """
     path = f"/admin/v2/brokers/{cluster}" if cluster else "/admin/v2/brokers"
-    for address in request(http_url, "GET", path):
-        print(address)
+    print_lines(request(http_url, "GET", path), output)
 
 
 @brokers_app.command("leader-broker")
@@ -93,7 +96,7 @@ def version(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
 
 
 @brokers_app.command("quarantine")
-def quarantine(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+def quarantine(output: OutputOption = Output.TEXT, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
     """List the ledgers that are kept although no topic refers to them; nobody can read their messages.
 
     While the broker is stopped, 'heliograph store adopt' turns them into topics and 'heliograph store drop' deletes
@@ -104,6 +107,9 @@ def quarantine(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
       heliograph brokers quarantine
     """
     found = request(http_url, "GET", "/heliograph/v1/quarantine")
+    if output is Output.JSON:
+        print_json(found)
+        return
     if not found:
         print("no ledger is in quarantine")
         return
@@ -120,15 +126,14 @@ def quarantine(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
 
 
 @clusters_app.command("list")
-def list_clusters(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+def list_clusters(output: OutputOption = Output.TEXT, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
     """List the clusters.
 
     \b
     Examples:
       heliograph clusters list
     """
-    for name in request(http_url, "GET", "/admin/v2/clusters"):
-        print(name)
+    print_lines(request(http_url, "GET", "/admin/v2/clusters"), output)
 
 
 @clusters_app.command("get")

@@ -21,6 +21,8 @@ from heliograph_broker.cli.base.shared_options import (
     DEFAULT_SERVICE_URL,
     START_HINT,
     CliError,
+    MessageOutputOption,
+    Output,
     ServiceUrl,
     parse_properties,
     parse_topic,
@@ -134,9 +136,7 @@ def consume(
         float | None,
         typer.Option("--timeout", min=0.0, metavar="SECONDS", help="Stop after this time without a message."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per message: key, properties, times, id.")
-    ] = (False),
+    output: MessageOutputOption = Output.TEXT,
     service_url: ServiceUrl = DEFAULT_SERVICE_URL,
 ) -> None:
     """Receive messages of a subscription, print one per line, and acknowledge each.
@@ -148,7 +148,7 @@ def consume(
       heliograph consume orders -s billing
       heliograph consume orders -s billing --earliest -n 100 --timeout 10
       heliograph consume orders -s workers -t Shared -n 0
-      heliograph consume orders -s audit --json | jq .key
+      heliograph consume orders -s audit -o json | jq .key
     """
     name = str(parse_topic(topic))
     taken = 0
@@ -167,7 +167,7 @@ def consume(
                 received = _receive(consumer, pulsar, timeout)
                 if received is None:
                     break
-                _print_message(received, as_json)
+                _print_message(received, output)
                 consumer.acknowledge(received)
                 taken += 1
         except KeyboardInterrupt:
@@ -192,9 +192,9 @@ def _receive(consumer: Any, pulsar: Any, timeout: float | None) -> Any:
                 return None
 
 
-def _print_message(message: Any, as_json: bool) -> None:
+def _print_message(message: Any, output: Output) -> None:
     text = message.data().decode(errors="replace")
-    if as_json:
+    if output is Output.JSON:
         text = json.dumps(
             {
                 "topic": message.topic_name(),

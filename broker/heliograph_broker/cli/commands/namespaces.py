@@ -13,8 +13,11 @@ from heliograph_broker.cli.base.shared_options import (
     Force,
     HttpUrl,
     NamespaceArgument,
+    Output,
+    OutputOption,
     namespace_target,
     print_json,
+    print_lines,
     request,
     tenant_target,
 )
@@ -43,6 +46,7 @@ namespaces_app = typer.Typer(
 @namespaces_app.command("list")
 def list_namespaces(
     tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Tenant that owns the namespaces.")],
+    output: OutputOption = Output.TEXT,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
     """List the namespaces of a tenant.
@@ -53,12 +57,13 @@ def list_namespaces(
     """
     target = tenant_target(tenant)
     path = f"/admin/v2/namespaces/{target.name}"
-    for name in request(http_url, "GET", path, target=target):
-        print(name)
+    print_lines(request(http_url, "GET", path, target=target), output)
 
 
 @namespaces_app.command("topics")
-def topics(namespace: NamespaceArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+def topics(
+    namespace: NamespaceArgument, output: OutputOption = Output.TEXT, http_url: HttpUrl = DEFAULT_HTTP_URL
+) -> None:
     """List the topics of a namespace, with each partition as a topic of its own.
 
     \b
@@ -67,8 +72,7 @@ def topics(namespace: NamespaceArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -
     """
     target = namespace_target(namespace)
     params = {"mode": "ALL"}
-    for name in request(http_url, "GET", f"{target.path}/topics", params=params, target=target):
-        print(name)
+    print_lines(request(http_url, "GET", f"{target.path}/topics", params=params, target=target), output)
 
 
 @namespaces_app.command("policies")

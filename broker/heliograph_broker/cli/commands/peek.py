@@ -13,6 +13,8 @@ from heliograph_broker.cli.base.shared_options import (
     DEFAULT_HTTP_URL,
     CliError,
     HttpUrl,
+    MessageOutputOption,
+    Output,
     TopicArgument,
     call_broker,
     topic_target,
@@ -30,9 +32,7 @@ def peek_messages(
         str, typer.Option("--subscription", "-s", metavar="NAME", help="Subscription whose backlog is read.")
     ],
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Number of messages.")] = 1,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per message, with its id and properties.")
-    ] = False,
+    output: MessageOutputOption = Output.TEXT,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
     """Print the oldest messages of a subscription's backlog, one per line, without acknowledging them.
@@ -42,7 +42,7 @@ def peek_messages(
     \b
     Examples:
       heliograph topics peek-messages orders -s billing
-      heliograph topics peek-messages orders -s billing -n 10 --json
+      heliograph topics peek-messages orders -s billing -n 10 -o json
     """
     target = topic_target(topic)
     path = f"{target.path}/subscription/{encoded(subscription)}/position"
@@ -65,7 +65,7 @@ def peek_messages(
         return found[:count]
 
     for message in call_broker(http_url, work, target=target):
-        print(json.dumps(message, ensure_ascii=False) if as_json else message["value"])
+        print(json.dumps(message, ensure_ascii=False) if output is Output.JSON else message["value"])
 
 
 def _messages(answer: Answer) -> Iterator[dict[str, Any]]:

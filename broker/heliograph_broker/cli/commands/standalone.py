@@ -45,7 +45,9 @@ def standalone(
     ] = 8080,
     bind: Annotated[
         str,
-        typer.Option("--bind", metavar="ADDRESS", help="Address that both ports listen on."),
+        typer.Option(
+            "--bind", metavar="ADDRESS", help="Address that the ports listen on; *: all addresses, of IPv4 and of IPv6."
+        ),
     ] = "127.0.0.1",
     filename: Annotated[
         list[Path] | None,
@@ -96,6 +98,7 @@ async def _serve(config: BrokerConfig, manifests: list[Path]) -> None:
     from heliograph_api.manifests.manifest_reader import ManifestError
 
     from heliograph_broker.messaging.base.errors import BrokerError
+    from heliograph_broker.server.starting_port import StartingPort
     from heliograph_broker.standalone import Standalone
     from heliograph_broker.storage.base.failure import StorageFull, StoreFailed
     from heliograph_broker.storage.disk.data_dir import DataDirError
@@ -107,12 +110,14 @@ async def _serve(config: BrokerConfig, manifests: list[Path]) -> None:
         loop.add_signal_handler(number, ending.set)
     broker = Standalone(config, manifests)
     try:
-        await broker.start()
+        with StartingPort(config.bind, config.http_port) as starting:
+            await broker.start(starting.close)
     except (DataDirError, ManifestError, BrokerError, StoreFailed) as error:
         raise CliError(str(error)) from error
     except OSError as error:
+        ports = ", ".join(map(str, (config.broker_port, config.http_port, *filter(None, (config.metrics_port,)))))
         raise CliError(
-            f"cannot listen on {config.bind}, ports {config.broker_port} and {config.http_port}: {error}; "
+            f"cannot listen on {config.bind}, ports {ports}: {error}; "
             "choose others with --broker-port and --http-port (0 takes any free port)"
         ) from error
     print(f"ready {broker.broker_url} {broker.http_url}", flush=True)

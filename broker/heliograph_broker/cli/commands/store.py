@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+from heliograph_api.tables import new_table
 from heliograph_api.values.readable import readable_size
 
 from heliograph_broker.cli.base.shared_options import CliError, console, format_count, usage_error
-from heliograph_broker.cli.base.tables import new_table
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.compaction.claims import Claims
@@ -55,6 +55,32 @@ def check(directory: Directory) -> None:
     print(f"{directory}: {len(findings)} found" if findings else f"{directory}: nothing is wrong")
     if findings:
         raise typer.Exit(1)
+
+
+@store_app.command()
+def formats(
+    reads: Annotated[
+        str | None, typer.Option("--reads", metavar="FORMAT", help="Fail unless this one is among them.")
+    ] = None,
+) -> None:
+    """List the formats of data directories that this version reads, one per line, as in the file FORMAT.
+
+    Run it with a new version before an upgrade: a broker that cannot read its data directory does not start.
+
+    Exit code: 0, or 1 if the format of --reads is not among them.
+
+    \b
+    Examples:
+      heliograph store formats
+      heliograph store formats --reads "heliograph 3"
+    """
+    from heliograph_broker.storage.disk.identity import known_formats
+
+    known = known_formats()
+    for each in known:
+        print(each)
+    if reads is not None and reads not in known:
+        raise CliError(f"this version does not read format '{reads}'; it reads {', '.join(known)}")
 
 
 @store_app.command()

@@ -11,9 +11,12 @@ from heliograph_broker.cli.base.shared_options import (
     DEFAULT_HTTP_URL,
     Force,
     HttpUrl,
+    Output,
+    OutputOption,
     SubscriptionOption,
     TopicArgument,
     parse_properties,
+    print_lines,
     request,
     topic_target,
     usage_error,
@@ -21,6 +24,7 @@ from heliograph_broker.cli.base.shared_options import (
 from heliograph_broker.cli.base.values import message_id, time_milliseconds, time_seconds
 from heliograph_broker.clock import SystemClock
 
+from .find_messages import find_messages
 from .peek import peek_messages
 
 ExpireTime = typer.Option(
@@ -40,10 +44,13 @@ def add_subscription_commands(app: typer.Typer) -> None:
     app.command("expire-messages")(expire_messages)
     app.command("expire-messages-all-subscriptions")(expire_messages_all)
     app.command("peek-messages")(peek_messages)
+    app.command("find-messages")(find_messages)
     app.command("reset-cursor")(reset_cursor)
 
 
-def subscriptions(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+def subscriptions(
+    topic: TopicArgument, output: OutputOption = Output.TEXT, http_url: HttpUrl = DEFAULT_HTTP_URL
+) -> None:
     """List the subscriptions of a topic.
 
     \b
@@ -51,8 +58,7 @@ def subscriptions(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) ->
       heliograph topics subscriptions orders
     """
     target = topic_target(topic)
-    for name in request(http_url, "GET", f"{target.path}/subscriptions", target=target):
-        print(name)
+    print_lines(request(http_url, "GET", f"{target.path}/subscriptions", target=target), output)
 
 
 def create_subscription(

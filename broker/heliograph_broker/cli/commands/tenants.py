@@ -10,8 +10,11 @@ from heliograph_broker.cli.base.shared_options import (
     DEFAULT_HTTP_URL,
     Force,
     HttpUrl,
+    Output,
+    OutputOption,
     call_broker,
     print_json,
+    print_lines,
     request,
     tenant_target,
 )
@@ -51,15 +54,15 @@ Clusters = Annotated[
 
 
 @tenants_app.command("list")
-def list_tenants(http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+def list_tenants(output: OutputOption = Output.TEXT, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
     """List the tenants.
 
     \b
     Examples:
       heliograph tenants list
+      heliograph tenants list -o json
     """
-    for name in request(http_url, "GET", "/admin/v2/tenants"):
-        print(name)
+    print_lines(request(http_url, "GET", "/admin/v2/tenants"), output)
 
 
 @tenants_app.command("get")

@@ -6,11 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from heliograph_api.tables import new_table, readable_time
 
 from heliograph_broker.cli.base.shared_options import (
     DEFAULT_HTTP_URL,
     CliError,
     HttpUrl,
+    Output,
+    OutputOption,
     TopicArgument,
     call_broker,
     console,
@@ -18,11 +21,11 @@ from heliograph_broker.cli.base.shared_options import (
     namespace_target,
     parse_topic,
     print_json,
+    print_lines,
     request,
     target_of,
     topic_target,
 )
-from heliograph_broker.cli.base.tables import new_table, readable_time
 
 if TYPE_CHECKING:
     from heliograph_api.admin.admin_client import AdminClient
@@ -57,6 +60,7 @@ def list_partitioned(
     namespace: Annotated[
         str, typer.Argument(metavar="[NAMESPACE]", help="Namespace, as 'tenant/namespace'.")
     ] = "public/default",
+    output: OutputOption = Output.TEXT,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
     """List the partitioned topics of a namespace.
@@ -66,8 +70,8 @@ def list_partitioned(
       heliograph topics list-partitioned-topics acme/shop
     """
     target = namespace_target(namespace)
-    for name in call_broker(http_url, lambda client: client.partitioned_topics(target.name), target=target):
-        print(name)
+    names = call_broker(http_url, lambda client: client.partitioned_topics(target.name), target=target)
+    print_lines(names, output)
 
 
 def partitioned_metadata(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
@@ -106,7 +110,7 @@ def partitioned_stats(
     print_json(_asked(topic, "partitioned-stats", http_url, params=params))
 
 
-def damaged(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+def damaged(topic: TopicArgument, output: OutputOption = Output.TEXT, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
     """List the entries of a topic, or of one partition, that could not be read, and why.
 
     Subscriptions skip these entries without delivering them; they are then acknowledged and in no backlog.
@@ -117,6 +121,9 @@ def damaged(topic: TopicArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
       heliograph topics damaged orders-partition-0
     """
     answer = _asked(topic, "damaged", http_url)
+    if output is Output.JSON:
+        print_json(answer)
+        return
     if not answer["entries"]:
         print("no damaged entries were found")
         return

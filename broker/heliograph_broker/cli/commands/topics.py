@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from heliograph_api.tables import new_table, readable_age
 from heliograph_api.values.names import TopicName
 from heliograph_api.values.readable import readable_size
 
 from heliograph_broker.cli.base.shared_options import (
     DEFAULT_HTTP_URL,
-    AsJson,
     HttpUrl,
+    Output,
+    OutputOption,
     TopicArgument,
     call_broker,
     console,
@@ -23,7 +25,6 @@ from heliograph_broker.cli.base.shared_options import (
     target_of,
     topic_target,
 )
-from heliograph_broker.cli.base.tables import new_table, readable_age
 from heliograph_broker.cli.policies.policy_commands import Level, add_policy_commands
 from heliograph_broker.cli.policies.policy_levels import TOPIC_POLICIES
 from heliograph_broker.clock import SystemClock
@@ -62,7 +63,10 @@ def list_topics(
     namespace: Annotated[
         str, typer.Argument(metavar="[NAMESPACE]", help="Namespace, as 'tenant/namespace'.")
     ] = "public/default",
-    as_json: AsJson = False,
+    system: Annotated[
+        bool, typer.Option("--include-system-topic", "-ist", help="List system topics, too, such as __change_events.")
+    ] = False,
+    output: OutputOption = Output.TEXT,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
     """List the topics of a namespace; a partitioned topic is one line.
@@ -70,20 +74,21 @@ def list_topics(
     \b
     Examples:
       heliograph topics list
-      heliograph topics list acme/shop --json
+      heliograph topics list acme/shop -o json
+      heliograph topics list --include-system-topic
     """
     target = namespace_target(namespace)
 
     async def work(client: AdminClient) -> list[dict[str, Any]]:
-        partitioned = await client.partitioned_topics(namespace)
+        partitioned = await client.partitioned_topics(namespace, system=system)
         rows = [{"name": name, "partitions": await client.partitions(TopicName.parse(name))} for name in partitioned]
-        for name in await client.topics(namespace):
+        for name in await client.topics(namespace, system=system):
             if str(TopicName.parse(name).base) not in partitioned:
                 rows.append({"name": name, "partitions": 0})
         return sorted(rows, key=lambda row: str(row["name"]))
 
     rows = call_broker(http_url, work, target=target)
-    if as_json:
+    if output is Output.JSON:
         print_json(rows)
         return
     table = new_table("TOPIC", ">PARTITIONS")
@@ -96,7 +101,7 @@ def list_topics(
 
 
 @topics_app.command("stats")
-def stats(topic: TopicArgument, as_json: AsJson = False, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
+def stats(topic: TopicArgument, output: OutputOption = Output.TEXT, http_url: HttpUrl = DEFAULT_HTTP_URL) -> None:
     """Show a topic's backlog by subscription; for a partitioned topic, the sums over its partitions.
 
     The backlog counts messages (not batches) and bytes that the subscription has not acknowledged. The age is that
@@ -105,13 +110,13 @@ def stats(topic: TopicArgument, as_json: AsJson = False, http_url: HttpUrl = DEF
     \b
     Examples:
       heliograph topics stats orders
-      heliograph topics stats persistent://acme/shop/orders --json
+      heliograph topics stats persistent://acme/shop/orders -o json
     """
     from heliograph_api.admin.admin_client import oldest_age_ms
 
     name = parse_topic(topic)
     answer = call_broker(http_url, lambda client: client.stats(name), target=target_of(name))
-    if as_json:
+    if output is Output.JSON:
         print_json(answer)
         return
     kind = f" ({answer['metadata']['partitions']} partitions)" if "metadata" in answer else ""

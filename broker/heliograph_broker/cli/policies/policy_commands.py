@@ -95,7 +95,7 @@ def _get(level: Level, policy: Policy) -> _Command:
     def run(target: Target, http_url: str, given: Mapping[str, Any]) -> None:
         params = {"applied": "true"} if given.get("applied") else None
         path = f"{target.path}/{policy.get_path or policy.path}"
-        print_json(request(http_url, "GET", path, params=params, target=target))
+        print_json(policy.shown(request(http_url, "GET", path, params=params, target=target)))
 
     options = []
     if level.applied:

@@ -63,6 +63,8 @@ class Policy(NamedTuple):
     get_name: str = ""
     get_path: str = ""
     removable: bool = True
+    #: Makes what get prints from the answer.
+    shown: Callable[[Any], Any] = lambda answer: answer
 
 
 def whole(option: str, text: str) -> int:

@@ -10,10 +10,17 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from heliograph_api.policies import policy_kinds as kinds
-from heliograph_api.policies.policy_field import Command, PolicyField
+from heliograph_api.policies.policy_field import Command, PolicyField, RestPath
 from heliograph_api.policies.policy_table import POLICY_FIELDS
 
-from heliograph_broker.cli.base.values import bare_minutes, size_bytes, time_seconds, topic_name
+from heliograph_broker.cli.base.values import (
+    bare_minutes,
+    shown_ttl,
+    size_bytes,
+    time_seconds,
+    topic_name,
+    ttl_milliseconds,
+)
 
 from .policy_flags import (
     AUTO_TOPIC,
@@ -78,6 +85,9 @@ def _options(field: str, row: PolicyField, names: tuple[str, ...], query: str) -
         return _one(names or ("--topic", "-t"), "Dead-letter topic; '': none.", topic_name, "TOPIC", example)
     if kind is kinds.UNUSED_FOR_OR_ZERO:
         return _one(names or ("--time", "-t"), "Time: 60 (minutes), 7d; 0: never.", bare_minutes, "TIME", "7d", query)
+    if kind is kinds.DURATION:
+        times = "Time: 120 (s), 2h, 500ms; 0: never; 0ms: expires at once if it is not delivered at once."
+        return _one(names or ("--time", "-t"), times, ttl_milliseconds, "TIME", "120")
     never = "0" if row.default == 0 else "-1"
     example = "30d" if kind is kinds.UNUSED_FOR else "120"
     times = f"Time: {'3600 (s), 7d' if kind is kinds.UNUSED_FOR else '120 (s), 2h'}; {never}: never."
@@ -119,6 +129,11 @@ def _quota(command: Command, row: PolicyField, name: str, example: str) -> Polic
     )
 
 
+def _shown(rest: RestPath) -> dict[str, Any]:
+    """Return how get- shows what it reads, where that is not the answer itself."""
+    return {"shown": shown_ttl} if rest.milliseconds else {}
+
+
 def _of_namespace(field: str, row: PolicyField, command: Command) -> Policy:
     if row.rest is None or row.rest.namespace is None:
         return _quota(command, row, command.namespace, "--limit 2G --policy producer_request_hold")
@@ -126,12 +141,13 @@ def _of_namespace(field: str, row: PolicyField, command: Command) -> Policy:
     return Policy(
         command.namespace,
         row.title,
-        row.rest.namespace,
+        row.rest.milliseconds or row.rest.namespace,
         made.flags,
         made.body,
         made.example,
         method=row.rest.methods[0],
         removable=command.removable,
+        **_shown(row.rest),
     )
 
 
@@ -139,28 +155,31 @@ def _of_topic(field: str, row: PolicyField, command: Command) -> Policy:
     if row.rest is None:
         example = "--limitTime 3600 --type message_age --policy producer_request_hold"
         return _quota(command, row, command.topic, example)
-    query = row.rest.topic_query
+    query = row.rest.topic_query if not row.rest.milliseconds else ""
     made = _options(field, row, command.topic_options or command.options, query)
     return Policy(
         command.topic,
         row.title,
-        row.rest.topic[0],
+        row.rest.milliseconds or row.rest.topic[0],
         made.flags,
         None if query else made.body,
         made.example,
         method=row.rest.methods[1],
         removable=command.removable,
+        **_shown(row.rest),
     )
 
 
 def _of_subscription(field: str, row: PolicyField, command: Command) -> Policy:
-    end = row.rest.subscription if row.rest is not None else ""
+    if row.rest is None:
+        raise ValueError(f"{field} has no path in the REST API")
     if row.kind is kinds.UNUSED_FOR_OR_ZERO:
         # Minutes, and 0 for never, are Pulsar's.
         made = _one(("--time", "-t"), "The time: 3600 (s), 7d; -1 never.", time_seconds, "TIME", "30d")
     else:
         made = _options(field, row, command.topic_options or command.options, "")
-    return Policy(command.subscription, row.title, end, made.flags, made.body, made.example)
+    end = row.rest.milliseconds or row.rest.subscription
+    return Policy(command.subscription, row.title, end, made.flags, made.body, made.example, **_shown(row.rest))
 
 
 _COMMANDS: Final = [(field, row, row.command) for field, row in POLICY_FIELDS.items() if row.command is not None]

@@ -17,7 +17,9 @@ from heliograph_broker.messaging.log.record_set import RecordSet
 from heliograph_broker.storage.base.completion import completed
 
 from .errors import ApiError
+from .json_bodies import decode, is_scalar
 from .rates import RateSampler
+from .warning_header import warn
 
 T = TypeVar("T")
 
@@ -64,16 +66,19 @@ def as_text(text: str) -> web.Response:
 
 
 async def body_as(request: web.Request, kind: type[T]) -> T | None:
-    """Return the JSON body as ``kind``, None without one. Raises :class:`ApiError` 400 with the problem."""
-    body = await request.read()
-    if not body.strip():
-        return None
+    """Return the JSON body as ``kind``; None without one, for null, and for "" where that is not a value of ``kind``.
+
+    Fields that ``kind`` has not are ignored, with a warning. Raises :class:`ApiError` 400 with the problem.
+    """
     try:
-        return msgspec.json.decode(body, type=kind)
+        value, ignored = decode(await request.read(), kind)
     except msgspec.ValidationError as error:
         raise ApiError(400, f"the body does not fit: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is not JSON: {error}") from error
+    if ignored:
+        warn(request, f"unknown fields are ignored: {', '.join(ignored)}")
+    return value
 
 
 async def required_body(request: web.Request, kind: type[T], example: str) -> T:
@@ -82,6 +87,16 @@ async def required_body(request: web.Request, kind: type[T], example: str) -> T:
     if value is None:
         raise ApiError(400, f"the request needs a JSON body, for example {example}")
     return value
+
+
+async def new_setting(request: web.Request, kind: type[T], example: str) -> T | None:
+    """Return the value to be set, None for null, which removes a setting as DELETE does.
+
+    So does no body at all where a document is wanted. Raises :class:`ApiError` 400 for a missing number or boolean.
+    """
+    if is_scalar(kind) and not (await request.read()).strip():
+        raise ApiError(400, f"the request needs a JSON body, for example {example}")
+    return await body_as(request, kind)
 
 
 def flag(request: web.Request, name: str, default: bool = False) -> bool:

@@ -11,9 +11,11 @@ from heliograph_broker.messaging.policies.expiry import LettersRefused
 #: One row for each class: a subclass does not inherit the status of its base.
 ERROR_STATUSES: Final[dict[type[errors.BrokerError], int]] = {
     errors.InvalidTopicName: 412,
+    errors.ReservedName: 400,
     errors.TenantNotFound: 404,
     errors.NamespaceNotFound: 404,
     errors.TopicNotFound: 404,
+    errors.ListenerNotFound: 404,
     errors.SubscriptionNotFound: 404,
     errors.ConsumerNotFound: 404,
     errors.Conflict: 409,

@@ -10,6 +10,7 @@ from heliograph_api.values.names import InvalidName
 
 from heliograph_broker.messaging.base.errors import BrokerError
 
+from .absent_services import absent_service
 from .error_statuses import ERROR_STATUSES
 
 log = structlog.get_logger(__name__)
@@ -39,13 +40,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return refusal(error.status, str(error))
     except InvalidName as error:
         return refusal(412, str(error))
-    except web.HTTPMethodNotAllowed as error:
-        allowed = ", ".join(sorted(error.allowed_methods))
-        answer = refusal(405, f"{request.method} is not possible on {request.path}; possible: {allowed}")
-        answer.headers["Allow"] = allowed
-        return answer
-    except web.HTTPNotFound:
-        return refusal(404, f"{request.path} is not a path of this API")
+    except (web.HTTPMethodNotAllowed, web.HTTPNotFound) as error:
+        return _unrouted(request, error)
     except web.HTTPException as error:
         if error.status < 400:
             raise
@@ -56,3 +52,15 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except Exception:
         log.exception("request failed", method=request.method, path=request.path)
         return refusal(500, "internal error: the broker's log has the details")
+
+
+def _unrouted(request: web.Request, error: web.HTTPMethodNotAllowed | web.HTTPNotFound) -> web.Response:
+    absent = absent_service(request.path)
+    if absent is not None:
+        return refusal(*absent)
+    if isinstance(error, web.HTTPNotFound):
+        return refusal(404, f"{request.path} is not a path of this API")
+    allowed = ", ".join(sorted(error.allowed_methods))
+    answer = refusal(405, f"{request.method} is not possible on {request.path}; possible: {allowed}")
+    answer.headers["Allow"] = allowed
+    return answer

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from aiohttp import web
 
-from .context import required_body
+from .context import body_as
 from .errors import ApiError
 
 #: Ledger and entry id of the latest position; -1 of each is the earliest.
@@ -17,7 +17,7 @@ _EXAMPLE: Final = '{"ledgerId": 12, "entryId": 3}'
 PositionNumber = Annotated[int, msgspec.Meta(ge=-1, le=LATEST)]
 
 
-class PositionDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+class PositionDocument(msgspec.Struct, rename="camel"):
     """A position of a topic: -1 as ledger id is the earliest, 2^63-1 the latest.
 
     ``batch_index`` is that of a message in a batch, -1 without one; ``excluded`` (or
@@ -53,6 +53,9 @@ class PositionDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=Tru
         return self.ledger_id == LATEST
 
 
+_ENDS: Final = {"earliest": PositionDocument(-1, -1), "latest": PositionDocument(LATEST, LATEST)}
+
+
 class MessageIdAnswer(msgspec.Struct, rename="camel"):
     """Pulsar's MessageIdImpl; entry id -1 is the place before a ledger's first entry, ledger id -1 before any."""
 
@@ -63,9 +66,26 @@ class MessageIdAnswer(msgspec.Struct, rename="camel"):
     batch_size: int = 0
 
 
+#: A position in a body: a document, or the name of an end of the topic.
+AnyPosition: Any = PositionDocument | str
+
+
+async def position_of(request: web.Request) -> PositionDocument | None:
+    """Return the position in the body, None without one. Raises :class:`ApiError` 400."""
+    body = await body_as(request, AnyPosition)
+    if body is None or isinstance(body, PositionDocument):
+        return body
+    if body not in _ENDS:
+        raise ApiError(400, f"Invalid value for the position. Allowed values are [latest, earliest], not '{body}'")
+    return _ENDS[body]
+
+
 async def required_position(request: web.Request) -> PositionDocument:
     """Return the position in the body. Raises :class:`ApiError` 400 saying what one looks like."""
-    return await required_body(request, PositionDocument, _EXAMPLE)
+    position = await position_of(request)
+    if position is None:
+        raise ApiError(400, f"the request needs a JSON body, for example {_EXAMPLE}")
+    return position
 
 
 def number_in_path(request: web.Request, name: str, what: str, *, least: int = 0) -> int:

@@ -14,6 +14,7 @@ from aiohttp import web
 from heliograph_api import __version__
 
 from .operations import JSON, Media, Operation, Refusal, operation, operation_of
+from .warning_header import WARNING
 
 
 class Cached:
@@ -44,6 +45,7 @@ _PATH_PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
     "topic": ("The topic's own name, URL-encoded; -partition-N names one partition.", _LOCAL),
     "subscription": ("The subscription's name, URL-encoded.", _LOCAL),
     "cluster": ("The cluster's name.", _PART),
+    "group": ("The name of the group.", _PART),
     "role": ("The role, as authentication names it.", _LOCAL),
     "key": ("The property's name, URL-encoded.", _LOCAL),
     "value": ("The property's value, URL-encoded.", _LOCAL),
@@ -61,6 +63,8 @@ _PATH_PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "broker": ("The broker's host and port.", {"type": "string", "pattern": r"^[^/\\s]+$"}),
     "setting": ("The name of a setting.", _PART),
+    "failuredomain": ("The failure domain's name.", _PART),
+    "policy": ("The isolation policy's name.", _PART),
     "allocator": ("The name of an allocator.", _PART),
     "bookie": ("The name of a bookie.", _PART),
 }
@@ -100,6 +104,12 @@ def describe(routes: Iterable[tuple[str, str, Operation]]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": components,
+            "headers": {
+                WARNING: {
+                    "description": "Code 299 with what of the request was ignored, or has no effect on this broker.",
+                    "schema": {"type": "string"},
+                }
+            },
             "parameters": {name: _path_parameter(name) for name in sorted(set(_parameter_names("".join(paths))))},
             "responses": {
                 name: {"description": HTTPStatus(status).phrase, "content": _content(Refusal, schema_of, text=JSON)}
@@ -158,14 +168,18 @@ def _operation(method: str, path: str, described: Operation, schema_of: _SchemaO
         }
     answers: dict[int, Any] = dict.fromkeys(_refusals(method, path, described), Refusal)
     answers |= described.answers
-    entry["responses"] = {str(status): _answer(status, answers[status], schema_of) for status in sorted(answers)}
+    entry["responses"] = {
+        str(status): _answer(status, answers[status], schema_of, warns=method != "GET") for status in sorted(answers)
+    }
     return entry
 
 
-def _answer(status: int, kind: Any, schema_of: _SchemaOf) -> dict[str, Any]:
+def _answer(status: int, kind: Any, schema_of: _SchemaOf, *, warns: bool) -> dict[str, Any]:
     if kind is Refusal:
         return {"$ref": f"#/components/responses/{_refusal_name(status)}"}
     answer: dict[str, Any] = {"description": HTTPStatus(status).phrase}
+    if warns:
+        answer["headers"] = {WARNING: {"$ref": f"#/components/headers/{WARNING}"}}
     if kind is not None:
         answer["content"] = _content(kind, schema_of, text="text/plain")
     return answer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -13,7 +12,6 @@ from heliograph_broker.http.base.bundles import bundle_boundaries
 from heliograph_broker.http.base.context import BROKER, CONFIG, ENDPOINTS, as_json, as_text
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Parameter, Refusal, operation
-from heliograph_broker.messaging.base.errors import PreconditionFailed
 
 from .admin_clusters import check_cluster
 from .health import check_ready
@@ -22,7 +20,9 @@ _PATH = "/admin/v2/brokers"
 _TOPIC_VERSION = Parameter(
     "topicVersion", str, "Version of Pulsar's health topic; ignored, as there are no health topics."
 )
+_BROKER_ID = Parameter("brokerId", str, "Host and port of the broker that is checked: this one.")
 _READY = {200: str, 503: Refusal}
+_READY_HERE = _READY | {404: Refusal}
 
 
 class LeaderDocument(msgspec.Struct, rename="camel"):
@@ -48,6 +48,13 @@ class InternalConfiguration(msgspec.Struct, rename="camel"):
     ledgers_root_path: str
 
 
+class MigrationDocument(msgspec.Struct, rename="camel"):
+    """Pulsar's MigrationState: how far the metadata is moved to another store."""
+
+    phase: str = "NOT_STARTED"
+    target_url: str | None = None
+
+
 @operation("The broker's version.", answers={200: str})
 async def version(request: web.Request) -> web.Response:
     return as_text(__version__)
@@ -56,6 +63,11 @@ async def version(request: web.Request) -> web.Response:
 def own_address(request: web.Request) -> str:
     """Return host:port of the HTTP endpoint, Pulsar's name of a broker."""
     return request.app[ENDPOINTS].http_url.partition("://")[2]
+
+
+def _check_broker(request: web.Request, broker_id: str) -> None:
+    if broker_id != own_address(request):
+        raise ApiError(404, f"Broker id '{broker_id}' not found in available brokers.")
 
 
 @operation("List the active brokers by host and port.", answers={200: list[str]})
@@ -70,8 +82,9 @@ async def leader(request: web.Request) -> web.Response:
     return as_json(LeaderDocument(request.app[ENDPOINTS].http_url, own_address(request)))
 
 
-@operation("Check whether the broker can store messages.", query=(_TOPIC_VERSION,), answers=_READY)
+@operation("Check whether the broker can store messages.", query=(_TOPIC_VERSION, _BROKER_ID), answers=_READY_HERE)
 async def healthy(request: web.Request) -> web.Response:
+    _check_broker(request, request.query.get(_BROKER_ID.name) or own_address(request))
     await check_ready(request.app[BROKER])
     return as_text("ok")
 
@@ -85,40 +98,15 @@ async def ready(request: web.Request) -> web.Response:
 # -- configuration -------------------------------------------------------------------------------------------------
 
 
-@operation("List the settings that can be changed at run time: none.", answers={200: list[str]})
-async def dynamic_settings(request: web.Request) -> web.Response:
-    return as_json([])
-
-
-@operation("List the settings that were changed at run time: none.", answers={200: dict[str, str]})
-async def changed_settings(request: web.Request) -> web.Response:
-    return as_json({})
-
-
-@operation("Get all settings of the broker, as text.", answers={200: dict[str, str]})
-async def running_settings(request: web.Request) -> web.Response:
-    settings: dict[str, Any] = msgspec.to_builtins(request.app[CONFIG])
-    return as_json({name: _as_text(value) for name, value in settings.items()})
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-@operation("Change a setting: refused, as settings are read only at the start.", answers={412: Refusal})
-async def set_setting(request: web.Request) -> web.Response:
-    raise PreconditionFailed("Can't update non-dynamic configuration")
-
-
-@operation("Revert a setting: refused, as settings cannot be changed at run time.", answers={412: Refusal})
-async def reset_setting(request: web.Request) -> web.Response:
-    raise PreconditionFailed("Can't delete non-dynamic configuration")
-
-
 @operation("Get where the broker stores its metadata.", answers={200: InternalConfiguration})
 async def internal_configuration(request: web.Request) -> web.Response:
     url = f"lmdb:{request.app[CONFIG].data_dir}"
     return as_json(InternalConfiguration(url, url, ""))
+
+
+@operation("Get how far the metadata is moved to another store: never begun.", answers={200: MigrationDocument})
+async def metadata_migration(request: web.Request) -> web.Response:
+    return as_json(MigrationDocument())
 
 
 # -- the rest ------------------------------------------------------------------------------------------------------
@@ -132,11 +120,10 @@ async def check_quotas(request: web.Request) -> web.Response:
 @operation("List the bundles a broker serves: all of them.", answers={200: dict[str, OwnershipDocument]})
 async def owned_bundles(request: web.Request) -> web.Response:
     check_cluster(request)
-    if request.match_info["broker"] != own_address(request):
-        raise ApiError(404, f"Broker id '{request.match_info['broker']}' not found in available brokers.")
+    _check_broker(request, request.match_info["broker"])
     owned: dict[str, OwnershipDocument] = {}
     for namespace, record in request.app[BROKER].directory.namespaces.items():
-        edges = bundle_boundaries(record.bundles)
+        edges = bundle_boundaries(record)
         owned |= {f"{namespace}/{low}_{high}": OwnershipDocument() for low, high in pairwise(edges)}
     return as_json(owned)
 
@@ -154,12 +141,8 @@ def routes() -> list[web.RouteDef]:
         web.get(f"{_PATH}/ready", ready),
         web.get(f"{_PATH}/leaderBroker", leader),
         web.get(f"{_PATH}/backlog-quota-check", check_quotas),
-        web.get(f"{_PATH}/configuration", dynamic_settings),
-        web.get(f"{_PATH}/configuration/values", changed_settings),
-        web.get(f"{_PATH}/configuration/runtime", running_settings),
-        web.post(f"{_PATH}/configuration/{{setting}}/{{value}}", set_setting),
-        web.delete(f"{_PATH}/configuration/{{setting}}", reset_setting),
         web.get(f"{_PATH}/internal-configuration", internal_configuration),
+        web.get("/admin/v2/metadata/migration/status", metadata_migration),
         web.post(f"{_PATH}/shutdown", shutdown),
         web.get(f"{_PATH}/{{cluster}}", active_brokers),
         web.get(f"{_PATH}/{{cluster}}/{{broker}}/ownedNamespaces", owned_bundles),

@@ -14,7 +14,7 @@ from heliograph_broker.messaging.policies.backlog_quota import QuotaState
 from heliograph_broker.messaging.policies.rate_limits import throttle_counts
 
 from .exposition import Value
-from .topic_columns import Column, SubscriptionColumn, TopicSnapshot, of_cursor
+from .topic_columns import Column, SubscriptionColumn, SubscriptionSnapshot, TopicSnapshot, of_cursor
 
 _SIZE, _TIME = ',quota_type="size"', ',quota_type="time"'
 
@@ -90,7 +90,13 @@ def _counter(name: str, read: Callable[[Subscription], int]) -> SubscriptionColu
     return SubscriptionColumn(name, of_cursor(read), kind="counter", whole="sum")
 
 
+def _ttl_seconds(snapshot: SubscriptionSnapshot) -> Value:
+    ttl_ms = snapshot.cursor.expiry.ttl_ms if snapshot.cursor is not None else -1
+    return ttl_ms / 1000 if ttl_ms >= 0 else -1
+
+
 POLICY_SUBSCRIPTION_COLUMNS: tuple[SubscriptionColumn, ...] = (
+    SubscriptionColumn("heliograph_subscription_message_ttl_seconds", _ttl_seconds),
     _counter("heliograph_skipped_entries_total", lambda sub: sub.acks.skipped_entries),
     _counter("heliograph_expired_messages_total", lambda sub: sub.expiry.msg_expired),
     _counter("heliograph_dead_lettered_messages_total", lambda sub: sub.expiry.dead_lettered),

@@ -10,7 +10,7 @@ from heliograph_broker.http.base.await_result import all_durable
 from heliograph_broker.http.base.bundles import check_bundle, in_bundle
 from heliograph_broker.http.base.context import BROKER, accepted, namespace_of
 from heliograph_broker.http.base.errors import ApiError
-from heliograph_broker.http.base.operations import Refusal, operation
+from heliograph_broker.http.base.operations import operation
 from heliograph_broker.http.policies.policy_routes import NAMESPACE_PATH
 from heliograph_broker.http.topics.admin_backlog import backlogs
 from heliograph_broker.messaging.base.errors import SubscriptionNotFound
@@ -21,29 +21,29 @@ from heliograph_broker.usecases.subscriptions import delete_subscription
 BUNDLE_PATH: Final = f"{NAMESPACE_PATH}/{{bundle}}"
 
 
-def _topics(request: web.Request) -> list[AnyTopic]:
+def bundle_topics(request: web.Request) -> list[AnyTopic]:
     """Return the topics of the path's namespace, or bundle of it. Raises what says that there is no such thing."""
     broker = request.app[BROKER]
     namespace = namespace_of(request)
-    bundles = broker.directory.namespace(namespace).bundles
+    record = broker.directory.namespace(namespace)
     topics = list(broker.directory.topics_by_namespace.get(namespace, {}).values())
     bundle = request.match_info.get("bundle")
     if bundle is None:
         return topics
-    check_bundle(namespace, bundle, bundles)
-    return [topic for topic in topics if in_bundle(topic.name, bundle, bundles)]
+    check_bundle(namespace, bundle, record)
+    return [topic for topic in topics if in_bundle(topic.name, bundle, record)]
 
 
 @operation("Clear the backlogs of all subscriptions of a namespace, or of one bundle.")
 async def clear_backlog(request: web.Request) -> web.Response:
-    await all_durable(subscription.acks.clear_backlog for subscription in backlogs(_topics(request)))
+    await all_durable(subscription.acks.clear_backlog for subscription in backlogs(bundle_topics(request)))
     return web.Response(status=204)
 
 
 @operation("Clear the backlogs of the subscriptions of this name in a namespace, or in one bundle.")
 async def clear_backlog_of(request: web.Request) -> web.Response:
     name = request.match_info["subscription"]
-    topics = [topic for topic in _topics(request) if topic.persistent and name in topic.subscriptions]
+    topics = [topic for topic in bundle_topics(request) if topic.persistent and name in topic.subscriptions]
     if not topics and "bundle" not in request.match_info:
         raise SubscriptionNotFound(f"Subscription {name} not found for any topic of {namespace_of(request)}")
     await all_durable(topic.subscriptions[name].acks.clear_backlog for topic in topics)
@@ -53,7 +53,7 @@ async def clear_backlog_of(request: web.Request) -> web.Response:
 @operation("Delete the subscriptions of this name from all topics of a namespace, or of one bundle, or from none.")
 async def unsubscribe(request: web.Request) -> web.Response:
     name = request.match_info["subscription"]
-    topics = [topic for topic in _topics(request) if name in topic.subscriptions]
+    topics = [topic for topic in bundle_topics(request) if name in topic.subscriptions]
     delete_subscription(topics, name)
     return await accepted(request.app[BROKER])
 
@@ -61,15 +61,16 @@ async def unsubscribe(request: web.Request) -> web.Response:
 @operation("Unload the topics of a namespace or bundle: their clients reconnect.")
 async def unload(request: web.Request) -> web.Response:
     broker: Broker = request.app[BROKER]
-    for topic in _topics(request):
+    for topic in bundle_topics(request):
         broker.topics.unload(topic.name)
     return await accepted(broker)
 
 
-@operation("Split a bundle: refused, as one broker serves all of them.", answers={405: Refusal})
-async def split(request: web.Request) -> web.Response:
-    _topics(request)
-    raise ApiError(405, "Bundles are not split: one broker serves all topics of a namespace")
+@operation("Give up a bundle without topics, which changes nothing here: one broker serves all of them.")
+async def delete_bundle(request: web.Request) -> web.Response:
+    if bundle_topics(request):
+        raise ApiError(409, "Cannot delete non empty bundle")
+    return await accepted(request.app[BROKER])
 
 
 def routes() -> list[web.RouteDef]:
@@ -82,5 +83,6 @@ def routes() -> list[web.RouteDef]:
         web.post(f"{BUNDLE_PATH}/unsubscribe/{{subscription}}", unsubscribe),
         web.put(f"{NAMESPACE_PATH}/unload", unload),
         web.put(f"{BUNDLE_PATH}/unload", unload),
-        web.put(f"{BUNDLE_PATH}/split", split),
+        # Behind a namespace's path there are settings as well.
+        web.delete(f"{NAMESPACE_PATH}/{{bundle:0x[^/]*}}", delete_bundle),
     ]

@@ -7,19 +7,24 @@ from aiohttp import web
 from heliograph_broker.http.base.context import BROKER, accepted, as_json, body_as, flag, namespace_of, tenant_of
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Parameter, operation
+from heliograph_broker.http.base.warning_header import warn
+from heliograph_broker.http.policies.kept_settings import ANTI_AFFINITY, kept_value
 from heliograph_broker.http.policies.policy_routes import NAMESPACE_PATH
-from heliograph_broker.messaging.base.errors import TenantNotFound
+from heliograph_broker.http.topics.admin_topics import SYSTEM
+from heliograph_broker.messaging.base.errors import PreconditionFailed, TenantNotFound
 
 from .namespace_document import (
     BundlesDocument,
     NamespaceDocument,
     bundles_document,
+    kept_names,
     namespace_document,
     namespace_record,
 )
 
 _MODES = ("PERSISTENT", "NON_PERSISTENT", "ALL")
 _FORCE = Parameter("force", bool, "Delete its topics and messages, too; clients are disconnected.")
+_TENANT = Parameter("tenant", str, "The tenant.", required=True)
 _MODE = Parameter("mode", str, "Domain of the topics; default: all.", choices=_MODES)
 
 
@@ -48,6 +53,8 @@ async def create_namespace(request: web.Request) -> web.Response:
     name = namespace_of(request)
     document = await body_as(request, NamespaceDocument) or NamespaceDocument()
     broker.namespaces.create(name, namespace_record(broker, document))
+    if kept := kept_names(document):
+        warn(request, f"kept and shown, but without effect here: {', '.join(kept)}")
     return await accepted(broker)
 
 
@@ -63,7 +70,9 @@ async def delete_namespace(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("List the topics of a namespace, each partition by its name.", query=(_MODE,), answers={200: list[str]})
+@operation(
+    "List the topics of a namespace, each partition by its name.", query=(_MODE, SYSTEM), answers={200: list[str]}
+)
 async def list_topics(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace = namespace_of(request)
@@ -71,7 +80,29 @@ async def list_topics(request: web.Request) -> web.Response:
     mode = request.query.get("mode", "PERSISTENT").upper()
     if mode not in _MODES:
         raise ApiError(400, f"mode should be one of {', '.join(_MODES)}, not '{mode}'")
-    return as_json(broker.directory.list_topics(namespace, mode))
+    return as_json(broker.directory.list_topics(namespace, mode, system=flag(request, SYSTEM.name)))
+
+
+@operation(
+    "List the namespaces of a tenant in an anti-affinity group, which has no effect here.",
+    query=(_TENANT,),
+    answers={200: list[str]},
+)
+async def list_anti_affinity(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    cluster, group = request.match_info["cluster"], request.match_info["group"]
+    if cluster != broker.config.cluster_name:
+        raise PreconditionFailed(f"Cluster {cluster} does not exist.")
+    tenant = request.query.get("tenant", "")
+    if not tenant:
+        raise ApiError(400, "Tenant should not be null")
+    return as_json(
+        sorted(
+            name
+            for name, record in broker.directory.namespaces.items()
+            if name.startswith(f"{tenant}/") and kept_value(record.policies, ANTI_AFFINITY) == group
+        )
+    )
 
 
 def routes() -> list[web.RouteDef]:
@@ -82,4 +113,5 @@ def routes() -> list[web.RouteDef]:
         web.delete(NAMESPACE_PATH, delete_namespace),
         web.get(f"{NAMESPACE_PATH}/topics", list_topics),
         web.get(f"{NAMESPACE_PATH}/bundles", get_bundles),
+        web.get("/admin/v2/namespaces/{cluster}/antiAffinity/{group}", list_anti_affinity),
     ]

@@ -15,7 +15,7 @@ _FORCE = Parameter("force", bool, "Delete its namespaces with their topics and m
 _EXAMPLE = '{"adminRoles": ["ops"], "allowedClusters": ["standalone"]}'
 
 
-class TenantInfo(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+class TenantInfo(msgspec.Struct, rename="camel"):
     """Pulsar's TenantInfo: who administers the tenant, and the clusters it may use."""
 
     admin_roles: list[str] | None = None

@@ -1,7 +1,7 @@
 """Pulsar's document of a namespace (its class Policies): the body of its creation, and the answer to GET.
 
-Its fields for policies come from :mod:`.policy_table`. Among the others, what a broker without bookies, offloading and
-other clusters cannot hold is taken as Pulsar's clients send it when nobody set it, and refused with any other value.
+Its fields for policies come from :mod:`.policy_table`, and from :mod:`.kept_settings` those that have no effect here.
+Fields that neither has are accepted with the value that Pulsar's clients send by default, and refused with any other.
 """
 
 from __future__ import annotations
@@ -11,17 +11,30 @@ from typing import Any, Final, cast
 
 import msgspec
 from heliograph_api.broker_config import BrokerConfig
+from heliograph_api.policies.policies import Policies
 
-from heliograph_broker.http.base.bundles import bundle_boundaries
+from heliograph_broker.http.base.bundles import MAX_BUNDLES, bundle_boundaries
+from heliograph_broker.http.policies.kept_settings import (
+    ALLOWED_CLUSTERS,
+    AUTH_POLICIES,
+    KEPT,
+    RESOURCE_GROUP,
+    checked,
+    keep,
+    kept_value,
+)
 from heliograph_broker.http.policies.policy_description import NAMESPACE, Level
-from heliograph_broker.http.policies.policy_documents import Count, LongLimit
+from heliograph_broker.http.policies.policy_documents import Count
 from heliograph_broker.http.policies.policy_table import POLICIES
 from heliograph_broker.http.policies.quota_rules import QuotaMap, check_quota, put_quota, quota_map
 from heliograph_broker.messaging.base.errors import PreconditionFailed
 from heliograph_broker.messaging.base.records import NamespaceRecord
 from heliograph_broker.messaging.broker.broker import Broker
 
-_MAX_BUNDLES: Final = 4096
+from .permissions import AuthPolicies, auth_policies
+from .resource_groups import check_group
+
+_KEPT: Final = tuple(setting for setting in KEPT if setting.in_document)
 # Pulsar keeps the dispatch rate under its old name too.
 _OLD_DISPATCH_RATE: Final = "clusterDispatchRate"
 _DISPATCH_RATE: Final = "topicDispatchRate"
@@ -29,8 +42,8 @@ _DISPATCH_RATE: Final = "topicDispatchRate"
 _HIDDEN: Final = "max_topics_per_namespace"
 
 
-class BundlesDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
-    """Pulsar's BundlesData; boundaries always cut the range evenly here."""
+class BundlesDocument(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Pulsar's BundlesData; a namespace begins with bundles that cut the range evenly."""
 
     boundaries: list[str] | None = None
     num_bundles: Count = 0
@@ -38,36 +51,19 @@ class BundlesDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=True
 
 #: Fields that have one value for every namespace: the type and the value of each.
 _FIXED: Final[dict[str, tuple[Any, Any]]] = {
-    "auth_policies": (
-        dict[str, dict[str, Any]],
-        {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
-    ),
-    "replicatorDispatchRate": (dict[str, Any], {}),
     "latency_stats_sample_rate": (dict[str, Count], {}),
     "deleted": (bool, False),
-    "subscription_auth_mode": (str, "None"),
-    "offload_threshold": (LongLimit, -1),
-    "offload_threshold_in_seconds": (LongLimit, -1),
     "migrated": (bool, False),
 }
-#: what Pulsar's document has as well; not shown, and refused
-_UNKNOWN: Final = (
-    "allowed_topic_property_keys_for_metrics",
-    "deduplicationSnapshotIntervalSeconds",
-    "dispatcherPauseOnAckStatePersistentEnabled",
-    "entryFilters",
-    "offload_deletion_lag_ms",
-    "offload_policies",
-    "persistence",
-    "resource_group_name",
-    "schema_auto_update_compatibility_strategy",
-)
+#: Fields that Pulsar's document has as well: not shown, and refused.
+_UNKNOWN: Final = ("entryFilters",)
 
 
 def _fields() -> list[tuple[str, Any, Any]]:
     listed: list[tuple[str, Any]] = [
+        (AUTH_POLICIES, AuthPolicies),
         ("replication_clusters", list[str]),
-        ("allowed_clusters", list[str]),
+        (RESOURCE_GROUP, str),
         ("bundles", BundlesDocument),
         ("backlog_quota_map", QuotaMap),
         ("properties", dict[str, str]),
@@ -77,18 +73,20 @@ def _fields() -> list[tuple[str, Any, Any]]:
         listed.append((policy.key, by_cluster if policy.per_cluster else policy.document))
         if policy.key == _DISPATCH_RATE:
             listed.append((_OLD_DISPATCH_RATE, by_cluster))
+    for setting in _KEPT:
+        by_cluster = GenericAlias(dict, (str, setting.document))
+        listed.append((setting.name, by_cluster if setting.per_cluster else setting.document))
     listed += [(name, kind) for name, (kind, _) in _FIXED.items()]
     listed += [(name, Any) for name in _UNKNOWN]
     return [(name, kind | None if kind is not Any else Any, None) for name, kind in listed]
 
 
-NamespaceDocument: Final = msgspec.defstruct(
-    "NamespaceDocument", _fields(), forbid_unknown_fields=True, omit_defaults=True
-)
+NamespaceDocument: Final = msgspec.defstruct("NamespaceDocument", _fields(), omit_defaults=True)
 
 
 def bundles_document(record: NamespaceRecord) -> BundlesDocument:
-    return BundlesDocument(bundle_boundaries(record.bundles), record.bundles)
+    boundaries = bundle_boundaries(record)
+    return BundlesDocument(boundaries, len(boundaries) - 1)
 
 
 def namespace_document(record: NamespaceRecord, config: BrokerConfig) -> msgspec.Struct:
@@ -96,8 +94,9 @@ def namespace_document(record: NamespaceRecord, config: BrokerConfig) -> msgspec
     policies = record.policies
     shown: dict[str, Any] = {name: value for name, (_, value) in _FIXED.items()}
     shown |= {
+        AUTH_POLICIES: auth_policies(policies),
         "replication_clusters": record.replication_clusters,
-        "allowed_clusters": [],
+        RESOURCE_GROUP: kept_value(policies, RESOURCE_GROUP),
         "bundles": bundles_document(record),
         "backlog_quota_map": quota_map(policies),
         "properties": record.properties,
@@ -110,22 +109,31 @@ def namespace_document(record: NamespaceRecord, config: BrokerConfig) -> msgspec
             shown[policy.key] = document
         elif policy.unset[0] is not None and policy.key != _HIDDEN:
             shown[policy.key] = policy.unset[0]
+    for setting in _KEPT:
+        value = kept_value(policies, setting.name)
+        if setting.per_cluster:
+            shown[setting.name] = {} if value is None else {config.cluster_name: value}
+        elif value is not None or not setting.hidden:
+            shown[setting.name] = setting.shown if value is None else value
     shown[_OLD_DISPATCH_RATE] = shown[_DISPATCH_RATE]
     return NamespaceDocument(**shown)
 
 
 def namespace_record(broker: Broker, document: Any) -> NamespaceRecord:
     """Return the record for a ``NamespaceDocument``. Raises :class:`ApiError` or :class:`PreconditionFailed`."""
+    # Go's library sends empty text for what is not set.
     given = {
-        name: value for name in NamespaceDocument.__struct_fields__ if (value := getattr(document, name)) is not None
+        name: value
+        for name in NamespaceDocument.__struct_fields__
+        if (value := getattr(document, name)) not in (None, "")
     }
     config = broker.config
     record = NamespaceRecord(properties=given.get("properties", {}))
     if (bundles := cast("BundlesDocument | None", given.get("bundles"))) is not None and bundles.num_bundles != 0:
         record.bundles = bundles.num_bundles
-        if not 0 < record.bundles <= _MAX_BUNDLES:
-            raise PreconditionFailed(f"Invalid number of bundles: 1 to {_MAX_BUNDLES}, not {record.bundles}")
-    for name in ("replication_clusters", "allowed_clusters"):
+        if not 0 < record.bundles <= MAX_BUNDLES:
+            raise PreconditionFailed(f"Invalid number of bundles: 1 to {MAX_BUNDLES}, not {record.bundles}")
+    for name in ("replication_clusters", ALLOWED_CLUSTERS):
         if any(cluster != config.cluster_name for cluster in given.get(name, ())):
             raise PreconditionFailed("Clusters do not exist")
     record.replication_clusters = given.get("replication_clusters", [])
@@ -135,22 +143,50 @@ def namespace_record(broker: Broker, document: Any) -> NamespaceRecord:
     for policy in POLICIES:
         value = given.get(policy.key)
         if policy.per_cluster and value is not None:
-            if any(cluster != config.cluster_name for cluster in value):
-                raise PreconditionFailed(f"{policy.key}: Clusters do not exist")
-            value = value.get(config.cluster_name)
+            value = _of_cluster(policy.key, value, config)
         if value is not None and (policy.unset[0] is None or value != policy.unset[0]):
             policy.write(record.policies, value, Level(NAMESPACE, config))
     for kind, quota in given.get("backlog_quota_map", {}).items():
         put_quota(record.policies, kind, quota)
     check_quota(broker, record.policies)
+    _keep_all(broker, record.policies, given)
     return record
+
+
+def _of_cluster(name: str, values: dict[str, Any], config: BrokerConfig) -> Any:
+    if any(cluster != config.cluster_name for cluster in values):
+        raise PreconditionFailed(f"{name}: Clusters do not exist")
+    return values.get(config.cluster_name)
+
+
+def kept_names(document: Any) -> list[str]:
+    """Return the fields of a ``NamespaceDocument`` that are kept without effect."""
+    unset: dict[str, Any] = {setting.name: setting.shown for setting in _KEPT if not setting.holds}
+    unset |= {RESOURCE_GROUP: None, AUTH_POLICIES: AuthPolicies()}
+    return [name for name, value in unset.items() if getattr(document, name) not in (None, value, {}, [])]
+
+
+def _keep_all(broker: Broker, policies: Policies, given: dict[str, Any]) -> None:
+    """Keep what has no effect. Raises :class:`ApiError` or :class:`PreconditionFailed`."""
+    for setting in _KEPT:
+        value = given.get(setting.name)
+        if setting.per_cluster and value is not None:
+            value = _of_cluster(setting.name, value, broker.config)
+        if value is not None and value != setting.shown:
+            keep(policies, setting.name, checked(setting, value, broker.config))
+    permissions = given.get(AUTH_POLICIES)
+    if permissions is not None and permissions != AuthPolicies():
+        keep(policies, AUTH_POLICIES, permissions)
+    group = given.get(RESOURCE_GROUP)
+    if group:
+        check_group(broker, group)
+        keep(policies, RESOURCE_GROUP, group)
 
 
 def _check_fixed(given: dict[str, Any]) -> None:
     for name, (_, value) in _FIXED.items():
-        # Permissions: any map of empty maps says as little.
         wanted = given.get(name)
-        if wanted is not None and wanted != value and (not isinstance(wanted, dict) or any(wanted.values())):
+        if wanted is not None and wanted != value:
             raise PreconditionFailed(f"{name} cannot be set here; valid: {msgspec.json.encode(value).decode()}")
     for name in _UNKNOWN:
         if name in given:

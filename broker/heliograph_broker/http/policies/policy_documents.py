@@ -60,14 +60,14 @@ CompatibilityStrategy = Annotated[str, choice(*SETTABLE_COMPATIBILITIES)]
 TopicType = Annotated[str, choice("partitioned", "non-partitioned")]
 
 
-class RetentionDocument(msgspec.Struct, forbid_unknown_fields=True):
+class RetentionDocument(msgspec.Struct):
     """Pulsar's RetentionPolicies; -1 without limit."""
 
     minutes: Limit = msgspec.field(name="retentionTimeInMinutes")
     megabytes: LongLimit = msgspec.field(name="retentionSizeInMB")
 
 
-class QuotaDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class QuotaDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     """Pulsar's BacklogQuota; ``limit`` is the old name of ``limitSize`` (bytes), ``limitTime`` is in s."""
 
     limit: LongLimit | None = None
@@ -76,22 +76,22 @@ class QuotaDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=True, 
     policy: QuotaAction
 
 
-class DelayedDeliveryDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class DelayedDeliveryDocument(msgspec.Struct, kw_only=True):
     """Pulsar's DelayedDeliveryPolicies; ``tickTime`` (ms) is how late a message may be, 0 delays have no maximum."""
 
     tick_ms: LongCount = msgspec.field(default=0, name="tickTime")
-    active: bool
+    active: bool = False
     max_delay_ms: LongCount = msgspec.field(default=0, name="maxDeliveryDelayInMillis")
 
 
-class PublishRateDocument(msgspec.Struct, forbid_unknown_fields=True):
+class PublishRateDocument(msgspec.Struct):
     """Pulsar's PublishRate, in one second; 0 and -1 without limit."""
 
     messages: Limit = msgspec.field(default=-1, name="publishThrottlingRateInMsg")
     bytes: LongLimit = msgspec.field(default=-1, name="publishThrottlingRateInByte")
 
 
-class DispatchRateDocument(msgspec.Struct, forbid_unknown_fields=True):
+class DispatchRateDocument(msgspec.Struct):
     """Pulsar's DispatchRate, in ``ratePeriodInSecond``; 0 and -1 without limit."""
 
     messages: Limit = msgspec.field(default=-1, name="dispatchThrottlingRateInMsg")
@@ -100,33 +100,33 @@ class DispatchRateDocument(msgspec.Struct, forbid_unknown_fields=True):
     period_s: Positive = msgspec.field(default=1, name="ratePeriodInSecond")
 
 
-class SubscribeRateDocument(msgspec.Struct, forbid_unknown_fields=True):
+class SubscribeRateDocument(msgspec.Struct):
     """Pulsar's SubscribeRate: times one consumer may subscribe in a period; 0 and -1 without limit."""
 
     per_consumer: Limit = msgspec.field(default=-1, name="subscribeThrottlingRatePerConsumer")
     period_s: Positive = msgspec.field(default=30, name="ratePeriodInSecond")
 
 
-class InactiveTopicDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class InactiveTopicDocument(msgspec.Struct, kw_only=True):
     """Pulsar's InactiveTopicPolicies."""
 
     mode: InactiveMode = msgspec.field(default=INACTIVE_TOPIC_MODES[0], name="inactiveTopicDeleteMode")
-    seconds: Count = msgspec.field(name="maxInactiveDurationSeconds")
-    delete: bool = msgspec.field(name="deleteWhileInactive")
+    seconds: Count = msgspec.field(default=0, name="maxInactiveDurationSeconds")
+    delete: bool = msgspec.field(default=False, name="deleteWhileInactive")
 
 
-class AutoTopicCreationDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
-    """Pulsar's AutoTopicCreationOverride; type and partitions are only for allowed creation."""
+class AutoTopicCreationDocument(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Pulsar's AutoTopicCreationOverride; type and partitions have an effect only where creation is allowed."""
 
     allow_auto_topic_creation: bool
     topic_type: TopicType | None = None
     default_num_partitions: Positive | None = None
 
 
-class AutoSubscriptionCreationDocument(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+class AutoSubscriptionCreationDocument(msgspec.Struct, rename="camel"):
     """Pulsar's AutoSubscriptionCreationOverride."""
 
-    allow_auto_subscription_creation: bool
+    allow_auto_subscription_creation: bool = False
 
 
 def up(value: int, unit: int) -> int:
@@ -201,11 +201,10 @@ def quota_from(kind: str, document: QuotaDocument) -> BacklogQuota:
 
 
 def quota_document(kind: str, quota: BacklogQuota) -> QuotaDocument:
-    """Return Pulsar's document, with the numbers it shows for the other kind of quota."""
+    """Return Pulsar's document; the other kind of limit is -1, as Pulsar's tools set it."""
     if kind == SIZE_QUOTA:
         return QuotaDocument(policy=quota.policy, limit=quota.limit, limit_size=quota.limit, limit_time=-1)
-    other = 0 if quota.limit >= 0 else -1
-    return QuotaDocument(policy=quota.policy, limit=other, limit_size=other, limit_time=up(quota.limit, SECOND_MS))
+    return QuotaDocument(policy=quota.policy, limit=-1, limit_size=-1, limit_time=up(quota.limit, SECOND_MS))
 
 
 def delayed_delivery_from(policies: Policies, document: DelayedDeliveryDocument) -> None:
@@ -282,9 +281,9 @@ def inactive_topic_document(inactive: InactiveTopic) -> InactiveTopicDocument:
 
 def auto_topic_creation_from(document: AutoTopicCreationDocument) -> AutoTopicCreation:
     """Convert a document. Raises :class:`PreconditionFailed` in Pulsar's words."""
+    kind, partitions = document.topic_type, document.default_num_partitions
     if not document.allow_auto_topic_creation:
         return AutoTopicCreation(False)
-    kind, partitions = document.topic_type, document.default_num_partitions
     problem = ""
     if kind not in ("partitioned", "non-partitioned"):
         problem = f"Unknown topic type [{'null' if kind is None else kind}]"

@@ -6,11 +6,13 @@ A change is read, checked and made without a pause in between, and answered when
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 from aiohttp import web
 from heliograph_api.policies.policies import Policies
+from heliograph_api.resources.fields import MAX_SUBSCRIPTION_POLICIES
 from heliograph_api.values.names import TopicName, check_subscription
 
 from heliograph_broker.http.base.context import (
@@ -20,17 +22,18 @@ from heliograph_broker.http.base.context import (
     as_json,
     flag,
     namespace_of,
-    required_body,
+    new_setting,
     topic_of,
 )
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Handler, Parameter, operation
 from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
 from heliograph_broker.messaging.base.errors import NamespaceNotFound, PreconditionFailed, TopicNotFound
+from heliograph_broker.messaging.base.names import COMPACTION
 from heliograph_broker.messaging.broker.broker import Broker
 
 from .policy_description import NAMESPACE, POST, TOPIC, Level, PolicyPath
-from .policy_table import POLICIES
+from .policy_table import MILLISECONDS, POLICIES
 from .quota_rules import check_retention
 
 NAMESPACE_PATH = "/admin/v2/namespaces/{tenant}/{namespace}"
@@ -75,6 +78,26 @@ def policy_subscription(request: web.Request) -> str:
     name = request.match_info["subscription"]
     check_subscription(name)
     return name
+
+
+def refuse_reserved(subscription: str) -> None:
+    """Refuse settings of the broker's own subscription. Raises :class:`PreconditionFailed`."""
+    if subscription == COMPACTION:
+        raise PreconditionFailed(f"{COMPACTION} is the broker's own subscription; valid: another name")
+
+
+def refuse_too_many(names: Collection[str]) -> None:
+    """Refuse settings for too many subscriptions. Raises :class:`PreconditionFailed`."""
+    if len(names) > MAX_SUBSCRIPTION_POLICIES:
+        raise PreconditionFailed(
+            f"{len(names)} subscriptions of the topic would have settings; valid: at most {MAX_SUBSCRIPTION_POLICIES}"
+        )
+
+
+def refuse_own_letters(name: TopicName, policies: Policies) -> None:
+    """Refuse the topic itself as its dead-letter topic. Raises :class:`PreconditionFailed`."""
+    if policies.dead_letter_topic == str(name):
+        raise PreconditionFailed(f"deadLetterTopic '{name}' is this topic; valid: another topic")
 
 
 def refuse_global(request: web.Request) -> None:
@@ -134,9 +157,12 @@ def _set_of_namespace(policy: PolicyPath) -> Handler:
         broker = request.app[BROKER]
         namespace = namespace_of(request)
         broker.directory.namespace(namespace)
-        document = await required_body(request, policy.document, policy.example)
+        document = await new_setting(request, policy.document, policy.example)
         policies = namespace_policies(broker, namespace)
-        policy.write(policies, document, Level(NAMESPACE, request.app[CONFIG]))
+        if document is None:
+            policy.clear(policies)
+        else:
+            policy.write(policies, document, Level(NAMESPACE, request.app[CONFIG]))
         if policy.guards_backlog:
             check_retention(broker, policies)
         broker.namespaces.set_policies(namespace, policies)
@@ -203,13 +229,18 @@ def _set_of_topic(policy: PolicyPath, path: str) -> Handler:
         if text:
             document: Any = _query_number(text, policy.topic_query)
         else:
-            document = await required_body(request, policy.document, policy.example)
+            document = await new_setting(request, policy.document, policy.example)
             # The topic may be gone by now.
             name = policy_topic(request)
         policies = topic_policies(broker, name)
-        policy.write(policies, document, Level(TOPIC, request.app[CONFIG]))
+        if document is None:
+            policy.clear(policies)
+        else:
+            policy.write(policies, document, Level(TOPIC, request.app[CONFIG]))
         if policy.guards_backlog:
             check_retention(broker, policies, name)
+        if "dead_letter_topic" in policy.fields:
+            refuse_own_letters(name, policies)
         broker.policies.set_topic(name, policies)
         return await accepted(broker)
 
@@ -248,7 +279,7 @@ async def remove_all(request: web.Request) -> web.Response:
 
 def routes() -> list[web.RouteDef]:
     listed: list[web.RouteDef] = [web.delete(f"{TOPIC_PATH}/policies", remove_all)]
-    for policy in POLICIES:
+    for policy in (*POLICIES, *MILLISECONDS):
         if policy.namespace is not None:
             path = f"{NAMESPACE_PATH}/{policy.namespace}"
             verb = web.post if policy.verbs[0] == POST else web.put

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
 from heliograph_api.policies import policy_kinds as kinds
 from heliograph_api.policies.policies import SUBSCRIPTION_TYPES, Policies
 from heliograph_api.policies.policy_table import POLICY_FIELDS, SUBSCRIPTION_FIELDS
@@ -19,8 +20,12 @@ from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import PreconditionFailed
 
 from . import policy_documents as documents
+from .kept_settings import keep, kept_value
 from .policy_description import TOPIC, Level, PolicyPath, described, number, plain, structure
 from .policy_documents import MINUTE_MS, SECOND_MS, Count, Limit, LongCount
+
+#: The type of topics that was given although none are created: it is shown.
+_UNUSED_TOPIC_TYPE: Final = "auto_topic_creation_type"
 
 
 def _read_ttl(policies: Policies) -> int | None:
@@ -37,6 +42,26 @@ def _write_ttl(policies: Policies, seconds: int, level: Level) -> None:
         raise PreconditionFailed(reason if level.name == TOPIC else f"{reason}, message TTL must >= 0")
     # Pulsar's 0 switches expiry off.
     policies.message_ttl_ms = documents.scaled(seconds, SECOND_MS) or -1
+
+
+def _milliseconds(field: str, end: str) -> PolicyPath:
+    """Describe the same policy in milliseconds, -1 for never: what Pulsar's paths cannot say."""
+
+    def to_core(milliseconds: int) -> int:
+        if milliseconds < -1:
+            raise PreconditionFailed(f"{end} must be 0 or more, or -1 for never, not {milliseconds}")
+        return milliseconds
+
+    path = structure(
+        field,
+        documents.LongLimit,
+        "500 (milliseconds)",
+        to_core,
+        lambda time_ms: time_ms,
+        lambda config: -1,
+        note=", in milliseconds (0: at once, -1: never)",
+    )
+    return msgspec.structs.replace(path, namespace=end, topic=(end,), topic_query="", key="")
 
 
 def _seconds(field: str, least: int, end: str = "") -> PolicyPath:
@@ -56,7 +81,8 @@ def _seconds(field: str, least: int, end: str = "") -> PolicyPath:
         Limit,
         "86400 (seconds)",
         to_core,
-        lambda time_ms: documents.up(time_ms, SECOND_MS),
+        # Where 0 cannot be set here, it is never, as Pulsar's minutes have it.
+        lambda time_ms: documents.up(time_ms, SECOND_MS) if time_ms or not least else -1,
         lambda config: -1,
         note=", in seconds (-1: never)",
     )
@@ -77,8 +103,28 @@ def _write_delayed_delivery(policies: Policies, document: documents.DelayedDeliv
     documents.delayed_delivery_from(policies, document)
 
 
+def _auto_topic_creation(policies: Policies) -> documents.AutoTopicCreationDocument | None:
+    creation = policies.auto_topic_creation
+    if creation is None:
+        return None
+    document = documents.auto_topic_creation_document(creation)
+    if not creation.allow:
+        document.topic_type = kept_value(policies, _UNUSED_TOPIC_TYPE)
+    return document
+
+
+def _set_auto_topic_creation(policies: Policies, document: documents.AutoTopicCreationDocument, level: Level) -> None:
+    policies.auto_topic_creation = creation = documents.auto_topic_creation_from(document)
+    keep(policies, _UNUSED_TOPIC_TYPE, None if creation.allow else document.topic_type)
+
+
 def _topic_name_from(text: str) -> str:
-    return str(TopicName.parse(text)) if text else text
+    if not text:
+        return text
+    name = TopicName.parse(text)
+    if name.is_system:
+        raise PreconditionFailed(f"deadLetterTopic '{name}' is a system topic; valid: another topic")
+    return str(name)
 
 
 def _dispatch_rate(field: str) -> PolicyPath:
@@ -182,13 +228,13 @@ _BY_KIND: Final[dict[kinds.Kind, Callable[[str], PolicyPath]]] = {
         documents.inactive_topic_document,
         lambda config: documents.InactiveTopicDocument(seconds=60, delete=False),
     ),
-    kinds.AUTO_TOPIC_CREATION: lambda field: structure(
+    kinds.AUTO_TOPIC_CREATION: lambda field: described(
         field,
         documents.AutoTopicCreationDocument,
         '{"allowAutoTopicCreation": true, "topicType": "partitioned", "defaultNumPartitions": 4}',
-        documents.auto_topic_creation_from,
-        documents.auto_topic_creation_document,
-        lambda config: documents.AutoTopicCreationDocument(config.allow_auto_topic_creation),
+        _auto_topic_creation,
+        _set_auto_topic_creation,
+        otherwise=lambda config: documents.AutoTopicCreationDocument(config.allow_auto_topic_creation),
     ),
     kinds.SUBSCRIPTION_TYPES: lambda field: structure(
         field,
@@ -210,6 +256,12 @@ PATHS: Final = {
 }
 """By the core's names: all policies but backlog quotas and the rates of single subscriptions."""
 POLICIES: Final = tuple(PATHS.values())
+MILLISECONDS: Final = tuple(
+    _milliseconds(field, row.rest.milliseconds)
+    for field, row in POLICY_FIELDS.items()
+    if row.rest is not None and row.rest.milliseconds
+)
+"""Further paths of some of them, that a namespace's own document does not have."""
 
 
 def _of_subscription(field: str, end: str) -> PolicyPath:
@@ -221,5 +273,5 @@ SUBSCRIPTION_PATHS: Final = {
     row.rest.subscription: _of_subscription(field, row.rest.subscription)
     for field, row in SUBSCRIPTION_FIELDS.items()
     if row.rest is not None and row.rest.subscription
-}
+} | {path.topic[0]: path for path in MILLISECONDS if path.fields[0] in SUBSCRIPTION_FIELDS}
 """By the ends of their paths: the policies that a subscription may set for itself."""

@@ -6,7 +6,7 @@ from aiohttp import web
 from heliograph_api.policies.policies import BACKLOG_QUOTA_POLICIES, Policies
 from heliograph_api.values.names import TopicName
 
-from heliograph_broker.http.base.context import BROKER, accepted, as_json, flag, namespace_of, required_body
+from heliograph_broker.http.base.context import BROKER, accepted, as_json, flag, namespace_of, new_setting
 from heliograph_broker.http.base.operations import Parameter, operation
 from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
 from heliograph_broker.messaging.base.errors import PreconditionFailed
@@ -24,6 +24,7 @@ from .policy_routes import (
 from .quota_rules import QUOTA_FIELDS, QuotaMap, check_kind, check_quota, put_quota, quota_map
 
 _EXAMPLE = '{"limitSize": 10485760, "policy": "producer_exception"}'
+_UNLIMITED = QuotaDocument(policy=BACKLOG_QUOTA_POLICIES[0], limit=-1, limit_size=-1, limit_time=-1)
 _KIND = Parameter(
     "backlogQuotaType", str, "Type of the quota; default: destination_storage.", choices=(SIZE_QUOTA, AGE_QUOTA)
 )
@@ -55,9 +56,12 @@ async def set_of_namespace(request: web.Request) -> web.Response:
     namespace = namespace_of(request)
     broker.directory.namespace(namespace)
     kind = _kind(request)
-    document = await required_body(request, QuotaDocument, _EXAMPLE)
+    document = await new_setting(request, QuotaDocument, _EXAMPLE)
     policies = namespace_policies(broker, namespace)
-    put_quota(policies, kind, document)
+    if document is None:
+        setattr(policies, QUOTA_FIELDS[kind], None)
+    else:
+        put_quota(policies, kind, document)
     check_quota(broker, policies)
     broker.namespaces.set_policies(namespace, policies)
     return await accepted(broker)
@@ -79,11 +83,11 @@ async def get_of_topic(request: web.Request) -> web.Response:
     name = policy_topic(request)
     if flag(request, "applied"):
         quotas = quota_map(broker.policies.effective(name))
-        for kind in QUOTA_FIELDS:
-            quotas.setdefault(
-                kind, QuotaDocument(policy=BACKLOG_QUOTA_POLICIES[0], limit=-1, limit_size=-1, limit_time=-1)
-            )
-        return as_json(quotas)
+        levels = (broker.policies.of_topic(name), broker.directory.namespace(name.namespace_name).policies)
+        for kind, field in QUOTA_FIELDS.items():
+            if any(getattr(level, field, None) is not None for level in levels):
+                quotas.setdefault(kind, _UNLIMITED)
+        return as_json(quotas or dict.fromkeys(QUOTA_FIELDS, _UNLIMITED))
     own = broker.policies.of_topic(name) if not flag(request, "isGlobal") else None
     return as_json(quota_map(own or Policies()))
 
@@ -101,10 +105,13 @@ async def set_of_topic(request: web.Request) -> web.Response:
     refuse_global(request)
     _refuse_unstored(name)
     kind = _kind(request)
-    document = await required_body(request, QuotaDocument, _EXAMPLE)
+    document = await new_setting(request, QuotaDocument, _EXAMPLE)
     name = policy_topic(request)
     policies = topic_policies(broker, name)
-    put_quota(policies, kind, document)
+    if document is None:
+        setattr(policies, QUOTA_FIELDS[kind], None)
+    else:
+        put_quota(policies, kind, document)
     check_quota(broker, policies, name)
     broker.policies.set_topic(name, policies)
     return await accepted(broker)

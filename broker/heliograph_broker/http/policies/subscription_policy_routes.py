@@ -12,13 +12,21 @@ from aiohttp import web
 from heliograph_api.policies.policies import Policies, of_subscription
 from heliograph_api.values.names import TopicName
 
-from heliograph_broker.http.base.context import BROKER, CONFIG, accepted, as_json, flag, required_body
+from heliograph_broker.http.base.context import BROKER, CONFIG, accepted, as_json, flag, new_setting
 from heliograph_broker.http.base.operations import Handler, Parameter, operation
 from heliograph_broker.http.topics.admin_topics import DOMAIN
 from heliograph_broker.messaging.broker.broker import Broker
 
 from .policy_description import TOPIC, Level, PolicyPath
-from .policy_routes import policy_subscription, policy_topic, refuse_unstored, topic_policies
+from .policy_routes import (
+    policy_subscription,
+    policy_topic,
+    refuse_own_letters,
+    refuse_reserved,
+    refuse_too_many,
+    refuse_unstored,
+    topic_policies,
+)
 from .policy_table import SUBSCRIPTION_PATHS
 
 _PATH = f"/heliograph/v1/{DOMAIN}/{{tenant}}/{{namespace}}/{{topic}}/subscription/{{subscription}}"
@@ -34,7 +42,11 @@ def _own(policies: Policies | None, subscription: str) -> Policies:
 def _put(broker: Broker, name: TopicName, subscription: str, own: Policies) -> None:
     policies = topic_policies(broker, name)
     others = {key: value for key, value in (policies.subscription_policies or {}).items() if key != subscription}
-    policies.subscription_policies = (others if own == Policies() else others | {subscription: own}) or None
+    if own != Policies():
+        if subscription not in (policies.subscription_policies or {}):
+            refuse_too_many([*others, subscription])
+        others[subscription] = own
+    policies.subscription_policies = others or None
     broker.policies.set_topic(name, policies)
 
 
@@ -76,12 +88,17 @@ def _set(policy: PolicyPath, end: str) -> Handler:
     async def set_policy(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
         subscription = policy_subscription(request)
+        refuse_reserved(subscription)
         refuse_unstored(policy_topic(request), policy, end)
-        document = await required_body(request, policy.document, policy.example)
+        document = await new_setting(request, policy.document, policy.example)
         # The topic may be gone by now.
         name = policy_topic(request)
         own = _own(broker.policies.of_topic(name), subscription)
-        policy.write(own, document, Level(TOPIC, request.app[CONFIG]))
+        if document is None:
+            policy.clear(own)
+        else:
+            policy.write(own, document, Level(TOPIC, request.app[CONFIG]))
+            refuse_own_letters(name, own)
         _put(broker, name, subscription, own)
         return await accepted(broker)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 from heliograph_api.policies.policies import subscription_rate
 
-from heliograph_broker.http.base.context import BROKER, accepted, as_json, flag, required_body
+from heliograph_broker.http.base.context import BROKER, accepted, as_json, flag, new_setting
 from heliograph_broker.http.base.operations import operation
 from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
 
@@ -17,6 +17,8 @@ from .policy_routes import (
     policy_subscription,
     policy_topic,
     refuse_global,
+    refuse_reserved,
+    refuse_too_many,
     topic_policies,
 )
 from .policy_table import PATHS
@@ -56,12 +58,18 @@ async def set_rate(request: web.Request) -> web.Response:
     policy_topic(request)
     refuse_global(request)
     subscription = policy_subscription(request)
-    document = await required_body(request, DispatchRateDocument, _FOR_ALL.example)
+    refuse_reserved(subscription)
+    document = await new_setting(request, DispatchRateDocument, _FOR_ALL.example)
     # The topic may be gone by now.
     name = policy_topic(request)
     policies = topic_policies(broker, name)
-    rates = policies.subscription_dispatch_rates or {}
-    policies.subscription_dispatch_rates = rates | {subscription: dispatch_rate_from(document)}
+    before = policies.subscription_dispatch_rates or {}
+    rates = {name: rate for name, rate in before.items() if name != subscription}
+    if document is not None:
+        rates[subscription] = dispatch_rate_from(document)
+        if subscription not in before:
+            refuse_too_many(rates)
+    policies.subscription_dispatch_rates = rates or None
     broker.policies.set_topic(name, policies)
     return await accepted(broker)
 

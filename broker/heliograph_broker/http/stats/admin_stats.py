@@ -25,6 +25,7 @@ _OPTIONS = (
     Parameter("excludePublishers", bool, "Exclude the producers."),
     Parameter("excludeConsumers", bool, "Exclude the consumers."),
 )
+_METADATA = Parameter("metadata", bool, "Whether to include the metadata of each ledger, as text.")
 _PER_PARTITION = Parameter("perPartition", bool, "Whether to include each partition's statistics (default: true).")
 
 
@@ -60,9 +61,10 @@ async def get_stats(request: web.Request) -> web.Response:
     return as_json(topic_stats(topic, request.app[RATES], own_address(request), _options(request)))
 
 
-@operation("Get the ledgers and cursors of a topic or partition.", answers={200: InternalStats})
+@operation("Get the ledgers and cursors of a topic or partition.", query=(_METADATA,), answers={200: InternalStats})
 async def get_internal_stats(request: web.Request) -> web.Response:
-    return as_json(internal_stats(request.app[BROKER].directory.get_topic(topic_of(request))))
+    topic = request.app[BROKER].directory.get_topic(topic_of(request))
+    return as_json(internal_stats(topic, metadata=flag(request, _METADATA.name)))
 
 
 @operation(

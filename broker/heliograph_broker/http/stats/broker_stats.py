@@ -36,7 +36,7 @@ async def all_topics(request: web.Request) -> web.Response:
         namespace = broker.directory.namespaces.get(name.namespace_name)
         if namespace is None or topic.closed:
             continue
-        bundle = bundle_of(name, namespace.bundles)
+        bundle = bundle_of(name, namespace)
         domain = found.setdefault(name.namespace_name, {}).setdefault(bundle, {}).setdefault(name.domain, {})
         domain[str(name)] = topic_stats(topic, rates, owner)
     return as_json(found)

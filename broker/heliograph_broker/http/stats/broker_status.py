@@ -11,12 +11,14 @@ from aiohttp import web
 from heliograph_api import __version__
 from heliograph_api.policies.policies import Policies
 from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TenantState, TopicState
+from heliograph_api.resources.schema_spec import schema_digest
 from heliograph_api.values.names import NamespaceName, TopicName
 
 from heliograph_broker.http.base.context import BROKER, as_json
 from heliograph_broker.http.base.operations import Parameter, Refusal, operation
 from heliograph_broker.messaging.base.names import COMPACTION
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.messaging.schemas.schema_types import type_name
 from heliograph_broker.messaging.topic.directory import AnyTopic
 
 from .stats import in_backlog, quota_limits
@@ -51,6 +53,7 @@ async def status(request: web.Request) -> web.Response:
             if only in (None, name)
         },
         topics={},
+        store_format=broker.store.format,
     )
     # A partitioned topic is there before its first partition is looked at, and without any.
     for base, partitioned in broker.directory.partitioned.items():
@@ -66,6 +69,9 @@ async def status(request: web.Request) -> web.Response:
             _add(state, topic, seen)
     for name, entry in state.topics.items():
         entry.subscriptions.sort()
+        entry.schemas = [
+            schema_digest(type_name(version.type), version.data) for version in broker.schemas.versions(name)
+        ]
         if seen[name] < entry.partitions:
             # Asked now, so that those that came while this was looked at are none of them.
             entry.missing_partitions = broker.directory.missing_partitions(TopicName.parse(name))

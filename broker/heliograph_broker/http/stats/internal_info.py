@@ -19,8 +19,8 @@ class LedgerInfo(msgspec.Struct, rename="camel", omit_defaults=True):
 
     ledger_id: int
     timestamp: int
+    is_offloaded: bool
     entries: int = 0
-    is_offloaded: bool = False
 
 
 class PositionInfo(msgspec.Struct, rename="camel"):
@@ -30,37 +30,55 @@ class PositionInfo(msgspec.Struct, rename="camel"):
     entry_id: int
 
 
-class CursorInfo(msgspec.Struct, rename="camel"):
-    """A durable subscription; its acknowledgements are part of the broker's metadata, in no ledger (-1)."""
+class CursorInfo(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A durable subscription; its acknowledgements are part of the broker's metadata, in no ledger (-1).
 
+    It was modified when its mark-delete position last advanced since the broker started.
+    """
+
+    version: int
     creation_date: str
+    modification_date: str
+    cursors_ledger_id: int
     mark_delete: PositionInfo
-    properties: dict[str, str]
-    cursors_ledger_id: int = -1
+    properties: dict[str, str] = {}
 
 
-class TopicInfo(msgspec.Struct, rename="camel"):
-    """Pulsar's ManagedLedgerInfo. Subscriptions by name; a terminated topic says where it ends."""
+class TopicInfo(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Pulsar's ManagedLedgerInfo. Subscriptions by name; a terminated topic says where it ends.
 
+    ``version`` is that of the topic's set of records; the list of its ledgers was modified when the newest began.
+    """
+
+    version: int
     creation_date: str
+    modification_date: str
     ledgers: list[LedgerInfo]
     cursors: dict[str, CursorInfo]
-    properties: dict[str, str]
+    properties: dict[str, str] = {}
     terminated_position: PositionInfo | None = None
 
 
 def topic_info(topic: Topic) -> TopicInfo:
     """Return the document of a stored topic."""
     open_ledger = topic.log.ledgers[-1] if topic.log.ledgers else None
+    version = topic.records.version
     return TopicInfo(
+        version,
         iso(topic.created_ms),
+        iso(open_ledger.created_ms if open_ledger is not None else topic.created_ms),
         [
-            LedgerInfo(each.ledger_id, each.created_ms, 0 if each is open_ledger else each.entries)
+            LedgerInfo(each.ledger_id, each.created_ms, False, 0 if each is open_ledger else each.entries)
             for each in topic.log.ledgers
         ],
         {
             name: CursorInfo(
-                iso(each.created_ms), PositionInfo(*topic.log.position(each.acks.cursor.mark_delete)), each.properties
+                version,
+                iso(each.created_ms),
+                iso(max(each.created_ms, each.acks.last_mark_delete_ms)),
+                -1,
+                PositionInfo(*topic.log.position(each.acks.cursor.mark_delete)),
+                each.properties,
             )
             for name, each in topic.subscriptions.items()
             if each.durable

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from msgspec import UNSET
 from pyroaring import BitMap64
 
 from heliograph_broker.messaging.base.offsets import run_end
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.log.damaged import totals_up_to
+from heliograph_broker.messaging.log.entry_log import LedgerInfo
 from heliograph_broker.messaging.topic.directory import AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
 
@@ -39,7 +41,12 @@ def _total_bytes_before(topic: Topic, offset: int) -> int:
     return totals_up_to(topic.log, offset - 1)[1]
 
 
-def _ledgers(topic: Topic) -> list[LedgerStats]:
+def _metadata(topic: Topic, ledger: LedgerInfo) -> str:
+    state = "OPEN" if ledger is topic.log.ledgers[-1] and not topic.terminated else "CLOSED"
+    return f"LedgerMetadata{{state={state}, created={iso(ledger.created_ms)}, firstOffset={ledger.base_offset}}}"
+
+
+def _ledgers(topic: Topic, *, metadata: bool) -> list[LedgerStats]:
     """Return the stored part of each ledger; a ledger trimmed in part counts what is left of it."""
     ledgers = []
     for ledger in topic.log.ledgers:
@@ -47,7 +54,8 @@ def _ledgers(topic: Topic) -> list[LedgerStats]:
         start = max(ledger.base_offset, topic.log.first_offset)
         kept = max(0, end - start)
         size = _total_bytes_before(topic, end) - _total_bytes_before(topic, start) if kept else 0
-        ledgers.append(LedgerStats(ledger.ledger_id, kept, size))
+        text = _metadata(topic, ledger) if metadata else UNSET
+        ledgers.append(LedgerStats(ledger.ledger_id, kept, size, metadata=text))
     return ledgers
 
 
@@ -79,8 +87,8 @@ def _compacted(topic: Topic) -> LedgerStats:
     return LedgerStats(record.ledger_id, record.entries, record.size) if record is not None else LedgerStats(-1, -1, -1)
 
 
-def internal_stats(topic: AnyTopic) -> InternalStats:
-    """Return the document; of a non-persistent topic, which has neither ledgers nor cursors, an empty one."""
+def internal_stats(topic: AnyTopic, *, metadata: bool = False) -> InternalStats:
+    """Return the document, with each ledger's metadata on demand; a non-persistent topic has no ledgers."""
     if not topic.persistent:
         return InternalStats(
             entries_added_counter=0,
@@ -88,16 +96,11 @@ def internal_stats(topic: AnyTopic) -> InternalStats:
             total_size=0,
             current_ledger_entries=0,
             current_ledger_size=0,
-            last_ledger_created_timestamp=iso(topic.created_ms),
             waiting_cursors_count=0,
             pending_add_entries_count=0,
-            last_confirmed_entry="-1:-1",
-            ledgers=[],
             cursors={},
-            properties=topic.properties,
-            compacted_ledger=LedgerStats(-1, -1, -1),
         )
-    ledgers = _ledgers(topic)
+    ledgers = _ledgers(topic, metadata=metadata)
     open_ledger = topic.log.ledgers[-1] if topic.log.ledgers else None
     cursors = {name: _cursor(topic, subscription) for name, subscription in topic.subscriptions.items()}
     pending = open_ledger.base_offset + open_ledger.entries - topic.log.end_offset if open_ledger is not None else 0
@@ -115,5 +118,6 @@ def internal_stats(topic: AnyTopic) -> InternalStats:
         cursors=cursors,
         properties=topic.properties,
         state="Terminated" if topic.terminated else "LedgerOpened",
+        schema_ledgers=[],
         compacted_ledger=_compacted(topic),
     )

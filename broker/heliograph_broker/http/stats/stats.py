@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET
@@ -16,6 +17,7 @@ from heliograph_broker.messaging.delivery.dispatch_single import SingleActiveDis
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.policies.rate_limits import throttle_counts
 from heliograph_broker.messaging.topic.directory import AnySubscription, AnyTopic
+from heliograph_broker.messaging.topic.topic_explanation import explain_delivery
 
 from .stats_documents import (
     CompactionStats,
@@ -139,7 +141,10 @@ def _subscription_stats(subscription: AnySubscription, rates: RateSampler, optio
     ranges, ranges_size = ranges_of(kept.acks.cursor.acked) if kept is not None else (0, 0)
     throttled = throttle_counts(kept)
     consumers = subscription.consumers if options.consumers else []
+    idle = explain_delivery(subscription)
     return SubscriptionStats(
+        idle_reason=idle.reason,
+        idle_since_timestamp=idle.since_ms,
         msg_rate_out=rate_out,
         msg_throughput_out=throughput_out,
         bytes_out_counter=subscription.sent.bytes_out,
@@ -154,7 +159,7 @@ def _subscription_stats(subscription: AnySubscription, rates: RateSampler, optio
         msg_delayed=delayed,
         msg_in_replay=in_replay(subscription),
         unacked_messages=subscription.acks.unacked_messages,
-        type=UNSET if subscription.type is None else subscription.type,  # type: ignore[arg-type]
+        type="None" if subscription.type is None else subscription.type,  # type: ignore[arg-type]
         active_consumer_name=single.active.name if single is not None and single.active is not None else UNSET,
         msg_rate_expired=expire_rate,
         msg_expired=kept.expiry.msg_expired if kept is not None else 0,
@@ -227,6 +232,10 @@ def suspended_of(topic: AnyTopic) -> tuple[SuspendedDuty, ...]:
     )
 
 
+def _deduplication(topic: AnyTopic) -> Literal["Enabled", "Disabled"]:
+    return "Enabled" if topic.effective.deduplication else "Disabled"
+
+
 def topic_stats(
     topic: AnyTopic,
     rates: RateSampler,
@@ -270,7 +279,7 @@ def topic_stats(
         publishers=tuple(producer_stats(producer, rates) for producer in producers) if options.publishers else (),
         waiting_publishers=len(topic.producer_registry.waiting),
         subscriptions=subscriptions,
-        deduplication_status="Enabled" if topic.effective.deduplication else "Disabled",
+        deduplication_status=_deduplication(topic) if topic.persistent else UNSET,
         non_contiguous_deleted_messages_ranges=sum(sub.non_contiguous_deleted_messages_ranges for sub in each),
         non_contiguous_deleted_messages_ranges_serialized_size=sum(
             sub.non_contiguous_deleted_messages_ranges_serialized_size for sub in each

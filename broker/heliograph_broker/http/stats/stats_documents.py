@@ -108,7 +108,7 @@ class SubscriptionTotals(Ranges, rename="camel", kw_only=True):
     msg_delayed: int
     msg_in_replay: int
     unacked_messages: int
-    type: Literal["Exclusive", "Shared", "Failover", "Key_Shared"] | UnsetType = UNSET
+    type: Literal["Exclusive", "Shared", "Failover", "Key_Shared", "None"] | UnsetType = UNSET
     active_consumer_name: str | UnsetType = UNSET
     msg_rate_expired: float
     msg_expired: int
@@ -146,8 +146,13 @@ class SubscriptionTotals(Ranges, rename="camel", kw_only=True):
 
 
 class SubscriptionStats(SubscriptionTotals, rename="camel", kw_only=True):
-    """One subscription of a topic, or of one partition; ``msgDropRate`` on non-persistent topics only."""
+    """One subscription of a topic, or of one partition; ``msgDropRate`` on non-persistent topics only.
 
+    ``idleReason``, which Pulsar's have not, is the one reason why nothing is delivered now.
+    """
+
+    idle_reason: str = ""
+    idle_since_timestamp: int = 0
     consumers: tuple[ConsumerStats, ...]
 
 
@@ -228,11 +233,14 @@ class TopicTotals(Ranges, rename="camel", kw_only=True):
 
 
 class TopicStats(TopicTotals, rename="camel", kw_only=True):
-    """A topic that is not partitioned, or one partition; ``msgDropRate`` on non-persistent topics only."""
+    """A topic that is not partitioned, or one partition.
+
+    ``msgDropRate`` is on non-persistent topics only, ``deduplicationStatus`` on persistent ones.
+    """
 
     publishers: tuple[PublisherStats, ...]
     subscriptions: Mapping[str, SubscriptionStats]
-    deduplication_status: Literal["Enabled", "Disabled"]
+    deduplication_status: Literal["Enabled", "Disabled"] | UnsetType = UNSET
     owner_broker: str
 
 
@@ -251,13 +259,14 @@ class PartitionedStats(TopicTotals, rename="camel", kw_only=True):
 
 
 class LedgerStats(msgspec.Struct, rename="camel"):
-    """The stored part of one ledger."""
+    """The stored part of one ledger; ``metadata`` says on demand when it was begun and whether it is written to."""
 
     ledger_id: int
     entries: int
     size: int
     offloaded: bool = False
     under_replicated: bool = False
+    metadata: str | UnsetType = UNSET
 
 
 class CursorStats(msgspec.Struct, rename="camel", kw_only=True):
@@ -282,23 +291,23 @@ class CursorStats(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class InternalStats(msgspec.Struct, rename="camel", kw_only=True):
-    """Ledgers and cursors of one topic."""
+    """Ledgers and cursors of one topic; a non-persistent one has only the counts, all of them 0."""
 
     entries_added_counter: int
     number_of_entries: int
     total_size: int
     current_ledger_entries: int
     current_ledger_size: int
-    last_ledger_created_timestamp: str
+    last_ledger_created_timestamp: str | UnsetType = UNSET
     waiting_cursors_count: int
     pending_add_entries_count: int
-    last_confirmed_entry: str
-    state: Literal["LedgerOpened", "Terminated"] = "LedgerOpened"
-    ledgers: list[LedgerStats]
+    last_confirmed_entry: str | UnsetType = UNSET
+    state: Literal["LedgerOpened", "Terminated"] | UnsetType = UNSET
+    ledgers: list[LedgerStats] | UnsetType = UNSET
     cursors: dict[str, CursorStats]
-    properties: dict[str, str]
-    schema_ledgers: list[LedgerStats] = []
-    compacted_ledger: LedgerStats
+    properties: dict[str, str] | UnsetType = UNSET
+    schema_ledgers: list[LedgerStats] | UnsetType = UNSET
+    compacted_ledger: LedgerStats | UnsetType = UNSET
 
 
 class PartitionedInternalStats(msgspec.Struct, rename="camel"):

@@ -10,7 +10,7 @@ from aiohttp import web
 from heliograph_broker.http.base.await_result import all_durable, found
 from heliograph_broker.http.base.context import BROKER, topic_of
 from heliograph_broker.http.base.errors import ApiError
-from heliograph_broker.http.base.message_ids import PositionDocument, number_in_path, required_position
+from heliograph_broker.http.base.message_ids import AnyPosition, PositionDocument, number_in_path, required_position
 from heliograph_broker.http.base.operations import operation
 from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic
 from heliograph_broker.messaging.base.entry_counts import EntryCounts
@@ -43,7 +43,10 @@ def _one(request: web.Request, refusal: str) -> Subscription:
 
 @operation("Acknowledge a subscription's whole backlog, on all partitions.")
 async def skip_all(request: web.Request) -> web.Response:
-    await all_durable(subscription.acks.clear_backlog for subscription in stored_subscriptions(request))
+    stored = stored_subscriptions(request)
+    for subscription in stored:
+        subscription.used()
+    await all_durable(subscription.acks.clear_backlog for subscription in stored)
     return web.Response(status=204)
 
 
@@ -51,6 +54,8 @@ async def skip_all(request: web.Request) -> web.Response:
 async def skip(request: web.Request) -> web.Response:
     messages = number_in_path(request, "messages", "the number of messages to skip")
     subscription = _one(request, "Skip messages on a partitioned topic is not allowed")
+    # As if a consumer had read them: the subscription does not expire as unused.
+    subscription.used()
     await all_durable([partial(subscription.acks.skip, messages)])
     return web.Response(status=204)
 
@@ -78,7 +83,7 @@ async def expire_all(request: web.Request) -> web.Response:
 
 @operation(
     "Expire a subscription's backlog up to and including a message id.",
-    body=PositionDocument,
+    body=AnyPosition,
     body_required=True,
     example='{"ledgerId": -1, "entryId": -1}',
 )
@@ -113,8 +118,9 @@ async def reset_to_time(request: web.Request) -> web.Response:
 
 @operation(
     "Move a subscription to a message id; consumers connect again and get that message first.",
-    body=PositionDocument,
+    body=AnyPosition,
     body_required=True,
+    example='{"ledgerId": -1, "entryId": -1}',
 )
 async def reset_to_position(request: web.Request) -> web.Response:
     subscription = _one(request, "Reset-cursor at position is not allowed for partitioned-topic")

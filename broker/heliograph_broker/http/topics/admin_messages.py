@@ -10,7 +10,7 @@ from heliograph_api.protocol.frames import peek_metadata
 from heliograph_broker.http.base.await_result import found
 from heliograph_broker.http.base.context import BROKER, as_json, topic_of
 from heliograph_broker.http.base.errors import ApiError
-from heliograph_broker.http.base.message_ids import MessageIdAnswer, PositionDocument, number_in_path, required_position
+from heliograph_broker.http.base.message_ids import AnyPosition, MessageIdAnswer, number_in_path, required_position
 from heliograph_broker.http.base.operations import Parameter, operation
 from heliograph_broker.messaging.base.errors import PreconditionFailed, SubscriptionNotFound, TopicNotFound
 from heliograph_broker.messaging.delivery.subscription import Subscription
@@ -65,7 +65,7 @@ async def get_by_id(request: web.Request) -> web.Response:
     offset = topic.log.offset_of(ledger, entry)
     if offset is None:
         raise ApiError(404, "Message id not found")
-    return message_answer(await _entry(topic, offset))
+    return await message_answer(await _entry(topic, offset))
 
 
 @operation("Get the n-th entry (a message or batch) of a subscription's backlog; 1 is the oldest.", answers=MESSAGE)
@@ -76,7 +76,8 @@ async def peek(request: web.Request) -> web.Response:
     subscription = topic.subscriptions.get(name)
     if subscription is None:
         raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
-    return message_answer(await _entry(topic, unacked_offset(subscription, place)))
+    subscription.used()
+    return await message_answer(await _entry(topic, unacked_offset(subscription, place)))
 
 
 def unacked_offset(subscription: Subscription, place: int) -> int:
@@ -117,7 +118,7 @@ async def examine(request: web.Request) -> web.Response:
         raise PreconditionFailed("Could not examine messages due to the total message is zero")
     if place > kept:
         raise ApiError(404, f"Message not found: the topic keeps {kept} entries")
-    return message_answer(
+    return await message_answer(
         await _entry(topic, topic.log.first_offset + place - 1 if start == "earliest" else topic.log.end_offset - place)
     )
 
@@ -146,8 +147,9 @@ async def id_by_time(request: web.Request) -> web.Response:
 
 @operation(
     "Get the size in bytes of the messages after a message id.",
-    body=PositionDocument,
+    body=AnyPosition,
     body_required=True,
+    example='{"ledgerId": -1, "entryId": -1}',
     answers={200: int},
 )
 async def backlog_size(request: web.Request) -> web.Response:

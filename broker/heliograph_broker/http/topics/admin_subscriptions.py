@@ -11,7 +11,7 @@ from aiohttp import web
 from heliograph_broker.http.base.await_result import all_durable, found
 from heliograph_broker.http.base.context import BROKER, accepted, as_json, body_as, flag, required_body, topic_of
 from heliograph_broker.http.base.errors import ApiError
-from heliograph_broker.http.base.message_ids import PositionDocument
+from heliograph_broker.http.base.message_ids import AnyPosition, PositionDocument, position_of
 from heliograph_broker.http.base.operations import Parameter, operation
 from heliograph_broker.messaging.base.entry_counts import EntryCounts
 from heliograph_broker.messaging.base.errors import (
@@ -92,12 +92,12 @@ async def list_subscriptions(request: web.Request) -> web.Response:
 
 @operation(
     "Create a durable subscription on all partitions or none, from a position on (default: the latest).",
-    body=PositionDocument,
+    body=AnyPosition,
     query=(_REPLICATED,),
 )
 async def create_subscription(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
-    position = await body_as(request, PositionDocument)
+    position = await position_of(request)
     if flag(request, "replicated"):
         raise ApiError(405, "Subscriptions cannot be replicated: there is one cluster")
     where, start = "latest", None
@@ -134,10 +134,10 @@ async def get_properties(request: web.Request) -> web.Response:
     return as_json(merged)
 
 
-@operation("Replace a subscription's properties.", body=dict[str, str], body_required=True)
+@operation("Replace a subscription's properties.", body=dict[str, str], example='{"owner": "payments-team"}')
 async def put_properties(request: web.Request) -> web.Response:
     stored = stored_subscriptions(request)
-    properties = await required_body(request, dict[str, str], '{"owner": "payments-team"}')
+    properties = await body_as(request, dict[str, str]) or {}
     check_properties(properties)
     for subscription in stored:
         subscription.properties = dict(properties)
@@ -156,7 +156,10 @@ async def get_replicated(request: web.Request) -> web.Response:
 
 
 @operation(
-    "Set whether a subscription is replicated: only false, as there is one cluster.", body=bool, body_required=True
+    "Set whether a subscription is replicated: only false, as there is one cluster.",
+    body=bool,
+    body_required=True,
+    example="false",
 )
 async def set_replicated(request: web.Request) -> web.Response:
     with_subscription(request)
@@ -170,12 +173,12 @@ async def set_replicated(request: web.Request) -> web.Response:
 
 @operation(
     f"Analyze a subscription's backlog entry by entry, from a position on; at most {ANALYSED_ENTRIES} entries.",
-    body=PositionDocument,
+    body=AnyPosition,
     answers={200: BacklogAnalysis},
 )
 async def analyze_backlog(request: web.Request) -> web.Response:
     stored = stored_subscriptions(request)
-    position = await body_as(request, PositionDocument)
+    position = await position_of(request)
     if len(stored) > 1 or str(topic_of(request)) in request.app[BROKER].directory.partitioned:
         raise ApiError(405, "Analyze backlog on a partitioned topic is not allowed: name one of its partitions")
     return as_json(await _analysis(stored[0], position))

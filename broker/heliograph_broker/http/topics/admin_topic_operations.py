@@ -10,9 +10,9 @@ from aiohttp import web
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.http.base.await_result import all_durable
-from heliograph_broker.http.base.context import BROKER, accepted, as_json, body_as, required_body, topic_of
+from heliograph_broker.http.base.context import BROKER, accepted, as_json, body_as, topic_of
 from heliograph_broker.http.base.errors import ApiError
-from heliograph_broker.http.base.message_ids import MessageIdAnswer, PositionDocument
+from heliograph_broker.http.base.message_ids import AnyPosition, MessageIdAnswer, position_of
 from heliograph_broker.http.base.operations import Parameter, Refusal, operation
 from heliograph_broker.messaging.base.errors import PreconditionFailed, TopicNotFound
 from heliograph_broker.messaging.broker.broker import Broker
@@ -61,6 +61,12 @@ async def unload(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
+def _end(topic: Topic) -> MessageIdAnswer:
+    """Return the id of the last message; where none is kept, the place before the first entry of the last ledger."""
+    ledger_id, entry_id = topic.log.last_position()
+    return MessageIdAnswer(ledger_id, entry_id if topic.log.first_offset < topic.log.end_offset else -1)
+
+
 @operation(
     "Terminate a topic: no more messages are accepted, permanently. Returns the id of the last message.",
     answers={200: MessageIdAnswer, 406: Refusal},
@@ -73,7 +79,7 @@ async def terminate(request: web.Request) -> web.Response:
         raise ApiError(406, "Need to provide a persistent topic name")
     topic = persistent_topic(request)
     await all_durable([topic.terminate])
-    return as_json(MessageIdAnswer(*topic.log.last_position()))
+    return as_json(_end(topic))
 
 
 @operation(
@@ -91,7 +97,7 @@ async def terminate_partitions(request: web.Request) -> web.Response:
         )
     topics = _stored(broker, name)
     await all_durable([topic.terminate for topic in topics])
-    return as_json({str(topic.name.partition): MessageIdAnswer(*topic.log.last_position()) for topic in topics})
+    return as_json({str(topic.name.partition): _end(topic) for topic in topics})
 
 
 @operation("Delete all messages, acknowledged or not, in spite of retention.")
@@ -123,11 +129,11 @@ async def compaction_status(request: web.Request) -> web.Response:
 
 @operation(
     "Offload messages: refused, as there is no other storage to offload to.",
-    body=PositionDocument,
+    body=AnyPosition,
     answers={412: Refusal},
 )
 async def offload(request: web.Request) -> web.Response:
-    await body_as(request, PositionDocument)
+    await position_of(request)
     persistent_topic(request)
     raise PreconditionFailed("Messages are stored by this broker itself: nothing can be offloaded")
 
@@ -156,14 +162,14 @@ async def get_properties(request: web.Request) -> web.Response:
 @operation(
     "Add to a topic's properties, or replace some.",
     body=dict[str, str],
-    body_required=True,
     answers={204: None, 406: Refusal},
+    example='{"owner": "payments-team"}',
 )
 async def put_properties(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = _with_properties(request)
     topic_properties(broker, name)
-    added = await required_body(request, dict[str, str], '{"owner": "payments-team"}')
+    added = await body_as(request, dict[str, str]) or {}
     set_topic_properties(broker, name, topic_properties(broker, name) | added)
     return await accepted(broker)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
@@ -16,12 +16,11 @@ from heliograph_broker.http.base.context import (
     body_as,
     flag,
     namespace_of,
-    required_body,
     topic_of,
 )
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Parameter, Refusal, operation
-from heliograph_broker.messaging.base.errors import Conflict, TopicNotFound
+from heliograph_broker.messaging.base.errors import Conflict
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.usecases.topics import partitions_for_client
 
@@ -32,6 +31,7 @@ TOPIC_PATH = f"{NAMESPACE_PATH}/{{topic}}"
 
 _BUNDLE = Parameter("bundle", str, "Only the topics of this bundle, a range of hashes such as 0x00000000_0x40000000.")
 _FORCE = Parameter("force", bool, "Delete it even if it has subscriptions; connected clients are disconnected.")
+SYSTEM = Parameter("includeSystemTopic", bool, "List system topics, too.")
 _CREATE = Parameter(
     "checkAllowAutoCreation", bool, "Create a missing topic if automatic topic creation allows it, as for clients."
 )
@@ -39,13 +39,16 @@ _CREATE = Parameter(
 Partitions = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
-class PartitionsDocument(msgspec.Struct, forbid_unknown_fields=True):
+class PartitionsDocument(msgspec.Struct):
     """Pulsar's PartitionedTopicMetadata."""
 
     partitions: Partitions
     properties: dict[str, str] | None = None
     #: what clients read back, and so may send
     deleted: bool = False
+
+
+_AnyPartitions: Any = Partitions | PartitionsDocument
 
 
 class PartitionsAnswer(msgspec.Struct, omit_defaults=True):
@@ -57,29 +60,42 @@ class PartitionsAnswer(msgspec.Struct, omit_defaults=True):
 
 
 @operation(
-    "List the topics of a namespace and domain, each partition by its name.", query=(_BUNDLE,), answers={200: list[str]}
+    "List the topics of a namespace and domain, each partition by its name.",
+    query=(_BUNDLE, SYSTEM),
+    answers={200: list[str]},
 )
 async def list_topics(request: web.Request) -> web.Response:
     """Return the concrete topics of one domain: partitions each by name."""
     broker = request.app[BROKER]
     namespace = namespace_of(request)
-    bundles = broker.directory.namespace(namespace).bundles
+    record = broker.directory.namespace(namespace)
     persistent = request.match_info["domain"] == "persistent"
-    topics = broker.directory.list_topics(namespace, "PERSISTENT" if persistent else "NON_PERSISTENT")
+    mode = "PERSISTENT" if persistent else "NON_PERSISTENT"
+    topics = broker.directory.list_topics(namespace, mode, system=flag(request, SYSTEM.name))
     bundle = request.query.get("bundle")
     if bundle is not None:
-        check_bundle(namespace, bundle, bundles)
-        topics = [name for name in topics if in_bundle(TopicName.parse(name), bundle, bundles)]
+        check_bundle(namespace, bundle, record)
+        topics = [name for name in topics if in_bundle(TopicName.parse(name), bundle, record)]
     return as_json(topics)
 
 
-@operation("List the partitioned topics of a namespace and domain.", answers={200: list[str]})
+@operation("List the non-persistent topics of a bundle.", answers={200: list[str]})
+async def list_of_bundle(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    namespace, bundle = namespace_of(request), request.match_info["bundle"]
+    record = broker.directory.namespace(namespace)
+    check_bundle(namespace, bundle, record)
+    topics = broker.directory.list_topics(namespace, "NON_PERSISTENT")
+    return as_json([name for name in topics if in_bundle(TopicName.parse(name), bundle, record)])
+
+
+@operation("List the partitioned topics of a namespace and domain.", query=(SYSTEM,), answers={200: list[str]})
 async def list_partitioned(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace = namespace_of(request)
     broker.directory.namespace(namespace)
     prefix = f"{request.match_info['domain']}://{namespace}/"
-    return as_json(sorted(name for name in broker.directory.partitioned if name.startswith(prefix)))
+    return as_json(broker.directory.list_partitioned(prefix, system=flag(request, SYSTEM.name)))
 
 
 @operation("Create a topic that is not partitioned; the body holds its properties.", body=dict[str, str])
@@ -104,16 +120,18 @@ async def delete_topic(request: web.Request) -> web.Response:
 
 
 async def _partitions(request: web.Request) -> PartitionsDocument:
-    """Return the body: a number, or Pulsar's document."""
-    body = await required_body(request, msgspec.Raw, "4")
-    if bytes(body).lstrip().startswith(b"{"):
-        return await required_body(request, PartitionsDocument, "4")
-    return PartitionsDocument(await required_body(request, Partitions, "4"))
+    """Return the body: a number, or Pulsar's document. No partitions at all are asked for by null, as in Pulsar."""
+    if not (await request.read()).strip():
+        raise ApiError(400, "the request needs a JSON body, for example 4")
+    body = await body_as(request, _AnyPartitions)
+    if isinstance(body, PartitionsDocument):
+        return body
+    return PartitionsDocument(body or 0)
 
 
 @operation(
     "Create a partitioned topic.",
-    body=Partitions | PartitionsDocument,
+    body=_AnyPartitions,
     body_required=True,
     answers={204: None, 406: Refusal},
     example="4",
@@ -130,7 +148,7 @@ async def create_partitioned(request: web.Request) -> web.Response:
 
 @operation(
     "Increase the number of partitions of a topic.",
-    body=Partitions | PartitionsDocument,
+    body=_AnyPartitions,
     body_required=True,
     example="4",
 )
@@ -152,13 +170,8 @@ async def get_partitions(request: web.Request) -> web.Response:
     """Return the number of partitions; 0 without. A client's look-up may bring a topic into being by the rules."""
     broker = request.app[BROKER]
     name = topic_of(request)
-    if flag(request, "checkAllowAutoCreation"):
-        partitions = partitions_for_client(broker, name, broker.partitioned.create)
-    else:
-        broker.directory.namespace(name.namespace_name)
-        partitions = broker.directory.partitions_of(name)
-        if not broker.directory.exists(name):
-            raise TopicNotFound(f"Topic {name} not found")
+    may_create = flag(request, "checkAllowAutoCreation")
+    partitions = partitions_for_client(broker, name, broker.partitioned.create if may_create else None)
     record = broker.directory.partitioned.get(str(name))
     return as_json(PartitionsAnswer(partitions, False, record.properties if record is not None else {}))
 
@@ -192,6 +205,7 @@ def concrete_names(broker: Broker, name: TopicName) -> list[TopicName]:
 def routes() -> list[web.RouteDef]:
     return [
         web.get(NAMESPACE_PATH, list_topics),
+        web.get("/admin/v2/non-persistent/{tenant}/{namespace}/{bundle:0x[^/]*}", list_of_bundle),
         # Before the topic's path: Pulsar has a list where a topic named "partitioned" would be.
         web.get(f"{NAMESPACE_PATH}/partitioned", list_partitioned),
         web.put(TOPIC_PATH, create_topic),

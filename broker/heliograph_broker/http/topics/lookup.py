@@ -7,9 +7,10 @@ from aiohttp import web
 from heliograph_api.values.names import InvalidName
 
 from heliograph_broker.http.base.bundles import bundle_of
-from heliograph_broker.http.base.context import BROKER, ENDPOINTS, as_json, as_text, topic_of
-from heliograph_broker.http.base.operations import operation
+from heliograph_broker.http.base.context import BROKER, CONFIG, ENDPOINTS, as_json, as_text, topic_of
+from heliograph_broker.http.base.operations import Parameter, operation
 from heliograph_broker.messaging.base.errors import BrokerError
+from heliograph_broker.usecases.topics import advertised_url
 
 from .admin_topics import DOMAIN
 
@@ -23,24 +24,34 @@ class LookupAnswer(msgspec.Struct, rename="camel"):
     broker_url_ssl: str = ""
 
 
-@operation("Get the address of the broker that serves a topic; the topic need not exist.", answers={200: LookupAnswer})
+#: Pulsar's clients send the header, its tools and others the parameter.
+_LISTENER_HEADER = "X-Pulsar-ListenerName"
+_LISTENER = Parameter("listenerName", str, "one of the broker's advertised listeners; default: the internal one")
+
+
+@operation(
+    "Get the address of the broker that serves a topic; the topic need not exist.",
+    query=(_LISTENER,),
+    answers={200: LookupAnswer},
+)
 async def lookup(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     began = broker.clock.monotonic()
     try:
         broker.directory.namespace(topic_of(request).namespace_name)
+        listener = request.query.get("listenerName") or request.headers.get(_LISTENER_HEADER) or ""
+        broker_url = advertised_url(request.app[CONFIG], listener) or request.app[ENDPOINTS].broker_url
     except (BrokerError, InvalidName):
         broker.metrics.lookup_answered(began, found=False)
         raise
-    endpoints = request.app[ENDPOINTS]
     broker.metrics.lookup_answered(began, found=True)
-    return as_json(LookupAnswer(endpoints.broker_url, endpoints.http_url, endpoints.broker_url))
+    return as_json(LookupAnswer(broker_url, request.app[ENDPOINTS].http_url, broker_url))
 
 
 @operation("Get the bundle of a topic: the hash range of its name.", answers={200: str})
 async def bundle(request: web.Request) -> web.Response:
     name = topic_of(request)
-    return as_text(bundle_of(name, request.app[BROKER].directory.namespace(name.namespace_name).bundles))
+    return as_text(bundle_of(name, request.app[BROKER].directory.namespace(name.namespace_name)))
 
 
 def routes() -> list[web.RouteDef]:

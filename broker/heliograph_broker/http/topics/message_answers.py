@@ -5,6 +5,7 @@ The payload is decompressed; that of a batch stays a batch, which the Java clien
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -28,9 +29,12 @@ MESSAGE: Final = {200: Media((BINARY,), bytes)}
 
 
 def _time(ms: int) -> str:
-    """Return a wall-clock time as Pulsar writes it: ISO 8601 in UTC. Clients may send any number as one."""
+    """Return a wall-clock time as Pulsar writes it: ISO 8601 in UTC, with the digits that the second has.
+
+    Clients may send any number as a time.
+    """
     time = _EPOCH + timedelta(milliseconds=min(max(ms, 0), _LAST_MS))
-    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond // 1000:03}".rstrip("0").rstrip(".") + "Z"
 
 
 def _text(value: str) -> str:
@@ -42,13 +46,14 @@ def _base64(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-def message_answer(entry: Entry) -> web.Response:
+async def message_answer(entry: Entry) -> web.Response:
     """Return the answer for ``entry``; one that cannot be opened (encrypted, corrupt) is answered as it is stored."""
     parsed = parse_entry(entry.frame)
     metadata = parsed.metadata
     stored = entry.frame[parsed.payload_offset :]
     try:
-        payload = bytes(open_payload(metadata, stored))
+        # In a thread: a few bytes can hold a payload that takes long to open.
+        payload = await asyncio.to_thread(lambda: bytes(open_payload(metadata, stored)))
     except BatchError as error:
         payload, problem = stored, str(error)
     else:
@@ -56,9 +61,13 @@ def message_answer(entry: Entry) -> web.Response:
     answer = web.Response(body=payload, content_type=BINARY)
     headers = {"Message-ID": f"{entry.ledger_id}:{entry.entry_id}", **_headers(metadata)}
     if metadata.HasField("num_messages_in_batch"):
-        headers |= {"num-batch-message": str(metadata.num_messages_in_batch), "batch-size": str(len(stored))}
+        # All of the entry but its metadata.
+        size = len(entry.frame) - metadata.ByteSize()
+        headers |= {"num-batch-message": str(metadata.num_messages_in_batch), "batch-size": str(size)}
     for name, value in headers.items():
         answer.headers[_PREFIX + name] = value
+    for key in metadata.encryption_keys:
+        answer.headers.add(_PREFIX + "Base64-encryption-keys", _base64(key.SerializeToString()))
     if problem:
         answer.headers["X-Heliograph-Payload"] = _text(f"as stored: {problem}")
     return answer
@@ -89,13 +98,21 @@ def _headers(metadata: wire.MessageMetadata) -> dict[str, str]:
         headers["replicated-from"] = _text(metadata.replicated_from)
     if metadata.compression != wire.NONE:
         headers["compression"] = wire.CompressionType.Name(metadata.compression)
+    if metadata.HasField("uncompressed_size"):
         headers["uncompressed-size"] = str(metadata.uncompressed_size)
+    if metadata.HasField("encryption_param"):
+        headers["Base64-encryption-param"] = _base64(metadata.encryption_param)
+    if metadata.HasField("encryption_algo"):
+        headers["encryption-algo"] = _text(metadata.encryption_algo)
     if metadata.HasField("uuid"):
         headers["uuid"] = _text(metadata.uuid)
     if metadata.num_chunks_from_msg > 1:
+        chunk, chunks = str(metadata.chunk_id), str(metadata.num_chunks_from_msg)
         headers |= {
-            "chunk-id": str(metadata.chunk_id),
-            "num-chunks-from-msg": str(metadata.num_chunks_from_msg),
+            "chunk-id": chunk,
+            "PROPERTY-CHUNK-ID": chunk,
+            "num-chunks-from-msg": chunks,
+            "PROPERTY-TOTAL-CHUNKS": chunks,
             "total-chunk-msg-size": str(metadata.total_chunk_msg_size),
         }
     if metadata.null_value:

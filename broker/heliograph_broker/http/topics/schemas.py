@@ -6,18 +6,20 @@ import struct
 
 import msgspec
 from aiohttp import web
-from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.values.names import TopicName
 
 from heliograph_broker.http.base.context import BROKER, as_json, committed, required_body, topic_of
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import operation
 from heliograph_broker.messaging.base.records import SchemaRecord
+from heliograph_broker.messaging.schemas.schema_compatibility import FULL
 from heliograph_broker.messaging.schemas.schema_registry import schema_key
+from heliograph_broker.messaging.schemas.schema_types import STORED_TYPES, type_name
 
-_EXAMPLE = '{"type": "JSON", "schema": "{...}", "properties": {}}'
+_EXAMPLE = '{"type": "STRING", "schema": "", "properties": {}}'
 
 
-class SchemaDocument(msgspec.Struct, forbid_unknown_fields=True):
+class SchemaDocument(msgspec.Struct):
     """Pulsar's PostSchemaPayload; ``schema`` is the definition as text."""
 
     type: str
@@ -48,29 +50,49 @@ class SchemaVersion(msgspec.Struct):
 
 
 class SchemaVersionAnswer(msgspec.Struct):
-    """Pulsar's PostSchemaResponse and DeleteSchemaResponse."""
+    """Pulsar's PostSchemaResponse."""
 
     version: SchemaVersion
 
 
-def _type_name(value: int) -> str:
-    """Return the REST name of a wire type: KeyValue is KEY_VALUE there."""
-    name = wire.Schema.Type.Name(value)  # type: ignore[arg-type]
-    return "KEY_VALUE" if name == "KeyValue" else name.upper()
+class Compatibility(msgspec.Struct, rename="camel"):
+    """Pulsar's IsCompatibilityResponse."""
+
+    compatibility: bool
+    schema_compatibility_strategy: str
+
+
+class SchemaPlace(msgspec.Struct, rename="camel"):
+    """Pulsar's SchemaMetadata.Entry; a schema is a record of this broker, so it has no ledger and entry (-1)."""
+
+    version: int
+    ledger_id: int = -1
+    entry_id: int = -1
+
+
+class SchemaMetadata(msgspec.Struct):
+    """Pulsar's SchemaMetadata: the newest version, and all of them."""
+
+    info: SchemaPlace
+    index: list[SchemaPlace]
+
+
+class SchemaDeletionAnswer(msgspec.Struct):
+    """Pulsar's DeleteSchemaResponse: the version that the deletion counts as, in plain."""
+
+    version: int
 
 
 def _type_value(name: str) -> int:
-    for wire_name, value in wire.Schema.Type.items():
-        if _type_name(value) == name.upper() and wire_name != "None":
-            return value
-    valid = ", ".join(sorted(_type_name(value) for key, value in wire.Schema.Type.items() if key != "None"))
-    raise ApiError(422, f"schema type '{name}' is not one of {valid}")
+    if name.upper() in STORED_TYPES:
+        return STORED_TYPES[name.upper()]
+    raise ApiError(422, f"schema type '{name}' is not one of {', '.join(sorted(STORED_TYPES))}")
 
 
 def _data_text(record: SchemaRecord) -> str:
     """Return the definition as text; a key/value schema's two parts as one JSON object."""
     data = record.data
-    if _type_name(record.type) == "KEY_VALUE" and len(data) >= 8:
+    if type_name(record.type) == "KEY_VALUE" and len(data) >= 8:
         (key_size,) = struct.unpack_from(">i", data)
         key_size = max(key_size, 0)
         key, value = data[4 : 4 + key_size], data[8 + key_size :]
@@ -80,7 +102,7 @@ def _data_text(record: SchemaRecord) -> str:
 
 
 def _document(record: SchemaRecord, version: int) -> SchemaAnswer:
-    return SchemaAnswer(version, _type_name(record.type), record.created_ms, _data_text(record), record.properties)
+    return SchemaAnswer(version, type_name(record.type), record.created_ms, _data_text(record), record.properties)
 
 
 @operation("Get the newest version of a topic's schema, or the version in the path.", answers={200: SchemaAnswer})
@@ -99,44 +121,99 @@ async def get_schema(request: web.Request) -> web.Response:
 async def list_schemas(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     versions = broker.schemas.versions(schema_key(topic_of(request)))
-    if not versions:
-        raise ApiError(404, "Schema not found")
     return as_json(SchemaVersions([_document(record, at) for at, record in enumerate(versions)]))
+
+
+async def _addition(request: web.Request) -> tuple[TopicName, SchemaRecord, str | None]:
+    """Return the topic, the schema in the body, and the compatibility that the topic asks for.
+
+    Raises :class:`ApiError` 400 or 422, or :class:`NamespaceNotFound`.
+    """
+    broker = request.app[BROKER]
+    name = topic_of(request)
+    record = await _record(request, name)
+    broker.directory.namespace(name.namespace_name)
+    return name, record, broker.policies.effective(name).schema_compatibility
+
+
+async def _record(request: web.Request, name: TopicName) -> SchemaRecord:
+    """Return the schema in the body. Raises :class:`ApiError` 400 or 422."""
+    document = await required_body(request, SchemaDocument, _EXAMPLE)
+    return SchemaRecord(
+        name=name.local,
+        type=_type_value(document.type),
+        data=document.schema.encode(),
+        properties=document.properties,
+        created_ms=request.app[BROKER].clock.now_ms(),
+    )
 
 
 @operation(
     "Add a schema version if it is compatible with the existing ones.",
     body=SchemaDocument,
     body_required=True,
-    example='{"type": "STRING", "schema": "", "properties": {}}',
+    example=_EXAMPLE,
     answers={200: SchemaVersionAnswer},
 )
 async def post_schema(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
-    name = topic_of(request)
-    document = await required_body(request, SchemaDocument, _EXAMPLE)
-    record = SchemaRecord(
-        name=name.local,
-        type=_type_value(document.type),
-        data=document.schema.encode(),
-        properties=document.properties,
-        created_ms=broker.clock.now_ms(),
-    )
-    broker.directory.namespace(name.namespace_name)
+    name, record, strategy = await _addition(request)
     # An administrator may always add one: that clients may not is what auto_update_schema is for.
-    version = broker.schemas.add(schema_key(name), record, broker.policies.effective(name).schema_compatibility)
+    version = broker.schemas.add(schema_key(name), record, strategy)
     await committed(broker)
     return as_json(SchemaVersionAnswer(SchemaVersion(version)))
 
 
-@operation("Delete a topic's schema with all its versions.", answers={200: SchemaVersionAnswer})
+@operation(
+    "Check whether a schema could be added; nothing is added.",
+    body=SchemaDocument,
+    body_required=True,
+    example=_EXAMPLE,
+    answers={202: Compatibility},
+)
+async def check_compatibility(request: web.Request) -> web.Response:
+    name, record, strategy = await _addition(request)
+    # One that is not is refused, as by Pulsar: its tools take every other answer for a yes.
+    request.app[BROKER].schemas.check_addition(schema_key(name), record, strategy, may_update=True)
+    answer = as_json(Compatibility(True, strategy or FULL))
+    answer.set_status(202)
+    return answer
+
+
+@operation(
+    "Get the version of a schema, -1 if the topic has none like it.",
+    body=SchemaDocument,
+    body_required=True,
+    example=_EXAMPLE,
+    answers={200: SchemaVersion},
+)
+async def find_version(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    name = topic_of(request)
+    record = await _record(request, name)
+    for version, stored in enumerate(broker.schemas.versions(schema_key(name))):
+        if (stored.type, stored.data) == (record.type, record.data):
+            return as_json(SchemaVersion(version))
+    return as_json(SchemaVersion(-1))
+
+
+@operation("Get the versions of a topic's schema, without the schemas.", answers={200: SchemaMetadata})
+async def get_metadata(request: web.Request) -> web.Response:
+    versions = request.app[BROKER].schemas.versions(schema_key(topic_of(request)))
+    if not versions:
+        raise ApiError(404, "Schema not found")
+    places = [SchemaPlace(version) for version in range(len(versions))]
+    return as_json(SchemaMetadata(places[-1], places))
+
+
+@operation("Delete a topic's schema with all its versions.", answers={200: SchemaDeletionAnswer})
 async def delete_schema(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     version = broker.schemas.delete(schema_key(topic_of(request)))
     if version is None:
         raise ApiError(404, "Schema not found")
     await committed(broker)
-    return as_json(SchemaVersionAnswer(SchemaVersion(version)))
+    return as_json(SchemaDeletionAnswer(version + 1))
 
 
 def routes() -> list[web.RouteDef]:
@@ -145,6 +222,9 @@ def routes() -> list[web.RouteDef]:
         web.get(f"{path}/schema", get_schema),
         web.get(f"{path}/schema/{{version}}", get_schema),
         web.get(f"{path}/schemas", list_schemas),
+        web.get(f"{path}/metadata", get_metadata),
+        web.post(f"{path}/compatibility", check_compatibility),
+        web.post(f"{path}/version", find_version),
         web.post(f"{path}/schema", post_schema),
         web.delete(f"{path}/schema", delete_schema),
     ]

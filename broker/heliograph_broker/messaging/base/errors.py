@@ -19,6 +19,10 @@ class InvalidTopicName(BrokerError):
     """A client gives an invalid name of a topic."""
 
 
+class ReservedName(BrokerError):
+    """The name is that of a system topic, which nobody may create."""
+
+
 class TenantNotFound(BrokerError):
     """There is no tenant of this name."""
 
@@ -29,6 +33,10 @@ class NamespaceNotFound(BrokerError):
 
 class TopicNotFound(BrokerError):
     """There is no topic of this name, or none of the kind that is needed."""
+
+
+class ListenerNotFound(BrokerError):
+    """The broker has no advertised listener of this name."""
 
 
 class SubscriptionNotFound(BrokerError):

@@ -9,12 +9,10 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from heliograph_api.values.names import InvalidName, check_subscription
+from heliograph_api.values.names import COMPACTION, InvalidName, check_subscription
 
 from .errors import PreconditionFailed
 
-#: The durable subscription that keeps entries that are not compacted yet; it is the broker's own.
-COMPACTION = "__compaction"
 #: Longest name of a tenant, and of a namespace with its tenant, in bytes of UTF-8: a topic's full name still fits.
 MAX_NAMESPACE_NAME_BYTES = 225
 #: Longest producer name in bytes of UTF-8: deduplication keeps one for each producer.
@@ -54,6 +52,19 @@ def _check_size(what: str, text: str, limit: int) -> None:
     size = len(text.encode())
     if size > limit:
         raise PreconditionFailed(f"Invalid {what} {text[:40]!r}...: it has {size} bytes; valid: at most {limit}")
+
+
+__all__ = [
+    "COMPACTION",
+    "MAX_NAMESPACE_NAME_BYTES",
+    "MAX_PRODUCER_NAME_BYTES",
+    "MAX_PROPERTIES_BYTES",
+    "ProducerNames",
+    "check_name",
+    "check_new_name",
+    "check_producer_name",
+    "check_properties",
+]
 
 
 class ProducerNames:

@@ -6,6 +6,8 @@ Field names are part of the data directory's format: a change of meaning needs a
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from heliograph_api.policies.policies import Policies
 
@@ -20,6 +22,7 @@ DAMAGED = b"damaged/"
 #: Records that could not be decoded are kept here, of any kind; see :mod:`.unreadable_records`.
 UNREADABLE = b"unreadable/"
 BROKER_POLICIES = b"broker/policies"
+BROKER_SETTINGS = b"broker/settings"
 #: The version of the set of records that are the broker's own.
 BROKER_SET = b"broker/records"
 
@@ -33,10 +36,12 @@ class TenantRecord(msgspec.Struct):
 
 
 class NamespaceRecord(msgspec.Struct):
-    """A namespace: its policies and the number of its bundles."""
+    """A namespace: its policies, the number of equal bundles it began with, and where these were split since."""
 
     policies: Policies = msgspec.field(default_factory=Policies)
     bundles: int = 4
+    #: Hashes at which a bundle begins beside those of the equal ones.
+    splits: list[int] = msgspec.field(default_factory=list)
     replication_clusters: list[str] = msgspec.field(default_factory=list)
     properties: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -126,6 +131,17 @@ class BrokerPoliciesRecord(msgspec.Struct):
 
     defaults: Policies = msgspec.field(default_factory=Policies)
     limits: Policies = msgspec.field(default_factory=Policies)
+
+
+class BrokerSettingsRecord(msgspec.Struct):
+    """Settings that were made at the broker at run time: values by name, as text, and resource groups by name.
+
+    ``documents`` are kept for the tools of administrators and have no effect: JSON by name, by their kind.
+    """
+
+    dynamic: dict[str, str] = msgspec.field(default_factory=dict)
+    resource_groups: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    documents: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
 
 
 class BrokerSetRecord(msgspec.Struct):

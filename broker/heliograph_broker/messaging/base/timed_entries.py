@@ -6,6 +6,7 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import islice
 
 from pyroaring import BitMap64
 
@@ -67,6 +68,13 @@ class TimeIndex:
             yield from self._offsets[at][first:end]
             if end < len(times):
                 return
+
+    def after(self, time_ms: int) -> Iterator[tuple[int, int]]:
+        """Yield the times above ``time_ms`` with their offsets, in order."""
+        for at in range(bisect_right(self._lasts, time_ms), len(self._lasts)):
+            times = self._times[at]
+            first = bisect_right(times, time_ms)
+            yield from zip(times[first:], self._offsets[at][first:], strict=True)
 
     def next_after(self, time_ms: int) -> int | None:
         """Return the first time above ``time_ms``, None if there is none."""
@@ -145,6 +153,14 @@ class TimedEntries:
         self.next_due_ms = NEVER_MS if later is None else later
         return due
 
+    def first_due(self, among: BitMap64, limit: int) -> tuple[int, int] | None:
+        """Return the time and offset of the entry of ``among``, which wait, that is due first.
+
+        None if there is none, or it is not among the next ``limit`` of the topic.
+        """
+        later = islice(self.by_delivery.after(self._released_ms), limit)
+        return next((due for due in later if due[1] in among), None)
+
     def take_unknown(self) -> BitMap64:
         """Release and return the waiting entries that this index does not contain."""
         unknown = self.waiting - self.delayed
@@ -176,12 +192,15 @@ class TopicTiming:
         "may_expire",
         "time_index_ready",
         "timed",
+        "ttl_from_delivery",
         "ttl_ms",
     )
 
     def __init__(self, *, has_timed: bool) -> None:
         #: Whether the policies allow delays.
         self.delayed_delivery = True
+        #: Whether the TTL of a delayed entry begins at its delivery time, not when it was received.
+        self.ttl_from_delivery = True
         #: The TTL of subscriptions that set none, -1 without.
         self.ttl_ms = -1
         #: Whether entries have to be checked before delivery, as they may have expired.

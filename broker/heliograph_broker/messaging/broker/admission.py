@@ -18,6 +18,7 @@ from heliograph_broker.messaging.base.errors import (
     NotAllowed,
     PreconditionFailed,
     ProducerBusy,
+    ReservedName,
 )
 from heliograph_broker.messaging.base.names import COMPACTION, check_producer_name
 from heliograph_broker.messaging.clients.subscription_type import SubscriptionType
@@ -92,6 +93,21 @@ def may_auto_subscribe(config: BrokerConfig, topic: AnyTopic) -> bool:
     """Whether subscribing with an unknown name creates the subscription."""
     allowed = topic.effective.auto_subscription_creation
     return config.allow_auto_subscription_creation if allowed is None else allowed
+
+
+def check_domain(config: BrokerConfig, name: TopicName) -> None:
+    """Check that topics of this domain may be used. Raises :class:`PreconditionFailed`."""
+    if not name.is_persistent and not config.enable_non_persistent_topics:
+        raise PreconditionFailed(
+            f"Broker is unable to load non-persistent topic {name}: enable_non_persistent_topics is false"
+        )
+
+
+def check_new_topic_name(config: BrokerConfig, name: TopicName) -> None:
+    """Check that a topic of this name may be created. Raises :class:`PreconditionFailed` or :class:`ReservedName`."""
+    check_domain(config, name)
+    if name.is_system:
+        raise ReservedName(f"Cannot create topic in system topic format! {name} is the name of a system topic")
 
 
 def auto_topic_creation(config: BrokerConfig, policies: PolicyLevels, name: TopicName) -> AutoTopicCreation:

@@ -118,6 +118,8 @@ class AppliedPolicies:
             self._configure_deduplication(topic, policies)
             for subscription in list(topic.subscriptions.values()):
                 self._configure_unacked(subscription)
+                # Messages withheld as expired, or over a limit, may be delivered now.
+                subscription.notify()
         self.observer(topic)
 
     def configure_subscription(self, topic: Topic, subscription: Subscription) -> None:
@@ -137,7 +139,7 @@ class AppliedPolicies:
             current.close()
 
     def _configure_unacked(self, subscription: Subscription) -> None:
-        """Set how much consumers may hold unacknowledged; consumers that may have more now get it at once."""
+        """Set how much consumers may hold unacknowledged, 0 for no limit."""
         topic = subscription.topic
         per_consumer = self._unacked(topic.name, topic.effective, "max_unacked_per_consumer")
         per_subscription = self._unacked(topic.name, topic.effective, "max_unacked_per_subscription")
@@ -146,7 +148,6 @@ class AppliedPolicies:
             per_subscription,
         ):
             subscription.limit_unacked(per_consumer, per_subscription)
-            subscription.notify()
 
     def _unacked(self, name: TopicName, effective: Policies, field: str) -> int:
         """Return an effective maximum, 0 for none: a policy of 0 says so, else the broker's setting counts."""

@@ -72,7 +72,7 @@ class Broker(BrokerParts):
         self.housekeeping = Housekeeping(self.containment)
         self.delayed_topics = DelayedTopics(self.containment)
         self.directory = Directory()
-        self.policies = PolicyLevels(self.directory, self.records)
+        self.policies = PolicyLevels(self.directory, self.records, config)
         snapshots = Snapshots(self.directory, self.records, self.containment)
         self.applied = AppliedPolicies(self.policies, self.directory, snapshots, config, steady, self.containment)
         self.inactivity = InactivityWatch(self.directory, self.applied, steady, self.containment, self._delete_unused)
@@ -102,6 +102,9 @@ class Broker(BrokerParts):
             self.policies.restore(decode(stored, type=BrokerPoliciesRecord))
         for name, versions in sound.decoded(records.SCHEMA, list[records.SchemaRecord]):
             self.schemas.restore(name, versions)
+        stored = sound.get(records.BROKER_SETTINGS)
+        if stored is not None:
+            self.policies.restore_settings(decode(stored, type=records.BrokerSettingsRecord))
         self.applied.snapshots.load(sound)
         self._load_topics(sound)
         if sound.complete:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -91,7 +92,9 @@ class Namespaces:
         topics = directory.topics_by_namespace.get(name, {})
         partitioned = [base for base in directory.partitioned if TopicName.parse(base).namespace_name == name]
         if (topics or partitioned) and not force:
-            raise NotAllowed("Cannot delete non empty namespace")
+            hidden = [one for one in (*partitioned, *topics) if TopicName.parse(one).is_system]
+            named = f": it has the system topics {', '.join(hidden)}" if hidden else ""
+            raise NotAllowed(f"Cannot delete non empty namespace{named}")
         for base in partitioned:
             self._partitioned.delete(TopicName.parse(base), force=True)
         for topic in list(topics.values()):
@@ -112,7 +115,15 @@ class Namespaces:
 
     def set_bundles(self, name: str, bundles: int) -> None:
         """Cut its topics' hashes into another number of equal parts."""
-        self._store(name, msgspec.structs.replace(self._directory.namespace(name), bundles=bundles))
+        self._store(name, msgspec.structs.replace(self._directory.namespace(name), bundles=bundles, splits=[]))
+
+    def split_bundle(self, name: str, at: Collection[int]) -> None:
+        """Let bundles begin at these hashes, too."""
+        record = self._directory.namespace(name)
+        self._store(name, msgspec.structs.replace(record, splits=sorted({*record.splits, *at})))
+
+    def set_replication_clusters(self, name: str, clusters: list[str]) -> None:
+        self._store(name, msgspec.structs.replace(self._directory.namespace(name), replication_clusters=clusters))
 
     def set_properties(self, name: str, properties: dict[str, str]) -> None:
         check_properties(properties)

@@ -13,7 +13,7 @@ from heliograph_broker.messaging.base.names import check_properties
 from heliograph_broker.messaging.base.records import PartitionedRecord
 from heliograph_broker.messaging.schemas.schema_registry import schema_key
 
-from .admission import check_new_topics
+from .admission import check_new_topic_name, check_new_topics
 from .topics import check_no_clients
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class PartitionedTopics:
         if self._directory.exists(name):
             self._topics.redeclared(name)
             raise Conflict("This topic already exists")
+        check_new_topic_name(self._broker.config, name)
         if not 0 < partitions <= MAX_PARTITIONS:
             raise PreconditionFailed(f"Number of partitions should be between 1 and {MAX_PARTITIONS}, not {partitions}")
         check_new_topics(self._directory, self._broker.policies, name, partitions, partitioned=True)
@@ -74,9 +75,11 @@ class PartitionedTopics:
     def _create_partitions(self, name: TopicName, indexes: Iterable[int]) -> None:
         """Create partitions with the subscriptions of the others, which otherwise would miss messages."""
         topics = self._directory.topics
-        there = (topics.get(str(part)) for part in self._directory.concrete_names(name))
-        first = next((part for part in there if part is not None), None)
-        durable = [one.name for one in first.subscriptions.values() if one.durable] if first is not None else []
+        there = [topics.get(str(part)) for part in self._directory.concrete_names(name)]
+        # Some may be on a few partitions only. The order is that of their coming, and each is there once.
+        durable = dict.fromkeys(
+            one.name for part in there if part is not None for one in part.subscriptions.values() if one.durable
+        )
         for index in indexes:
             if str(name.with_partition(index)) in topics:
                 continue

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 from heliograph_api.policies.policies import DEFAULTS, Policies, resolve
 
 from heliograph_broker.messaging.base import records
-from heliograph_broker.messaging.base.records import BrokerPoliciesRecord
+from heliograph_broker.messaging.base.records import BrokerPoliciesRecord, BrokerSettingsRecord
+
+from .broker_settings import BrokerSettings
+from .dynamic_policies import EFFECTIVE, check_dynamic, dynamic_policies
 
 if TYPE_CHECKING:
+    from heliograph_api.broker_config import BrokerConfig
     from heliograph_api.values.names import TopicName
 
     from heliograph_broker.messaging.log.record_set import BrokerRecords
@@ -27,16 +31,29 @@ def _ignore(_: Concerned) -> None:
 class PolicyLevels:
     """See the module. A change is stored at once; ``observer`` applies it to the topics that it concerns."""
 
-    __slots__ = ("_directory", "_of_namespaces", "_records", "broker_defaults", "defaults", "limits", "observer")
+    __slots__ = (
+        "_config",
+        "_directory",
+        "_of_namespaces",
+        "_records",
+        "broker_defaults",
+        "defaults",
+        "limits",
+        "observer",
+        "settings",
+    )
 
-    def __init__(self, directory: Directory, broker_records: BrokerRecords) -> None:
+    def __init__(self, directory: Directory, broker_records: BrokerRecords, config: BrokerConfig) -> None:
         self._directory = directory
         self._records = broker_records
+        self._config = config
         #: The policies that apply where no level sets any: as they are set, and with Pulsar's defaults for the rest.
         self.broker_defaults = Policies()
         self.defaults = DEFAULTS
         #: The policies that cap all levels.
         self.limits = Policies()
+        #: What administrators set at run time.
+        self.settings = BrokerSettings(broker_records)
         #: namespace -> the policies of its topics that have none of their own
         self._of_namespaces: dict[str, Policies] = {}
         #: Called with the topics that a change concerns.
@@ -44,7 +61,27 @@ class PolicyLevels:
 
     def restore(self, record: BrokerPoliciesRecord) -> None:
         self.broker_defaults, self.limits = record.defaults, record.limits
-        self.defaults = resolve(record.defaults, None, DEFAULTS)
+        self._resolve_defaults()
+
+    def restore_settings(self, record: BrokerSettingsRecord) -> None:
+        self.settings.restore(record)
+        self._resolve_defaults()
+
+    def _resolve_defaults(self) -> None:
+        dynamic = dynamic_policies(self.settings.dynamic, self._config)
+        self.defaults = resolve(dynamic, self.broker_defaults, DEFAULTS)
+
+    def set_dynamic(self, name: str, value: str | None) -> None:
+        """Set a dynamic setting by Pulsar's name, or with None revert it.
+
+        Raises :class:`PreconditionFailed` if it has an effect and the value has no meaning.
+        """
+        if value is not None and name in EFFECTIVE:
+            check_dynamic(name, value)
+        self.settings.set_dynamic(name, value)
+        if name in EFFECTIVE:
+            self._resolve_defaults()
+            self.changed(lambda topic: True)
 
     def of_topic(self, name: TopicName) -> Policies | None:
         """Return the policies set at the topic itself (for a partition: at its partitioned topic)."""
@@ -80,7 +117,7 @@ class PolicyLevels:
     def set_broker(self, defaults: Policies, limits: Policies) -> None:
         """Set the policies that apply where no level sets any, and those that cap all levels."""
         self.broker_defaults = defaults
-        self.defaults = resolve(defaults, None, DEFAULTS)
+        self._resolve_defaults()
         self.limits = limits
         self._records.put(records.BROKER_POLICIES, records.encode(BrokerPoliciesRecord(defaults, limits)))
         self.changed(lambda topic: True)

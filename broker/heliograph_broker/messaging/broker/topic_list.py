@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 
 import re2
 from crc32c import crc32c
+from heliograph_api.values.names import base_name
 
-from heliograph_broker.messaging.base.errors import PreconditionFailed
+from heliograph_broker.messaging.base.errors import InvalidTopicName
 
 #: Called with new topics, deleted topics, and the hash of the list after the changes.
 Update = Callable[[list[str], list[str], str], None]
@@ -26,25 +27,27 @@ def topics_hash(topics: Iterable[str]) -> str:
 
 
 class TopicPattern:
-    """A client's regular expression over topic names, matched without the ``persistent://`` part, as Pulsar does.
+    """A client's regular expression over topic names, matched as Pulsar does: without ``persistent://`` and partition.
 
-    RE2 matches in linear time, so that no client's pattern can hold up the event loop. Raises
-    :class:`PreconditionFailed` if it is not a regular expression.
+    So the pattern of one partitioned topic's name finds its partitions, by which the Java client looks for them. RE2
+    matches in linear time, so that no client's pattern can hold up the event loop. Raises :class:`InvalidTopicName` if
+    it is not a regular expression.
     """
 
     __slots__ = ("_compiled", "source")
 
     def __init__(self, pattern: str) -> None:
         self.source = pattern
-        _, separator, rest = pattern.partition("://")
-        source = rest if separator else pattern
+        before, separator, rest = pattern.partition("://")
+        # A quotation goes on where it began with the domain.
+        source = ("\\Q" if "\\Q" in before else "") + rest if separator else pattern
         try:
             self._compiled = re2.compile(_without_java_quotes(source))
         except re2.error as error:
-            raise PreconditionFailed(f"topics pattern '{pattern}' is not a regular expression: {error}") from error
+            raise InvalidTopicName(f"topics pattern '{pattern}' is not a regular expression: {error}") from error
 
     def matches(self, topic: str) -> bool:
-        return self._compiled.fullmatch(topic.partition("://")[2]) is not None
+        return self._compiled.fullmatch(base_name(topic.partition("://")[2])) is not None
 
 
 def _without_java_quotes(pattern: str) -> str:

@@ -11,7 +11,7 @@ from heliograph_broker.messaging.schemas.schema_registry import schema_key
 from heliograph_broker.messaging.topic.non_persistent import NonPersistentTopic
 from heliograph_broker.messaging.topic.topic import Topic
 
-from .admission import auto_topic_creation, check_new_topics
+from .admission import auto_topic_creation, check_domain, check_new_topic_name, check_new_topics
 
 if TYPE_CHECKING:
     from heliograph_api.values.names import TopicName
@@ -41,9 +41,11 @@ class Topics:
     def get_or_create(self, name: TopicName, *, create: bool = True) -> AnyTopic:
         """Return a topic, created if the rules of automatic creation allow it.
 
-        Raises :class:`NamespaceNotFound`, :class:`TopicNotFound`, or :class:`NotAllowed` for a partitioned name.
+        Raises :class:`NamespaceNotFound`, :class:`TopicNotFound`, :class:`NotAllowed` for a partitioned name,
+        :class:`PreconditionFailed` for a domain that is switched off, or :class:`ReservedName`.
         """
         directory = self._directory
+        check_domain(self._broker.config, name)
         topic = directory.topics.get(str(name))
         if topic is not None:
             return topic
@@ -56,16 +58,21 @@ class Topics:
         if not create or not self.may_auto_create(name):
             raise TopicNotFound(f"Topic {name} not found")
         if name.partition < 0:
+            check_new_topic_name(self._broker.config, name)
             check_new_topics(directory, self._broker.policies, name, 1, partitioned=False)
         return self.add(name, {})
 
     def create(self, name: TopicName, properties: dict[str, str] | None = None) -> AnyTopic:
-        """Create a topic that is not partitioned. Raises :class:`Conflict` or :class:`NamespaceNotFound`."""
+        """Create a topic that is not partitioned.
+
+        Raises :class:`Conflict`, :class:`NamespaceNotFound`, :class:`ReservedName` or :class:`PreconditionFailed`.
+        """
         directory = self._directory
         directory.namespace(name.namespace_name)
         if directory.exists(name):
             self.redeclared(name)
             raise Conflict("This topic already exists")
+        check_new_topic_name(self._broker.config, name)
         if name.partition >= 0 and name.partition >= directory.partitions_of(name.base):
             raise PreconditionFailed(
                 f"'{name.local}' is the name of a partition: create '{name.base}' with partitions instead"
@@ -87,7 +94,7 @@ class Topics:
             topic.properties = properties
         self._directory.add(topic)
         broker.applied.configure(topic)
-        if topic.persistent:
+        if topic.persistent and not name.is_system:
             broker.watches.created(name.namespace_name, str(name))
         return topic
 

@@ -12,6 +12,7 @@ from .client_topic import ClientTopic
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.base.errors import Done
+    from heliograph_broker.messaging.base.log_host import LogHost
     from heliograph_broker.storage.base.entry import Entry
 
     from .sent_counts import SentCounts
@@ -22,6 +23,8 @@ class ConsumerSink(Protocol):
     """The connection of a consumer. Every method only queues bytes; none blocks."""
 
     writable: bool
+    #: When it ceased to be writable last, wall-clock ms.
+    unwritable_since_ms: int
 
     def send_message(self, consumer: Consumer, entry: Entry, redelivery_count: int, remaining: int | None) -> None:
         """Send a MESSAGE; ``remaining`` has a bit for each unacknowledged index of a partly acknowledged batch."""
@@ -68,6 +71,7 @@ class ConsumedTopic(ClientTopic):
 
     __slots__ = ()
 
+    host: LogHost
     subscriptions: Mapping[str, SubscriptionBase]
 
     def delete_subscription(self, name: str, force: bool = False, done: Done | None = None) -> None:
@@ -115,6 +119,12 @@ class Gate:
     __slots__ = ()
 
     closed: bool
+    #: When it was closed last, wall-clock ms.
+    closed_ms: int
+
+    def free_at(self, now_ms: int) -> int:
+        """Return when the rates have room (monotonic ms), ``now_ms`` if they have."""
+        raise NotImplementedError
 
     def hold(self, until_ms: int) -> None:
         """A dispatch rate of the topic is reached: dispatch nothing until then (monotonic ms)."""

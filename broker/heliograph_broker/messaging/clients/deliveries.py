@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class Delivery(msgspec.Struct):
-    """An unacknowledged entry that a consumer holds: its messages and bytes, and the topic's up to and with it."""
+    """An unacknowledged entry that a consumer holds: its messages and bytes, and the topic's up to and with it.
+
+    ``sent_ms`` is when it was sent, wall-clock ms.
+    """
 
     consumer: Consumer
     messages: int
@@ -20,6 +23,7 @@ class Delivery(msgspec.Struct):
     total_messages: int
     total_bytes: int
     key_hash: int
+    sent_ms: int
 
 
 class Deliveries(dict[int, Delivery]):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from heliograph_broker.messaging.clients.consumer import Consumer
     from heliograph_broker.messaging.compaction.compacted_ledger import CompactedEntry, CompactedLedger
 
-    from .dispatcher import DispatchedSubscription, Dispatcher
+    from .dispatcher import DispatchedSubscription, Dispatcher, OrderedDispatcher
 
 log = structlog.get_logger(__name__)
 
@@ -90,7 +90,7 @@ class CompactedView(ReadView):
 
     # -- delivering --------------------------------------------------------------------------------------------
 
-    def dispatch(self, dispatcher: Dispatcher, consumer: Consumer) -> bool:
+    def dispatch(self, dispatcher: OrderedDispatcher, consumer: Consumer) -> bool:
         """Deliver what the view has up to the horizon; return whether the topic's own entries are next."""
         if self._dispatcher is not dispatcher or self._generation != dispatcher.generation:
             self._restart(dispatcher)
@@ -115,10 +115,20 @@ class CompactedView(ReadView):
                 dispatcher.read_offset = max(dispatcher.read_offset, self._next)
                 continue
             dispatcher.reading = True
+            dispatcher.reading_since_ms = self._subscription.topic.host.clock.now_ms()
             count = min(consumer.permits, READ_ENTRIES)
             ledger.read(self._index, count, VIEW_READ_BYTES, partial(self._read_done, dispatcher, ledger))
             if dispatcher.reading or not self._ahead:
                 return False
+
+    def unread(self, dispatcher: Dispatcher) -> bool:
+        """Whether ``dispatcher`` has to go on here, before the topic's own entries."""
+        ledger = self._subscription.topic.compaction.ledger
+        if ledger is None:
+            return False
+        if self._dispatcher is not dispatcher or self._generation != dispatcher.generation:
+            return (self.owed_from if self.owed_from >= 0 else dispatcher.read_offset) <= ledger.horizon
+        return (max(self._next, dispatcher.read_offset) if self._follows else self._next) <= ledger.horizon
 
     def _restart(self, dispatcher: Dispatcher) -> None:
         """Restart for a new dispatcher, or a rewound one: entries in flight count as not delivered."""
@@ -165,7 +175,7 @@ class CompactedView(ReadView):
             reason=str(lost),
         )
 
-    def _deliver(self, dispatcher: Dispatcher, consumer: Consumer, item: CompactedEntry) -> None:
+    def _deliver(self, dispatcher: OrderedDispatcher, consumer: Consumer, item: CompactedEntry) -> None:
         subscription = self._subscription
         topic = subscription.topic
         cursor = subscription.acks.cursor
@@ -184,7 +194,9 @@ class CompactedView(ReadView):
                 # Clients skip the messages that are left out by the ack set, and get no permits wrong.
                 cursor.ack_batch(offset, item.retained, entry.messages, item.size)
                 topic.cursor_moved(subscription, None)
-            if cursor.is_acked(offset) or (topic.timing.may_expire and subscription.withholds(entry)):
+            if cursor.is_acked(offset) or dispatcher.passes_by(entry):
+                return
+            if topic.timing.may_expire and subscription.withholds(entry):
                 return
             dispatcher.deliver(consumer, entry)
             messages = entry.messages
@@ -194,7 +206,11 @@ class CompactedView(ReadView):
             if self.owed_from < 0:
                 self.owed_from = offset
             bits = (1 << entry.messages) - 1 if item.retained is None else item.retained
-            self._outstanding[entry.ledger_id, entry.entry_id] = offset, bits
+            passed_by = dispatcher.passes_by(entry)
+            if subscription.durable or not passed_by:
+                self._outstanding[entry.ledger_id, entry.entry_id] = offset, bits
+            if passed_by:
+                return
             dispatcher.deliver(consumer, entry, item.retained)
             messages = bits.bit_count()
         if item.size != len(entry.frame) or messages != entry.messages:

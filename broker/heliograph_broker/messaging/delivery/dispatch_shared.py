@@ -84,6 +84,11 @@ class SharedDispatcher(DelayingDispatcher):
         """Chunks that wait until their message's consumer takes more."""
         return sum(len(held) for held in self._held.values())
 
+    @property
+    def chunks_wait_for(self) -> dict[Consumer, Replay]:
+        """The consumers that have to take more before chunks of their messages can follow, and these."""
+        return self._held
+
     def rewind(self) -> None:
         super().rewind()
         self._chunks.forget_all()

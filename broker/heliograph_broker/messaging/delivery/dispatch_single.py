@@ -6,32 +6,43 @@ from typing import TYPE_CHECKING
 
 from heliograph_broker.messaging.base.errors import ConsumerBusy
 from heliograph_broker.messaging.base.offsets import run_end
+from heliograph_broker.messaging.clients.active_consumer import choose_active
+from heliograph_broker.messaging.clients.key_selector import StickyRangeSelector
+from heliograph_broker.messaging.messages.key_hash import slot_of
 
-from .dispatcher import READ_ENTRIES, Dispatcher
+from .dispatcher import READ_ENTRIES, OrderedDispatcher
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.clients.consumer import Consumer
+    from heliograph_broker.storage.base.entry import Entry
 
     from .dispatcher import DispatchedSubscription
 
 
-class SingleActiveDispatcher(Dispatcher):
+class SingleActiveDispatcher(OrderedDispatcher):
     """In-order delivery to one consumer; with ``failover`` the others stand by.
 
-    On a partitioned topic the consumers of the highest priority (lowest level), sorted by name, take the
-    partitions in turn; on any other topic the one that subscribed first is active.
+    :func:`.active_consumer.choose_active` says which one is active. An exclusive consumer that names ranges of hash
+    slots gets only messages whose keys are in them, as a reader of a part of the keys asks for; it passes the others
+    by, and they stay unacknowledged.
     """
 
-    __slots__ = ("active", "failover")
+    __slots__ = ("_ranges", "active", "failover")
 
     def __init__(self, subscription: DispatchedSubscription, *, failover: bool) -> None:
         super().__init__(subscription)
         self.failover = failover
         self.active: Consumer | None = None
+        #: The ranges of an exclusive consumer that names some.
+        self._ranges: StickyRangeSelector | None = None
 
     def add(self, consumer: Consumer) -> None:
         if not self.failover and self.consumers:
             raise ConsumerBusy("Exclusive consumer is already connected")
+        if not self.failover and consumer.key_shared.ranges:
+            ranges = StickyRangeSelector()
+            ranges.add(consumer)
+            self._ranges = ranges
         self.consumers.append(consumer)
         if not self.failover:
             self.active = consumer
@@ -47,20 +58,9 @@ class SingleActiveDispatcher(Dispatcher):
             self.active = None
             self._elect()
 
-    def _choose(self) -> Consumer | None:
-        if not self.consumers:
-            return None
-        top = min(consumer.priority for consumer in self.consumers)
-        candidates = [consumer for consumer in self.consumers if consumer.priority == top]
-        partition = self.subscription.topic.name.partition
-        if partition < 0:
-            return candidates[0]
-        candidates.sort(key=lambda consumer: consumer.name)
-        return candidates[partition % len(candidates)]
-
     def _elect(self) -> bool:
         """Make the right consumer the active one; return whether that changed anything."""
-        chosen = self._choose()
+        chosen = choose_active(self.consumers, self.subscription.topic.name.partition)
         if chosen is self.active:
             return False
         if self.active is not None:
@@ -104,12 +104,22 @@ class SingleActiveDispatcher(Dispatcher):
             if cursor.acked and offset in cursor.acked:
                 offset = run_end(cursor.acked, offset)
                 continue
-            entry = tail.get(offset) or self.fetch(offset, min(consumer.permits, READ_ENTRIES))
+            entry = tail.get(offset) or self.fetch(offset, self._wanted(consumer))
             if entry is None:
                 break
             offset += 1
             self.read_offset = offset
+            # First: what is withheld may be offered again, to who wants it.
+            if self._ranges is not None and self.passes_by(entry):
+                continue
             if topic.timing.may_expire and self.subscription.withholds(entry):
                 continue
             self.deliver(consumer, entry)
         self.read_offset = offset
+
+    def _wanted(self, consumer: Consumer) -> int:
+        """Return how many entries to read at once: of those that are passed by, any number may come first."""
+        return READ_ENTRIES if self._ranges is not None else min(consumer.permits, READ_ENTRIES)
+
+    def passes_by(self, entry: Entry) -> bool:
+        return self._ranges is not None and self._ranges.select(slot_of(entry)) is None

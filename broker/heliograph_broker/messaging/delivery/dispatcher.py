@@ -37,7 +37,7 @@ class ReadView(AckedView):
 
     __slots__ = ()
 
-    def dispatch(self, dispatcher: Dispatcher, consumer: Consumer) -> bool:
+    def dispatch(self, dispatcher: OrderedDispatcher, consumer: Consumer) -> bool:
         """Deliver what the view has up to the horizon; return whether the topic's own entries are next."""
         raise NotImplementedError
 
@@ -90,6 +90,7 @@ class Dispatcher(AckObserver):
         "generation",
         "read_offset",
         "reading",
+        "reading_since_ms",
         "replay",
         "subscription",
     )
@@ -99,6 +100,8 @@ class Dispatcher(AckObserver):
         self.consumers: list[Consumer] = []
         self.read_offset = subscription.acks.cursor.first_unacked()
         self.reading = False
+        #: When the last read began, wall-clock ms.
+        self.reading_since_ms = 0
         #: Entries to deliver before anything new.
         self.replay = Replay()
         #: Grows when the read position is moved by hand: a read begun before it is void.
@@ -157,6 +160,7 @@ class Dispatcher(AckObserver):
         if entry is not None:
             return entry
         self.reading = True
+        self.reading_since_ms = topic.host.clock.now_ms()
         topic.log.read(offset, count, READ_BYTES, partial(self._read_done, self.generation, offset))
         return self._ahead.get(offset)
 
@@ -309,6 +313,9 @@ class Dispatcher(AckObserver):
             remaining = subscription.expiry.visible(offset, in_entry, remaining)
             messages = in_entry if remaining is None else remaining.bit_count()
         size = len(entry.frame)
+        now_ms = self._now_ms
+        if not now_ms:
+            now_ms = self._now_ms = subscription.topic.host.clock.now_ms()
         acks.pending[offset] = Delivery(
             consumer,
             in_entry,
@@ -316,6 +323,7 @@ class Dispatcher(AckObserver):
             entry.total_messages,
             entry.total_bytes,
             entry.key_hash,
+            now_ms,
         )
         consumer.held.add(offset)
         consumer.permits -= messages
@@ -334,9 +342,6 @@ class Dispatcher(AckObserver):
             if count:
                 sent.msg_redelivered += messages
                 consumer.msg_redelivered += messages
-        now_ms = self._now_ms
-        if not now_ms:
-            now_ms = self._now_ms = subscription.topic.host.clock.now_ms()
         consumer.last_consumed_ms = sent.last_consumed_ms = now_ms
         gate = subscription.dispatch_gate
         if gate is not None:
@@ -344,6 +349,16 @@ class Dispatcher(AckObserver):
         if not consumer.first_sent_ms:
             consumer.first_sent_ms = now_ms
         consumer.sink.send_message(consumer, entry, count, remaining)
+
+
+class OrderedDispatcher(Dispatcher):
+    """One that delivers to one consumer in order: of Exclusive and Failover. It alone may read a compacted view."""
+
+    __slots__ = ()
+
+    def passes_by(self, entry: Entry) -> bool:
+        """Whether the consumer does not want the key of ``entry``, which then stays unacknowledged."""
+        raise NotImplementedError
 
 
 class DelayingDispatcher(Dispatcher):

@@ -11,6 +11,7 @@ from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import BrokerError, ConsumerBusy, Done, NotAllowed, PersistenceError
 from heliograph_broker.messaging.base.names import COMPACTION
 from heliograph_broker.messaging.clients.consumer import AckId, Consumer, KeySharedPolicy
+from heliograph_broker.messaging.clients.key_selector import check_mode
 from heliograph_broker.messaging.clients.sent_counts import SentCounts
 from heliograph_broker.messaging.clients.subscription_type import PARALLEL, SubscriptionType
 from heliograph_broker.messaging.policies.expiry import Expiry
@@ -185,11 +186,8 @@ class Subscription(DispatchedSubscription):
                 f"Subscription is of different type. Active subscription type of '{self.type}' is different than the "
                 f"connecting consumer's type '{sub_type.label}'."
             )
-        elif isinstance(dispatcher, KeySharedDispatcher) and (
-            dispatcher.sticky != consumer.key_shared.sticky
-            or dispatcher.allow_out_of_order != consumer.key_shared.allow_out_of_order
-        ):
-            raise ConsumerBusy(f"Subscription '{self.name}' has a different Key_Shared policy")
+        elif isinstance(dispatcher, KeySharedDispatcher):
+            check_mode(consumer, sticky=dispatcher.sticky)
         view = self.view
         if consumer.read_compacted and view is None:
             self.view = CompactedView(self)
@@ -209,7 +207,7 @@ class Subscription(DispatchedSubscription):
         if sub_type is SubscriptionType.SHARED:
             return SharedDispatcher(self)
         if sub_type is SubscriptionType.KEY_SHARED:
-            return KeySharedDispatcher(self, sticky=policy.sticky, allow_out_of_order=policy.allow_out_of_order)
+            return KeySharedDispatcher(self, policy)
         return SingleActiveDispatcher(self, failover=sub_type is SubscriptionType.FAILOVER)
 
     def remove_consumer(self, consumer: Consumer, *, returns: bool = False) -> None:

@@ -74,6 +74,7 @@ def _checks() -> dict[bytes, Callable[[bytes, bytes], object]]:
         records.DEDUPLICATION: of(records.DEDUPLICATION, records.DeduplicationRecord),
         records.DAMAGED: of(records.DAMAGED, records.DamagedRecord),
         records.BROKER_POLICIES: of(records.BROKER_POLICIES, records.BrokerPoliciesRecord),
+        records.BROKER_SETTINGS: of(records.BROKER_SETTINGS, records.BrokerSettingsRecord),
         records.BROKER_SET: of(records.BROKER_SET, records.BrokerSetRecord),
         records.UNREADABLE: of(records.UNREADABLE, records.UnreadableRecord),
         Tombstone.PREFIX: lambda key, value: Tombstone.ledger_of(key),
@@ -129,6 +130,8 @@ def _replacement(
         return records.encode(records.NamespaceRecord(policies=KEEPS_ALL))
     if key == records.BROKER_POLICIES:
         return records.encode(records.BrokerPoliciesRecord(defaults=KEEPS_ALL))
+    if key == records.BROKER_SETTINGS:
+        return records.encode(records.BrokerSettingsRecord(dynamic={"brokerDeleteInactiveTopicsEnabled": "false"}))
     if key.startswith(records.PARTITIONED):
         return _partitioned(key.removeprefix(records.PARTITIONED), stored)
     kind = next((prefix for prefix in (records.CURSOR, records.DEDUPLICATION) if key.startswith(prefix)), None)

@@ -22,6 +22,16 @@ from heliograph_api.protocol.frames import MAGIC_CRC32C
 #: maximum message size after compression, so this is well above that.
 MAX_UNCOMPRESSED_BYTES = 64 * 1024 * 1024
 
+#: Limits of what is opened on the event loop, where everything else waits meanwhile: decompressed bytes, whatever the
+#: payload takes, for each of its bytes, and in all; and single messages, likewise. The limits without regard to the
+#: payload are those of official clients' batches (128 KiB, 1,000 messages) and more.
+_AT_ONCE_BYTES = 128 * 1024
+_AT_ONCE_RATIO = 128
+_AT_ONCE_BYTES_IN_ALL = 5 * 1024 * 1024
+_AT_ONCE_MESSAGES = 2048
+_AT_ONCE_BYTES_A_MESSAGE = 4
+_AT_ONCE_MESSAGES_IN_ALL = 16 * 1024
+
 #: A batch that says it has so many messages that each takes fewer bytes of the payload is opened and counted.
 COUNTED_BELOW_BYTES = 8
 #: The least that a message of a batch takes, uncompressed: its metadata's size, and metadata with a payload_size.
@@ -175,23 +185,41 @@ def open_batch(
     return messages
 
 
+def max_bytes_at_once(payload_bytes: int) -> int:
+    """Return how large a payload of ``payload_bytes`` may be, decompressed, to be opened on the event loop."""
+    opened = max(_AT_ONCE_BYTES, _AT_ONCE_RATIO * payload_bytes)
+    return max(payload_bytes, min(_AT_ONCE_BYTES_IN_ALL, opened))
+
+
+def open_batch_at_once(metadata: wire.MessageMetadata, payload: bytes) -> list[SingleMessage]:
+    """As :func:`open_batch`, but in a time that no client can make long: for callers on the event loop.
+
+    Raises :class:`PayloadTooLarge` for a batch with more bytes or messages, which a few bytes can hold.
+    """
+    messages = metadata.num_messages_in_batch
+    most = min(_AT_ONCE_MESSAGES_IN_ALL, max(_AT_ONCE_MESSAGES, len(payload) // _AT_ONCE_BYTES_A_MESSAGE))
+    if messages > most and not is_encrypted(metadata):
+        raise PayloadTooLarge(f"batch of {messages} messages in {len(payload)} bytes; at most {most} are opened")
+    return open_batch(metadata, payload, max_bytes=max_bytes_at_once(len(payload)))
+
+
 def check_count(metadata: wire.MessageMetadata, entry: bytes, payload_offset: int) -> None:
     """Raise :class:`BatchError` if the batch in ``entry`` cannot hold as many messages as it says.
 
     Each takes some bytes. Where it says that they are fewer than is usual, uncompressed or not, the batch is opened
-    and counted; one that only its consumers can open must at least say that it is large enough. Callers ask only where
-    a message has less than :data:`COUNTED_BELOW_BYTES` of the payload.
+    and counted; one that only its consumers can open, or that would take long, must at least say that it is large
+    enough. Callers ask only where a message has less than :data:`COUNTED_BELOW_BYTES` of the payload.
     """
     if not is_batch(metadata):
         return
-    messages = metadata.num_messages_in_batch
-    payload_bytes = len(entry) - payload_offset
-    if not is_encrypted(metadata):
-        open_batch(metadata, entry[payload_offset:])
-        return
-    size = payload_bytes if metadata.compression == wire.NONE else metadata.uncompressed_size
-    if messages * _SMALLEST_MESSAGE_BYTES > min(size, MAX_UNCOMPRESSED_BYTES):
-        raise CorruptPayload(f"a batch of {messages} messages does not fit {size} bytes")
+    payload = entry[payload_offset:]
+    try:
+        open_batch_at_once(metadata, payload)
+    except (EncryptedPayload, PayloadTooLarge):
+        messages = metadata.num_messages_in_batch
+        size = len(payload) if metadata.compression == wire.NONE else metadata.uncompressed_size
+        if messages * _SMALLEST_MESSAGE_BYTES > min(size, MAX_UNCOMPRESSED_BYTES):
+            raise CorruptPayload(f"a batch of {messages} messages does not fit {size} bytes") from None
 
 
 def build_batch(

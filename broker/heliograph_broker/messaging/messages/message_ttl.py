@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heliograph_api.protocol.frames import parse_entry
+import re2
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.frames import metadata_range
 
 from heliograph_broker.messaging.base.errors import NotAllowed
 
-from .batches import BatchError, open_batch
+from .batches import BatchError, is_encrypted, max_bytes_at_once, open_batch_at_once, open_payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from heliograph_api.protocol import wire_pb2 as wire
-
 #: The message property that holds a TTL of its own, a decimal number of ms as text.
 TTL_PROPERTY = "x-message-ttl"
+#: The property's name as it is encoded, after its length.
+_ENCODED_PROPERTY = bytes([len(TTL_PROPERTY)]) + TTL_PROPERTY.encode()
+#: Finds it. RE2 skips to the first byte, which is rare: ``bytes.find`` takes seven times as long for a large batch.
+_FIND = re2.compile(re2.escape(_ENCODED_PROPERTY.decode()).encode())
+#: Up to this size of a batch, bytes, ``find`` is the faster one.
+_FIND_BYTES = 4096
 _MAX_TTL_MS = (1 << 63) - 1
 
 
@@ -38,15 +44,35 @@ def ttl_of(properties: Iterable[wire.KeyValue]) -> int:
     return -1
 
 
+def may_hold_ttls(metadata: wire.MessageMetadata, frame: bytes) -> bool:
+    """Return whether messages of a batch may have a TTL of their own: False for nearly all batches in which none has.
+
+    A compressed batch is decompressed for that, unless it would take long: False for that too.
+    """
+    if metadata.compression == wire.NONE:
+        searched: bytes | memoryview = frame
+    elif is_encrypted(metadata):
+        return False
+    else:
+        try:
+            payload = frame[metadata_range(frame)[1] :]
+            searched = open_payload(metadata, payload, max_bytes=max_bytes_at_once(len(payload)))
+        except BatchError:
+            return False
+    if len(searched) <= _FIND_BYTES:
+        return bytes(searched).find(_ENCODED_PROPERTY) >= 0
+    return _FIND.search(searched) is not None
+
+
 def ttls_in(metadata: wire.MessageMetadata, frame: bytes) -> list[int]:
-    """Return the TTL of every message of a batch (-1 without), empty if it cannot be opened.
+    """Return the TTL of every message of a batch (-1 without), empty if it cannot be opened at once.
 
     Raises :class:`InvalidMessageTtl`.
     """
     try:
-        opened = open_batch(metadata, frame[parse_entry(frame).payload_offset :])
+        opened = open_batch_at_once(metadata, frame[metadata_range(frame)[1] :])
     except BatchError:
-        # Encrypted, or of no use to any consumer either: the topic's own TTL is all that counts.
+        # Encrypted, too large, or of no use to any consumer either: the topic's own TTL is all that counts.
         return []
     return [ttl_of(single.properties) for single, _ in opened]
 
@@ -56,7 +82,7 @@ def stored_ttls_in(metadata: wire.MessageMetadata, frame: bytes) -> list[int]:
     try:
         return ttls_in(metadata, frame)
     except InvalidMessageTtl:
-        opened = open_batch(metadata, frame[parse_entry(frame).payload_offset :])
+        opened = open_batch_at_once(metadata, frame[metadata_range(frame)[1] :])
     ttls = []
     for single, _ in opened:
         try:

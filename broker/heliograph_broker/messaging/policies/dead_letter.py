@@ -23,8 +23,14 @@ from heliograph_broker.messaging.base.errors import BrokerError, NotAllowed
 from heliograph_broker.messaging.clients.client_info import ClientInfo
 from heliograph_broker.messaging.clients.producer import Producer, PublishTarget, Receipt
 from heliograph_broker.messaging.log.skipping import skip_entry
-from heliograph_broker.messaging.messages.batches import BatchError, build_frame, is_batch, open_batch, single_entry
-from heliograph_broker.messaging.messages.key_hash import sticky_hash
+from heliograph_broker.messaging.messages.batches import (
+    BatchError,
+    build_frame,
+    is_batch,
+    open_batch_at_once,
+    single_entry,
+)
+from heliograph_broker.messaging.messages.key_partition import partition_of
 from heliograph_broker.messaging.messages.message_ttl import TTL_PROPERTY
 
 if TYPE_CHECKING:
@@ -140,11 +146,11 @@ class DeadLetters(LetterBox):
             try:
                 return [
                     _Letter(entry, 1 << index, *single_entry(metadata, single), f"{position}:{index}")
-                    for index, single in enumerate(open_batch(metadata, payload))
+                    for index, single in enumerate(open_batch_at_once(metadata, payload))
                     if bits >> index & 1
                 ]
             except BatchError as error:
-                # Encrypted: only its consumers can open it, so the batch goes as it came.
+                # Encrypted, so that only its consumers can open it, or too large: the batch goes as it came.
                 log.debug("batch is dead-lettered unopened", topic=str(subscription.topic.name), reason=str(error))
         return [_Letter(entry, bits, metadata, payload, position)]
 
@@ -155,8 +161,7 @@ class DeadLetters(LetterBox):
             name = TopicName.parse(target)
             partitions = self._topics.partitions_of(name)
             if partitions:
-                spread = sticky_hash(metadata) or self._sequence
-                name = name.with_partition(spread % partitions)
+                name = self._partition(name, metadata, partitions, flight)
             if str(name) in flight.closed:
                 return
             topic = self._topics.topics.get(str(name))
@@ -197,6 +202,20 @@ class DeadLetters(LetterBox):
             flight.refused(first_line(error))
         finally:
             self._publishing = False
+
+    def _partition(
+        self, name: TopicName, metadata: wire.MessageMetadata, partitions: int, flight: _Flight
+    ) -> TopicName:
+        """Return the partition for a letter; any that takes letters will do for one without a key."""
+        chosen = name.with_partition(partition_of(metadata, partitions, self._sequence))
+        if str(chosen) in flight.closed:
+            for turn in range(self._sequence + 1, self._sequence + partitions):
+                other = name.with_partition(partition_of(metadata, partitions, turn))
+                if other == chosen:
+                    break
+                if str(other) not in flight.closed:
+                    return other
+        return chosen
 
     # -- producer's sink -------------------------------------------------------------------------------------
 

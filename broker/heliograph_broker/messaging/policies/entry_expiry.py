@@ -1,7 +1,8 @@
 """When an entry expires: when its time to live (TTL) begins, and which of its messages it has ended.
 
 A message expires for a subscription when the lower of the subscription's TTL (its own, else its topic's) and the
-message's own has passed since the broker received it, or since it became deliverable if it was delayed.
+message's own has passed since the broker received it, or since it became deliverable if it was delayed (unless the
+policy ``ttlCountsDelay`` is on).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def base_ms(topic: StoredTopic, entry: Entry | EntryHeader, offset: int) -> int:
     """Return when the TTL of ``entry`` begins, wall-clock ms."""
     received = topic.log.received_ms(offset, entry.receive_ms)
-    if topic.timing.delayed_delivery and entry.deliver_at_ms > entry.receive_ms:
+    if topic.timing.ttl_from_delivery and entry.deliver_at_ms > entry.receive_ms:
         return max(entry.deliver_at_ms, received)
     return received
 

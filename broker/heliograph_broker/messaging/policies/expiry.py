@@ -184,6 +184,14 @@ class Expiry(RunOwner):
             return remaining
         return (remaining if remaining is not None else (1 << messages) - 1) & ~masked
 
+    @property
+    def withheld(self) -> BitMap64:
+        """The unacknowledged entries that the dispatcher has passed as expired."""
+        cursor = self.subscription.acks.cursor
+        withheld = self._skipped - cursor.acked
+        withheld.remove_range(0, cursor.first_unacked())
+        return withheld
+
     def dispatch_restarts(self) -> None:
         """The dispatcher starts again at the first unacknowledged entry, so it will read withheld entries by itself."""
         self._skipped.clear()
@@ -217,7 +225,7 @@ class Expiry(RunOwner):
             received = received_from(topic.log, regular)
             if received is not None:
                 due.append(received + ttl_ms)
-            if topic.timing.timed.delayed:
+            if topic.timing.timed.delayed and topic.timing.ttl_from_delivery:
                 delayed = topic.timing.timed.by_delivery.next_after(max(self._delayed_until, 0))
                 if delayed is not None:
                     due.append(delayed + ttl_ms)
@@ -278,7 +286,7 @@ class Expiry(RunOwner):
             cutoff = now_ms - ttl_ms
             point = first_received_after(topic.log, max(first, self._regular_from), cutoff)
             self._regular_from = point
-            if topic.timing.timed.delayed and topic.timing.delayed_delivery:
+            if topic.timing.timed.delayed and topic.timing.ttl_from_delivery:
                 now_due = BitMap64(topic.timing.timed.by_delivery.between(self._delayed_until, cutoff))
                 due |= now_due
                 self._delayed_until = max(cutoff, 0)

@@ -153,6 +153,7 @@ class ExpiryRun:
 
     def _expire_entries(self, entries: list[Entry]) -> None:
         expiring: list[tuple[Entry, int]] = []
+        offered = BitMap64()
         for entry in entries:
             try:
                 bits = self._expiry.messages_to_expire(entry, self._now_ms, forced=self._forced)
@@ -163,7 +164,10 @@ class ExpiryRun:
             if bits:
                 expiring.append((entry, bits))
             elif self._expiry.forget_withheld(entry.offset):
-                self._subscription.offer_again(BitMap64((entry.offset,)))
+                offered.add(entry.offset)
+        if offered:
+            self._subscription.offer_again(offered)
+            self._subscription.notify()
         self._due.remove_range(0, entries[-1].offset + 1)
         target = self._expiry.dead_letter_topic
         if target is None or not expiring:

@@ -193,7 +193,7 @@ class DispatchGate(Gate):
     A subscription gets its gate with its first rate and keeps it: its counters stay when the rate is removed.
     """
 
-    __slots__ = ("_subscription", "_throttled", "closed", "counts", "own", "served", "shared")
+    __slots__ = ("_subscription", "_throttled", "closed", "closed_ms", "counts", "own", "served", "shared")
 
     def __init__(self, subscription: ThrottledSubscription, throttled: ThrottledSubscriptions) -> None:
         self._subscription = subscription
@@ -202,6 +202,8 @@ class DispatchGate(Gate):
         self.shared: RateLimit | None = None
         #: Whether one of the rates stops the subscription now.
         self.closed = False
+        #: When that began last, wall-clock ms.
+        self.closed_ms = 0
         #: Grows over the subscriptions of a topic: who got the last of the shared rate comes last the next time.
         self.served = 0
         self.counts = ThrottleCounts()
@@ -243,7 +245,9 @@ class DispatchGate(Gate):
 
     def _close(self, until_ms: int) -> None:
         """Dispatch nothing until then."""
-        self.closed = True
+        if not self.closed:
+            self.closed = True
+            self.closed_ms = self._subscription.topic.host.clock.now_ms()
         self._throttled.add(self._subscription, self, until_ms)
 
     def configure(self, own: RateLimit | None, shared: RateLimit | None) -> None:

@@ -26,6 +26,8 @@ AvroSchema = Any
 
 
 FULL = "FULL"
+BACKWARD = "BACKWARD"
+FORWARD = "FORWARD"
 ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
 ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
 TRANSITIVE = "_TRANSITIVE"
@@ -49,8 +51,8 @@ def find_incompatibility(old: SchemaRecord, new: SchemaRecord, strategy: str = F
         old_schema, new_schema = json.loads(old.data), json.loads(new.data)
     except ValueError as error:
         return f"the definition is not JSON: {error}"
-    problem = _Resolution(old_schema, new_schema).problem() if strategy != "FORWARD" else None
-    if problem is None and strategy != "BACKWARD":
+    problem = _Resolution(old_schema, new_schema).problem() if strategy != FORWARD else None
+    if problem is None and strategy != BACKWARD:
         problem = _Resolution(new_schema, old_schema).problem()
     return problem
 

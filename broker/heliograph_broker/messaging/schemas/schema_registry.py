@@ -10,9 +10,11 @@ from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import IncompatibleSchema, PreconditionFailed
 
-from .schema_compatibility import FULL, TRANSITIVE, find_incompatibility
+from .schema_compatibility import BACKWARD, FORWARD, FULL, TRANSITIVE, find_incompatibility
 
 _VERSION = struct.Struct(">q")
+#: Strategies by which a consumer must be able to read what the latest schema wrote.
+_OF_LATEST_READER = frozenset({BACKWARD, FORWARD, FORWARD + TRANSITIVE, FULL})
 
 
 def encode_version(version: int) -> bytes:
@@ -81,9 +83,9 @@ class SchemaRegistry:
         self, topic: str, schema: records.SchemaRecord, strategy: str | None, *, may_update: bool
     ) -> int | None:
         """Return the version ``schema`` has, None if it may be added. Raises as :meth:`add`, which then cannot."""
-        for version, stored in enumerate(self._versions.get(topic, [])):
-            if stored.type == schema.type and stored.data == schema.data:
-                return version
+        known = self._find(topic, schema)
+        if known is not None:
+            return known
         if not may_update:
             raise IncompatibleSchema("Schema not found and schema auto updating is disabled.")
         self.check(topic, schema, strategy)
@@ -98,6 +100,22 @@ class SchemaRegistry:
             reason = find_incompatibility(versions[version], schema, strategy)
             if reason is not None:
                 raise IncompatibleSchema(f"Schema of topic {topic} is incompatible with version {version}: {reason}")
+
+    def check_reader(self, topic: str, schema: records.SchemaRecord, strategy: str | None) -> None:
+        """Check the schema of a consumer. Raises :class:`IncompatibleSchema` if it cannot read the topic.
+
+        It must be able to read what the latest schema wrote, even where producers are held to more; by a strategy for
+        all versions, other than one about older readers, what any of them wrote.
+        """
+        if self._find(topic, schema) is None:
+            self.check(topic, schema, BACKWARD if (strategy or FULL) in _OF_LATEST_READER else strategy)
+
+    def _find(self, topic: str, schema: records.SchemaRecord) -> int | None:
+        """Return the version of a schema, None if it is not stored."""
+        for version, stored in enumerate(self._versions.get(topic, [])):
+            if stored.type == schema.type and stored.data == schema.data:
+                return version
+        return None
 
     def claim(self, topic: str, schema: records.SchemaRecord, strategy: str | None, *, may_update: bool) -> int:
         """As :meth:`add` for a request that may still be refused; :meth:`confirmed` or :meth:`refused` must follow."""

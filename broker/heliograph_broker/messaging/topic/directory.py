@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from heliograph_api.values.names import TopicName
+
 from heliograph_broker.messaging.base.errors import NamespaceNotFound, TopicNotFound
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.policies.dead_letter import LetterTopics
@@ -12,8 +14,6 @@ from .non_persistent import NonPersistentSubscription, NonPersistentTopic
 from .topic import Topic
 
 if TYPE_CHECKING:
-    from heliograph_api.values.names import TopicName
-
     from heliograph_broker.messaging.base.records import NamespaceRecord, PartitionedRecord, TenantRecord
 
 AnyTopic = Topic | NonPersistentTopic
@@ -74,12 +74,19 @@ class Directory(LetterTopics):
         indexes = range(self.partitions_of(name))
         return [index for index in indexes if str(name.with_partition(index)) not in self.topics]
 
-    def list_topics(self, namespace: str, mode: str = "PERSISTENT") -> list[str]:
-        """Return the concrete topics (partitions each by name) of a namespace, sorted."""
+    def list_topics(self, namespace: str, mode: str = "PERSISTENT", *, system: bool = False) -> list[str]:
+        """Return the concrete topics (partitions each by name) of a namespace, sorted; system topics only if asked."""
         topics = self.topics_by_namespace.get(namespace, {})
         return sorted(
-            name for name, topic in topics.items() if mode == "ALL" or topic.persistent == (mode == "PERSISTENT")
+            name
+            for name, topic in topics.items()
+            if (mode == "ALL" or topic.persistent == (mode == "PERSISTENT")) and (system or not topic.name.is_system)
         )
+
+    def list_partitioned(self, prefix: str, *, system: bool = False) -> list[str]:
+        """Return the partitioned topics whose names begin with ``prefix``, sorted; system topics only if asked."""
+        names = (name for name in self.partitioned if name.startswith(prefix))
+        return sorted(name for name in names if system or not TopicName.parse(name).is_system)
 
     def add(self, topic: AnyTopic) -> None:
         full_name = str(topic.name)

@@ -16,12 +16,13 @@ from heliograph_broker.messaging.base.errors import (
     NotAllowed,
 )
 from heliograph_broker.messaging.base.names import check_name
+from heliograph_broker.messaging.clients.active_consumer import choose_active
 from heliograph_broker.messaging.clients.consumer import AckId, AckTarget, Consumer, SubscriptionBase
-from heliograph_broker.messaging.clients.key_selector import ConsistentHashSelector, StickyRangeSelector
+from heliograph_broker.messaging.clients.key_selector import KeySelector, check_mode, selector_for
 from heliograph_broker.messaging.clients.producer import Producer, ProducerRegistry
 from heliograph_broker.messaging.clients.sent_counts import SentCounts
 from heliograph_broker.messaging.clients.subscription_type import PARALLEL, SINGLE_ACTIVE, SubscriptionType
-from heliograph_broker.messaging.messages.key_hash import spread, sticky_hash
+from heliograph_broker.messaging.messages.key_hash import WHOLE, dispatch_hash, sticky_hash
 from heliograph_broker.storage.base.entry import Entry
 
 from .base_topic import BaseTopic
@@ -64,6 +65,7 @@ class NonPersistentSubscription(SubscriptionBase):
 
     __slots__ = (
         "_selector",
+        "_sticky",
         "_turn",
         "active",
         "consumers",
@@ -96,7 +98,8 @@ class NonPersistentSubscription(SubscriptionBase):
         self.sent = SentCounts()
         self.dropped = 0
         self._turn = 0
-        self._selector: ConsistentHashSelector | StickyRangeSelector | None = None
+        self._selector: KeySelector | None = None
+        self._sticky = False
 
     def waits_for_seek(self, callback: Callable[[], None]) -> bool:
         """Whether a seek is under way, which never is."""
@@ -115,20 +118,28 @@ class NonPersistentSubscription(SubscriptionBase):
 
     def add_consumer(self, consumer: Consumer, sub_type: SubscriptionType) -> None:
         """Attach ``consumer``. Raises :class:`ConsumerBusy` or :class:`ConsumerAssignError`."""
+        selector = self._selector
         if not self.consumers:
-            self.sub_type = sub_type
-            self._selector = None
+            selector = None
             if sub_type is SubscriptionType.KEY_SHARED:
-                self._selector = StickyRangeSelector() if consumer.key_shared.sticky else ConsistentHashSelector()
+                hashing = self.topic.host.config.subscription_key_shared_use_consistent_hashing
+                selector = selector_for(consumer.key_shared, consistent_hashing=hashing)
         elif self.sub_type is not sub_type:
             raise ConsumerBusy(f"Subscription '{self.name}' is of type {self.type}")
         elif sub_type is SubscriptionType.EXCLUSIVE:
             raise ConsumerBusy("Exclusive consumer is already connected")
-        if self._selector is not None:
-            self._selector.add(consumer)
+        elif selector is not None:
+            check_mode(consumer, sticky=self._sticky)
+        if selector is not None:
+            selector.add(consumer)
+        self.sub_type = sub_type
+        self._selector = selector
+        self._sticky = consumer.key_shared.sticky
         self.consumers.append(consumer)
         self.topic.used()
-        self._elect()
+        if not self._elect() and sub_type is SubscriptionType.FAILOVER:
+            consumer.active = False
+            consumer.sink.send_active_change(consumer, False)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Detach ``consumer``; a subscription without consumers ends."""
@@ -144,16 +155,18 @@ class NonPersistentSubscription(SubscriptionBase):
             self.topic.subscriptions.pop(self.name, None)
             self.topic.subscriptions_changed_ms = self.topic.last_used_ms
 
-    def _elect(self) -> None:
-        if self.sub_type not in SINGLE_ACTIVE:
-            return
-        chosen = min(self.consumers, key=lambda consumer: consumer.priority, default=None)
-        if chosen is not self.active or self.sub_type is SubscriptionType.FAILOVER:
-            self.active = chosen
-            if self.sub_type is SubscriptionType.FAILOVER:
-                for consumer in self.consumers:
-                    consumer.active = consumer is chosen
-                    consumer.sink.send_active_change(consumer, consumer.active)
+    def _elect(self) -> bool:
+        """Make the right consumer the active one, where one gets all; return whether that changed anything."""
+        single = self.sub_type in SINGLE_ACTIVE
+        chosen = choose_active(self.consumers, self.topic.name.partition) if single else None
+        if chosen is self.active:
+            return False
+        self.active = chosen
+        if self.sub_type is SubscriptionType.FAILOVER:
+            for consumer in self.consumers:
+                consumer.active = consumer is chosen
+                consumer.sink.send_active_change(consumer, consumer.active)
+        return True
 
     def disconnect_all(self) -> None:
         for consumer in list(self.consumers):
@@ -175,13 +188,18 @@ class NonPersistentSubscription(SubscriptionBase):
         consumer.permits -= entry.messages
         consumer.msg_out += entry.messages
         consumer.bytes_out += len(entry.frame)
+        consumer.last_consumed_ms = self.sent.last_consumed_ms = entry.receive_ms
         self.sent.msg_out += entry.messages
         self.sent.bytes_out += len(entry.frame)
         consumer.sink.send_message(consumer, entry, 0, None)
 
     def _choose(self, entry: Entry) -> Consumer | None:
         if self._selector is not None:
-            return self._selector.select(entry.key_hash or spread(entry.entry_id))
+            key_hash = entry.key_hash
+            if key_hash < WHOLE:
+                config = self.topic.host.config
+                key_hash = dispatch_hash(entry, spread_keyless=config.subscription_key_shared_spread_keyless)
+            return self._selector.select(key_hash)
         if self.sub_type is SubscriptionType.SHARED:
             for _ in range(len(self.consumers)):
                 self._turn = (self._turn + 1) % len(self.consumers)

@@ -38,7 +38,7 @@ from heliograph_broker.messaging.log.entry_log import EntryLog
 from heliograph_broker.messaging.log.record_set import RecordSet
 from heliograph_broker.messaging.messages.batches import is_batch
 from heliograph_broker.messaging.messages.key_hash import sticky_hash
-from heliograph_broker.messaging.messages.message_ttl import InvalidMessageTtl, ttl_of, ttls_in
+from heliograph_broker.messaging.messages.message_ttl import InvalidMessageTtl, may_hold_ttls, ttl_of, ttls_in
 from heliograph_broker.messaging.policies import time_index
 from heliograph_broker.messaging.policies.backlog_quota import QuotaState
 from heliograph_broker.storage.base.entry import Entry
@@ -136,10 +136,13 @@ class Topic(BaseTopic[Subscription], StoredTopic):
         super().configure(effective)
         timing = self.timing
         delayed_delivery = effective.delayed_delivery is not False
-        if delayed_delivery != timing.delayed_delivery:
+        ttl_from_delivery = delayed_delivery and not effective.ttl_counts_delay
+        if (delayed_delivery, ttl_from_delivery) != (timing.delayed_delivery, timing.ttl_from_delivery):
             timing.delayed_delivery = delayed_delivery
+            timing.ttl_from_delivery = ttl_from_delivery
             self.host.wake_delayed(self, self.host.clock.now_ms())
             if timing.timed or not timing.time_index_ready:
+                # Own TTLs are in the index by when they end.
                 time_index.find(self)
         timing.ttl_ms = effective.message_ttl_ms if effective.message_ttl_ms is not None else -1
         for subscription in self.subscriptions.values():
@@ -191,11 +194,13 @@ class Topic(BaseTopic[Subscription], StoredTopic):
         try:
             if metadata.properties:
                 ttl_ms = ttl_of(metadata.properties)
-            if (ttl_ms >= 0 or self.effective.ttl_in_batches) and is_batch(metadata):
-                # With a TTL of its own a batch is opened when that ends: an invalid one is refused now.
-                inner = [ttl for ttl in ttls_in(metadata, frame) if ttl >= 0]
-                if self.effective.ttl_in_batches:
-                    ttl_ms = min(inner, default=-1)
+            if is_batch(metadata):
+                of_messages = self.effective.ttl_in_batches is not False and may_hold_ttls(metadata, frame)
+                if ttl_ms >= 0 or of_messages:
+                    # With a TTL of its own a batch is opened when that ends: an invalid one is refused now.
+                    inner = [ttl for ttl in ttls_in(metadata, frame) if ttl >= 0]
+                    if of_messages:
+                        ttl_ms = min(inner, default=-1)
         except InvalidMessageTtl as error:
             self.refuse(producer, sequence_id, error)
             return

@@ -7,9 +7,10 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import FrameError
 
 from heliograph_broker.server.session import Session
+from heliograph_broker.usecases.publishing import NO_TRANSACTIONS
 
 #: The newest protocol version this broker speaks.
-PROTOCOL_VERSION = wire.v20
+PROTOCOL_VERSION = wire.v21
 
 
 def connect(session: Session, command: wire.BaseCommand) -> None:
@@ -24,9 +25,8 @@ def connect(session: Session, command: wire.BaseCommand) -> None:
     answer.connected.max_message_size = session.broker.config.max_message_size
     flags = answer.connected.feature_flags
     flags.supports_topic_watchers = True
-    flags.supports_broker_entry_metadata = False
-    flags.supports_partial_producer = False
-    flags.supports_auth_refresh = False
+    flags.supports_topic_watcher_reconcile = True
+    flags.supports_get_partitioned_metadata_without_auto_creation = True
     session.output.send(answer)
 
 
@@ -39,26 +39,18 @@ def pong(session: Session, command: wire.BaseCommand) -> None:
 
 
 def refuse_transaction(session: Session, command: wire.BaseCommand) -> None:
-    """Refuse a transaction, by the command's own response where it has one."""
-    reason = "transactions are not supported by this broker"
+    """Refuse a client's request about a transaction, as Pulsar does that has no coordinator."""
+    session.output.send_error(_transaction_request_id(command), wire.NotAllowedError, NO_TRANSACTIONS)
+
+
+def _transaction_request_id(command: wire.BaseCommand) -> int:
     kind = command.type
     if kind == wire.BaseCommand.TC_CLIENT_CONNECT_REQUEST:
-        answer = wire.BaseCommand(type=wire.BaseCommand.TC_CLIENT_CONNECT_RESPONSE)
-        response = answer.tcClientConnectResponse
-        response.request_id = command.tcClientConnectRequest.request_id
-        response.error = wire.NotAllowedError
-        response.message = reason
-    elif kind == wire.BaseCommand.NEW_TXN:
-        answer = wire.BaseCommand(type=wire.BaseCommand.NEW_TXN_RESPONSE)
-        answer.newTxnResponse.request_id = command.newTxn.request_id
-        answer.newTxnResponse.error = wire.NotAllowedError
-        answer.newTxnResponse.message = reason
-    else:
-        request_id = {
-            wire.BaseCommand.ADD_PARTITION_TO_TXN: command.addPartitionToTxn.request_id,
-            wire.BaseCommand.ADD_SUBSCRIPTION_TO_TXN: command.addSubscriptionToTxn.request_id,
-            wire.BaseCommand.END_TXN: command.endTxn.request_id,
-        }.get(kind, 0)
-        session.output.send_error(request_id, wire.NotAllowedError, reason)
-        return
-    session.output.send(answer)
+        return command.tcClientConnectRequest.request_id
+    if kind == wire.BaseCommand.NEW_TXN:
+        return command.newTxn.request_id
+    if kind == wire.BaseCommand.ADD_PARTITION_TO_TXN:
+        return command.addPartitionToTxn.request_id
+    if kind == wire.BaseCommand.ADD_SUBSCRIPTION_TO_TXN:
+        return command.addSubscriptionToTxn.request_id
+    return command.endTxn.request_id

@@ -15,9 +15,11 @@ from heliograph_broker.messaging.base.errors import (
 )
 from heliograph_broker.messaging.clients.consumer import Consumer
 from heliograph_broker.messaging.delivery.subscription import AckId, Subscription
+from heliograph_broker.server.consumer_sink import SoughtReader
 from heliograph_broker.server.error_codes import error_code
 from heliograph_broker.server.session import Session
 from heliograph_broker.storage.base.entry import Entry
+from heliograph_broker.usecases.publishing import NO_TRANSACTIONS
 
 from .request_fields import UINT64_MAX, attached_consumer, position_of
 
@@ -48,20 +50,23 @@ def ack(session: Session, command: wire.BaseCommand) -> None:
         if done is not None:
             done(ConsumerNotFound(f"consumer {consumer_id} is not open on this connection"))
         return
-    if request.HasField("txnid_most_bits") and request.txnid_most_bits:
+    if request.HasField("txnid_most_bits"):
         if done is not None:
-            done(NotAllowed("transactions are not supported by this broker"))
+            done(NotAllowed(NO_TRANSACTIONS))
         return
+    cumulative = request.ack_type == wire.CommandAck.Cumulative
     try:
         ids = [
             AckId(i.ledgerId, _signed(i.entryId), remaining_of(i.ack_set) if i.ack_set else None)
             for i in request.message_id
         ]
+        if not session.broker.config.batch_index_ack:
+            ids = _whole_entries(_stored(consumer), ids, cumulative=cumulative)
     except ValueError as error:
         if done is not None:
             done(PreconditionFailed(str(error)))
         return
-    if request.ack_type == wire.CommandAck.Cumulative:
+    if cumulative:
         if len(ids) != 1:
             if done is not None:
                 done(PreconditionFailed(f"a cumulative acknowledgment names one message id, not {len(ids)}"))
@@ -69,6 +74,26 @@ def ack(session: Session, command: wire.BaseCommand) -> None:
         consumer.subscription.acks.acknowledge_cumulative(consumer, ids[0], done)
     else:
         consumer.subscription.acks.acknowledge(consumer, ids, done)
+
+
+def _whole_entries(subscription: Subscription | None, ids: list[AckId], *, cumulative: bool) -> list[AckId]:
+    """Return ``ids`` without those that leave a part of a batch; a cumulative one becomes that of the entry before."""
+    whole: list[AckId] = []
+    for each in ids:
+        if not each.remaining or not _left(subscription, each):
+            whole.append(AckId(each.ledger_id, each.entry_id, None))
+        elif cumulative:
+            whole.append(AckId(each.ledger_id, max(each.entry_id - 1, -1), None))
+    return whole
+
+
+def _left(subscription: Subscription | None, each: AckId) -> int:
+    """Return the messages that an acknowledgment leaves, without those that the broker has acknowledged itself."""
+    remaining = each.remaining or 0
+    offset = None if subscription is None else subscription.topic.log.offset_of(each.ledger_id, each.entry_id)
+    if subscription is None or offset is None:
+        return remaining
+    return remaining & subscription.acks.cursor.partial.get(offset, remaining)
 
 
 def _signed(number: int) -> int:
@@ -113,7 +138,8 @@ def _seek_stored(session: Session, consumer: Consumer, subscription: Subscriptio
         offset = topic.log.first_published_at_or_after(request.message_publish_time)
     elif request.HasField("message_id"):
         offset = position_of(request.message_id).offset(topic)
-        if topic.log.offset_of(request.message_id.ledgerId, request.message_id.entryId) is not None:
+        stored = topic.log.offset_of(request.message_id.ledgerId, request.message_id.entryId) is not None
+        if stored and session.broker.config.batch_index_ack:
             try:
                 remaining = remaining_of(request.message_id.ack_set)
             except ValueError as error:
@@ -127,7 +153,7 @@ def _seek_stored(session: Session, consumer: Consumer, subscription: Subscriptio
 
     done = session.answer_to(request.request_id)
     if not subscription.durable:
-        session.consumers.sought_readers[request.consumer_id] = subscription
+        session.consumers.sought_readers[request.consumer_id] = SoughtReader(subscription)
     subscription.seek(offset, remaining, done)
     view = subscription.view
     if consumer.read_compacted and view is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph_api.protocol import wire_pb2 as wire
 
-from heliograph_broker.messaging.base.errors import BrokerError
+from heliograph_broker.messaging.base.errors import BrokerError, InvalidTopicName
 from heliograph_broker.messaging.broker.topic_list import TopicPattern, topics_hash
 from heliograph_broker.server.error_codes import error_code
 from heliograph_broker.server.session import Session
@@ -14,6 +14,8 @@ from heliograph_broker.usecases.unconfirmed import Creation
 from .request_fields import parse_topic
 
 _Mode = wire.CommandGetTopicsOfNamespace
+#: A client with transactions asks how many coordinators there are by the partitions of this topic.
+_COORDINATORS = "persistent://pulsar/system/transaction_coordinator_assign"
 
 
 def lookup(session: Session, command: wire.BaseCommand) -> None:
@@ -26,13 +28,14 @@ def lookup(session: Session, command: wire.BaseCommand) -> None:
     try:
         name = parse_topic(request.topic)
         session.broker.directory.namespace(name.namespace_name)
+        url = session.connection.listener.service_url_for(session.connection, request.advertised_listener_name)
     except BrokerError as error:
         response.response = wire.CommandLookupTopicResponse.Failed
         response.error = error_code(error)
         response.message = str(error)
     else:
         response.response = wire.CommandLookupTopicResponse.Connect
-        response.brokerServiceUrl = session.connection.listener.service_url_for(session.connection)
+        response.brokerServiceUrl = url
         response.authoritative = True
         response.proxy_through_service_url = False
     session.output.send(answer)
@@ -40,7 +43,10 @@ def lookup(session: Session, command: wire.BaseCommand) -> None:
 
 
 def partitioned_metadata(session: Session, command: wire.BaseCommand) -> None:
-    """Answer with the number of partitions; 0 for a topic without, existing or yet to be created."""
+    """Answer with the number of partitions; 0 for a topic without, existing or yet to be created.
+
+    A client that does not want the topic to be created hears that it is not there.
+    """
     request = command.partitionMetadata
     answer = wire.BaseCommand(type=wire.BaseCommand.PARTITIONED_METADATA_RESPONSE)
     response = answer.partitionMetadataResponse
@@ -51,7 +57,12 @@ def partitioned_metadata(session: Session, command: wire.BaseCommand) -> None:
     try:
         name = parse_topic(request.topic)
         creation.uses(name)
-        partitions = partitions_for_client(broker, name, creation.partitioned_topic)
+        may_create = request.metadata_auto_creation_enabled
+        if str(name) == _COORDINATORS:
+            # None: the client then says so, as with a Pulsar that has transactions switched off.
+            partitions = 0
+        else:
+            partitions = partitions_for_client(broker, name, creation.partitioned_topic if may_create else None)
         doubtful = str(name) in broker.directory.unconfirmed
     except BrokerError as error:
         response.response = wire.CommandPartitionedTopicMetadataResponse.Failed
@@ -85,8 +96,8 @@ def topics_of_namespace(session: Session, command: wire.BaseCommand) -> None:
         if filtered:
             pattern = TopicPattern(request.topics_pattern)
             topics = [topic for topic in topics if pattern.matches(topic)]
-    except BrokerError as error:
-        session.refuse(request.request_id, error)
+    except InvalidTopicName as error:
+        session.output.send_error(request.request_id, wire.MetadataError, str(error))
         return
     answer = wire.BaseCommand(type=wire.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
     response = answer.getTopicsOfNamespaceResponse

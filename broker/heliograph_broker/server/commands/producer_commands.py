@@ -5,16 +5,14 @@ from __future__ import annotations
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import FrameError
 
-from heliograph_broker.messaging.base.errors import (
-    BrokerError,
-)
+from heliograph_broker.messaging.base.errors import BrokerError, NotAllowed
 from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.policies.backlog_quota import QuotaState
 from heliograph_broker.messaging.schemas.schema_registry import encode_version
 from heliograph_broker.server.session import Session
 from heliograph_broker.usecases.producers import ProducerRequest, open_producer
-from heliograph_broker.usecases.publishing import publish
+from heliograph_broker.usecases.publishing import NO_TRANSACTIONS, publish
 
 from .request_fields import client_info, parse_topic
 from .schema_commands import schema_record
@@ -114,6 +112,9 @@ def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
         if request.producer_id in session.producers.closed:
             return
         raise FrameError(f"SEND for producer {request.producer_id}, which is not open on this connection")
+    if request.HasField("txnid_most_bits"):
+        producer.topic.refuse(producer, request.sequence_id, NotAllowed(NO_TRANSACTIONS))
+        return
     publish(
         producer,
         request.sequence_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heliograph_api.protocol import wire_pb2 as wire
 
 from heliograph_broker.messaging.base import records
-from heliograph_broker.messaging.base.errors import BrokerError
+from heliograph_broker.messaging.base.errors import BrokerError, IncompatibleSchema
 from heliograph_broker.messaging.schemas.schema_registry import decode_version, encode_version, schema_key
 from heliograph_broker.server.error_codes import error_code
 from heliograph_broker.server.session import Session
@@ -14,13 +14,14 @@ from heliograph_broker.usecases.unconfirmed import Creation
 
 from .request_fields import parse_topic, properties_of
 
-_NONE = wire.Schema.Type.Value("None")
+#: The type of a schema of bytes. A producer or consumer that declares it has a schema like any other.
+_BYTES = wire.Schema.Type.Value("None")
 
 
-def schema_record(session: Session, schema: wire.Schema) -> records.SchemaRecord | None:
-    """Return a schema as it is stored, None for "no schema"."""
-    if schema.type == _NONE:
-        return None
+def schema_record(session: Session, schema: wire.Schema) -> records.SchemaRecord:
+    """Return a schema as it is stored. Raises :class:`IncompatibleSchema` for one that only clients know."""
+    if schema.type == wire.Schema.AutoConsume:
+        raise IncompatibleSchema("Schema AUTO_CONSUME is a client-side schema type")
     return records.SchemaRecord(
         name=schema.name,
         type=schema.type,
@@ -50,7 +51,7 @@ def get_schema(session: Session, command: wire.BaseCommand) -> None:
             response.error_message = "Topic not found or no-schema"
         else:
             record, at = found
-            response.schema.name = record.name or name.local
+            response.schema.name = f"{name.namespace_name}/{name.base.local}"
             response.schema.type = record.type  # type: ignore[assignment]
             response.schema.schema_data = record.data
             for key, value in record.properties.items():
@@ -79,8 +80,9 @@ def get_or_create_schema(session: Session, command: wire.BaseCommand) -> None:
     try:
         name = parse_topic(request.topic)
         creation.topic(name)
-        record = schema_record(session, request.schema)
-        version = None if record is None else store_schema(broker, name, record, creation)
+        version = None
+        if request.schema.type != _BYTES:
+            version = store_schema(broker, name, schema_record(session, request.schema), creation)
     except BrokerError as error:
         creation.refused()
         answer(None, error_code(error), str(error))

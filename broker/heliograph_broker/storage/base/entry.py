@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 #: receive_ms, publish_ms, deliver_at_ms, ttl_ms, total_messages, total_bytes, messages, key_hash
 HEADER = struct.Struct(">QQqqQQIH")
+#: The part of a key hash that is stored: its lowest bits.
+SLOT: Final = 0xFFFF
 
 
 class EntryHeader(NamedTuple):
@@ -27,7 +29,8 @@ class EntryHeader(NamedTuple):
 class Entry:
     """One entry. Times are wall-clock ms; ``total_*`` count the topic's messages and bytes up to and including it.
 
-    ``ttl_ms`` is the shortest TTL of its own that a message in it has, -1 without.
+    ``ttl_ms`` is the shortest TTL of its own that a message in it has, -1 without. The store keeps only the lowest bits
+    of ``key_hash`` (:data:`SLOT`).
     ``frame`` is what followed the command in the SEND frame, verbatim. ``offset`` is the entry's dense index in its
     topic; the topic sets it, it is not stored. Nor is ``taken_at``, when it came from its producer (monotonic, s).
     """

@@ -116,7 +116,7 @@ class GroupCommit:
             and 0 <= entry.receive_ms < _U64
             and -_I64 <= entry.deliver_at_ms < _I64
             and -_I64 <= entry.ttl_ms < _I64
-            and 0 <= entry.key_hash < 65536
+            and entry.key_hash >= 0
             and 0 <= entry.total_messages < _U64
             and 0 <= entry.total_bytes < _U64
         ):

@@ -9,7 +9,8 @@ import os
 import shutil
 import tarfile
 import zlib
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO
 
@@ -25,7 +26,7 @@ _COPY_BYTES = 1024 * 1024
 #: A manifest names every segment in some 150 bytes.
 _MANIFEST_BYTES = 64 * 1024 * 1024
 #: Entries that a file system has in its topmost directory.
-_NOT_DATA = {"lost+found"}
+NOT_DATA = frozenset({"lost+found"})
 
 
 def check(archive: Path) -> Manifest:
@@ -33,7 +34,13 @@ def check(archive: Path) -> Manifest:
 
     Raises :class:`BackupError` naming what is wrong with it.
     """
-    return _read(archive, None)
+    with _opened(archive) as file:
+        return check_stream(file, str(archive))
+
+
+def check_stream(file: IO[bytes], label: str) -> Manifest:
+    """:func:`check` for a backup that is read from anywhere; ``label`` names it in errors."""
+    return _read(file, label, None)
 
 
 def restore(archive: Path, data_dir: Path) -> Manifest:
@@ -42,9 +49,19 @@ def restore(archive: Path, data_dir: Path) -> Manifest:
     Everything is written and synced under another name first and then renamed. Raises :class:`BackupError`; nothing is
     left behind then.
     """
-    mounted = data_dir.is_mount()
+    with _opened(archive) as file:
+        return restore_stream(file, str(archive), data_dir)
+
+
+def restore_stream(file: IO[bytes], label: str, data_dir: Path, *, beside: Collection[str] = ()) -> Manifest:
+    """:func:`restore` for a backup that is read from anywhere; ``label`` names it in errors.
+
+    Files named ``beside`` may be in the directory, and stay.
+    """
+    mounted = data_dir.is_mount() or bool(beside)
     try:
-        if data_dir.exists() and {path.name for path in data_dir.iterdir()} - (_NOT_DATA if mounted else set()):
+        allowed = {*NOT_DATA, *beside} if mounted else set()
+        if data_dir.exists() and {path.name for path in data_dir.iterdir()} - allowed:
             raise BackupError(f"{data_dir} is not empty; restore into a directory that is empty or not there")
         data_dir.parent.mkdir(parents=True, exist_ok=True)
         # A volume cannot be renamed, nor be renamed into from another.
@@ -55,7 +72,7 @@ def restore(archive: Path, data_dir: Path) -> Manifest:
     except OSError as error:
         raise BackupError(f"cannot restore into {data_dir}: {error.strerror}") from error
     try:
-        manifest = _read(archive, temporary)
+        manifest = _read(file, label, temporary)
         _DISK.sync_directory(temporary / SEGMENTS_PREFIX)
         _DISK.sync_directory(temporary)
         if mounted:
@@ -77,15 +94,21 @@ def _move_into(temporary: Path, data_dir: Path) -> None:
         _DISK.sync_directory(data_dir)
 
 
-def _read(archive: Path, target: Path | None) -> Manifest:
+@contextmanager
+def _opened(archive: Path) -> Iterator[IO[bytes]]:
     try:
         file = archive.open("rb")
     except OSError as error:
         raise BackupError(f"cannot read {archive}: {error.strerror}") from error
+    with file:
+        yield file
+
+
+def _read(file: IO[bytes], archive: str, target: Path | None) -> Manifest:
     found: dict[str, BackedUpFile] = {}
     manifest: Manifest | None = None
     try:
-        with file, tarfile.open(fileobj=file, mode="r|*") as tar:
+        with tarfile.open(fileobj=file, mode="r|*") as tar:
             for member in tar:
                 name = member.name
                 content = tar.extractfile(member) if member.isreg() else None
@@ -122,7 +145,7 @@ def _known(name: str) -> bool:
     return name in (FORMAT_NAME, METADATA_NAME, MANIFEST_NAME)
 
 
-def _format(content: IO[bytes], target: Path | None, archive: Path) -> BackedUpFile:
+def _format(content: IO[bytes], target: Path | None, archive: str) -> BackedUpFile:
     """Read FORMAT, the first file: it decides whether the others can be read."""
     line = content.read(_COPY_BYTES)
     found = line.decode(errors="replace").strip()

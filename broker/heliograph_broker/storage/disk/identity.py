@@ -46,6 +46,11 @@ class Format(msgspec.Struct, frozen=True):
         return f"{_NAME} {self.version}"
 
 
+def known_formats() -> list[str]:
+    """Return the formats of data directories that can be read, as :class:`Format` prints them."""
+    return [str(Format(version, "")) for version in KNOWN_VERSIONS]
+
+
 def parse_format(content: str) -> Format | None:
     """Return the parsed content of FORMAT, None if its version is unknown."""
     lines = content.strip().splitlines()

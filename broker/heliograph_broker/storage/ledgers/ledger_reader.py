@@ -49,6 +49,26 @@ class LedgerReader:
             callback,
         )
 
+    def examine(
+        self,
+        ledger_id: int,
+        first_entry: int,
+        last_entry: int,
+        max_bytes: int,
+        function: Callable[[list[Entry]], T],
+        callback: Completion[list[T]],
+    ) -> None:
+        """As :meth:`read`, but call back with ``function`` of the entries, which the thread that read them calls.
+
+        There is one result, none if there are no entries.
+        """
+
+        def job(segment: Segment, first: int) -> list[T]:
+            entries = segment.reader.read_entries(ledger_id, first, last_entry, max_bytes)
+            return [function(entries)] if entries else []
+
+        self._read(ledger_id, first_entry, last_entry, job, callback)
+
     def read_headers(
         self,
         ledger_id: int,

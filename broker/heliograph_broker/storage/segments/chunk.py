@@ -23,7 +23,7 @@ from itertools import accumulate
 
 from crc32c import crc32c
 
-from heliograph_broker.storage.base.entry import HEADER, Entry, EntryHeader
+from heliograph_broker.storage.base.entry import HEADER, SLOT, Entry, EntryHeader
 
 _PAGE = 4096
 _PAGE_HEADER = 16
@@ -88,7 +88,7 @@ def pack(entries: Sequence[Entry]) -> list[Item]:
                 e.total_messages,
                 e.total_bytes,
                 e.messages,
-                e.key_hash,
+                e.key_hash & SLOT,
                 end,
             )
         )
@@ -110,7 +110,7 @@ def _single(e: Entry) -> Item:
         e.total_messages,
         e.total_bytes,
         e.messages,
-        e.key_hash,
+        e.key_hash & SLOT,
         len(frame),
     )
     sums = _SUMS.pack(crc32c(key + _SUMMED_ONE + row), crc32c(frame))

@@ -64,5 +64,7 @@ class LeavingSegments:
         segment.retire(unused)
 
     def close(self) -> None:
-        """Unlink nothing more; the next start removes what is left."""
+        """Unlink nothing more and close every file; the next start removes what is left. The threads have ended."""
         self._closed = True
+        for segment in self._segments:
+            segment.close()

@@ -150,8 +150,10 @@ class Reclaimer:
         self._scheduler.background(rewriting.run, done)
 
     def close(self) -> None:
-        """Start no more copies."""
+        """Start no more copies; the threads have ended, so nobody uses one that is complete but not reported yet."""
         self._closed = True
+        if self._rewriting is not None:
+            self._rewriting.successor.close()
 
 
 def wasteful(disk_bytes: int, live_bytes: int, segment_bytes: int) -> bool:

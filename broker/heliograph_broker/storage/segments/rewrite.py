@@ -71,8 +71,12 @@ class Rewriting:
         except BaseException:
             disk.remove(temporary)
             raise
-        disk.sync_directory(path.parent)
-        self.successor.load_runs()
+        try:
+            disk.sync_directory(path.parent)
+            self.successor.load_runs()
+        except BaseException:
+            self.successor.close()
+            raise
         return self.successor
 
     def _copy(self, target: lmdb.Environment) -> None:

@@ -45,7 +45,13 @@ public final class AdminCommands {
     PrintStream answers = System.out;
     ByteArrayOutputStream out = new ByteArrayOutputStream();
     ByteArrayOutputStream err = new ByteArrayOutputStream();
-    System.setOut(new PrintStream(out, true, StandardCharsets.UTF_8));
+    // Some commands close what they print to.
+    System.setOut(new PrintStream(out, true, StandardCharsets.UTF_8) {
+      @Override
+      public void close() {
+        flush();
+      }
+    });
     System.setErr(new PrintStream(err, true, StandardCharsets.UTF_8));
     PulsarAdminTool tool = new PulsarAdminTool(properties);
     Method run = PulsarAdminTool.class.getDeclaredMethod("run", String[].class);

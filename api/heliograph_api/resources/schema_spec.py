@@ -1,0 +1,67 @@
+"""The schema of a Topic: what its messages hold, for clients that serialize and check them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, ClassVar, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from .cel import Rule
+from .fields import Contradiction, Model
+
+_MAX_DEFINITION: Final = 65_536
+_AVRO: Final = ("AVRO", "JSON", "PROTOBUF")
+_DEFINED: Final = (*_AVRO, "PROTOBUF_NATIVE")
+_NEEDED = "is missing; valid: for this type, the schema's definition"
+_NOT_JSON = "is not a definition of this type; valid: an Avro schema, as JSON"
+_NO_DEFINITION = "this type says all there is to say; valid: leave it out"
+
+
+class SchemaSpec(Model):
+    """A schema. A topic's earlier versions stay, and nothing is deleted when the field is removed."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(f"!(self.type in {list(_DEFINED)}) || has(self.definition)", _NEEDED, ".definition"),
+        Rule(f"self.type in {list(_DEFINED)} || !has(self.definition)", _NO_DEFINITION, ".definition"),
+    )
+
+    type: Literal[
+        "STRING", "JSON", "PROTOBUF", "AVRO", "BOOLEAN", "INT8", "INT16", "INT32", "INT64", "FLOAT", "DOUBLE", "DATE",
+        "TIME", "TIMESTAMP", "INSTANT", "LOCAL_DATE", "LOCAL_TIME", "LOCAL_DATE_TIME", "PROTOBUF_NATIVE",
+    ]  # fmt: skip
+    """Pulsar's name of the type."""
+    definition: Annotated[str, Field(min_length=1, max_length=_MAX_DEFINITION)] | None = None
+    """The definition: an Avro schema as JSON for AVRO, JSON and PROTOBUF, and Pulsar's JSON of a descriptor for
+    PROTOBUF_NATIVE; the other types have none."""
+    properties: dict[str, str] = Field(default_factory=dict)
+    """Properties that the version of the schema gets when it is stored; later changes of them have no effect."""
+
+    @property
+    def digest(self) -> str:
+        """Tells the schema from others, as :func:`schema_digest` does."""
+        return schema_digest(self.type, (self.definition or "").encode())
+
+    @model_validator(mode="after")
+    def _has_the_definition_of_its_type(self) -> Self:
+        if self.type in _DEFINED and self.definition is None:
+            raise Contradiction([("definition", _NEEDED)])
+        if self.type not in _DEFINED and self.definition is not None:
+            raise Contradiction([("definition", _NO_DEFINITION)])
+        if self.type in _AVRO and not _is_json(self.definition or ""):
+            raise Contradiction([("definition", _NOT_JSON)])
+        return self
+
+
+def schema_digest(type_name: str, definition: bytes) -> str:
+    """Return what tells a schema, by its type and definition, from others: ``AVRO 1f3c…``."""
+    return f"{type_name} {hashlib.sha256(definition).hexdigest()[:16]}"
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except json.JSONDecodeError:
+        return False
+    return True

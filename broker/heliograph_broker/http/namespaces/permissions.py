@@ -1,0 +1,287 @@
+"""Permissions of namespaces, topics and subscriptions: kept and shown, without effect while there is no authorization.
+
+As in Pulsar all of them belong to the namespace: ``auth_policies`` of its document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Final
+
+import msgspec
+from aiohttp import web
+from heliograph_api.policies.policies import Policies
+from heliograph_api.values.names import TopicName
+
+from heliograph_broker.http.base.context import (
+    BROKER,
+    accepted,
+    as_json,
+    body_as,
+    namespace_of,
+    required_body,
+    topic_of,
+)
+from heliograph_broker.http.base.errors import ApiError
+from heliograph_broker.http.base.operations import Refusal, operation
+from heliograph_broker.http.base.warning_header import warn
+from heliograph_broker.http.policies.kept_routes import set_for_namespace
+from heliograph_broker.http.policies.kept_settings import AUTH_POLICIES, kept_value
+from heliograph_broker.http.policies.policy_routes import NAMESPACE_PATH
+from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
+from heliograph_broker.messaging.base.errors import SubscriptionNotFound, TopicNotFound
+from heliograph_broker.messaging.broker.broker import Broker
+
+ACTIONS: Final = ("produce", "consume", "functions", "sources", "sinks", "packages")
+_WARNING: Final = "permissions are kept and shown, but every client may do everything: authorization is not enabled"
+_ACTIONS_EXAMPLE: Final = '["produce", "consume"]'
+_TOPICS_EXAMPLE: Final = '[{"topic": "persistent://public/default/orders", "role": "ops", "actions": ["consume"]}]'
+Actions = dict[str, list[str]]
+
+
+class AuthPolicies(msgspec.Struct):
+    """Pulsar's AuthPolicies: actions by role of the namespace and of its topics, and roles by subscription."""
+
+    namespace_auth: Actions = msgspec.field(default_factory=dict)
+    destination_auth: dict[str, Actions] = msgspec.field(default_factory=dict)
+    subscription_auth_roles: dict[str, list[str]] = msgspec.field(default_factory=dict)
+
+
+class TopicPermission(msgspec.Struct):
+    """Pulsar's GrantTopicPermissionOptions and RevokeTopicPermissionOptions; without actions it revokes."""
+
+    topic: str
+    role: str
+    actions: list[str] = msgspec.field(default_factory=list)
+
+
+def auth_policies(policies: Policies) -> AuthPolicies:
+    """Return a copy of the permissions that a namespace keeps, to change."""
+    return msgspec.convert(deepcopy(kept_value(policies, AUTH_POLICIES) or {}), AuthPolicies)
+
+
+def _of(broker: Broker, namespace: str) -> AuthPolicies:
+    return auth_policies(broker.directory.namespace(namespace).policies)
+
+
+def _store(broker: Broker, namespace: str, permissions: AuthPolicies) -> None:
+    set_for_namespace(broker, namespace, AUTH_POLICIES, None if permissions == AuthPolicies() else permissions)
+
+
+async def _put(request: web.Request, namespace: str, permissions: AuthPolicies) -> web.Response:
+    broker = request.app[BROKER]
+    _store(broker, namespace, permissions)
+    warn(request, _WARNING)
+    return await accepted(broker)
+
+
+def checked_actions(actions: list[str] | None) -> list[str]:
+    """Return the actions, each once. Raises :class:`ApiError` 400 for one that Pulsar has not."""
+    if actions is None:
+        raise ApiError(400, "Actions should not be null")
+    for action in actions:
+        if action not in ACTIONS:
+            raise ApiError(400, f"action '{action}' is not one of {', '.join(ACTIONS)}")
+    return list(dict.fromkeys(actions))
+
+
+# -- namespaces ----------------------------------------------------------------------------------------------------
+
+
+@operation("Get the permissions on a namespace, by role.", answers={200: Actions})
+async def get_permissions(request: web.Request) -> web.Response:
+    return as_json(_of(request.app[BROKER], namespace_of(request)).namespace_auth)
+
+
+@operation(
+    "Keep a role's permissions on a namespace; without authorization every client may do everything.",
+    body=list[str],
+    body_required=True,
+    example=_ACTIONS_EXAMPLE,
+)
+async def grant(request: web.Request) -> web.Response:
+    namespace = namespace_of(request)
+    _of(request.app[BROKER], namespace)
+    actions = checked_actions(await body_as(request, list[str]))
+    permissions = _of(request.app[BROKER], namespace)
+    permissions.namespace_auth[request.match_info["role"]] = actions
+    return await _put(request, namespace, permissions)
+
+
+@operation("Remove a role's permissions on a namespace.")
+async def revoke(request: web.Request) -> web.Response:
+    namespace = namespace_of(request)
+    permissions = _of(request.app[BROKER], namespace)
+    permissions.namespace_auth.pop(request.match_info["role"], None)
+    return await _put(request, namespace, permissions)
+
+
+# -- subscriptions -------------------------------------------------------------------------------------------------
+
+
+@operation("Get the roles that may consume from subscriptions, by their names.", answers={200: dict[str, list[str]]})
+async def get_subscription_permissions(request: web.Request) -> web.Response:
+    return as_json(_of(request.app[BROKER], namespace_of(request)).subscription_auth_roles)
+
+
+@operation(
+    "Keep the roles that may consume from a subscription; without authorization every client may.",
+    body=list[str],
+    body_required=True,
+    example='["billing"]',
+)
+async def grant_subscription(request: web.Request) -> web.Response:
+    namespace = namespace_of(request)
+    _of(request.app[BROKER], namespace)
+    roles = await body_as(request, list[str])
+    if roles is None:
+        raise ApiError(400, 'the request needs a JSON body, for example ["billing"]')
+    permissions = _of(request.app[BROKER], namespace)
+    permissions.subscription_auth_roles[request.match_info["subscription"]] = list(dict.fromkeys(roles))
+    return await _put(request, namespace, permissions)
+
+
+@operation("Remove a role from those that may consume from a subscription.")
+async def revoke_subscription(request: web.Request) -> web.Response:
+    namespace, subscription = namespace_of(request), request.match_info["subscription"]
+    permissions = _of(request.app[BROKER], namespace)
+    roles = permissions.subscription_auth_roles.get(subscription)
+    if roles is None:
+        raise SubscriptionNotFound(f"Subscription {subscription} has no permissions in namespace {namespace}")
+    left = [role for role in roles if role != request.match_info["role"]]
+    if left:
+        permissions.subscription_auth_roles[subscription] = left
+    else:
+        del permissions.subscription_auth_roles[subscription]
+    return await _put(request, namespace, permissions)
+
+
+# -- topics --------------------------------------------------------------------------------------------------------
+
+
+def _check_exists(broker: Broker, name: TopicName) -> None:
+    if not broker.directory.exists(name):
+        raise TopicNotFound(f"Topic {name} not found")
+
+
+def _topic(request: web.Request) -> tuple[str, str]:
+    """Return the namespace and the full name of the path's topic. Raises :class:`TopicNotFound`."""
+    name = topic_of(request)
+    _check_exists(request.app[BROKER], name)
+    return name.namespace_name, str(name.base)
+
+
+@operation("Get the permissions on a topic, by role; those on its namespace apply as well.", answers={200: Actions})
+async def get_topic_permissions(request: web.Request) -> web.Response:
+    namespace, topic = _topic(request)
+    permissions = _of(request.app[BROKER], namespace)
+    both = permissions.namespace_auth | {}
+    for role, actions in permissions.destination_auth.get(topic, {}).items():
+        both[role] = list(dict.fromkeys([*both.get(role, []), *actions]))
+    return as_json(both)
+
+
+@operation(
+    "Keep a role's permissions on a topic; without authorization every client may do everything.",
+    body=list[str],
+    body_required=True,
+    example=_ACTIONS_EXAMPLE,
+)
+async def grant_topic(request: web.Request) -> web.Response:
+    _topic(request)
+    actions = checked_actions(await body_as(request, list[str]))
+    # The topic may be gone by now.
+    namespace, topic = _topic(request)
+    permissions = _of(request.app[BROKER], namespace)
+    _grant(permissions, topic, request.match_info["role"], actions)
+    return await _put(request, namespace, permissions)
+
+
+@operation("Remove a role's permissions on a topic.")
+async def revoke_topic(request: web.Request) -> web.Response:
+    namespace, topic = _topic(request)
+    permissions = _of(request.app[BROKER], namespace)
+    _revoke(permissions, topic, request.match_info["role"])
+    return await _put(request, namespace, permissions)
+
+
+async def _of_topics(request: web.Request) -> list[TopicPermission]:
+    """Return the permissions in the body, of topics that exist. Raises :class:`ApiError` or :class:`TopicNotFound`."""
+    given = await required_body(request, list[TopicPermission], _TOPICS_EXAMPLE)
+    for each in given:
+        _check_exists(request.app[BROKER], TopicName.parse(each.topic))
+    return given
+
+
+@operation(
+    "Keep permissions on several topics; without authorization every client may do everything.",
+    body=list[TopicPermission],
+    body_required=True,
+    example=_TOPICS_EXAMPLE,
+    answers={204: None, 404: Refusal},
+)
+async def grant_topics(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    given = await _of_topics(request)
+    for each in given:
+        each.actions = checked_actions(each.actions)
+    _change(broker, given, lambda permissions, topic, each: _grant(permissions, topic, each.role, each.actions))
+    warn(request, _WARNING)
+    return await accepted(broker)
+
+
+@operation(
+    "Remove permissions on several topics.",
+    body=list[TopicPermission],
+    body_required=True,
+    example=_TOPICS_EXAMPLE,
+    answers={204: None, 404: Refusal},
+)
+async def revoke_topics(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    _change(broker, await _of_topics(request), lambda permissions, topic, each: _revoke(permissions, topic, each.role))
+    warn(request, _WARNING)
+    return await accepted(broker)
+
+
+def _change(
+    broker: Broker, given: list[TopicPermission], change: Callable[[AuthPolicies, str, TopicPermission], None]
+) -> None:
+    """Make a change for each of ``given``, and store each namespace once: a change concerns all its topics."""
+    changed: dict[str, AuthPolicies] = {}
+    for each in given:
+        name = TopicName.parse(each.topic)
+        if name.namespace_name not in changed:
+            changed[name.namespace_name] = _of(broker, name.namespace_name)
+        change(changed[name.namespace_name], str(name.base), each)
+    for namespace, permissions in changed.items():
+        _store(broker, namespace, permissions)
+
+
+def _grant(permissions: AuthPolicies, topic: str, role: str, actions: list[str]) -> None:
+    permissions.destination_auth.setdefault(topic, {})[role] = actions
+
+
+def _revoke(permissions: AuthPolicies, topic: str, role: str) -> None:
+    roles = permissions.destination_auth.get(topic, {})
+    roles.pop(role, None)
+    if not roles:
+        permissions.destination_auth.pop(topic, None)
+
+
+def routes() -> list[web.RouteDef]:
+    permissions = f"{NAMESPACE_PATH}/permissions"
+    return [
+        web.post("/admin/v2/namespaces/grantPermissionsOnTopics", grant_topics),
+        web.post("/admin/v2/namespaces/revokePermissionsOnTopics", revoke_topics),
+        web.get(permissions, get_permissions),
+        web.get(f"{permissions}/subscription", get_subscription_permissions),
+        web.post(f"{permissions}/{{role}}", grant),
+        web.delete(f"{permissions}/{{role}}", revoke),
+        web.post(f"{permissions}/subscription/{{subscription}}", grant_subscription),
+        web.delete(f"{permissions}/{{subscription}}/{{role}}", revoke_subscription),
+        web.get(f"{TOPIC_PATH}/permissions", get_topic_permissions),
+        web.post(f"{TOPIC_PATH}/permissions/{{role}}", grant_topic),
+        web.delete(f"{TOPIC_PATH}/permissions/{{role}}", revoke_topic),
+    ]

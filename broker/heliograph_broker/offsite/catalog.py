@@ -1,0 +1,232 @@
+"""The backups below one URL: which are complete, which were interrupted, and how they are deleted.
+
+A backup is the objects below its name: ``begun.json`` first, ``part-000001`` and so on, and ``manifest.json`` last.
+Without its manifest it is none: its upload was interrupted, or its deletion, which begins with the manifest.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+import msgspec
+from heliograph_api.values.quoting import quoted
+
+from .object_store import ObjectStore, StoreError
+
+#: Bytes of a part. Its upload has to end within a minute: a broker ends a backup that nobody reads from any longer.
+PART_BYTES: Final = 16 * 1024 * 1024
+BEGUN: Final = "begun.json"
+MANIFEST: Final = "manifest.json"
+VERIFIED: Final = "verified.json"
+#: Random hexadecimal digits of an upload; empty in a backup of a version without them.
+_Upload = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]*$", max_length=64)]
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
+_MAX_NAME: Final = 253
+#: What a backup consists of. Whatever else is below its name is somebody else's, such as backups of a longer URL.
+_OBJECT: Final = re.compile(r"(begun|manifest|verified)\.json|part-[0-9]{6,}(-[0-9a-f]+)?", re.ASCII)
+
+
+class UnreadableManifestError(StoreError):
+    """A manifest is damaged, or somebody else's."""
+
+
+class Begun(msgspec.Struct, rename="camel"):
+    """The first object of a backup: whose it is, so that only the same one's leftovers are deleted.
+
+    An upload goes on only as long as this is what it wrote.
+    """
+
+    source: str
+    upload: _Upload = ""
+
+
+class Part(msgspec.Struct):
+    """A part: its bytes, and their SHA-256 in hexadecimal."""
+
+    size: int
+    sha256: str
+
+
+class BackupRecord(msgspec.Struct, rename="camel", omit_defaults=True):
+    """The last object of a backup: what it consists of and when it was made."""
+
+    name: str
+    source: str
+    point_in_time_ms: int
+    """Wall-clock time (ms since 1970) of the broker: everything with a receipt from before is in it."""
+    completed_ms: int
+    version: str
+    """Version of the broker."""
+    format: str
+    """That of the data directory."""
+    size: int
+    """Bytes of all parts."""
+    parts: list[Part]
+    topics: dict[str, list[str]]
+    """Topics that the broker had before and after, each with its durable subscriptions that it had both times."""
+    damaged: list[str] = []
+    """Damage that was already in the broker's store, a line each."""
+    upload: _Upload = ""
+
+
+class Verified(msgspec.Struct, rename="camel"):
+    """That a backup was fetched, restored, and found to be complete."""
+
+    verified_ms: int
+    topics: int
+    subscriptions: int
+    entries: int
+
+
+def part_path(name: str, number: int, upload: str) -> str:
+    """Return the path of a part, counted from 1. No two uploads have the same, even if they have the same name."""
+    return f"{name}/part-{number:06}" + (f"-{upload}" if upload else "")
+
+
+def check_name(name: str) -> str:
+    """Return ``name``. Raises :class:`StoreError` if a backup cannot have it."""
+    if not _can_be_name(name):
+        raise StoreError(f"{quoted(name)} is not a name; valid: lower-case letters, digits, - and . between them")
+    return name
+
+
+def _can_be_name(name: str) -> bool:
+    return len(name) <= _MAX_NAME and _NAME.fullmatch(name) is not None and ".." not in name
+
+
+def find(store: ObjectStore, name: str) -> BackupRecord | None:
+    """Return a backup's record; None if there is no complete one of this name.
+
+    Its name is that of its place, whatever the manifest says: somebody may have copied it. Raises :class:`StoreError`,
+    :class:`UnreadableManifestError` if the manifest is not one.
+    """
+    try:
+        content = store.get(f"{check_name(name)}/{MANIFEST}")
+    except KeyError:
+        return None
+    try:
+        record = msgspec.json.decode(content, type=BackupRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnreadableManifestError(f"{store.url}/{name}/{MANIFEST} cannot be read: {error}") from error
+    record.name = name
+    return record
+
+
+def get(store: ObjectStore, name: str) -> BackupRecord:
+    """Return a backup's record. Raises :class:`StoreError`, also if there is no complete one of this name."""
+    if (found := find(store, name)) is not None:
+        return found
+    if objects(store, name):
+        raise StoreError(f"{store.url}/{name} is incomplete: its upload was interrupted; take another backup")
+    raise StoreError(
+        f"{store.url} has no backup {quoted(name)}; 'heliograph backup list {store.url}' shows what it has"
+    )
+
+
+def names(store: ObjectStore) -> tuple[list[str], list[str]]:
+    """Return the names with a manifest, and of the interrupted backups, each sorted."""
+    found: dict[str, set[str]] = {}
+    for path in store.sizes():
+        name, _, rest = path.partition("/")
+        if rest and "/" not in rest and _can_be_name(name):
+            found.setdefault(name, set()).add(rest)
+    complete = sorted(name for name, objects in found.items() if MANIFEST in objects)
+    interrupted = sorted(name for name, objects in found.items() if MANIFEST not in objects and BEGUN in objects)
+    return complete, interrupted
+
+
+def objects(store: ObjectStore, name: str) -> list[str]:
+    """Return the paths of the objects of a backup, complete or not."""
+    below = f"{check_name(name)}/"
+    return [path for path in store.sizes(below) if _OBJECT.fullmatch(path.removeprefix(below))]
+
+
+def delete(store: ObjectStore, name: str) -> bool:
+    """Delete a backup, complete or not; return whether there was one. Interrupted, it is not a backup any more.
+
+    Nothing else below its name is deleted. Raises :class:`StoreError`, also for a manifest that may be somebody else's.
+    """
+    found = objects(store, name)
+    first, last = f"{name}/{MANIFEST}", f"{name}/{BEGUN}"
+    if first in found and last not in found:
+        find(store, name)
+    for path in sorted(found, key=lambda path: (path != first, path == last, path)):
+        store.delete(path)
+    return bool(found)
+
+
+def delete_interrupted(store: ObjectStore, mine: Begun) -> None:
+    """Delete what interrupted uploads of the same source left.
+
+    One that is still running sees at its next object that it is not its own any more. One that ends at this moment is
+    complete, or sees that, too: it looks after it wrote its manifest, and here it is the other way round.
+    """
+    for name in names(store)[1]:
+        begun = _begun(store, name)
+        if begun is not None and begun.source == mine.source:
+            _write_begun(store, name, mine)
+            if not _has_manifest(store, name):
+                delete(store, name)
+
+
+def claim(store: ObjectStore, name: str, mine: Begun) -> None:
+    """Begin an upload. Raises :class:`StoreError` if another source has begun one of this name, or it is complete."""
+    if objects(store, name):
+        raise StoreError(
+            f"{store.url}/{name} is an upload of another source, interrupted or still running; choose another name, or"
+            f" delete it with 'heliograph backup delete {store.url} {name}'"
+        )
+    _write_begun(store, name, mine)
+    if _has_manifest(store, name):
+        raise taken(store, name)
+
+
+def check_claim(store: ObjectStore, name: str, mine: Begun) -> None:
+    """Raise :class:`StoreError` if the upload of this name is another one by now, or was deleted."""
+    if _begun(store, name) != mine:
+        raise StoreError(
+            f"{store.url}/{name} was changed by somebody else while it was written; take another backup, and give"
+            " each broker a --source of its own"
+        )
+
+
+def complete(store: ObjectStore, record: BackupRecord, mine: Begun) -> None:
+    """Write the manifest, which makes a backup of the upload. Raises :class:`StoreError` if it is not whole."""
+    name = record.name
+    found = store.sizes(f"{name}/")
+    for number, part in enumerate(record.parts, 1):
+        if found.get(part_path(name, number, record.upload)) != part.size:
+            raise StoreError(
+                f"{store.url}/{name} was changed by somebody else while it was written; take another backup"
+            )
+    check_claim(store, name, mine)
+    content = msgspec.json.format(msgspec.json.encode(record))
+    store.put(f"{name}/{MANIFEST}", content)
+    try:
+        check_claim(store, name, mine)
+    except StoreError:
+        # Its parts may be deleted right now.
+        if (written := find(store, name)) is not None and written.upload == record.upload:
+            store.delete(f"{name}/{MANIFEST}")
+        raise
+
+
+def taken(store: ObjectStore, name: str) -> StoreError:
+    """Return the error that a backup of this name is complete."""
+    return StoreError(f"{store.url} has a backup {name} already; delete it, or choose another name")
+
+
+def _begun(store: ObjectStore, name: str) -> Begun | None:
+    try:
+        return msgspec.json.decode(store.get(f"{name}/{BEGUN}"), type=Begun)
+    except (KeyError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _write_begun(store: ObjectStore, name: str, mine: Begun) -> None:
+    store.put(f"{name}/{BEGUN}", msgspec.json.encode(mine))
+
+
+def _has_manifest(store: ObjectStore, name: str) -> bool:
+    return f"{name}/{MANIFEST}" in store.sizes(f"{name}/")

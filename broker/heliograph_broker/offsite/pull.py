@@ -1,0 +1,170 @@
+"""Fetches a backup and makes a data directory of it: an empty one, once, however often the process is killed."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from heliograph_broker.storage.copies.backup import FORMAT_NAME, BackupError, Manifest
+from heliograph_broker.storage.copies.restore import NOT_DATA, restore_stream
+from heliograph_broker.storage.disk.disk import RealDisk
+from heliograph_broker.storage.disk.identity import parse_format
+
+from .catalog import BackupRecord, part_path
+from .object_store import ObjectStore, StoreError
+
+#: In a directory while a backup is restored into it, and afterwards: which backup it was.
+RESTORING: Final = "RESTORING.json"
+RESTORED: Final = "RESTORED.json"
+_BUFFER_BYTES: Final = 1024 * 1024
+_ANOTHER: Final = (
+    "a backup is restored into an empty volume only; use another BrokerCluster name, or delete the"
+    " PersistentVolumeClaim if its messages are not wanted"
+)
+
+
+class Origin(msgspec.Struct, rename="camel"):
+    """The backup that a data directory was restored from."""
+
+    url: str
+    name: str
+    point_in_time_ms: int
+    completed_ms: int
+    size: int
+    version: str
+
+
+class PartReader(io.RawIOBase):
+    """The parts of a backup as one stream, each compared with its checksum before the first byte of it is used."""
+
+    def __init__(self, store: ObjectStore, record: BackupRecord) -> None:
+        super().__init__()
+        self._store = store
+        self._record = record
+        self._number = 0
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+        """Raises :class:`StoreError`, also for a part that is missing or is not what was uploaded."""
+        if not self._rest and self._number < len(self._record.parts):
+            self._rest = memoryview(self._next())
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
+
+    def _next(self) -> bytes:
+        part = self._record.parts[self._number]
+        self._number += 1
+        path = part_path(self._record.name, self._number, self._record.upload)
+        try:
+            content = self._store.get(path)
+        except KeyError:
+            raise self._unusable(path, "is missing") from None
+        if (len(content), hashlib.sha256(content).hexdigest()) != (part.size, part.sha256):
+            raise self._unusable(path, "is damaged: it is not what was uploaded")
+        return content
+
+    def _unusable(self, path: str, problem: str) -> StoreError:
+        url = self._store.url
+        return StoreError(f"{url}/{path} {problem}; restore another backup: 'heliograph backup list {url}' shows them")
+
+
+def pull(store: ObjectStore, record: BackupRecord, data_dir: Path) -> Manifest:
+    """Restore a backup into ``data_dir``, which is empty or does not exist.
+
+    Raises :class:`StoreError` and :class:`BackupError`; nothing is left behind then.
+    """
+    with _stream(store, record) as file:
+        return restore_stream(file, f"{store.url}/{record.name}", data_dir)
+
+
+def bootstrap(store: ObjectStore, record: BackupRecord, data_dir: Path) -> Origin:
+    """Restore a backup into the volume of a new broker, once; return which one it was restored from.
+
+    Where it was done before, nothing is done. Where it was interrupted, it begins again. A directory with other data
+    is never touched. Raises :class:`StoreError` and :class:`BackupError`.
+    """
+    origin = Origin(store.url, record.name, record.point_in_time_ms, record.completed_ms, record.size, record.version)
+    done, under_way = data_dir / RESTORED, data_dir / RESTORING
+    try:
+        present = {path.name for path in data_dir.iterdir()} - NOT_DATA
+        if RESTORED not in present:
+            if RESTORING not in present:
+                if present:
+                    raise BackupError(f"{data_dir} is not empty: {_ANOTHER}")
+                _write(under_way, origin)
+            elif FORMAT_NAME not in present:
+                # A broker never started on it: everything in it is of the restore that was interrupted.
+                for name in present - {RESTORING}:
+                    _remove(data_dir / name)
+                _write(under_way, origin)
+            else:
+                _check_ended(data_dir, record, origin)
+            if FORMAT_NAME not in present:
+                with _stream(store, record) as file:
+                    restore_stream(file, f"{store.url}/{record.name}", data_dir, beside={RESTORING})
+            under_way.rename(done)
+            RealDisk().sync_directory(data_dir)
+        return msgspec.json.decode(done.read_bytes(), type=Origin)
+    except OSError as error:
+        raise BackupError(f"cannot restore into {data_dir}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise BackupError(f"{done} cannot be read: {error}") from error
+
+
+def restored_from(data_dir: Path) -> Origin | None:
+    """Return the backup that :func:`bootstrap` has restored; None if there is none. Raises :class:`BackupError`."""
+    done = data_dir / RESTORED
+    try:
+        return msgspec.json.decode(done.read_bytes(), type=Origin)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise BackupError(f"{done} cannot be read: {error}") from error
+
+
+def _check_ended(data_dir: Path, record: BackupRecord, origin: Origin) -> None:
+    """Raise :class:`BackupError` unless a restore of ``origin`` has ended, but for the mark that it has.
+
+    A broker that starts on a volume before its restore has ended makes a store of its own, with another id.
+    """
+    backed_up = parse_format(record.format)
+    found = parse_format((data_dir / FORMAT_NAME).read_text(errors="replace"))
+    try:
+        begun = msgspec.json.decode((data_dir / RESTORING).read_bytes(), type=Origin)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        begun = None
+    if begun is not None and msgspec.structs.replace(begun, url=origin.url) != origin:
+        raise BackupError(f"{data_dir} has data since a restore of {begun.url}/{begun.name} began: {_ANOTHER}")
+    if begun is None or found is None or backed_up is None or found.store_id != backed_up.store_id:
+        raise BackupError(f"a broker started on {data_dir} before the backup was restored: {_ANOTHER}")
+
+
+def _stream(store: ObjectStore, record: BackupRecord) -> io.BufferedReader[Any]:
+    reader: Any = PartReader(store, record)
+    return io.BufferedReader(reader, _BUFFER_BYTES)
+
+
+def _write(path: Path, origin: Origin) -> None:
+    with path.open("wb") as file:
+        file.write(msgspec.json.encode(origin))
+        file.flush()
+        os.fsync(file.fileno())
+    RealDisk().sync_directory(path.parent)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

@@ -1,0 +1,65 @@
+"""Shows that a backup can be restored: fetches it, restores it into scratch space, and compares the result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from heliograph_broker.messaging.compaction.claims import Claims
+from heliograph_broker.messaging.log.unreadable_records import readable_key
+from heliograph_broker.storage.base.damage import LostRange
+from heliograph_broker.storage.copies.backup import BackupError
+from heliograph_broker.storage.copies.inspection import Contents, InspectionError, inspect, unused
+
+from .catalog import BackupRecord, Verified
+from .object_store import ObjectStore
+from .pull import pull
+
+#: Problems named in one message.
+_MOST = 5
+
+
+def verify(store: ObjectStore, record: BackupRecord, scratch: Path) -> Verified:
+    """Restore ``record`` into ``scratch``, which is empty or does not exist, and check what is there.
+
+    Every checksum of messages and metadata is compared, and every topic and subscription of the record's list has to
+    be there. Messages that were damaged in the broker's store already are no reason to refuse it.
+    Raises :class:`BackupError` and :class:`.object_store.StoreError`.
+    """
+    pull(store, record, scratch)
+    try:
+        with unused(scratch):
+            contents = inspect(scratch)
+            claims = Claims(contents.records)
+            problems = list(_problems(contents, claims, record))
+            entries = sum(last - first + 1 for ranges in contents.expected().values() for first, last in ranges)
+    except InspectionError as error:
+        raise BackupError(f"backup {record.name} cannot be read once it is restored: {error}") from error
+    if problems:
+        more = f" and {len(problems) - _MOST} more" if len(problems) > _MOST else ""
+        raise BackupError(f"backup {record.name} is not what it should be: {'; '.join(problems[:_MOST])}{more}")
+    return Verified(int(time.time() * 1000), len(claims.topics), len(claims.cursors), entries)
+
+
+def _problems(contents: Contents, claims: Claims, record: BackupRecord) -> Iterator[str]:
+    for topic, subscriptions in record.topics.items():
+        if topic not in claims.topics:
+            yield f"it lacks topic {topic}"
+            continue
+        for subscription in subscriptions:
+            if (topic, subscription) not in claims.cursors:
+                yield f"it lacks subscription {subscription} of {topic}"
+    if contents.metadata_problem:
+        yield f"metadata.lmdb: {contents.metadata_problem}"
+    for key, reason in claims.unreadable.items():
+        yield f"the record {readable_key(key)} cannot be read ({reason})"
+    for name in sorted(contents.listed().runs):
+        yield f"segment {name} is missing"
+    for file in contents.segments:
+        if file.problem:
+            yield f"segment {file.path.name}: {file.problem}"
+            continue
+        for found in file.verify():
+            if isinstance(found, LostRange) and not record.damaged:
+                yield f"entries {found.first} to {found.last} of ledger {found.ledger_id}: {found.reason}"
