@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from . import operator_metrics
-from .objects.kinds import KINDS
 from .objects.resource_cache import ResourceCache
+from .resource_metrics import ResourceMetrics
 
 
 class Health:
-    """The HTTP server of the three, on one port."""
+    """The HTTP server of the three, on one port; ``problem`` returns why the operator is not ready, or nothing."""
 
-    def __init__(self, cache: ResourceCache) -> None:
-        self._cache = cache
+    def __init__(self, cache: ResourceCache, problem: Callable[[], str]) -> None:
+        self._resources = CollectorRegistry()
+        self._resources.register(ResourceMetrics(cache))
+        self._problem = problem
         self._runner: web.AppRunner | None = None
 
     async def start(self, bind: str, port: int) -> int:
@@ -25,7 +29,7 @@ class Health:
         )
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, bind, port).start()
+        await web.TCPSite(self._runner, None if bind == "*" else bind, port).start()
         return int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:
@@ -38,12 +42,10 @@ class Health:
         return web.Response(text="ok\n")
 
     async def _ready(self, _: web.Request) -> web.Response:
-        # An operator that waits for leadership is ready: it takes over when it has to.
+        if problem := self._problem():
+            return web.Response(status=503, text=f"{problem}\n")
         return web.Response(text="ok\n")
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        for kind in KINDS:
-            operator_metrics.RESOURCES.labels(kind).set(len(self._cache.keys(kind)))
-        return web.Response(
-            body=generate_latest(operator_metrics.REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
+        text = generate_latest(operator_metrics.REGISTRY) + generate_latest(self._resources)
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})

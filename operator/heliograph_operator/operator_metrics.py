@@ -14,6 +14,12 @@ RECONCILES: Final = Counter(
     ["kind", "result"],
     registry=REGISTRY,
 )
+RECONCILE_ERRORS: Final = Counter(
+    "heliograph_operator_reconcile_errors",
+    "Reconciles that failed, by the API server's reason for its refusal, or the class of the error",
+    ["kind", "reason"],
+    registry=REGISTRY,
+)
 RECONCILE_SECONDS: Final = Histogram(
     "heliograph_operator_reconcile_duration_seconds",
     "Duration of a reconcile",
@@ -23,7 +29,6 @@ RECONCILE_SECONDS: Final = Histogram(
 )
 QUEUE: Final = Gauge("heliograph_operator_queue_length", "Resources that are due to be reconciled", registry=REGISTRY)
 WORKING: Final = Gauge("heliograph_operator_working", "Resources that are being reconciled", registry=REGISTRY)
-RESOURCES: Final = Gauge("heliograph_operator_resources", "Cached resources", ["kind"], registry=REGISTRY)
 DRIFT: Final = Counter(
     "heliograph_operator_drift_repaired",
     "Differences that somebody else caused and the operator repaired",
@@ -38,8 +43,8 @@ BROKER_ATTEMPTS: Final = Counter(
 )
 KUBE_REQUESTS: Final = Counter(
     "heliograph_operator_kubernetes_requests",
-    "Requests to the API server, except watches, by the permission they need",
+    "Requests to the API server, except watches and their listings, by the permission they need",
     ["verb", "group", "resource"],
     registry=REGISTRY,
 )
-LEADER: Final = Gauge("heliograph_operator_leader", "1 if this operator is the leader, else 0", registry=REGISTRY)
+LEADER: Final = Gauge("heliograph_operator_leader", "1 if this operator leads, else 0", registry=REGISTRY)

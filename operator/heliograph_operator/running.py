@@ -14,18 +14,21 @@ from . import operator_metrics
 from .act.broker_sessions import BrokerSessions
 from .act.controller import Context, Controller, Reconciler
 from .act.namespace_teardown import release_with_namespace
+from .act.owned_watch import OwnedWatch
 from .act.resource_memory import ResourceMemories
 from .act.watch import Watcher, kopf_settings, register
 from .act.work_queue import WorkQueue
 from .archive.archive_reconciler import ArchiveReconciler
 from .cluster.cluster_reconciler import ClusterReconciler
 from .decide.archive_cron_job import ArchiveSite
+from .decide.owned_objects import watched
 from .decide.stateful_set import Site
 from .health import Health
 from .kube.client import Kube, KubeError
 from .kube.events import Events
 from .kube.leadership import Alone, Leadership
 from .kube.lease import LeaseLeadership
+from .kube.reachability import Reachability
 from .objects.kinds import KINDS, Key, key_of
 from .objects.resource_cache import ResourceCache
 from .operator_settings import Settings
@@ -36,6 +39,8 @@ log = structlog.get_logger(__name__)
 
 #: Time (s) between two listings of all resources: a watch may miss a deletion.
 RELIST_S = 600.0
+#: Time (s) until such a listing is repeated that failed.
+_LIST_AGAIN_S = 10.0
 
 
 def reconcilers(clusters: ClusterReconciler, policies: PolicyReconciler) -> Mapping[str, Reconciler]:
@@ -71,36 +76,58 @@ class Operator:
         self._kube = kube
         self._leader = leader
         cache, memories = ResourceCache(), ResourceMemories()
-        queue: WorkQueue[Key] = WorkQueue()
+        queue: WorkQueue[Key] = WorkQueue(settings.workers, cache.broker_cluster)
         self._context = Context(settings, kube, cache, memories, queue, Events(kube, settings.identity))
         self._brokers = BrokerSessions(settings.batch_s)
         self._watcher = Watcher(cache, queue)
-        self._watcher.on_deleted.append(memories.forget)
-        self._health = Health(cache)
+        self._owned = OwnedWatch(cache, memories, queue)
+        self._watcher.on_deleted += [memories.forget, self._owned.forget]
+        self._reachability = Reachability(kube)
+        self._leads = self._watches = False
+        #: The port of /healthz, /readyz and /metrics, once they are served.
+        self.port = 0
+        self._health = Health(cache, self._problem)
 
     async def run(self, stop: asyncio.Event) -> int:
         """See :func:`run`."""
-        port = await self._health.start(self._settings.bind, self._settings.port)
-        log.info("operator started", port=port, namespaces=self._settings.namespaces or "all")
+        self.port = await self._health.start(self._settings.bind, self._settings.port)
+        log.info("operator started", port=self.port, namespaces=self._settings.namespaces or "all")
+        reachability = asyncio.create_task(self._reachability.run(), name="reachability")
         try:
             if not await _first(stop.wait(), self._leader.wait()):
                 return 0
             operator_metrics.LEADER.set(1)
+            self._leads = True
             log.info("acquired leadership")
             return await self._serve(stop)
         finally:
             operator_metrics.LEADER.set(0)
             await self._leader.release()
+            reachability.cancel()
+            await asyncio.gather(reachability, return_exceptions=True)
             await self._health.stop()
+
+    def _problem(self) -> str:
+        """Return why this operator is not ready: it does its work, or is able to take over, once it is."""
+        if problem := self._reachability.problem:
+            return problem
+        if self._leads:
+            return "" if self._watches else "the resources are not watched yet"
+        return self._leader.problem
 
     async def _serve(self, stop: asyncio.Event) -> int:
         # All resources are cached before the first reconcile: else the younger of two rivals could win, or a parent
         # seem to be missing that was only not seen yet.
         await self._list()
         kopf_stop = asyncio.Event()
-        site = Site(self._settings.broker_image, self._settings.cluster_domain)
+        settings = self._settings
+        site = Site(
+            settings.broker_image, settings.cluster_domain, settings.operator_namespace, fixed_user=settings.fixed_user
+        )
         clusters = ClusterReconciler(site, self._brokers)
-        archives = ArchiveReconciler(ArchiveSite(self._settings.archive_image, self._settings.archive_service_account))
+        archives = ArchiveReconciler(
+            ArchiveSite(settings.archive_image, settings.archive_service_account, fixed_user=settings.fixed_user)
+        )
         policies = PolicyReconciler(self._brokers, archives)
         tasks = [
             asyncio.create_task(self._watch(kopf_stop, stop), name="watch"),
@@ -137,13 +164,14 @@ class Operator:
 
     async def _watch(self, kopf_stop: asyncio.Event, stop: asyncio.Event) -> None:
         started = asyncio.Event()
-        signals = asyncio.create_task(_restore_signals(started, stop))
+        signals = asyncio.create_task(self._started(started, stop))
         # By default kopf takes the name of the user, and in a pod the user has none.
         identity: Any = self._settings.identity
+        kinds = watched(archives=self._settings.archives)
         try:
             await kopf.operator(
-                registry=register(self._watcher),
-                settings=kopf_settings(),
+                registry=register(self._watcher, self._owned, kinds),
+                settings=kopf_settings(kinds),
                 identity=identity,
                 standalone=True,
                 clusterwide=not self._settings.namespaces,
@@ -154,14 +182,23 @@ class Operator:
         finally:
             signals.cancel()
 
+    async def _started(self, started: asyncio.Event, stop: asyncio.Event) -> None:
+        """Wait until kopf has started; handle the signals here again, as it installs handlers of its own."""
+        await started.wait()
+        self._watches = True
+        _stop_at_signals(stop)
+
     async def _relist(self) -> None:
-        await asyncio.sleep(10)
+        # The first one soon: it shows what was deleted between the listing of the start and that of the watch.
+        pause_s = _LIST_AGAIN_S
         while True:
+            await asyncio.sleep(pause_s)
             try:
                 await self._list()
+                pause_s = RELIST_S
             except KubeError as error:
-                log.warning("could not list the resources", error=str(error))
-            await asyncio.sleep(RELIST_S)
+                log.warning("could not list the resources", error=str(error), again_in_s=_LIST_AGAIN_S)
+                pause_s = _LIST_AGAIN_S
 
     async def _list(self) -> None:
         for kind in KINDS.values():
@@ -182,12 +219,6 @@ def _stop_at_signals(stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-
-
-async def _restore_signals(started: asyncio.Event, stop: asyncio.Event) -> None:
-    """Handle the signals here again once kopf, which installs handlers of its own, has started."""
-    await started.wait()
-    _stop_at_signals(stop)
 
 
 async def _first(stop: object, wanted: object) -> bool:

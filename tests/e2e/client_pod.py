@@ -14,12 +14,12 @@ from tests.support.cluster import Cluster
 
 LOAD_PROGRAM = (Path(__file__).parent / "load_program.py").read_text(encoding="utf-8")
 #: Time (s) that clients have to go on after their broker has gone and come back.
-GOES_ON_WITHIN_S = 60.0
+GOES_ON_WITHIN_S = 180.0
 
 POD = """
 apiVersion: v1
 kind: Pod
-metadata: {name: client}
+metadata: {name: client, labels: {app: client}}
 spec:
   enableServiceLinks: false
   automountServiceAccountToken: false
@@ -50,7 +50,7 @@ client = pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/
 consumer = client.subscribe(topic, subscription, initial_position=pulsar.InitialPosition.Earliest)
 received = []
 for _ in range(int(count)):
-    message = consumer.receive(30_000)
+    message = consumer.receive(90_000)
     received.append(message.data().decode())
     if then == "acknowledge":
         consumer.acknowledge(message)
@@ -86,7 +86,7 @@ class ClientPod:
         self._cluster.apply(POD.replace("IMAGE", image), namespace=self._namespace)
         self._cluster.wait_until_ready(self._namespace, "client")
 
-    def _exec(self, *command: str, timeout_s: float = 150) -> str:
+    def _exec(self, *command: str, timeout_s: float = 300) -> str:
         return self._cluster.kubectl("exec", "-n", self._namespace, "client", "--", *command, timeout_s=timeout_s)
 
     def heliograph(self, *arguments: str) -> str:
@@ -95,7 +95,7 @@ class ClientPod:
 
     def metrics(self) -> str:
         """The broker's metrics."""
-        get = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())"
+        get = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())"
         return self._exec("python", "-c", get, f"{self._http_url}/metrics")
 
     def subscribe(self, topic: str, subscription: str) -> None:

@@ -57,7 +57,7 @@ def test_a_release_is_installed_publishes_and_consumes_and_goes_away(
     topics = cluster.kubectl("get", "topics.heliograph.dev", *here, "-o", "name").split()
     assert topics
     for topic in topics:
-        wait_ready(cluster, kube_namespace, topic, within_s=60)
+        wait_ready(cluster, kube_namespace, topic, within_s=180)
 
     cluster.helm("test", "main", *here, "--timeout=3m", timeout_s=200)
 
@@ -66,7 +66,7 @@ def test_a_release_is_installed_publishes_and_consumes_and_goes_away(
     cluster.wait_for(
         "the other operator leads",
         lambda: leader(cluster, kube_namespace, "main-operator") not in ("", holder),
-        within_s=60,
+        within_s=180,
         namespace=kube_namespace,
     )
     # It works, too: what is drifted is set right again.
@@ -74,7 +74,7 @@ def test_a_release_is_installed_publishes_and_consumes_and_goes_away(
     cluster.wait_for(
         "the Service is there again",
         lambda: cluster.kubectl("get", "service", "default", *here, "--ignore-not-found").strip(),
-        within_s=60,
+        within_s=180,
         namespace=kube_namespace,
     )
     output = cluster.kubectl("logs", *here, "-l", "app.kubernetes.io/component=operator", "--tail=-1")

@@ -12,7 +12,7 @@ def conditions(resource: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {each["type"]: each for each in (resource.get("status") or {}).get("conditions", [])}
 
 
-def wait_ready(cluster: Cluster, namespace: str, name: str, *, within_s: float = 60.0) -> dict[str, Any]:
+def wait_ready(cluster: Cluster, namespace: str, name: str, *, within_s: float = 180.0) -> dict[str, Any]:
     """``KIND/NAME``, once its condition Ready is True and about what its spec says now."""
 
     def ready() -> dict[str, Any]:
@@ -25,7 +25,7 @@ def wait_ready(cluster: Cluster, namespace: str, name: str, *, within_s: float =
     return cluster.wait_for(f"{name} is Ready", ready, within_s=within_s, namespace=namespace)
 
 
-def wait_replaced(cluster: Cluster, namespace: str, pod: str, before: str, *, within_s: float = 120.0) -> str:
+def wait_replaced(cluster: Cluster, namespace: str, pod: str, before: str, *, within_s: float = 240.0) -> str:
     """The uid of the pod, once it is Ready and not the one whose uid is ``before``."""
 
     def replaced() -> str:

@@ -61,7 +61,7 @@ def resources(cluster: Cluster, definitions: None, kube_namespace: str) -> Itera
 @pytest.fixture
 def served(resources: Resources, broker: BrokerProcess) -> Resources:
     """Resources, with a BrokerCluster that says the broker's process is its own."""
-    with urllib.request.urlopen(f"{broker.http_url}/health/ready", timeout=10) as answer:
+    with urllib.request.urlopen(f"{broker.http_url}/health/ready", timeout=60) as answer:
         assert answer.status == 200
     resources.cluster_at("main", broker.http_url, broker.service_url)
     return resources

@@ -38,7 +38,7 @@ class OperatorInNetwork(OperatorProcess):
         self._cluster = cluster
 
     def get(self, path: str) -> str:
-        program = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())"
+        program = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())"
         return self._cluster.run_in_netns(sys.executable, "-c", program, f"http://127.0.0.1:{self.port}{path}")
 
     def stand_by(self) -> None:

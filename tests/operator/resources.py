@@ -9,7 +9,7 @@ from tests.support.cluster import Cluster, ClusterCommandError
 
 API_VERSION = "heliograph.dev/v1alpha1"
 PLURALS = {"Topic": "htopic", "Namespace": "hns", "Tenant": "htenant", "BrokerCluster": "bcl"}
-WITHIN_S = 60.0
+WITHIN_S = 120.0
 
 
 #: The resources of :meth:`Resources.family`, in an order in which they may be deleted.

@@ -106,9 +106,20 @@ class Runs:
         self.kubectl("patch", kind, name, "--subresource=status", "--type=merge", "-p", patch)
 
 
+CONSENT = {"enabled": True, "volumeClaims": ["files"]}
+pytestmark = pytest.mark.parametrize("operator", [("--archives",)], indirect=True, ids=["archives"])
+
+
+def allow(resources: Resources, archives: dict[str, Any] | None) -> None:
+    """Let the BrokerCluster say which archives it allows."""
+    patch = json.dumps({"spec": {"archives": archives}})
+    resources.cluster.kubectl("patch", "bcl", "main", "-n", resources.namespace, "--type=merge", "-p", patch)
+
+
 @pytest.fixture
 def runs(served: Resources, operator: OperatorProcess) -> Runs:
     """Those of Topic orders, which has an archive and 7 messages that are not in it."""
+    allow(served, CONSENT)
     served.family(archive=ARCHIVE)
     return Runs(served)
 
@@ -211,6 +222,28 @@ def test_a_cron_job_goes_with_the_archive_and_messages_stay_held(
     assert topic_state(broker, ORDERS).subscriptions == ["heliograph-archive"]
 
 
+def test_a_topic_gets_only_the_archive_that_its_cluster_allows(served: Resources, operator: OperatorProcess) -> None:
+    served.family(archive=ARCHIVE)
+    output = served.wait_reason("Topic", "orders", "ArchiveNotAllowed", "Archived")
+    assert output.startswith("BrokerCluster main allows no archives")
+    allow(served, CONSENT)
+    runs = Runs(served)
+    runs.wait_cron_job()
+    runs.begin("under-way")
+    served.wait("the run is seen", lambda: archived(served).get("running") is True)
+    served.topic(archive={**ARCHIVE, "image": "example.org/evil:1", "serviceAccountName": "admin"})
+    output = served.wait_reason("Topic", "orders", "ArchiveNotAllowed", "Archived")
+    assert "spec.archive.image: BrokerCluster main does not allow 'example.org/evil:1'" in output
+    assert "spec.archive.serviceAccountName: BrokerCluster main does not allow 'admin'" in output
+    served.wait("the CronJob is gone with its run", lambda: runs.kubectl("get", "cronjobs,jobs", "-o", "name") == "")
+    assert "was deleted with its runs" in served.events("orders", "ArchiveEnded")[0]
+    allow(served, {**CONSENT, "images": ["example.org/evil:1"], "serviceAccounts": ["admin"]})
+    runs.wait_cron_job()
+    allow(served, None)
+    served.wait("the CronJob is gone with the consent", lambda: runs.kubectl("get", "cronjobs", "-o", "name") == "")
+    assert served.events("orders", "DriftRepaired") == []
+
+
 def test_a_run_ends_before_its_topic_is_deleted(served: Resources, runs: Runs, broker: BrokerProcess) -> None:
     runs.wait_cron_job()
     runs.begin("under-way")
@@ -237,6 +270,7 @@ def test_a_cron_job_of_somebody_else_is_named_and_left_alone(
     spec = {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": {"template": {"spec": pod}}}}
     metadata = {"name": NAME, "namespace": served.namespace, "labels": {OF: "another"}}
     cluster.apply({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": metadata, "spec": spec})
+    allow(served, CONSENT)
     served.family(archive=ARCHIVE)
     message = served.wait_reason("Topic", "orders", "Conflict", "Archived")
     assert NAME in message

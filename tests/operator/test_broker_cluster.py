@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,15 +136,13 @@ def test_a_changed_setting_rolls_the_pod_and_a_changed_policy_does_not(lasting: 
 
 
 def test_an_image_that_is_not_there_is_named_and_taking_it_back_is_enough(lasting: Brokers) -> None:
+    before = lasting.pod_uid()
     lasting.patch({"image": "localhost/not-there:1"})
-    message = lasting.resources.wait_reason("BrokerCluster", "main", "PodNotReady")
-    lasting.wait(
-        "the condition has the kubelet's reason",
-        lambda: "ErrImageNeverPull" in lasting.resources.condition("BrokerCluster", "main")["message"],
-    )
-    assert message
+    message = lasting.resources.wait_reason("BrokerCluster", "main", "PreflightFailed")
+    assert "ErrImageNeverPull" in message
     lasting.patch({"image": None})
     lasting.wait_observed()
+    assert lasting.pod_uid() == before, "the broker ran on"
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -155,6 +154,15 @@ def test_a_deleted_cluster_goes_with_everything_but_its_volumes(brokers: Brokers
     brokers.wait("nothing is left", lambda: brokers.kubectl("get", kinds, "-o", "name") == "")
     left = ["persistentvolumeclaim/data-main-0"] if keep else []
     brokers.wait("the volume is as asked", lambda: brokers.kubectl("get", "pvc", "-o", "name").split() == left)
+
+
+def test_a_stateful_set_that_somebody_deletes_leaves_its_volume(brokers: Brokers) -> None:
+    brokers.patch({"storage": {"retainOnDelete": False}})
+    brokers.wait_observed()
+    pod, volume = brokers.pod_uid(), brokers.get("pvc", "data-main-0")["metadata"]["uid"]
+    brokers.kubectl("delete", "statefulset", "main", "--cascade=foreground", "--timeout=100s")
+    brokers.wait("another pod is ready", lambda: brokers.pod_is_ready(not_uid=pod), 120)
+    assert brokers.get("pvc", "data-main-0")["metadata"]["uid"] == volume
 
 
 def test_brokers_of_a_cluster_that_is_retained_run_on_and_are_taken_over(brokers: Brokers) -> None:
@@ -179,6 +187,53 @@ def test_a_whole_kubernetes_namespace_ends_with_its_brokers(cluster: Cluster, br
     cluster.wait_for("the Kubernetes namespace is gone", gone, within_s=120, namespace=namespace)
     # The fixtures' end expects it.
     cluster.kubectl("create", "namespace", namespace)
+
+
+def test_an_upgrade_replaces_the_brokers_of_one_cluster_after_the_other_and_a_sidecar_runs(
+    cluster: Cluster, images: Images, definitions: None, kube_namespace: str, tmp_path: Path
+) -> None:
+    resources = Resources(cluster, kube_namespace)
+    sidecar = {
+        "name": "sidecar",
+        "image": images["broker"],
+        "imagePullPolicy": "Never",
+        "command": ["sleep", "infinity"],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    more = {"first": {"podTemplate": {"spec": {"containers": [sidecar]}}}, "second": {}}
+
+    def pods(image: str) -> dict[str, dict[str, Any]]:
+        """Return the pods of both, if they are ready with this image."""
+        found = {name: cluster.kubectl_json("get", "pod", f"{name}-0", "-n", kube_namespace) for name in more}
+        for name, pod in found.items():
+            assert pod["spec"]["containers"][0]["image"] == image, name
+            statuses = pod["status"].get("containerStatuses", [])
+            assert len(statuses) == len(pod["spec"]["containers"]), name
+            assert all(each["ready"] for each in statuses), name
+            resources.wait_ready("BrokerCluster", name)
+        return found
+
+    def run(image: str, log: str) -> OperatorInNetwork:
+        process = OperatorInNetwork(tmp_path / log, cluster, kube_namespace, "--broker-image", image)
+        process.launch()
+        return process
+
+    operator = run(images["broker"], "before.log")
+    try:
+        for name, spec in more.items():
+            resources.apply("BrokerCluster", name, {**SPEC, **spec})
+        found = resources.wait("both are ready", lambda: pods(images["broker"]), within_s=120)
+        assert [each["name"] for each in found["first"]["spec"]["containers"]] == ["broker", "sidecar"]
+        operator.close()
+        after = images.tagged("broker", "next")
+        operator = run(after, "after.log")
+        found = resources.wait("both have the new image", lambda: pods(after), within_s=180)
+    finally:
+        operator.close()
+        resources.remove_finalizers()
+    earlier, later = sorted(found.values(), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+    ready = next(each for each in earlier["status"]["conditions"] if each["type"] == "Ready")
+    assert ready["lastTransitionTime"] <= later["metadata"]["creationTimestamp"]
 
 
 def test_of_two_operators_one_leads_and_the_other_takes_over_when_it_is_killed(

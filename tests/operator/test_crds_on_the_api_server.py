@@ -220,7 +220,9 @@ def test_defaults_are_there_to_be_seen(api: ApiServer, place: str) -> None:
         "storage": {"size": "10Gi", "retainOnDelete": True},
         "terminationGracePeriodSeconds": 60,
         "serviceType": "ClusterIP",
+        "adminServiceType": "ClusterIP",
         "deletionPolicy": "Delete",
+        "preflight": True,
     }
     made = api.create(place, _resource("Topic", "orders", {"publishRate": {"messages": 5}}))
     assert not isinstance(made, Refusal)
@@ -228,7 +230,8 @@ def test_defaults_are_there_to_be_seen(api: ApiServer, place: str) -> None:
         "namespaceRef": {"name": "payments"},
         "persistent": True,
         "partitions": 0,
-        "deletionPolicy": "Delete",
+        "adoptionPolicy": "Review",
+        "deletionWhenUnreachable": "Wait",
         "publishRate": {"messages": 5, "bytes": "0", "period": "1s"},
     }
 

@@ -13,9 +13,10 @@ from heliograph_operator.act.controller import Context
 from heliograph_operator.act.finalizers import note_retained
 from heliograph_operator.act.resource_memory import ResourceMemories
 from heliograph_operator.act.work_queue import WorkQueue
+from heliograph_operator.decide.owned_objects import watched
 from heliograph_operator.kube.client import Kube
 from heliograph_operator.kube.events import Events
-from heliograph_operator.kube.permissions import LEADER_PERMISSIONS, PERMISSIONS, Permission
+from heliograph_operator.kube.permissions import ARCHIVE_PERMISSIONS, LEADER_PERMISSIONS, PERMISSIONS, Permission
 from heliograph_operator.objects.kinds import KINDS, Key, key_of
 from heliograph_operator.objects.resource_cache import ResourceCache
 from heliograph_operator.operator_settings import Settings
@@ -29,10 +30,14 @@ from .resources import FAMILY, Resources
 
 Uses = set[tuple[str, str, str]]
 
-#: Permissions that no request of the operator's own shows: kopf watches, and some clusters ask for the last on every
-#: owned object.
+#: Permissions that no request of the operator's own shows: kopf lists and watches, and some clusters ask for the last
+#: on every owned object.
 WITHOUT_REQUEST: Uses = {
-    *(("watch", "heliograph.dev", kind.plural) for kind in KINDS.values()),
+    *(
+        ("watch", kind.api_version.rpartition("/")[0], kind.plural)
+        for kind in (*KINDS.values(), *watched(archives=True))
+    ),
+    ("list", "batch", "cronjobs"),
     ("update", "heliograph.dev", "brokerclusters/finalizers"),
 }
 
@@ -45,7 +50,7 @@ def _account(cluster: Cluster, namespace: str, directory: Path) -> dict[str, str
     """Make an account that may do what the table says, there; return the environment of clients that use it."""
     rules = [
         {"apiGroups": [each.group], "resources": [each.resource], "verbs": sorted(each.verbs)}
-        for each in (*PERMISSIONS, *LEADER_PERMISSIONS)
+        for each in (*PERMISSIONS, *ARCHIVE_PERMISSIONS, *LEADER_PERMISSIONS)
     ]
     metadata = {"name": "restricted", "namespace": namespace}
     rbac = "rbac.authorization.k8s.io"
@@ -103,14 +108,28 @@ async def test_every_permission_is_used_and_none_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     environment = _account(cluster, kube_namespace, tmp_path)
-    arguments = ("--broker-image", images["broker"], "--operator-namespace", kube_namespace, "--lease", "operator")
+    arguments = (
+        "--broker-image",
+        images["broker"],
+        "--operator-namespace",
+        kube_namespace,
+        "--lease",
+        "operator",
+        "--archives",
+    )
     operator = OperatorInNetwork(tmp_path / "log", cluster, kube_namespace, *arguments, environment=environment)
     operator.start()
     try:
-        resources.apply("BrokerCluster", "main", SPEC)
+        archives = {"enabled": True, "paths": ["s3a://bucket"]}
+        resources.apply("BrokerCluster", "main", {**SPEC, "archives": archives})
         brokers = Brokers(resources)
         brokers.wait_observed()
-        resources.cluster_at("away", "http://127.0.0.1:1")
+        brokers.patch({"image": "localhost/not-there:1"})
+        resources.wait_reason("BrokerCluster", "main", "PreflightFailed")
+        brokers.patch({"image": None})
+        brokers.wait_observed()
+        # It is a broker that answers until resources are held for it.
+        resources.cluster_at("away", brokers.get("bcl")["status"]["endpoints"]["http"])
         resources.tenant(clusterRef={"name": "main"})
         resources.hns()
         # At no time does it run.
@@ -123,6 +142,8 @@ async def test_every_permission_is_used_and_none_is_missing(
         resources.tenant("lost", clusterRef={"name": "away"})
         resources.hns("lost", "lost")
         resources.topic("lost", "lost")
+        resources.wait_ready("Topic", "lost")
+        resources.endpoints("away", "http://127.0.0.1:1")
         for kind in ("Topic", "Namespace", "Tenant"):
             resources.wait_reason(kind, "lost", "BrokerUnreachable")
         monkeypatch.setenv("KUBECONFIG", environment["KUBECONFIG"])
@@ -144,7 +165,7 @@ async def test_every_permission_is_used_and_none_is_missing(
     finally:
         operator.close()
     assert "orbidden" not in operator.log_tail(100_000), operator.log_tail(100)
-    granted = _granted((*PERMISSIONS, *LEADER_PERMISSIONS))
+    granted = _granted((*PERMISSIONS, *ARCHIVE_PERMISSIONS, *LEADER_PERMISSIONS))
     unused = granted - used - WITHOUT_REQUEST
     if cluster.is_kind:
         # kind's volumes cannot grow.

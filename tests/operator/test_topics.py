@@ -21,7 +21,7 @@ def test_children_before_their_parents_wait_by_name_and_go_on_at_once(
     assert "no BrokerCluster" in resources.wait_reason("Tenant", "shop", "ParentMissing")
     resources.cluster_at("main", broker.http_url)
     for kind, name in (("Tenant", "shop"), ("Namespace", "payments"), ("Topic", "orders")):
-        resources.wait_ready(kind, name, within_s=15)
+        resources.wait_ready(kind, name)
     topic = topic_state(broker, "persistent://shop/payments/orders")
     assert (topic.partitions, topic.subscriptions, topic.policies.message_ttl_ms) == (2, ["billing"], 7_200_000)
     status = resources.status("Topic", "orders")
@@ -105,18 +105,41 @@ def test_what_the_broker_refuses_is_said_in_its_words(
     served.wait_ready("Topic", "other")
 
 
-def test_an_oldest_resource_wins_and_the_other_takes_over_when_it_goes(
+def test_a_schema_is_stored_again_and_one_that_is_incompatible_is_refused_in_the_brokers_words(
+    operator: OperatorProcess, served: Resources, broker: BrokerProcess
+) -> None:
+    name, path = "persistent://shop/payments/orders", "/admin/v2/schemas/shop/payments/orders/schema"
+    fields = '{"type":"record","name":"Order","fields":[{"name":"%s","type":"string"}]}'
+    first = {"type": "AVRO", "definition": fields % "customer"}
+    served.family(schema=first)
+    stored = topic_state(broker, name).schemas
+    assert len(stored) == 1
+    admin(broker, "DELETE", path)
+    served.wait("it is there again", lambda: topic_state(broker, name).schemas == stored)
+    served.wait("an event names it", lambda: served.events("orders", "DriftRepaired"))
+    served.topic(schema={**first, "definition": fields % "amount"})
+    assert f"Schema of topic {name} is incompatible" in served.wait_reason("Topic", "orders", "Refused")
+    assert topic_state(broker, name).schemas == stored
+    # Nothing is deleted with the field.
+    served.topic(messageTTL="1h")
+    served.wait("the rest is applied", lambda: topic_state(broker, name).policies.message_ttl_ms == 3_600_000)
+    assert topic_state(broker, name).schemas == stored
+
+
+def test_whoever_has_a_topic_keeps_it_and_another_takes_over_when_it_goes(
     operator: OperatorProcess, served: Resources, broker: BrokerProcess
 ) -> None:
     served.family(messageTTL="1h")
     served.apply("Topic", "again", {"namespaceRef": {"name": "payments"}, "name": "orders", "messageTTL": "2h"})
     message = served.wait_reason("Topic", "again", "Conflict")
-    assert message == "the older Topic orders already describes persistent://shop/payments/orders"
+    assert (
+        message == "Topic orders already describes persistent://shop/payments/orders; delete one of the two resources"
+    )
     name = "persistent://shop/payments/orders"
     assert topic_state(broker, name).policies.message_ttl_ms == 3_600_000
     served.delete("Topic", "orders")
     served.wait_gone("Topic", "orders")
-    served.wait_ready("Topic", "again", within_s=15)
+    served.wait_ready("Topic", "again")
     assert topic_state(broker, name).policies.message_ttl_ms == 7_200_000
 
 
@@ -171,7 +194,7 @@ def test_a_partition_that_somebody_deleted_is_made_again_with_its_subscriptions(
     name = "persistent://shop/payments/orders"
     admin(broker, "DELETE", "/admin/v2/persistent/shop/payments/orders-partition-1?force=true")
 
-    drift = served.wait("an event names it", lambda: served.events("orders", "DriftRepaired"), 15)
+    drift = served.wait("an event names it", lambda: served.events("orders", "DriftRepaired"))
     assert drift == ["partitions: 1 was missing, is there"]
     topic = topic_state(broker, name)
     assert (topic.partitions, topic.missing_partitions, topic.subscriptions) == (3, [], ["billing"])
@@ -187,7 +210,7 @@ def test_properties_and_bundles_follow_the_spec_and_what_somebody_added_is_taken
     served.wait("they are as the new spec says", lambda: topic_state(broker, name).properties == {"owner": "bob"})
     served.wait("its generation is reported", lambda: served.status("Topic", "orders")["observedGeneration"] == 2)
     admin(broker, "PUT", "/admin/v2/persistent/shop/payments/orders/properties", {"owner": "eve", "desk": "3"})
-    drift = served.wait("an event names it", lambda: served.events("orders", "DriftRepaired"), 15)
+    drift = served.wait("an event names it", lambda: served.events("orders", "DriftRepaired"))
     assert drift == ["properties.desk was 3, is not set; properties.owner was eve, is bob"]
     assert topic_state(broker, name).properties == {"owner": "bob"}
     served.hns(bundles=16)

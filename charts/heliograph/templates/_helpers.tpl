@@ -19,9 +19,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
-{{- /* An image from the values; the default tag is the chart's version. */ -}}
+{{- /* An image from the values: by digest if there is one, else by tag; the default tag is the chart's version. */ -}}
 {{- define "heliograph.image" -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" .image.repository .image.digest -}}
+{{- else -}}
 {{- printf "%s:%s" .image.repository (default .root.Chart.AppVersion .image.tag) -}}
+{{- end -}}
 {{- end }}
 
 {{- /* "true" if an optional object is to be created: for true, or for auto if the API server has the kind. */ -}}
@@ -32,8 +36,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- define "heliograph.podSecurity" -}}
 runAsNonRoot: true
+{{- if .Values.fixedUser }}
 runAsUser: 10001
 runAsGroup: 10001
+{{- end }}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 

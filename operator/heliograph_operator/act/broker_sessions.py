@@ -86,15 +86,22 @@ class BrokerSession:
         """Seconds since it was found unreachable, 0 if it answered the last request."""
         return 0.0 if self.reachable else asyncio.get_running_loop().time() - self._unreachable_since
 
+    @property
+    def paused_s(self) -> float:
+        """Seconds for which requests fail at once, because it did not answer the last one."""
+        return max(0.0, self._paused_until - asyncio.get_running_loop().time())
+
     def reset(self) -> None:
         """End the pause after failures: the broker may be reachable again."""
         self._paused_until = 0.0
 
     async def close(self) -> None:
-        """End the session and wait for its tasks."""
+        """End the session and wait for its tasks; for changes not sent by then, the broker is unreachable."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for batch in self._batches.values():
+            _settle(batch, self._closed())
         await self._client.__aexit__(None, None, None)
 
     async def listing(self, since: float) -> Listing:
@@ -112,9 +119,9 @@ class BrokerSession:
                 self._listing = Listing(state, at)
             return self._listing
 
-    async def recent_listing(self) -> Listing:
-        """Return a listing that is at most ``FRESH_S`` old."""
-        return await self.listing(asyncio.get_running_loop().time() - FRESH_S)
+    async def recent_listing(self, since: float = 0.0) -> Listing:
+        """Return a listing that is at most ``FRESH_S`` old, and requested no earlier than ``since``."""
+        return await self.listing(max(since, asyncio.get_running_loop().time() - FRESH_S))
 
     async def apply(self, manifest: Manifest) -> None:
         """Apply one manifest, in a batch with others of its kind that are submitted at about the same time."""
@@ -153,8 +160,13 @@ class BrokerSession:
     async def _send_soon(self, kind: str) -> None:
         await asyncio.sleep(self._batch_s)
         batch = self._batches.pop(kind)
-        for at in range(0, len(batch), MAX_BATCH):
-            await self._send(batch[at : at + MAX_BATCH])
+        try:
+            for at in range(0, len(batch), MAX_BATCH):
+                await self._send(batch[at : at + MAX_BATCH])
+        except BaseException as error:
+            # The caller that waits for a change is not cancelled with the session.
+            _settle(batch, self._closed() if isinstance(error, asyncio.CancelledError) else error)
+            raise
 
     async def _send(self, batch: Sequence[_Submitted]) -> None:
         """Send manifests; split a refused batch in halves until only the refused ones fail."""
@@ -170,11 +182,11 @@ class BrokerSession:
             _settle(batch, error)
         except AdminUnreachable as error:
             _settle(batch, error)
-        except BaseException as error:
-            _settle(batch, asyncio.CancelledError() if isinstance(error, asyncio.CancelledError) else error)
-            raise
         else:
             _settle(batch, None)
+
+    def _closed(self) -> AdminUnreachable:
+        return AdminUnreachable(f"the session with {self.http_url} was closed")
 
     async def _call(self, operation: str, call: Callable[[], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()

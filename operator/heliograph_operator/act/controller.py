@@ -1,4 +1,4 @@
-"""Workers that reconcile queued resources, whatever queued them, and retry with a growing delay after an error."""
+"""Reconciles queued resources, whatever queued them, and retries with a growing delay after an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import structlog
 
 from heliograph_operator import operator_metrics
-from heliograph_operator.kube.client import Kube, KubeError
+from heliograph_operator.kube.client import Kube, KubeError, KubeRefused
 from heliograph_operator.kube.events import Events
 from heliograph_operator.objects.backoff import FAILED
 from heliograph_operator.objects.kinds import Key
@@ -40,6 +40,11 @@ class Context:
         body = self.cache.get(key)
         return Resource(body, key, self.memories.of(key, body)) if body is not None else None
 
+    def has(self, resource: Resource) -> bool:
+        """Whether a resource still exists, and was not deleted and created again."""
+        body = self.cache.get(resource.key)
+        return body is not None and body["metadata"].get("uid") == resource.body["metadata"].get("uid")
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -62,22 +67,22 @@ class Controller:
         self._failures: dict[Key, int] = {}
 
     async def run(self) -> None:
-        """Work until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for _ in range(self._context.settings.workers):
-                group.create_task(self._work())
-
-    async def _work(self) -> None:
+        """Work until cancelled; the queue limits how many resources are reconciled at the same time."""
         queue = self._context.queue
-        while True:
-            key = await queue.take()
-            operator_metrics.QUEUE.set(len(queue))
-            operator_metrics.WORKING.set(queue.working)
-            try:
-                await self._reconcile(key)
-            finally:
-                queue.done(key)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                key = await queue.take()
+                operator_metrics.QUEUE.set(len(queue))
                 operator_metrics.WORKING.set(queue.working)
+                group.create_task(self._work(key))
+
+    async def _work(self, key: Key) -> None:
+        queue = self._context.queue
+        try:
+            await self._reconcile(key)
+        finally:
+            queue.done(key)
+            operator_metrics.WORKING.set(queue.working)
 
     async def _reconcile(self, key: Key) -> None:
         resource = self._context.resource(key)
@@ -93,6 +98,8 @@ class Controller:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             delay = FAILED.delay(failures)
             operator_metrics.RECONCILES.labels(key.kind, "failed").inc()
+            reason = error.reason if isinstance(error, KubeRefused) else type(error).__name__
+            operator_metrics.RECONCILE_ERRORS.labels(key.kind, reason).inc()
             # The API server's message is enough; any other error is a bug here, which needs its traceback.
             unexpected = not isinstance(error, KubeError)
             log.error(

@@ -9,14 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from heliograph_operator.decide.targets import Target
 from heliograph_operator.kube.client import KubeRefused
-from heliograph_operator.objects.kinds import GROUP, KINDS, Body, annotation, is_deleted
+from heliograph_operator.objects.kinds import (
+    FINALIZER,
+    GROUP,
+    KINDS,
+    Body,
+    Key,
+    annotation,
+    cluster_note,
+    is_adopted,
+    is_deleted,
+    is_held,
+    owned,
+)
+from heliograph_operator.objects.targets import Target
 
 from .controller import Context
 from .resource import Resource
 
-FINALIZER: Final = f"{GROUP}/broker-data"
 #: On a Namespace or Tenant: something in it was retained, so it must not be deleted with its content.
 HOLDS_RETAINED: Final = "holds-retained"
 _ATTEMPTS = 5
@@ -24,28 +35,24 @@ _ATTEMPTS = 5
 Change = Callable[[Body], dict[str, Any] | None]
 
 
-def is_held(body: Body) -> bool:
-    """Whether the resource has the operator's finalizer."""
-    return FINALIZER in (body["metadata"].get("finalizers") or ())
-
-
-def owned(body: Body) -> tuple[str, str]:
-    """Return the (cluster, full name) that was created for a resource; empty texts if nothing was."""
-    return annotation(body, "cluster"), annotation(body, "broker-object")
-
-
-async def hold(context: Context, resource: Resource, target: Target | None = None) -> bool:
+async def hold(context: Context, resource: Resource, target: Target | None = None, *, adopted: bool = False) -> bool:
     """Add the finalizer, before anything is created for the resource; with ``target``, the annotations for it, too.
 
+    ``adopted`` is recorded with them: the object exists already, and is not the resource's to delete unless it says so.
     Returns False if the resource is gone, or is being deleted: nothing may be created for it any more.
     """
 
     def change(now: Body) -> dict[str, Any] | None:
-        if is_held(now) or is_deleted(now):
+        # Somebody may have removed the annotations, or added the finalizer.
+        if is_deleted(now) or (is_held(now) and (target is None or owned(now)[1])):
             return None
-        added: dict[str, Any] = {"finalizers": [*(now["metadata"].get("finalizers") or ()), FINALIZER]}
+        others = [each for each in now["metadata"].get("finalizers") or () if each != FINALIZER]
+        added: dict[str, Any] = {"finalizers": [*others, FINALIZER]}
         if target is not None:
-            notes = {f"{GROUP}/cluster": target.cluster.name, f"{GROUP}/broker-object": target.name}
+            cluster = cluster_note(target.cluster, now)
+            notes = {f"{GROUP}/cluster": cluster, f"{GROUP}/broker-object": target.name}
+            if adopted:
+                notes[f"{GROUP}/adopted"] = "true"
             added["annotations"] = notes
         return added
 
@@ -53,14 +60,39 @@ async def hold(context: Context, resource: Resource, target: Target | None = Non
 
 
 async def release(context: Context, resource: Resource) -> None:
-    """Remove the finalizer and the annotations: the operator has nothing more to do with the resource."""
+    """Remove the finalizer and the annotations: the operator has nothing more to do with the resource.
+
+    Only its BrokerCluster stays recorded: what it described there must not pass for an object of another one.
+    """
 
     def change(now: Body) -> dict[str, Any] | None:
         if not is_held(now):
             return None
         rest = [each for each in now["metadata"].get("finalizers") or () if each != FINALIZER]
-        notes = {f"{GROUP}/cluster": None, f"{GROUP}/broker-object": None}
+        notes = {f"{GROUP}/broker-object": None, f"{GROUP}/adopted": None}
         return {"finalizers": rest, "annotations": notes}
+
+    await _change(context, resource, change)
+
+
+async def note_cluster(context: Context, resource: Resource, cluster: Key) -> None:
+    """Record the BrokerCluster of a resource that is not held, so that it stays the same when there are others."""
+
+    def change(now: Body) -> dict[str, Any] | None:
+        if annotation(now, "cluster"):
+            return None
+        return {"annotations": {f"{GROUP}/cluster": cluster_note(cluster, now)}}
+
+    await _change(context, resource, change)
+
+
+async def note_adopted(context: Context, resource: Resource) -> None:
+    """Record on a held resource that its object is not one that was created for it."""
+
+    def change(now: Body) -> dict[str, Any] | None:
+        if not is_held(now) or is_adopted(now):
+            return None
+        return {"annotations": {f"{GROUP}/adopted": "true"}}
 
     await _change(context, resource, change)
 

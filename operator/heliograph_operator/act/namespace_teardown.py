@@ -12,9 +12,10 @@ import structlog
 
 from heliograph_operator.kube.client import KubeError
 from heliograph_operator.kube.kube_namespaces import namespace_ends
+from heliograph_operator.objects.kinds import is_held
 
 from .controller import Context
-from .finalizers import is_held, release
+from .finalizers import release
 
 log = structlog.get_logger(__name__)
 

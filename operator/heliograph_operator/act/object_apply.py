@@ -56,24 +56,59 @@ async def apply_all(
     return changed
 
 
+async def validate(context: Context, resource: Resource, wanted: Manifest, found: Body | None) -> None:
+    """Let the API server validate a changed manifest, before anything is applied. Raises :class:`ObjectRefused`."""
+    current = digest(wanted)
+    if resource.memory.validated == current or (found is not None and _applied(found) == current):
+        return
+    try:
+        await context.kube.apply(OWNED[wanted["kind"]], wanted, dry_run=True)
+        resource.memory.validated = current
+    except KubeRefused as error:
+        message = f"{wanted['kind']} {wanted['metadata']['name']}: {error}"
+        raise ObjectRefused(refusal_reason(error), message) from error
+
+
+async def remove_all(context: Context, resource: Resource, unwanted: Sequence[tuple[Kind, str]]) -> list[str]:
+    """Delete the objects of these kinds and names that are the resource's; return them, such as ``removed Service x``.
+
+    Raises :class:`ObjectRefused`.
+    """
+    removed = []
+    for kind, name in unwanted:
+        try:
+            found = await context.kube.find(kind, resource.key.namespace, name)
+            if found is not None and belongs_to(found, resource.uid):
+                await context.kube.delete(kind, resource.key.namespace, name)
+                removed.append(f"removed {kind.name} {name}")
+        except KubeRefused as error:
+            raise ObjectRefused(refusal_reason(error), f"{kind.name} {name}: {error}") from error
+    return removed
+
+
 async def _apply(context: Context, resource: Resource, wanted: Manifest, kind: Kind, existed: bool) -> bool:
     namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
     annotations = {**wanted["metadata"].get("annotations", {}), APPLIED: digest(wanted)}
     wanted = {**wanted, "metadata": {**wanted["metadata"], "annotations": annotations}}
     try:
         found = await context.kube.find(kind, namespace, name)
-        if found is not None and not _can_adopt(found, resource.uid):
-            raise ObjectRefused(
-                Reason.CONFLICT,
-                f"{kind.name} {name} exists and does not belong to this {resource.key.kind}; delete it, or use another"
-                " name",
-            )
-        # A value the API server writes in another form (cpu: 1000m) looks different every time; whether it really was
-        # shows in the resourceVersion.
+        if found is not None:
+            check_owner(resource, kind, found)
+        # What the API server writes in a form not known here looks different every time; whether it really was shows
+        # in the resourceVersion.
         paths = differences(wanted, found) if found is not None else []
         if found is not None and not paths:
             return False
-        applied = await context.kube.apply(kind, wanted)
+        try:
+            applied = await context.kube.apply(kind, wanted)
+        except KubeRefused as error:
+            if error.status != 422 or found is None or _applied(found) != annotations[APPLIED]:
+                raise
+            if not (foreign := foreign_fields(wanted, found)):
+                raise
+            # It was accepted before, so what somebody else added contradicts it, as a port of the same name does.
+            await context.kube.patch(kind, namespace, name, foreign)
+            applied = await context.kube.apply(kind, wanted)
         if found is not None and (foreign := foreign_fields(wanted, applied)):
             applied = await context.kube.patch(kind, namespace, name, foreign)
     except KubeRefused as error:
@@ -84,19 +119,34 @@ async def _apply(context: Context, resource: Resource, wanted: Manifest, kind: K
         return True
     if applied["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"]:
         return False
-    if (found["metadata"].get("annotations") or {}).get(APPLIED) == annotations[APPLIED]:
+    if _applied(found) == annotations[APPLIED]:
         message = f"{kind.name} {name} was changed by somebody else; restored {named(paths, _MAX_PATHS, ', ')}"
         await _report_repair(context, resource, message)
     return True
 
 
-def _can_adopt(found: Body, uid: str) -> bool:
+def _applied(found: Body) -> str | None:
+    """Return the digest of the manifest that an object was last applied from."""
+    return (found["metadata"].get("annotations") or {}).get(APPLIED)
+
+
+def belongs_to(found: Body, uid: str) -> bool:
     """Whether an object belongs to the resource, or is an orphan of an earlier BrokerCluster (Retain)."""
     metadata = found["metadata"]
     owners = [owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
     if owners:
         return bool(owners[0].get("uid") == uid)
     return (metadata.get("labels") or {}).get("app.kubernetes.io/managed-by") == "heliograph-operator"
+
+
+def check_owner(resource: Resource, kind: Kind, found: Body) -> None:
+    """Raise :class:`ObjectRefused` for an object that is somebody else's."""
+    if not belongs_to(found, resource.uid):
+        message = (
+            f"{kind.name} {found['metadata']['name']} exists and does not belong to this {resource.key.kind}; delete"
+            " it, or use another name"
+        )
+        raise ObjectRefused(Reason.CONFLICT, message)
 
 
 async def _report_repair(context: Context, resource: Resource, message: str) -> None:
@@ -110,6 +160,9 @@ def refusal_reason(error: KubeRefused) -> StrEnum:
         case 403:
             return ClusterReason.FORBIDDEN
         case 422 | 400:
+            return Reason.INVALID
+        case 500 if "typed patch" in str(error):
+            # The answer to a server-side apply with a field that the kind does not have.
             return Reason.INVALID
         case 409:
             return Reason.CONFLICT

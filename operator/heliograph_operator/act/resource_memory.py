@@ -8,6 +8,7 @@ from heliograph_api.resources.model import AnyResource
 
 from heliograph_operator.decide.archive_runs import Run
 from heliograph_operator.decide.resource_stats import ResourceStats
+from heliograph_operator.objects.conditions import Verdict
 from heliograph_operator.objects.kinds import Body, Key
 
 
@@ -24,6 +25,8 @@ class ResourceMemory:
     #: The statistics last written to the status, and when (s, of the loop's clock).
     written: ResourceStats | None = None
     written_at: float = 0.0
+    #: When it was reconciled first (s, of the loop's clock); 0: not yet.
+    began_at: float = 0.0
     #: Refusals in a row.
     refused: int = 0
     #: Whether it waits for a broker that did not answer.
@@ -31,10 +34,22 @@ class ResourceMemory:
     #: Its broker's URL and its full name there, once they are known.
     http_url: str = ""
     name: str = ""
-    #: The last state of its archive's CronJob and jobs at the API server; None: there are none.
-    archive_seen: list[object] | None = None
+    #: Whether its archive has a CronJob, as a watch told.
+    has_cron_job: bool = False
+    #: Why its archive has no CronJob, by the last reconcile; None: it may have one, or there is no archive.
+    archive_refused: Verdict | None = None
     #: The last run of its archive that ended, with the result its pod reported.
     archive_run: Run | None = None
+    #: Whether its StatefulSet was deleted to be created again, so that nobody else did it.
+    recreates_stateful_set: bool = False
+    #: That StatefulSet, as it was.
+    recreated_from: Body | None = None
+    #: The digest of its StatefulSet that the API server last found valid.
+    validated: str = ""
+    #: Whether a rollout of it was begun and has not been seen to end.
+    rolling_out: bool = False
+    #: Whether there may be a pod of its preflight.
+    preflight: bool = True
     #: The broker's state of it after the last reconcile that succeeded; None: a change there needs no reconcile.
     observed: object = None
 

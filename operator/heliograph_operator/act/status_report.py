@@ -15,6 +15,7 @@ from heliograph_operator.decide.resource_stats import ResourceStats, worth_writi
 from heliograph_operator.decide.status_patch import merge_patch, policy_fields, status_after
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.conditions import (
+    ADOPTED,
     ARCHIVED,
     POLICIES_APPLIED,
     QUOTA_EXCEEDED,
@@ -23,7 +24,7 @@ from heliograph_operator.objects.conditions import (
     Verdict,
     condition,
 )
-from heliograph_operator.objects.kinds import KINDS, Body
+from heliograph_operator.objects.kinds import KINDS, Body, is_adopted, is_held
 
 from .controller import Context
 from .resource import Resource
@@ -33,7 +34,15 @@ log = structlog.get_logger(__name__)
 #: Reasons of states that usually pass within a second, and of a deletion: no Event is emitted for them.
 _PASSING: Final = (Reason.PARENT_NOT_READY, Reason.CLUSTER_NOT_READY, Reason.PARENT_DELETING, Reason.DELETING)
 #: Reasons that make Ready false without being a problem.
-_EXPECTED: Final = (ClusterReason.POD_MISSING, ClusterReason.ROLLING_OUT, ClusterReason.STOPPED)
+_EXPECTED: Final = (
+    ClusterReason.POD_MISSING,
+    ClusterReason.ROLLING_OUT,
+    ClusterReason.PREFLIGHT_RUNNING,
+    ClusterReason.STOPPED,
+    ClusterReason.VOLUMES_GROWING,
+)
+#: Attempts to write a status while others change the resource.
+ATTEMPTS: Final = 5
 #: Differences named in one Event.
 MAX_NAMED: Final = 8
 
@@ -46,26 +55,40 @@ async def report(
     *,
     without: Collection[str] = (),
 ) -> None:
-    """Write ``verdicts`` and ``fields`` to the status; see :func:`.status_patch.status_after`."""
+    """Write ``verdicts`` and ``fields`` to the status; see :func:`.status_patch.status_after`.
+
+    A resource that was deleted and created again since the reconcile began gets nothing: they are not about it.
+    """
     key = resource.key
-    # The cache may be newer than what this reconcile began with.
-    body = context.cache.get(key) or resource.body
-    before: dict[str, Any] = dict(body.get("status") or {})
-    after = status_after(before, fields or {}, verdicts, resource.generation, datetime.now(UTC), without=without)
-    patch = merge_patch(before, after)
-    if not patch:
-        return
-    try:
-        written = await context.kube.patch(
-            KINDS[key.kind], key.namespace, key.name, {"status": patch}, subresource="status"
-        )
-    except KubeRefused as error:
-        if error.status == 404:
+    kind = KINDS[key.kind]
+    for attempt in range(ATTEMPTS):
+        # The cache may be newer than what this reconcile began with.
+        body = context.cache.get(key) or resource.body
+        if body["metadata"].get("uid") != resource.body["metadata"].get("uid"):
             return
-        resource.memory.written = None
-        raise
-    context.cache.put(written)
-    await _emit_changes(context, body, before, after)
+        before: dict[str, Any] = dict(body.get("status") or {})
+        after = status_after(before, fields or {}, verdicts, resource.generation, datetime.now(UTC), without=without)
+        patch = merge_patch(before, after)
+        if not patch:
+            return
+        # With the version it was read from: the object may be another one of this name, which the cache does not know.
+        change = {"metadata": {"resourceVersion": body["metadata"]["resourceVersion"]}, "status": patch}
+        try:
+            written = await context.kube.patch(kind, key.namespace, key.name, change, subresource="status")
+        except KubeRefused as error:
+            if error.status == 404:
+                return
+            resource.memory.written = None
+            if error.status != 409 or attempt == ATTEMPTS - 1:
+                raise
+            fresh = await context.kube.find(kind, key.namespace, key.name)
+            if fresh is None or fresh["metadata"].get("uid") != resource.body["metadata"].get("uid"):
+                return
+            context.cache.put(fresh)
+            continue
+        context.cache.put(written)
+        await _emit_changes(context, body, before, after)
+        return
 
 
 async def report_policies(
@@ -78,7 +101,8 @@ async def report_policies(
 ) -> None:
     """Report on a Tenant, Namespace or Topic; small movements of ``stats`` alone are not written.
 
-    Without ``archive``, the reported state of an archive in the spec stays.
+    Without ``archive``, the reported state of an archive in the spec stays. An adoption is reported while it lasts, so
+    that the next one is reviewed as the first was.
     """
     memory = resource.memory
     body = context.cache.get(resource.key) or resource.body
@@ -93,7 +117,12 @@ async def report_policies(
     if archive is None and resource.spec.get("archive") is not None:
         archive = before.get("archive")
     fields = policy_fields(before, name, shown, archive)
-    await report(context, resource, verdicts, fields, without=() if archive is not None else (ARCHIVED,))
+    if not is_held(resource.body):
+        # The name is the mark of a resource that was applied; see :func:`.adoption.was_never_applied`.
+        fields["name"] = None
+    archived = archive is not None or any(each.type == ARCHIVED for each in verdicts)
+    over = {ARCHIVED: not archived, ADOPTED: not is_adopted(resource.body)}
+    await report(context, resource, verdicts, fields, without=[each for each, is_over in over.items() if is_over])
 
 
 async def report_drift(context: Context, resource: Resource, differences: Sequence[object]) -> None:

@@ -1,17 +1,18 @@
 """Watches the four kinds with kopf, caches their objects, and enqueues the resources that are affected.
 
+It also passes on what watches tell of the objects that resources own.
 Nothing here waits or writes, and kopf stores nothing in the resources.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import kopf
 import structlog
 
-from heliograph_operator.kube.client import credentials
+from heliograph_operator.kube.client import PAGE, credentials
 from heliograph_operator.objects.conditions import READY, condition
 from heliograph_operator.objects.kinds import (
     GROUP,
@@ -19,13 +20,16 @@ from heliograph_operator.objects.kinds import (
     VERSION,
     Body,
     Key,
+    Kind,
     is_deleted,
     is_managed,
     is_paused,
     key_of,
 )
-from heliograph_operator.objects.resource_cache import ResourceCache, parent_of
+from heliograph_operator.objects.resource_cache import ResourceCache
+from heliograph_operator.objects.targets import parent_of
 
+from .owned_watch import OwnedWatch
 from .work_queue import WorkQueue
 
 log = structlog.get_logger(__name__)
@@ -39,6 +43,8 @@ class Watcher:
         self._queue = queue
         # Responses to the operator's own writes update the cache too, and sooner than the watch does.
         cache.listeners.append(self._updated)
+        # The owner of an object, and the resources that wait for it, have to know of every change.
+        cache.ownership_listeners.append(self._concerned)
         #: Called with the key of each deleted object.
         self.on_deleted: list[Callable[[Key], None]] = []
 
@@ -57,15 +63,16 @@ class Watcher:
         if uid and known is not None and known["metadata"]["uid"] != uid:
             # It was recreated meanwhile.
             return
-        rivals = self._cache.rivals(key)
         before = self._cache.remove(key)
         self._queue.add(key)
-        for rival in rivals:
-            self._queue.add(rival)
         if before is not None:
             self._enqueue_dependents(key, before)
         for callback in self.on_deleted:
             callback(key)
+
+    def _concerned(self, keys: set[Key]) -> None:
+        for key in sorted(keys):
+            self._queue.add(key)
 
     def _updated(self, before: Body | None, body: Body) -> None:
         key = key_of(body)
@@ -77,9 +84,8 @@ class Watcher:
 
     def _enqueue_dependents(self, key: Key, body: Body) -> None:
         if key.kind == "BrokerCluster":
-            for other in self._cache.keys(namespace=key.namespace):
-                if other != key:
-                    self._queue.add(other)
+            for other in self._cache.named_by(key):
+                self._queue.add(other)
             return
         for child in self._cache.children(key):
             self._queue.add(child)
@@ -105,14 +111,15 @@ def _spec_version(body: Body) -> Any:
 
 
 def _exported_state(body: Body) -> Any:
-    """Return the fields other resources depend on: deletion, name, readiness and endpoints."""
+    """Return the fields other resources depend on: deletion, name, readiness, endpoints and consents."""
     metadata, status, spec = body["metadata"], body.get("status") or {}, body.get("spec") or {}
     ready = condition(status, READY).get("status", "")
-    return metadata.get("uid"), metadata.get("deletionTimestamp"), spec.get("name"), ready, status.get("endpoints")
+    stated = spec.get("name"), spec.get("consents"), spec.get("archives")
+    return metadata.get("uid"), metadata.get("deletionTimestamp"), stated, ready, status.get("endpoints")
 
 
-def register(watcher: Watcher) -> kopf.OperatorRegistry:
-    """Return a registry with the login and one handler for each kind."""
+def register(watcher: Watcher, owned: OwnedWatch, kinds: Iterable[Kind]) -> kopf.OperatorRegistry:
+    """Return a registry with the login and one handler for each kind: of resources, and ``kinds`` of their objects."""
     registry = kopf.OperatorRegistry()
 
     async def login(**_: Any) -> kopf.ConnectionInfo:
@@ -128,15 +135,33 @@ def register(watcher: Watcher) -> kopf.OperatorRegistry:
     kopf.on.login(registry=registry, id="login")(login)
     for kind in KINDS.values():
         kopf.on.event(GROUP, VERSION, kind.plural, registry=registry, id=f"watch-{kind.plural}")(event)
+
+    def of_kind(kind: Kind) -> Callable[..., Any]:
+        async def event(type: str | None, body: kopf.Body, **_: Any) -> None:
+            owned.seen(kind, dict(body), deleted=type == "DELETED")
+
+        return event
+
+    for kind in kinds:
+        kopf.on.event(*_names_of(kind), registry=registry, id=f"watch-{kind.plural}")(of_kind(kind))
     return registry
 
 
-def kopf_settings() -> kopf.OperatorSettings:
+def _names_of(kind: Kind) -> tuple[str, str, str]:
+    """Return group, version and plural of a kind."""
+    group, _, version = kind.api_version.rpartition("/")
+    return group, version, kind.plural
+
+
+def kopf_settings(selectors: Mapping[Kind, str]) -> kopf.OperatorSettings:
     """Return kopf's settings: no peering, no Events or annotations of its own, watches that end in time."""
     settings = kopf.OperatorSettings()
     settings.peering.standalone = True
     settings.posting.enabled = False
     settings.scanning.disabled = True
+    settings.watching.chunk_size = PAGE
+    for kind, selector in selectors.items():
+        settings.watching.label_selectors[_names_of(kind)] = selector
     # A connection that died silently is noticed when it ends, at the latest.
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 330

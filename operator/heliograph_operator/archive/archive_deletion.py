@@ -1,4 +1,4 @@
-"""Ends the archive of a Topic that is being deleted, before its data is."""
+"""Waits for the end of the archive of a Topic that is being deleted, before its data is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heliograph_operator.decide.archive_cron_job import CRON_JOB, LABELS, OF, cr
 from heliograph_operator.decide.cluster_objects import POD
 from heliograph_operator.decide.stateful_set import as_selector
 from heliograph_operator.kube.client import KubeRefused
-from heliograph_operator.objects.kinds import Body, deleted_for_s, is_deleted
+from heliograph_operator.objects.kinds import Body, deleted_for_s
 
 log = structlog.get_logger(__name__)
 
@@ -21,11 +21,13 @@ _ENDS_WITHIN_S: Final = 60.0
 
 
 async def ends_archive(context: Context, resource: Resource) -> bool:
-    """Delete the Topic's CronJob and its jobs; return whether to wait for them, or for a run of the archive.
+    """Return whether to wait for the end of the Topic's CronJob and its jobs, or of a run of the archive.
 
-    A run that goes on would recreate the deleted topic by reading it.
+    A run that goes on would recreate the deleted topic by reading it. Their deletion has been requested.
     """
-    if "archive" not in resource.status or deleted_for_s(resource.body) > _ENDS_WITHIN_S:
+    if not context.settings.archives or "archive" not in resource.status:
+        return False
+    if deleted_for_s(resource.body) > _ENDS_WITHIN_S:
         return False
     key = resource.key
     try:
@@ -35,13 +37,11 @@ async def ends_archive(context: Context, resource: Resource) -> bool:
             label = as_selector({**LABELS, OF: cron_job_name(key.name)})
             pods = await context.kube.list(POD, key.namespace, labels=label)
             return any((pod.get("status") or {}).get("phase") == "Running" for pod in pods)
-        if not is_deleted(found):
-            await context.kube.delete(CRON_JOB, key.namespace, found["metadata"]["name"], propagation="Foreground")
     except KubeRefused as error:
         if error.status != 403:
             raise
         # Kubernetes deletes it with its owner, the Topic.
-        log.warning("the archive's CronJob could not be deleted before its Topic", resource=str(key), error=str(error))
+        log.warning("the end of the archive cannot be awaited", resource=str(key), error=str(error))
         return False
     return True
 

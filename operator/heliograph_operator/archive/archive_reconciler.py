@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+import structlog
 from heliograph_api.resources.archive_spec import SUBSCRIPTION, ArchiveSpec
+from heliograph_api.resources.model import Topic
 
 from heliograph_operator.act.controller import Context
 from heliograph_operator.act.object_apply import ObjectRefused, apply_all, refusal_reason
 from heliograph_operator.act.resource import Resource
+from heliograph_operator.decide.archive_consent import consent_of, refusal
 from heliograph_operator.decide.archive_cron_job import (
     CRON_JOB,
     JOB,
@@ -32,13 +35,17 @@ from heliograph_operator.decide.archive_runs import (
 )
 from heliograph_operator.decide.cluster_objects import POD
 from heliograph_operator.decide.stateful_set import as_selector
-from heliograph_operator.decide.targets import Target
 from heliograph_operator.kube.client import KubeRefused
-from heliograph_operator.objects.conditions import ARCHIVED, Verdict
-from heliograph_operator.objects.kinds import is_deleted
+from heliograph_operator.objects.conditions import ARCHIVED, Reason, Verdict, condition
+from heliograph_operator.objects.kinds import is_deleted, shown
+from heliograph_operator.objects.targets import Target, claim_of
 
 from .archive_deletion import find_cron_job
 
+log = structlog.get_logger(__name__)
+
+#: Reasons that only a change of a resource ends.
+_KNOWN: Final = (Reason.ARCHIVE_NOT_ALLOWED, Reason.UNMANAGED, Reason.CONFLICT)
 _KINDS: Final = {CRON_JOB.name: CRON_JOB}
 #: Time (s) until a refused request is tried again.
 REFUSED_S: Final = 30.0
@@ -59,14 +66,38 @@ class ArchiveReconciler:
     def __init__(self, site: ArchiveSite) -> None:
         self._site = site
 
+    async def check(self, context: Context, resource: Resource) -> Verdict | None:
+        """Delete the CronJob of a Topic that may not have one; return the condition of an archive that is refused.
+
+        This comes first in every reconcile: whatever else a Topic waits for, its archive must not go on.
+        """
+        if resource.spec.get("archive") is None and not _may_have_cron_job(resource):
+            return None
+        verdict = None if resource.deleted else _refusal(context, resource)
+        ended = not resource.paused and isinstance(resource.model, Topic) and resource.model.spec.archive is None
+        if not context.settings.archives or not (verdict is not None or ended or resource.deleted):
+            return verdict
+        if not _may_have_cron_job(resource):
+            return verdict
+        try:
+            await self._delete(context, resource, verdict)
+        except KubeRefused as error:
+            log.warning("an archive's CronJob could not be deleted", resource=str(resource.key), error=str(error))
+            return Verdict(ARCHIVED, "False", refusal_reason(error), str(error))
+        return verdict
+
     async def reconcile(
         self, context: Context, resource: Resource, spec: ArchiveSpec | None, target: Target
     ) -> ArchiveReport:
-        """Apply the CronJob, or delete that of an archive no longer in the spec; return what to report."""
+        """Apply the CronJob of an archive that :meth:`check` did not refuse; return what to report."""
+        # The consent may have been withdrawn since, and the Topic is queued for that.
+        refused = resource.memory.archive_refused or _refusal(context, resource)
+        if refused is not None:
+            requeue_s = None if refused.reason in _KNOWN else REFUSED_S
+            return ArchiveReport(_status(resource) or None, refused, requeue_s)
+        if spec is None:
+            return ArchiveReport()
         try:
-            if spec is None:
-                await self._delete(context, resource)
-                return ArchiveReport()
             if not resource.paused:
                 await self._apply(context, resource, spec, target)
             runs = await self._runs(context, resource)
@@ -80,25 +111,28 @@ class ArchiveReconciler:
         cluster = context.cache.get(target.cluster) or {}
         endpoints = (cluster.get("status") or {}).get("endpoints") or {}
         source = Source(target.name, str(endpoints.get("broker", "")), str(endpoints.get("http", "")))
-        wanted = cron_job(spec, resource.body, source, self._site)
-        existed = "archive" in resource.status
+        wanted = cron_job(spec, resource.body, source, self._site, consent_of(cluster).jobs)
+        was_refused = condition(resource.status, ARCHIVED).get("reason") in _KNOWN
+        existed = "archive" in resource.status and not was_refused
         changed = await apply_all(context, resource, [wanted], kinds=_KINDS, existed=existed)
         if changed:
             await context.events.emit(resource.body, "Applied", ", ".join(changed), repeat=True)
 
-    async def _delete(self, context: Context, resource: Resource) -> None:
-        """Delete the CronJob and its jobs, if there is one."""
-        if "archive" not in resource.status and resource.memory.archive_seen is None:
-            return
-        if resource.paused:
-            return
+    async def _delete(self, context: Context, resource: Resource, refused: Verdict | None) -> None:
+        """Delete the CronJob with its jobs and their pods, if there is one."""
         found = await find_cron_job(context, resource)
         if found is None or is_deleted(found):
             return
-        await context.kube.delete(CRON_JOB, found["metadata"]["namespace"], found["metadata"]["name"])
+        name, namespace = found["metadata"]["name"], found["metadata"]["namespace"]
+        # A run that is under way must end before the topic that it reads is deleted.
+        propagation = "Foreground" if resource.deleted else "Background"
+        await context.kube.delete(CRON_JOB, namespace, name, propagation=propagation)
+        if resource.deleted:
+            return
+        why = f"CronJob {name} was deleted with its runs: {refused.message}; " if refused is not None else ""
         message = (
-            f"no more runs are started; subscription {SUBSCRIPTION} keeps its unacknowledged messages: unsubscribe it"
-            " if the topic is not to be archived again"
+            f"{why}no more runs are started; subscription {SUBSCRIPTION} keeps its unacknowledged messages: unsubscribe"
+            " it if the topic is not to be archived again"
         )
         await context.events.emit(resource.body, "ArchiveEnded", message)
 
@@ -115,6 +149,47 @@ class ArchiveReconciler:
                 memory.archive_run = with_result(run, await context.kube.list(POD, namespace, labels=label))
             runs[at] = memory.archive_run
         return runs
+
+
+def _may_have_cron_job(resource: Resource) -> bool:
+    return "archive" in resource.status or resource.memory.has_cron_job
+
+
+def _refusal(context: Context, resource: Resource) -> Verdict | None:
+    """Return why a Topic may not have the CronJob of its archive; None if it may."""
+    model, key = resource.model, resource.key
+    spec = model.spec.archive if isinstance(model, Topic) else None
+    if isinstance(model, Topic) and spec is None:
+        return None
+    # One that never had an archive says already in Ready that it stands for nothing.
+    had = bool(condition(resource.status, ARCHIVED)) or _may_have_cron_job(resource)
+    if not resource.managed:
+        message = "not reconciled: annotation heliograph.dev/managed is false"
+        return Verdict(ARCHIVED, "Unknown", Reason.UNMANAGED, message) if had else None
+    claim = claim_of(context.cache, resource.body)
+    owner = context.cache.ownership.owner(claim) if claim is not None else None
+    if claim is not None and owner is not None and owner != key:
+        message = f"{shown(owner, key.namespace)} already describes {claim.name}"
+        return Verdict(ARCHIVED, "False", Reason.CONFLICT, message) if had else None
+    if not context.settings.archives:
+        message = "this operator runs no archives; valid: archive.enabled: true in its chart (--archives)"
+        if "archive" in resource.status:
+            name = cron_job_name(key.name)
+            message += f"; CronJob {name} may still be there from before, and runs until somebody deletes it"
+        return Verdict(ARCHIVED, "False", Reason.ARCHIVE_NOT_ALLOWED, message)
+    cluster = context.cache.get(claim.cluster) if claim is not None else None
+    if claim is None or cluster is None:
+        message = "its BrokerCluster does not exist, so nothing allows an archive"
+        return Verdict(ARCHIVED, "False", Reason.ARCHIVE_NOT_ALLOWED, message) if had else None
+    if claim.cluster.namespace != key.namespace:
+        # The BrokerCluster cannot know what the names in its consent stand for elsewhere.
+        message = (
+            "an archive works in the Kubernetes namespace of its BrokerCluster only; valid: a Topic in"
+            f" {claim.cluster.namespace}"
+        )
+        return Verdict(ARCHIVED, "False", Reason.ARCHIVE_NOT_ALLOWED, message)
+    message = refusal(spec, consent_of(cluster), claim.cluster.name)
+    return Verdict(ARCHIVED, "False", Reason.ARCHIVE_NOT_ALLOWED, message) if message else None
 
 
 def _status(resource: Resource) -> Mapping[str, Any]:

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from heliograph_operator.act.controller import Context, Outcome
-from heliograph_operator.act.finalizers import is_held, release
+from heliograph_operator.act.finalizers import release
+from heliograph_operator.act.object_apply import belongs_to
 from heliograph_operator.act.resource import Resource
-from heliograph_operator.act.status_report import report
+from heliograph_operator.act.status_report import named, report
 from heliograph_operator.decide.cluster_objects import OWNED, POD, STATEFUL_SET, VOLUME_CLAIM
 from heliograph_operator.decide.cluster_status import PROGRESSING
 from heliograph_operator.decide.stateful_set import as_selector, labels, selector
-from heliograph_operator.decide.targets import Target, target_of
 from heliograph_operator.objects.conditions import Reason, Verdict, ready
-from heliograph_operator.objects.kinds import Body, Key, deleted_for_s, is_deleted
+from heliograph_operator.objects.kinds import Body, Key, deleted_for_s, is_deleted, is_held
 
 from .cluster_volumes import claims_of
 
@@ -30,31 +30,41 @@ async def delete_cluster(context: Context, resource: Resource) -> Outcome:
     if not is_held(resource.body):
         return Outcome("deleted")
     if not resource.managed or resource.paused:
-        message = "the brokers keep running: an annotation says not to change them"
+        note = "paused is true" if resource.managed else "managed is false"
+        message = f"the brokers keep running: annotation heliograph.dev/{note}"
         await context.events.emit(resource.body, "Retained", message)
         await orphan_objects(context, resource)
         return Outcome("deleted")
     policy = resource.spec.get("deletionPolicy", "Delete")
     waited_s = deleted_for_s(resource.body)
-    tenants = tenants_on(context, resource.key)
-    leaving = [tenant for tenant in tenants if is_deleted(tenant)]
+    found = resources_on(context, resource.key)
+    leaving = [body for body in found if is_deleted(body)]
     if leaving and waited_s < CHILDREN_S:
-        names = ", ".join(sorted(tenant["metadata"]["name"] for tenant in leaving)[:5])
-        await _wait(context, resource, f"waiting for Tenant {names} to be deleted")
+        names = named([f"{body['kind']} {body['metadata']['name']}" for body in leaving], 5, ", ")
+        await _wait(context, resource, f"waiting for {names} to be deleted")
         return Outcome("waiting", _RECHECK_S)
-    staying = [tenant for tenant in tenants if not is_deleted(tenant)]
+    alive = [body for body in found if not is_deleted(body)]
+    staying = [body for body in alive if body["kind"] == "Tenant"]
     if policy == "Retain" or (policy == "DeleteIfEmpty" and staying):
         why = "spec.deletionPolicy is Retain" if policy == "Retain" else f"they have {len(staying)} tenants"
         await context.events.emit(resource.body, "Retained", f"the brokers keep running: {why}")
         await orphan_objects(context, resource)
         return Outcome("deleted")
+    if alive and not _keeps_volumes(resource.spec):
+        names = named([f"{body['kind']} {body['metadata']['name']}" for body in alive], 5, ", ")
+        message = (
+            f"the volumes hold the messages of {names}; valid: delete these, too, or set spec.storage.retainOnDelete to"
+            " true"
+        )
+        await _wait(context, resource, message, Reason.CHILDREN_EXIST)
+        return Outcome("waiting", _RECHECK_S)
     return await _delete(context, resource, waited_s)
 
 
 async def _delete(context: Context, resource: Resource, waited_s: float) -> Outcome:
     spec, namespace, name = resource.spec, resource.key.namespace, resource.key.name
     found = await context.kube.find(STATEFUL_SET, namespace, name)
-    if found is not None and not is_deleted(found):
+    if found is not None and not is_deleted(found) and belongs_to(found, resource.uid):
         await context.kube.delete(STATEFUL_SET, namespace, name)
     pods = await context.kube.list(POD, namespace, labels=as_selector(selector(name)))
     grace_s = float(spec.get("terminationGracePeriodSeconds", 60))
@@ -67,6 +77,9 @@ async def _delete(context: Context, resource: Resource, waited_s: float) -> Outc
     for kind in OWNED.values():
         for item in await _owned(context, resource, kind.name):
             await context.kube.delete(kind, namespace, item["metadata"]["name"])
+    if not context.has(resource):
+        # It was created again, and its spec may keep the volumes.
+        return Outcome("deleted")
     if not _keeps_volumes(spec):
         for claim in await claims_of(context, resource.key):
             await context.kube.delete(VOLUME_CLAIM, namespace, claim["metadata"]["name"])
@@ -100,19 +113,11 @@ async def _owned(context: Context, resource: Resource, kind: str) -> list[dict[s
     ]
 
 
-def tenants_on(context: Context, cluster: Key) -> list[Body]:
-    """Return the Tenants of a BrokerCluster."""
-    found = []
-    for key in context.cache.keys("Tenant", cluster.namespace):
-        tenant = context.cache.get(key)
-        if tenant is None:
-            continue
-        target = target_of(context.cache, tenant)
-        if isinstance(target, Target) and target.cluster == cluster:
-            found.append(tenant)
-    return found
+def resources_on(context: Context, cluster: Key) -> list[Body]:
+    """Return the Tenants, Namespaces and Topics whose objects are in the broker of a BrokerCluster."""
+    found = (context.cache.get(key) for key in context.cache.ownership.on_cluster(cluster))
+    return [body for body in found if body is not None]
 
 
-async def _wait(context: Context, resource: Resource, message: str) -> None:
-    reason = Reason.DELETING
+async def _wait(context: Context, resource: Resource, message: str, reason: Reason = Reason.DELETING) -> None:
     await report(context, resource, [ready(reason, message), Verdict(PROGRESSING, "True", reason, message)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
@@ -9,12 +11,22 @@ from heliograph_api.resources.model import BrokerCluster
 
 from heliograph_operator.act.broker_sessions import BrokerSessions, Listing
 from heliograph_operator.act.controller import Context, Outcome
-from heliograph_operator.act.finalizers import hold, is_held
-from heliograph_operator.act.object_apply import ObjectRefused, apply_all
+from heliograph_operator.act.finalizers import hold
+from heliograph_operator.act.object_apply import ObjectRefused, belongs_to, check_owner, remove_all, validate
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.act.status_report import report, report_drift
+from heliograph_operator.decide.broker_differences import observed
 from heliograph_operator.decide.broker_manifests import defaults_manifest
-from heliograph_operator.decide.cluster_objects import POD, STATEFUL_SET, endpoints, manifests
+from heliograph_operator.decide.cluster_objects import (
+    CONFIG_MAP,
+    POD,
+    SERVICE,
+    STATEFUL_SET,
+    admin_service_name,
+    endpoints,
+    manifests,
+    unwanted,
+)
 from heliograph_operator.decide.cluster_status import (
     PROGRESSING,
     ClusterReason,
@@ -25,15 +37,25 @@ from heliograph_operator.decide.cluster_status import (
     progressing,
     readiness,
 )
+from heliograph_operator.decide.listeners import advertised, pending, problem, status
+from heliograph_operator.decide.rollout import PendingRollout, as_applied, is_finished, recorded, with_origin
 from heliograph_operator.decide.stateful_set import Site, as_selector, name_problem, selector
+from heliograph_operator.decide.strategic_merge import PatchError
 from heliograph_operator.objects.backoff import UNREACHABLE
 from heliograph_operator.objects.conditions import Reason, Verdict, ready
+from heliograph_operator.objects.kinds import BROKER_CLUSTER, Body, is_deleted, is_held
 
 from .cluster_deletion import delete_cluster, orphan_objects
-from .cluster_volumes import grow
+from .cluster_listeners import apply_listeners, read_listeners, remove_listeners
+from .cluster_rollout import Rollouts
+from .cluster_volumes import Volumes, grow
 
-#: Time (s) between two reconciles while pods come and go: each is a few reads of the API server.
-_BUSY_S: Final = 2.0
+#: Time (s) between two reconciles while pods come and go, in case a watch missed a change.
+_BUSY_S: Final = 15.0
+#: Time (s) between two reads of a Service that has no address yet: a load balancer takes a minute or so.
+_ADDRESS_S: Final = 5.0
+#: Time (s) between two reads of a pod that asks a new image.
+_PREFLIGHT_S: Final = 2.0
 #: Time (s) between two attempts at what only a change by a person makes possible.
 _BLOCKED_S: Final = 15.0
 _PAUSED: Final = "paused by annotation, nothing is changed"
@@ -45,6 +67,7 @@ class ClusterReconciler:
     def __init__(self, site: Site, brokers: BrokerSessions) -> None:
         self._site = site
         self._brokers = brokers
+        self._rollouts = Rollouts()
 
     async def reconcile(self, context: Context, resource: Resource) -> Outcome:
         """See :data:`.controller.Reconciler`."""
@@ -56,10 +79,10 @@ class ClusterReconciler:
             message = "not reconciled: annotation heliograph.dev/managed is false"
             await report(context, resource, [ready(Reason.UNMANAGED, message, "Unknown")])
             return Outcome("unmanaged")
-        problem = name_problem(resource.key.name)
+        unfit = name_problem(resource.key.name)
         model = resource.model
-        if problem or not isinstance(model, BrokerCluster):
-            await report(context, resource, [ready(Reason.INVALID, problem or resource.memory.problem)])
+        if unfit or not isinstance(model, BrokerCluster):
+            await report(context, resource, [ready(Reason.INVALID, unfit or resource.memory.problem)])
             return Outcome("waiting", context.settings.resync_s)
         if not is_held(resource.body):
             # The body that is held includes changes that somebody made meanwhile.
@@ -69,17 +92,29 @@ class ClusterReconciler:
     async def _reconcile(self, context: Context, resource: Resource, cluster: BrokerCluster) -> Outcome:
         namespace, name = resource.key.namespace, resource.key.name
         refused: Problem | None = None
-        unsupported: Problem | None = None
+        volumes, rollout = Volumes(), None
+        resource.memory.observed = None
         if not resource.paused:
             try:
-                unsupported = await self._apply(context, resource, cluster)
+                volumes, rollout = await self._apply(context, resource, cluster)
             except ObjectRefused as error:
                 refused = (error.reason, str(error))
         found = await context.kube.find(STATEFUL_SET, namespace, name)
-        pods = pods_of(found, await context.kube.list(POD, namespace, labels=as_selector(selector(name))))
-        policies, listing = await self._with_broker(context, resource, cluster, pods)
-        ready_now = readiness(pods, policies, refused, unsupported)
-        moving = progressing(pods)
+        of_pods = await context.kube.list(POD, namespace, labels=as_selector(selector(name)))
+        pods = pods_of(found, of_pods)
+        listeners = await read_listeners(context, resource, cluster, self._site, found)
+        blocked, missing = volumes.problem or problem(listeners), pending(listeners)
+        urls = endpoints(resource.body, self._site)
+        if (resource.paused or refused) and not await _has_admin_service(context, resource):
+            # The admin API is where it was: at the address there may be the broker of another BrokerCluster.
+            urls = dict(resource.status.get("endpoints") or {})
+        policies, listing = await self._with_broker(context, resource, cluster, pods, urls.get("http", ""))
+        if found is not None and is_finished(found):
+            self._rollouts.finished(context, resource)
+        failed = rollout.failed if rollout else None
+        unapplied = volumes.growing or missing or (rollout.unapplied if rollout else None)
+        ready_now = readiness(pods, policies, refused, failed or blocked, unapplied)
+        moving = rollout.verdict() if rollout else progressing(pods, volumes.growing)
         if resource.paused:
             ready_now = ready(Reason.PAUSED, f"{_PAUSED}: {ready_now.message}", "Unknown")
             moving = Verdict(PROGRESSING, "False", Reason.PAUSED, _PAUSED)
@@ -89,31 +124,84 @@ class ClusterReconciler:
         fields: dict[str, Any] = {
             "replicas": pods.found,
             "readyReplicas": pods.ready,
+            "updatedReplicas": pods.updated,
             "selector": as_selector(selector(name)),
             "version": listing.state.version if listing else (before.get("version") if pods.wanted else None),
-            "endpoints": endpoints(resource.body, self._site) if known else None,
+            "storeFormat": (listing.state.store_format if listing else "") or before.get("storeFormat"),
+            "rollout": rollout.status() if rollout else None,
+            "endpoints": urls if known else None,
+            "listeners": status(listeners, of_pods) or None,
         }
         await report(context, resource, [ready_now, policies, moving], fields)
-        return _outcome(context, ready_now, pods, refused or unsupported)
+        if listing is not None:
+            # A later listing that differs requeues the resource.
+            resource.memory.observed = observed(BROKER_CLUSTER.name, "", listing.state)
+        if volumes.growing is not None and refused is None:
+            return Outcome("waiting", _BUSY_S)
+        if missing is not None and refused is None and pods.rolled_out:
+            return Outcome("waiting", _ADDRESS_S)
+        if rollout is not None and rollout.reason is ClusterReason.PREFLIGHT_RUNNING:
+            return Outcome("waiting", _PREFLIGHT_S)
+        return _before(
+            rollout.next_window if rollout else None,
+            _outcome(context, ready_now, pods, refused or failed or blocked),
+        )
 
-    async def _apply(self, context: Context, resource: Resource, cluster: BrokerCluster) -> Problem | None:
-        """Apply all objects; return why the volumes do not have the size wanted, if they cannot."""
-        found = await context.kube.find(STATEFUL_SET, resource.key.namespace, resource.key.name)
-        stated, unsupported = await grow(context, resource, cluster.spec.storage.size, found)
-        changed = await apply_all(context, resource, manifests(cluster, resource.body, self._site, storage=stated))
+    async def _apply(
+        self, context: Context, resource: Resource, cluster: BrokerCluster
+    ) -> tuple[Volumes, PendingRollout | None]:
+        """Apply all objects, except while an earlier StatefulSet still has to go.
+
+        Return the state of the volumes, and the rollout that has to wait.
+        """
+        namespace, name, memory = resource.key.namespace, resource.key.name, resource.memory
+        found = await context.kube.find(STATEFUL_SET, namespace, name)
+        if found is not None:
+            check_owner(resource, STATEFUL_SET, found)
+        volumes = await grow(context, resource, cluster.spec.storage.size, found)
+        if memory.recreates_stateful_set and found is not None and not is_deleted(found):
+            memory.recreated_from = found
+        if memory.recreates_stateful_set or (found is not None and is_deleted(found)):
+            found = await context.kube.find(STATEFUL_SET, namespace, name)
+            if found is not None and is_deleted(found):
+                message = f"StatefulSet {name} is being deleted; the next one takes over its pods"
+                return replace(volumes, growing=(ClusterReason.ROLLING_OUT, message)), None
+        changed = await apply_listeners(context, resource, cluster)
+        before = found or memory.recreated_from or await self._recorded(context, resource)
+        last = as_applied(before) if before is not None else None
+        listeners = await read_listeners(context, resource, cluster, self._site, last)
+        given = advertised(listeners, resource.body, self._site)
+        try:
+            wanted = manifests(cluster, resource.body, self._site, storage=volumes.stated, advertised=given, found=last)
+        except PatchError as error:
+            raise ObjectRefused(Reason.INVALID, str(error)) from error
+        # The last manifest is the StatefulSet. If it is refused, the settings of its pods do not change either.
+        wanted[-1] = with_origin(wanted[-1], cluster)
+        await validate(context, resource, wanted[-1], found)
+        existed = False if memory.recreates_stateful_set else None
+        applied = await self._rollouts.apply(context, resource, cluster, wanted, before, existed=existed)
+        memory.recreates_stateful_set, memory.recreated_from = False, None
+        changed += applied.changed
+        changed += await remove_all(context, resource, unwanted(cluster, resource.body))
+        changed += await remove_listeners(context, resource, cluster)
         if changed:
             await context.events.emit(resource.body, "Applied", ", ".join(changed), repeat=True)
-        return unsupported
+        return volumes, applied.pending
+
+    async def _recorded(self, context: Context, resource: Resource) -> Body | None:
+        config_map = await context.kube.find(CONFIG_MAP, resource.key.namespace, resource.key.name)
+        return recorded(config_map) if config_map is not None and belongs_to(config_map, resource.uid) else None
 
     async def _with_broker(
-        self, context: Context, resource: Resource, cluster: BrokerCluster, pods: Pods
+        self, context: Context, resource: Resource, cluster: BrokerCluster, pods: Pods, http_url: str
     ) -> tuple[Verdict, Listing | None]:
         """Apply the policies to the broker; return their condition, and the broker's listing if it answers."""
         memory = resource.memory
         memory.unreachable = False
-        memory.http_url = endpoints(resource.body, self._site)["http"] if pods.wanted else ""
-        if pods.ready == 0:
-            message = "no broker is ready" if pods.wanted else "spec.replicas is 0: there is no broker"
+        memory.http_url = http_url if pods.wanted else ""
+        if pods.ready == 0 or not http_url:
+            message = "no broker is ready" if pods.ready == 0 else "there is no Service for the admin API"
+            message = message if pods.wanted else "spec.replicas is 0: there is no broker"
             return policies_verdict("Unknown", Reason.CLUSTER_NOT_READY, message), None
         broker = self._brokers.at(memory.http_url)
         if pods.ready > (resource.status.get("readyReplicas") or 0):
@@ -139,12 +227,25 @@ class ClusterReconciler:
         return policies_verdict("True", Reason.RECONCILED, "the broker has the policies of the resource"), listing
 
 
+async def _has_admin_service(context: Context, resource: Resource) -> bool:
+    found = await context.kube.find(SERVICE, resource.key.namespace, admin_service_name(resource.key.name))
+    return found is not None and belongs_to(found, resource.uid)
+
+
 def _outcome(context: Context, ready: Verdict, pods: Pods, blocked: Problem | None) -> Outcome:
     if blocked is not None:
         return Outcome("waiting", _BLOCKED_S)
     if ready.status == "True" or ready.reason == ClusterReason.STOPPED:
-        return Outcome("ready", context.settings.refresh_s)
+        return Outcome("ready", context.settings.resync_s)
     if pods.rolled_out:
         # Only the broker's answer is missing.
         return Outcome("waiting", UNREACHABLE.first_s)
     return Outcome("waiting", _BUSY_S)
+
+
+def _before(opens: datetime | None, outcome: Outcome) -> Outcome:
+    """Return the outcome, with an earlier reconcile if a maintenance window opens before."""
+    if opens is None or outcome.requeue_s is None:
+        return outcome
+    until_s = max((opens - datetime.now(UTC)).total_seconds(), 0.0)
+    return replace(outcome, requeue_s=min(outcome.requeue_s, until_s))

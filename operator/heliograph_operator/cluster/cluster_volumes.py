@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
-from typing import Any, Final
+from typing import Any
 
 from heliograph_api.values.sizes import format_size
 
@@ -12,26 +11,12 @@ from heliograph_operator.act.controller import Context
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.decide.cluster_objects import STATEFUL_SET, VOLUME_CLAIM
 from heliograph_operator.decide.cluster_status import ClusterReason, Problem
+from heliograph_operator.decide.quantity import bytes_of
 from heliograph_operator.decide.stateful_set import VOLUME, as_selector, selector
+from heliograph_operator.decide.volume_growth import growth_of, requested
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.conditions import Reason
 from heliograph_operator.objects.kinds import Body, Key, is_deleted
-
-_UNITS: Final = {
-    "": 1,
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "P": 10**15,
-    "E": 10**18,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-    "Pi": 2**50,
-    "Ei": 2**60,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +33,16 @@ class VolumePlan:
     refused: str = ""
 
 
-def bytes_of(quantity: str) -> int:
-    """Return the bytes of a quantity as Kubernetes writes it: 10Gi, 1500M, 2e9. Raises :class:`ValueError`."""
-    number = quantity.rstrip("kKMGTPEi")
-    unit = quantity[len(number) :]
-    try:
-        return int(Decimal(number) * _UNITS[unit])
-    except (InvalidOperation, KeyError) as error:
-        raise ValueError(f"{quantity!r} is not a quantity") from error
+@dataclass(frozen=True, slots=True)
+class Volumes:
+    """The volumes of a cluster, and how far they are from the size that is wanted."""
+
+    #: The size the StatefulSet has to keep in its spec; None: the wanted one.
+    stated: str | None = None
+    #: Why the volumes do not have the wanted size, if somebody has to help.
+    problem: Problem | None = None
+    #: Why they do not have it yet.
+    growing: Problem | None = None
 
 
 def plan_volumes(wanted: int, found: Body | None, claims: list[dict[str, Any]]) -> VolumePlan:
@@ -64,9 +51,10 @@ def plan_volumes(wanted: int, found: Body | None, claims: list[dict[str, Any]]) 
     asked = {claim["metadata"]["name"]: _asked(claim) for claim in claims}
     largest = max(asked, key=asked.__getitem__, default=None)
     if largest is not None and asked[largest] > wanted:
+        size = format_size(asked[largest])
         return VolumePlan(
-            stated=stated or format_size(asked[largest]),
-            refused=f"spec.storage.size: volume {largest} has {format_size(asked[largest])}; it cannot shrink",
+            stated=stated or size,
+            refused=f"spec.storage.size: volume {largest} has {size}; it cannot shrink; valid: {size} or more",
         )
     if stated is not None and bytes_of(stated) > wanted and not claims:
         # There is no volume yet, so nothing has to shrink.
@@ -87,7 +75,7 @@ def _stated(found: Body | None) -> str | None:
 
 
 def _asked(claim: Body) -> int:
-    return bytes_of(str(claim["spec"]["resources"]["requests"]["storage"]))
+    return bytes_of(requested(claim))
 
 
 async def claims_of(context: Context, cluster: Key) -> list[dict[str, Any]]:
@@ -97,29 +85,29 @@ async def claims_of(context: Context, cluster: Key) -> list[dict[str, Any]]:
     return [claim for claim in found if not is_deleted(claim)]
 
 
-async def grow(
-    context: Context, resource: Resource, wanted: int, found: Body | None
-) -> tuple[str | None, Problem | None]:
-    """Make volumes grow, and the StatefulSet ready to be applied with the new size.
-
-    Returns the size the StatefulSet has to keep in its spec (None: the wanted one), and why the volumes do not have
-    the wanted size, if they cannot.
-    """
+async def grow(context: Context, resource: Resource, wanted: int, found: Body | None) -> Volumes:
+    """Make volumes grow, and delete the StatefulSet ``found`` around its pods if its spec has another size."""
     key = resource.key
-    plan = plan_volumes(wanted, found, await claims_of(context, key))
+    claims = {str(claim["metadata"]["name"]): claim for claim in await claims_of(context, key)}
+    plan = plan_volumes(wanted, found, list(claims.values()))
     if plan.refused:
-        return plan.stated, (Reason.SHRINK_REFUSED, plan.refused)
+        return Volumes(plan.stated, (Reason.SHRINK_REFUSED, plan.refused))
     for claim in plan.grow:
         change = {"spec": {"resources": {"requests": {"storage": format_size(wanted)}}}}
         try:
-            await context.kube.patch(VOLUME_CLAIM, key.namespace, claim, change)
+            claims[claim] = await context.kube.patch(VOLUME_CLAIM, key.namespace, claim, change)
         except KubeRefused as error:
             if error.status not in (403, 422):
                 raise
             message = f"spec.storage.size: volume {claim} cannot grow to {format_size(wanted)}: {error}"
-            return _stated(found) or plan.stated, (ClusterReason.STORAGE_GROWTH_UNSUPPORTED, message)
+            unsupported = (ClusterReason.STORAGE_GROWTH_UNSUPPORTED, message)
+            return Volumes(_stated(found) or plan.stated, unsupported)
         await context.events.emit(resource.body, "VolumeGrows", f"volume {claim} grows to {format_size(wanted)}")
-    if plan.recreate:
+    if plan.recreate and found is not None and not is_deleted(found):
         # Orphaned pods keep running, and the next StatefulSet of this name adopts them: no client notices.
         await context.kube.delete(STATEFUL_SET, key.namespace, key.name, propagation="Orphan")
-    return plan.stated, None
+        resource.memory.recreates_stateful_set = True
+    growth = growth_of(list(claims.values()))
+    if growth is not None and growth[0] is ClusterReason.VOLUME_GROWTH_FAILED:
+        return Volumes(plan.stated, growth)
+    return Volumes(plan.stated, None, growth)

@@ -7,11 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
+from heliograph_api.resources.archive_consent_spec import ArchiveJobsSpec
 from heliograph_api.resources.archive_spec import MOUNT, SUBSCRIPTION, ArchiveSpec
 
 from heliograph_operator.objects.kinds import API_VERSION, GROUP, Body, Kind
 
-from .stateful_set import CONTAINER_SECURITY, POD_SECURITY, Manifest
+from .stateful_set import CONTAINER_SECURITY, Manifest, pod_security
 
 CRON_JOB: Final = Kind("CronJob", "cronjobs", "batch/v1")
 JOB: Final = Kind("Job", "jobs", "batch/v1")
@@ -21,12 +22,15 @@ LABELS: Final = {
     "app.kubernetes.io/component": "archive",
     "app.kubernetes.io/managed-by": "heliograph-operator",
 }
+#: Labels of all pods that connect to brokers for archives: those of jobs, and of their executors.
+CLIENT_LABELS: Final = {"app.kubernetes.io/name": "heliograph-archive"}
 #: Label with the name of the CronJob, on itself, its jobs and their pods.
 OF: Final = f"{GROUP}/archive"
 CONTAINER: Final = "archive"
 RESULT: Final = "/dev/termination-log"
-#: The template for pods of executors, a file of the image.
+#: The templates for pods of executors, files of the image: with its user, and with the one that is assigned.
 _EXECUTOR_POD: Final = "/opt/heliograph/executor-pod.yaml"
+_EXECUTOR_POD_ASSIGNED_USER: Final = "/opt/heliograph/executor-pod-assigned-user.yaml"
 #: Time (s) after which a run that could not start when it was due is skipped.
 _STARTS_WITHIN_S: Final = 3600
 #: The most characters of a CronJob's name: its jobs' names have eleven more, in a label of 63.
@@ -36,10 +40,11 @@ _SUFFIX: Final = "-archive"
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSite:
-    """Defaults for all archives: image and ServiceAccount."""
+    """Defaults for all archives: image, ServiceAccount, and whether pods run as the user of the image."""
 
     image: str
     service_account: str = ""
+    fixed_user: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ def cron_job_name(topic: str) -> str:
     return f"{short}-{hashlib.sha256(topic.encode()).hexdigest()[:8]}{_SUFFIX}"
 
 
-def cron_job(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite) -> Manifest:
+def cron_job(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite, jobs: ArchiveJobsSpec) -> Manifest:
     """Return the CronJob, whose owner is the Topic ``body``."""
     own = body["metadata"]
     name = cron_job_name(own["name"])
@@ -88,14 +93,15 @@ def cron_job(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite) -
                 "metadata": {"labels": labels},
                 "spec": {
                     "backoffLimit": 1,
-                    "template": {"metadata": {"labels": labels}, "spec": _pod(spec, body, source, site)},
+                    "activeDeadlineSeconds": jobs.active_deadline_seconds,
+                    "template": {"metadata": {"labels": labels}, "spec": _pod(spec, body, source, site, jobs)},
                 },
             },
         },
     }
 
 
-def _pod(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite) -> Manifest:
+def _pod(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite, jobs: ArchiveJobsSpec) -> Manifest:
     account = spec.service_account_name or site.service_account
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
     if spec.volume_claim_ref is not None:
@@ -107,21 +113,28 @@ def _pod(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite) -> Ma
         "enableServiceLinks": False,
         # A run may be killed at any moment, and ignores SIGTERM.
         "terminationGracePeriodSeconds": 5,
-        "securityContext": POD_SECURITY,
-        "containers": [_container(spec, body, source, site)],
+        "securityContext": pod_security(fixed_user=site.fixed_user),
+        "containers": [_container(spec, body, source, site, jobs)],
         "volumes": volumes,
     }
-    return pod | ({"serviceAccountName": account} if account else {})
+    given: dict[str, Any] = {
+        "serviceAccountName": account,
+        "imagePullSecrets": [{"name": each.name} for each in jobs.image_pull_secrets],
+        "nodeSelector": dict(jobs.node_selector),
+        "tolerations": list(jobs.tolerations),
+        "priorityClassName": jobs.priority_class_name,
+    }
+    return pod | {name: value for name, value in given.items() if value}
 
 
-def _container(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite) -> Manifest:
+def _container(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite, jobs: ArchiveJobsSpec) -> Manifest:
     mounts = [{"name": "tmp", "mountPath": "/tmp"}]
     if spec.volume_claim_ref is not None:
         mounts.append({"name": "archive", "mountPath": MOUNT})
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": spec.image or site.image,
-        "args": _arguments(spec, body, source, spec.image or site.image),
+        "args": _arguments(spec, body, source, site, jobs),
         "env": [
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
@@ -135,12 +148,12 @@ def _container(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite)
     }
     if spec.secret_ref is not None:
         container["envFrom"] = [{"secretRef": {"name": spec.secret_ref.name}}]
-    if spec.resources:
-        container["resources"] = spec.resources
+    if resources := spec.resources or jobs.resources:
+        container["resources"] = resources
     return container
 
 
-def _arguments(spec: ArchiveSpec, body: Body, source: Source, image: str) -> list[str]:
+def _arguments(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite, jobs: ArchiveJobsSpec) -> list[str]:
     """Return the job's command line; the Spark configuration of the resource comes last and wins."""
     options = {
         "--service-url": source.service_url,
@@ -153,22 +166,26 @@ def _arguments(spec: ArchiveSpec, body: Body, source: Source, image: str) -> lis
         "--master": spec.master,
         "--result": RESULT,
     }
-    conf = (_executors(spec, body, image) if spec.master.startswith("k8s:") else {}) | spec.conf
+    conf = (_executors(spec, body, site, jobs) if spec.master.startswith("k8s:") else {}) | spec.conf
     given = [f"{option}={value}" for option, value in options.items()]
     return ["archive", *given, *(f"--conf={name}={value}" for name, value in conf.items())]
 
 
-def _executors(spec: ArchiveSpec, body: Body, image: str) -> dict[str, str]:
+def _executors(spec: ArchiveSpec, body: Body, site: ArchiveSite, jobs: ArchiveJobsSpec) -> dict[str, str]:
     """Return the Spark configuration for executors that connect to the job's pod and are deleted with it."""
     conf = {
         "spark.kubernetes.namespace": body["metadata"]["namespace"],
-        "spark.kubernetes.container.image": image,
+        "spark.kubernetes.container.image": spec.image or site.image,
         "spark.kubernetes.driver.pod.name": "$(POD_NAME)",
-        "spark.kubernetes.executor.podTemplateFile": _EXECUTOR_POD,
+        "spark.kubernetes.executor.podTemplateFile": _EXECUTOR_POD if site.fixed_user else _EXECUTOR_POD_ASSIGNED_USER,
         "spark.driver.host": "$(POD_IP)",
         # Spark 4.3 passes this address to executors.
         "spark.driver.bindAddress": "$(POD_IP)",
     }
+    conf |= {f"spark.kubernetes.executor.label.{name}": value for name, value in CLIENT_LABELS.items()}
+    if jobs.image_pull_secrets:
+        conf["spark.kubernetes.container.image.pullSecrets"] = ",".join(each.name for each in jobs.image_pull_secrets)
+    conf |= {f"spark.kubernetes.executor.node.selector.{name}": value for name, value in jobs.node_selector.items()}
     if spec.volume_claim_ref is not None:
         volume = "spark.kubernetes.executor.volumes.persistentVolumeClaim.archive"
         conf[f"{volume}.options.claimName"] = spec.volume_claim_ref.name

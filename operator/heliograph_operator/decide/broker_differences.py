@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -27,6 +27,8 @@ class Difference(NamedTuple):
     field: str
     was: str
     wanted: str
+    #: Whether the resource does not name what the broker has.
+    removes: bool = False
 
     def __str__(self) -> str:
         return f"{self.field} was {self.was}, is {self.wanted}"
@@ -54,16 +56,28 @@ def surplus(resource: Tenant | Namespace | Topic, name: str, state: BrokerState)
     return (topic.partitions, wanted) if impossible else None
 
 
+def exists(kind: str, name: str, state: BrokerState) -> bool:
+    """Whether a broker has the object of a kind and full name."""
+    objects: dict[str, Mapping[str, object]] = {
+        "Tenant": state.tenants,
+        "Namespace": state.namespaces,
+        "Topic": state.topics,
+    }
+    return name in objects[kind]
+
+
 def observed(kind: str, name: str, state: BrokerState) -> object:
     """Return a broker's state of an object without its statistics: a change of it requires a reconcile."""
     if kind == "Topic":
         if (topic := state.topics.get(name)) is None:
             return ()
         made = (topic.partitions, topic.missing_partitions, topic.subscriptions, topic.properties, topic.policies)
-        return *made, topic.size_exceeded, topic.age_exceeded
+        return *made, topic.schemas, topic.size_exceeded, topic.age_exceeded
     if kind == "Namespace":
         namespace = state.namespaces.get(name)
         return (namespace.bundles, namespace.policies) if namespace is not None else ()
+    if kind == "BrokerCluster":
+        return state.version, state.defaults, state.limits
     tenant = state.tenants.get(name)
     return (tenant.admin_roles, tenant.allowed_clusters, tenant.limits) if tenant is not None else ()
 
@@ -87,7 +101,9 @@ def _of_namespace(resource: Namespace, name: str, state: BrokerState) -> Iterato
         yield Difference(f"namespace {name}", _MISSING, "there")
         return
     if namespace.bundles != resource.spec.bundles:
-        yield Difference("bundles", str(namespace.bundles), str(resource.spec.bundles))
+        # The API server fills in the default, so that it looks like a stated number.
+        by_default = resource.spec.bundles == type(resource.spec).model_fields["bundles"].default
+        yield Difference("bundles", str(namespace.bundles), str(resource.spec.bundles), by_default)
     yield from _of_policies("", namespace.policies, resource.spec.policies())
 
 
@@ -108,7 +124,9 @@ def _of_topic(resource: Topic, name: str, state: BrokerState) -> Iterator[Differ
     for key in sorted(topic.properties.keys() | spec.properties.keys()):
         was, wanted = topic.properties.get(key), spec.properties.get(key)
         if was != wanted:
-            yield Difference(f"properties.{key}", described(key, was), described(key, wanted))
+            yield Difference(f"properties.{key}", described(key, was), described(key, wanted), wanted is None)
+    if spec.schema_ is not None and spec.schema_.digest not in topic.schemas:
+        yield Difference("schema", topic.schemas[-1] if topic.schemas else _NOT_SET, spec.schema_.digest)
     yield from _of_policies("", topic.policies, spec.policies())
 
 
@@ -117,13 +135,14 @@ def _of_policies(
 ) -> Iterator[Difference]:
     for field, row in POLICY_FIELDS.items():
         was, now = getattr(actual, field), getattr(wanted, field)
-        if was == now:
+        # Manifests leave alone what a broker only keeps.
+        if was == now or row.kind is kinds.KEPT:
             continue
         name = manifest_name(field, row, of_subscription=of_subscription)
         if field == "subscription_policies":
             yield from _of_subscriptions(f"{prefix}{name}", was or {}, now or {})
         else:
-            yield Difference(f"{prefix}{name}", described(field, was), described(field, now))
+            yield Difference(f"{prefix}{name}", described(field, was), described(field, now), now is None)
 
 
 def _of_subscriptions(name: str, actual: dict[str, Policies], wanted: dict[str, Policies]) -> Iterator[Difference]:
@@ -135,7 +154,7 @@ def _of_subscriptions(name: str, actual: dict[str, Policies], wanted: dict[str, 
 
 def _list(field: str, was: list[str], wanted: list[str]) -> Iterator[Difference]:
     if sorted(was) != sorted(wanted):
-        yield Difference(field, ", ".join(was) or "none", ", ".join(wanted) or "none")
+        yield Difference(field, ", ".join(was) or "none", ", ".join(wanted) or "none", not wanted)
 
 
 def field_name(field: str) -> str:

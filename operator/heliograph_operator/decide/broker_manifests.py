@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from heliograph_operator.objects.kinds import API_VERSION, Key
-
-from .targets import Target
+from heliograph_operator.objects.targets import Target
 
 Spec = Mapping[str, Any]
+#: Fields that only the operator acts on: an older broker rejects new ones.
+_FOR_OPERATOR: Final = ("adoptionPolicy", "clusterRef", "deletionPolicy", "deletionWhenUnreachable")
 
 
 def manifest(key: Key, spec: Spec) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def policy_manifest(key: Key, spec: Spec, target: Target, partitions: int | None
 
     With ``partitions``, that number is sent and not the one in ``spec``.
     """
-    changed = dict(spec)
+    changed = {name: value for name, value in spec.items() if name not in _FOR_OPERATOR}
     if target.kind == "Namespace":
         changed["tenantRef"] = {"name": target.parent}
     elif target.kind == "Topic":

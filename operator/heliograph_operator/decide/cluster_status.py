@@ -24,9 +24,15 @@ class ClusterReason(StrEnum):
     STOPPED = "Stopped"
     ROLLING_OUT = "RollingOut"
     ROLLED_OUT = "RolledOut"
+    ROLLOUT_WAITING = "RolloutWaiting"
+    PREFLIGHT_RUNNING = "PreflightRunning"
+    PREFLIGHT_FAILED = "PreflightFailed"
     APPLY_FAILED = "ApplyFailed"
     FORBIDDEN = "Forbidden"
     STORAGE_GROWTH_UNSUPPORTED = "StorageGrowthUnsupported"
+    LISTENER_PENDING = "ListenerPending"
+    VOLUMES_GROWING = "VolumesGrowing"
+    VOLUME_GROWTH_FAILED = "VolumeGrowthFailed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,8 @@ class Pods:
     problems: tuple[str, ...]
     #: Whether the StatefulSet's controller has seen the newest template.
     settled: bool
+    #: The name of the StatefulSet; empty if there is none.
+    stateful_set: str = ""
 
     @property
     def rolled_out(self) -> bool:
@@ -53,7 +61,8 @@ def pods_of(stateful_set: Body | None, pods: Sequence[Body]) -> Pods:
     """Summarize a StatefulSet and its pods."""
     spec = (stateful_set or {}).get("spec") or {}
     status = (stateful_set or {}).get("status") or {}
-    generation = ((stateful_set or {}).get("metadata") or {}).get("generation")
+    metadata = (stateful_set or {}).get("metadata") or {}
+    generation = metadata.get("generation")
     newest = status.get("updateRevision")
     there = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
     return Pods(
@@ -65,6 +74,7 @@ def pods_of(stateful_set: Body | None, pods: Sequence[Body]) -> Pods:
             f"{pod['metadata']['name']}: {problem}" for pod in pods if (problem := pod_problem(pod)) is not None
         ),
         settled=status.get("observedGeneration") == generation and generation is not None,
+        stateful_set=str(metadata.get("name", "")),
     )
 
 
@@ -78,7 +88,16 @@ def pod_problem(pod: Body) -> str | None:
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return _explained(condition, "Unschedulable")
-    for container in status.get("containerStatuses") or ():
+    containers = status.get("containerStatuses") or ()
+    if containers and all(container.get("ready") for container in containers):
+        # Only the kubelet writes the state of containers: Kubernetes has not heard from it since, and set the pod's.
+        node = (pod.get("spec") or {}).get("nodeName")
+        return (
+            f"NodeNotReady: node {node} does not report; the broker was ready when it last did; if the node is lost, "
+            f"delete the Node, or run `kubectl taint node {node} "
+            "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`"
+        )
+    for container in containers:
         state = container.get("state") or {}
         if waiting := state.get("waiting"):
             problem = _explained(waiting, "Waiting")
@@ -120,18 +139,27 @@ def _revision(pod: Body) -> Any:
     return (pod["metadata"].get("labels") or {}).get("controller-revision-hash")
 
 
-def progressing(pods: Pods) -> Verdict:
-    """Return the Progressing condition: whether a rollout of the pods is under way."""
+def progressing(pods: Pods, growing: Problem | None = None) -> Verdict:
+    """Return the Progressing condition: whether pods are rolled out, or volumes grow (and why they are not done)."""
+    if pods.rolled_out and growing is not None:
+        return Verdict(PROGRESSING, "True", growing[0], growing[1])
     if pods.rolled_out:
         return Verdict(PROGRESSING, "False", ClusterReason.ROLLED_OUT, f"{_count(pods.wanted)} up to date")
     message = f"{pods.updated} of {_count(pods.wanted)} up to date, {pods.ready} ready"
     return Verdict(PROGRESSING, "True", ClusterReason.ROLLING_OUT, message)
 
 
-def readiness(pods: Pods, policies: Verdict, problem: Problem | None, unsupported: Problem | None) -> Verdict:
-    """Return the Ready condition: all brokers are up to date and ready, and have their policies.
+def readiness(
+    pods: Pods,
+    policies: Verdict,
+    problem: Problem | None,
+    unsupported: Problem | None,
+    growing: Problem | None = None,
+) -> Verdict:
+    """Return the Ready condition: all brokers are up to date and ready, and have their policies and volumes.
 
-    ``problem`` is why an object could not be applied, ``unsupported`` which part of the spec cannot be.
+    ``problem`` is why an object could not be applied, ``unsupported`` which part of the spec cannot be, ``growing`` why
+    the volumes do not have their size yet, or another change waits.
     """
     for refusal in (problem, unsupported):
         if refusal is not None:
@@ -141,12 +169,16 @@ def readiness(pods: Pods, policies: Verdict, problem: Problem | None, unsupporte
     if pods.ready < pods.wanted:
         if pods.problems:
             return Verdict(READY, "False", ClusterReason.POD_NOT_READY, "; ".join(pods.problems))
-        return Verdict(READY, "False", ClusterReason.POD_MISSING, f"{pods.found} of {_count(pods.wanted)} exist")
+        see = f"see why with `kubectl describe statefulset {pods.stateful_set}`"
+        message = f"{pods.found} of {pods.wanted} pods exist; {see}"
+        return Verdict(READY, "False", ClusterReason.POD_MISSING, message)
     if policies.status != "True":
         return Verdict(READY, "False", policies.reason, policies.message)
     if not pods.rolled_out:
         message = f"{pods.updated} of {_count(pods.wanted)} up to date"
         return Verdict(READY, "False", ClusterReason.ROLLING_OUT, message)
+    if growing is not None:
+        return Verdict(READY, "False", growing[0], growing[1])
     return Verdict(READY, "True", Reason.RECONCILED, f"{_count(pods.ready)} ready")
 
 

@@ -1,13 +1,17 @@
 """Compares a Kubernetes object with its manifest, path by path.
 
-The API server adds defaults and other writers add fields; neither is drift. But a few maps and lists belong to the
-operator as a whole (the data of a ConfigMap, the containers of a pod): there, a foreign item is drift.
+The API server adds defaults and writes quantities in its own form, and other writers add fields; none of it is drift.
+But a few maps and lists belong to the operator as a whole (the data of a ConfigMap, the containers of a pod): there, a
+foreign item is drift.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
+
+from .quantity import same_quantity
 
 #: Paths (list items by ``[]``) at which no foreign item is allowed.
 EXCLUSIVE: Final = frozenset(
@@ -21,13 +25,24 @@ EXCLUSIVE: Final = frozenset(
         "spec.jobTemplate.spec.template.spec.containers",
         "spec.jobTemplate.spec.template.spec.containers[].env",
         "spec.jobTemplate.spec.template.spec.containers[].envFrom",
+        # A NetworkPolicy: whatever is added to its selector, to a port or to a peer can let more in.
+        "spec.podSelector",
+        "spec.podSelector.matchLabels",
         "spec.ingress",
+        "spec.ingress[]",
+        "spec.ingress[].ports[]",
+        "spec.ingress[].from[]",
         "spec.egress",
+        "spec.egress[]",
+        "spec.egress[].ports[]",
+        "spec.egress[].to[]",
         "spec.ports",
     }
 )
-#: Fields that identify the items of a list, if all of them have it.
-_KEYS: Final = ("name", "uid")
+#: The paths of quantities.
+_QUANTITIES: Final = re.compile(r"\.resources\.(requests|limits)\.|\.emptyDir\.sizeLimit$|\.resourceFieldRef\.divisor$")
+#: Fields that identify the items of a list, if all of them have it, each another. A mount has the name of its volume.
+_KEYS: Final = ("mountPath", "name", "uid")
 
 
 def differences(wanted: Any, found: Any) -> list[str]:
@@ -48,13 +63,13 @@ def _differences(wanted: Any, found: Any, path: str, pattern: str) -> Iterator[s
             yield from (_join(path, key) for key in found if key not in wanted)
     elif isinstance(wanted, list):
         yield from _in_list(wanted, found if isinstance(found, list) else [], path, pattern)
-    elif wanted != found:
+    elif wanted != found and not (_QUANTITIES.search(pattern) and same_quantity(wanted, found)):
         yield path
 
 
 def _in_list(wanted: list[Any], found: list[Any], path: str, pattern: str) -> Iterator[str]:
-    key = next((key for key in _KEYS if _all_have(key, wanted)), None)
-    if key is None or not _all_have(key, found):
+    key = next((key for key in _KEYS if _identifies(key, wanted)), None)
+    if key is None or not _identifies(key, found):
         if len(wanted) != len(found):
             yield path
             return
@@ -68,8 +83,10 @@ def _in_list(wanted: list[Any], found: list[Any], path: str, pattern: str) -> It
         yield from (f"{path}[{name}]" for name in there)
 
 
-def _all_have(key: str, items: list[Any]) -> bool:
-    return all(isinstance(item, Mapping) and key in item for item in items)
+def _identifies(key: str, items: list[Any]) -> bool:
+    if not all(isinstance(item, Mapping) and key in item for item in items):
+        return False
+    return len({item[key] for item in items}) == len(items)
 
 
 def _join(path: str, key: str) -> str:

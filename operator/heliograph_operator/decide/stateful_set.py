@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from heliograph_api.resources.model import BrokerCluster
@@ -14,22 +14,16 @@ from heliograph_api.values.sizes import format_size
 
 from heliograph_operator.objects.kinds import API_VERSION, GROUP, Body
 
+from .pod_template import Essentials, with_pod_template
+
 Manifest = dict[str, Any]
 
 BROKER_PORT: Final = 6650
 HTTP_PORT: Final = 8080
+METRICS_PORT: Final = 8081
 #: The user of the images, which owns the broker's data directory.
 _USER: Final = 10001
-#: For every pod and container that the operator creates.
-POD_SECURITY: Final[Manifest] = {
-    "runAsNonRoot": True,
-    "runAsUser": _USER,
-    "runAsGroup": _USER,
-    "fsGroup": _USER,
-    # To change the owner of every file at every start would take minutes on a large volume.
-    "fsGroupChangePolicy": "OnRootMismatch",
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
+#: The security context of every container that the operator creates.
 CONTAINER_SECURITY: Final[Manifest] = {
     "readOnlyRootFilesystem": True,
     "allowPrivilegeEscalation": False,
@@ -41,15 +35,46 @@ CONFIG_HASH: Final = f"{GROUP}/config"
 #: The StatefulSet's controller appends "-<ten digits>" to the name, in a label of at most 63 characters.
 MAX_NAME_LENGTH: Final = 52
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
-_OWN_VARIABLES: Final = frozenset(f"HELIOGRAPH_{name.upper()}" for name in OPERATORS) | {"POD_NAME"}
+_OWN_VARIABLES: Final = frozenset(f"HELIOGRAPH_{name.upper()}" for name in OPERATORS) | {
+    "POD_NAME",
+    "POD_ORDINAL",
+    "POD_HOST_IP",
+}
+#: The container of the broker; a pod template may add others.
+BROKER: Final = "broker"
+_DATA_PATH: Final = "/data"
+_ESSENTIALS: Final = Essentials(BROKER, VOLUME, _DATA_PATH, _OWN_VARIABLES, frozenset({"pulsar", "http", "metrics"}))
+#: A broker without requests would be the first to be evicted. docs/install.md says what the memory is for.
+DEFAULT_RESOURCES: Final[Manifest] = {
+    "requests": {"cpu": "100m", "memory": "512Mi"},
+    "limits": {"memory": "2Gi"},
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Defaults for all BrokerClusters: the image of brokers, and the DNS domain of the Kubernetes cluster."""
+    """Defaults for all BrokerClusters, and the Kubernetes cluster that they are in."""
 
     broker_image: str
     cluster_domain: str = "cluster.local"
+    #: The Kubernetes namespace of the operator.
+    operator_namespace: str = "default"
+    fixed_user: bool = True
+    """Whether pods run as the user of the images; otherwise as one that the Kubernetes cluster assigns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advertised:
+    """Environment variables and ports (by name) of a broker's container for its listeners."""
+
+    variables: tuple[Manifest, ...]
+    ports: tuple[tuple[str, int], ...]
+
+
+def broker_host(body: Body, site: Site) -> str:
+    """Return the name of a broker in the pods' network, with the variable of its container for that of the pod."""
+    name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
+    return f"$(POD_NAME).{name}-brokers.{namespace}.svc.{site.cluster_domain}"
 
 
 def name_problem(name: str) -> str | None:
@@ -60,6 +85,17 @@ def name_problem(name: str) -> str | None:
             f" digits and -, a letter first, at most {MAX_NAME_LENGTH} characters"
         )
     return None
+
+
+def pod_security(*, fixed_user: bool) -> Manifest:
+    """Return the security context of every pod that the operator creates."""
+    security: Manifest = {
+        "runAsNonRoot": True,
+        # To change the owner of every file at every start would take minutes on a large volume.
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    return security | ({"runAsUser": _USER, "runAsGroup": _USER, "fsGroup": _USER} if fixed_user else {})
 
 
 def selector(name: str) -> dict[str, str]:
@@ -113,8 +149,18 @@ def _as_variable(value: Any) -> str:
     return str(value)
 
 
-def stateful_set(cluster: BrokerCluster, body: Body, site: Site, *, storage: str | None = None) -> Manifest:
-    """Return the StatefulSet. ``storage`` is the size in the spec of the current one, where it is immutable."""
+def stateful_set(
+    cluster: BrokerCluster,
+    body: Body,
+    site: Site,
+    *,
+    storage: str | None = None,
+    advertised: Advertised | None = None,
+) -> Manifest:
+    """Return the StatefulSet. ``storage`` is the size in the spec of the current one, where it is immutable.
+
+    Raises :class:`.strategic_merge.PatchError` for a ``spec.podTemplate`` that is refused.
+    """
     spec = cluster.spec
     name = body["metadata"]["name"]
     claim: dict[str, Any] = {
@@ -136,11 +182,12 @@ def stateful_set(cluster: BrokerCluster, body: Body, site: Site, *, storage: str
             "updateStrategy": {"type": "RollingUpdate"},
             "revisionHistoryLimit": 5,
             "persistentVolumeClaimRetentionPolicy": {
-                "whenDeleted": "Retain" if spec.storage.retain_on_delete else "Delete",
+                # A StatefulSet may be recreated around its pods. The operator deletes volumes, with a BrokerCluster.
+                "whenDeleted": "Retain",
                 # A cluster scaled to 0 is stopped; its messages are still wanted.
                 "whenScaled": "Retain",
             },
-            "template": _pod(cluster, body, site),
+            "template": _pod(cluster, body, site, advertised),
             "volumeClaimTemplates": [
                 {
                     "apiVersion": "v1",
@@ -153,17 +200,18 @@ def stateful_set(cluster: BrokerCluster, body: Body, site: Site, *, storage: str
     }
 
 
-def _pod(cluster: BrokerCluster, body: Body, site: Site) -> Manifest:
+def _pod(cluster: BrokerCluster, body: Body, site: Site, advertised: Advertised | None) -> Manifest:
     spec = cluster.spec
     name = body["metadata"]["name"]
+    given = advertised or Advertised((), ())
     pod: dict[str, Any] = {
         "serviceAccountName": f"{name}-brokers",
         "automountServiceAccountToken": False,
         # The variables of a Service named heliograph would be read as settings.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": spec.termination_grace_period_seconds,
-        "securityContext": POD_SECURITY,
-        "containers": [_container(cluster, body, site)],
+        "securityContext": pod_security(fixed_user=site.fixed_user),
+        "containers": [_container(cluster, body, site, given)],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }
     optional = {
@@ -174,47 +222,51 @@ def _pod(cluster: BrokerCluster, body: Body, site: Site) -> Manifest:
         "topologySpreadConstraints": spec.topology_spread_constraints,
         "priorityClassName": spec.priority_class_name,
     }
-    return {
+    template = {
         "metadata": {
             "labels": {**spec.pod_labels, **labels(name)},
             "annotations": {**spec.pod_annotations, CONFIG_HASH: digest(settings(cluster))},
         },
         "spec": pod | {field: value for field, value in optional.items() if value},
     }
+    essentials = replace(_ESSENTIALS, ports=_ESSENTIALS.ports | {port for port, _ in given.ports})
+    return with_pod_template(template, spec.pod_template.patch(), essentials)
 
 
-def _container(cluster: BrokerCluster, body: Body, site: Site) -> Manifest:
+def _container(cluster: BrokerCluster, body: Body, site: Site, advertised: Advertised) -> Manifest:
     spec = cluster.spec
-    name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
-    advertised = f"$(POD_NAME).{name}-brokers.{namespace}.svc.{site.cluster_domain}"
+    name = body["metadata"]["name"]
     theirs = [
         variable.model_dump(by_alias=True, exclude_none=True)
         for variable in spec.env
         if variable.name not in _OWN_VARIABLES
     ]
     container: dict[str, Any] = {
-        "name": "broker",
+        "name": BROKER,
         "image": spec.image or site.broker_image,
-        "args": ["standalone", "--bind", "0.0.0.0", "--data-dir", "/data"],
+        "args": ["standalone", "--bind", "*", "--data-dir", _DATA_PATH],
         "envFrom": [{"configMapRef": {"name": name}}],
         "env": [
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-            {"name": "HELIOGRAPH_ADVERTISED_HOST", "value": advertised},
+            {"name": "HELIOGRAPH_ADVERTISED_HOST", "value": broker_host(body, site)},
+            {"name": "HELIOGRAPH_METRICS_PORT", "value": str(METRICS_PORT)},
+            *advertised.variables,
             *theirs,
         ],
         "ports": [
             {"name": "pulsar", "containerPort": BROKER_PORT, "protocol": "TCP"},
             {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
+            {"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"},
+            *({"name": name, "containerPort": port, "protocol": "TCP"} for name, port in advertised.ports),
         ],
         "securityContext": CONTAINER_SECURITY,
-        # A broker that recovers a large volume is slow, not dead: it has ten minutes to start.
+        # A broker that reads back a large volume is live and not ready: only its first answer has to come in time.
         "startupProbe": _probe("/health/live", period=2, failures=300),
         "livenessProbe": _probe("/health/live", period=10, failures=6),
         "readinessProbe": _probe("/health/ready", period=2, failures=3),
-        "volumeMounts": [{"name": VOLUME, "mountPath": "/data"}, {"name": "tmp", "mountPath": "/tmp"}],
+        "resources": spec.resources or DEFAULT_RESOURCES,
+        "volumeMounts": [{"name": VOLUME, "mountPath": _DATA_PATH}, {"name": "tmp", "mountPath": "/tmp"}],
     }
-    if spec.resources:
-        container["resources"] = spec.resources
     if spec.image_pull_policy is not None:
         container["imagePullPolicy"] = spec.image_pull_policy
     return container

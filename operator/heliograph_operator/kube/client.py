@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import aiohttp
 import kopf
@@ -20,12 +21,15 @@ log = structlog.get_logger(__name__)
 
 FIELD_MANAGER = "heliograph-operator"
 _TIMEOUT = aiohttp.ClientTimeout(total=60, connect=10)
+#: Objects in one response of a listing.
+PAGE: Final = 500
 #: Pause (s) after status 429 without a Retry-After header.
 _OVERLOADED_S = 1.0
 _ATTEMPTS = 4
 _PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/v[^/]+/(?:namespaces/[^/]+/)?(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?P<sub>/[^/]+)?"
 )
+_VERSION_PATH = "/version"
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -58,6 +62,8 @@ class Kube:
     """Use it with ``async with``. Every method may raise :class:`KubeError`, status 404 for a missing object."""
 
     def __init__(self) -> None:
+        #: When (s, of ``time.monotonic``) the API server last answered any request; None: never.
+        self.answered_at: float | None = None
         self._session: aiohttp.ClientSession | None = None
         self._server = ""
         self._login = asyncio.Lock()
@@ -88,11 +94,22 @@ class Kube:
 
     async def list(self, kind: Kind, namespace: str = "", *, labels: str = "") -> list[dict[str, Any]]:
         """Return the objects of a namespace (or of all) that match the selector ``labels`` (or all)."""
-        params = {"labelSelector": labels} if labels else None
-        answer = await self.request("GET", kind.path(namespace), params=params)
-        items: list[dict[str, Any]] = answer.get("items") or []
-        # The items of a list have neither of these.
-        return [{"apiVersion": kind.api_version, "kind": kind.name, **item} for item in items]
+        params = {"limit": str(PAGE), **({"labelSelector": labels} if labels else {})}
+        items: list[dict[str, Any]] = []
+        while True:
+            try:
+                answer = await self.request("GET", kind.path(namespace), params=params)
+            except KubeRefused as error:
+                if error.status != 410 or not params.pop("continue", ""):
+                    raise
+                # The API server does not keep the version that the first page was of any more.
+                items.clear()
+                continue
+            items += answer.get("items") or []
+            if not (more := (answer.get("metadata") or {}).get("continue")):
+                # The items of a list have neither of these.
+                return [{"apiVersion": kind.api_version, "kind": kind.name, **item} for item in items]
+            params["continue"] = more
 
     async def create(self, kind: Kind, body: Body) -> dict[str, Any]:
         """Create an object; status 409 if the name is taken."""
@@ -104,15 +121,19 @@ class Kube:
         path = kind.path(metadata.get("namespace", ""), metadata["name"], subresource)
         return await self.request("PUT", path, body=body)
 
-    async def apply(self, kind: Kind, body: Body) -> dict[str, Any]:
-        """Server-side apply: set these fields, remove those applied before and left out now, keep all others."""
+    async def apply(self, kind: Kind, body: Body, *, dry_run: bool = False) -> dict[str, Any]:
+        """Server-side apply: set these fields, remove those applied before and left out now, keep all others.
+
+        ``dry_run`` validates and stores nothing.
+        """
         metadata = body["metadata"]
+        params = {"fieldManager": FIELD_MANAGER, "force": "true"}
         return await self.request(
             "PATCH",
             kind.path(metadata.get("namespace", ""), metadata["name"]),
             body=body,
             media="application/apply-patch+yaml",
-            params={"fieldManager": FIELD_MANAGER, "force": "true"},
+            params={**params, "dryRun": "All"} if dry_run else params,
         )
 
     async def patch(
@@ -129,6 +150,11 @@ class Kube:
         except KubeRefused as error:
             if error.status != 404:
                 raise
+
+    async def version(self) -> str:
+        """Return the API server's version, which everybody may read."""
+        answer = await self.request("GET", _VERSION_PATH)
+        return str(answer.get("gitVersion", ""))
 
     async def request(
         self,
@@ -158,6 +184,9 @@ class Kube:
             except (aiohttp.ClientError, TimeoutError) as error:
                 cause = str(error) or type(error).__name__
                 raise KubeError(f"the API server does not answer {method} {path}: {cause}") from error
+            if status < 500 and status != 401:
+                # The others are of a proxy, of an API server that cannot work, or of one that does not know us.
+                self.answered_at = time.monotonic()
             if status == 201 and method == "PATCH":
                 # An apply that creates an object needs the permission for that, too.
                 _count("POST", path)
@@ -194,6 +223,8 @@ class Kube:
 
 def _count(method: str, path: str) -> None:
     """Count a request as access control classifies it: by verb, group and resource."""
+    if path == _VERSION_PATH:
+        return
     found = _PATH.fullmatch(path)
     assert found is not None, path
     verb = _VERBS.get(method) or ("get" if found["name"] else "list")

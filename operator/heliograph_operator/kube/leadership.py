@@ -15,6 +15,10 @@ class Leadership(Protocol):
     async def lost(self) -> str:
         """Return the reason when leadership is lost; the process ends then, as its cache may be stale."""
 
+    @property
+    def problem(self) -> str:
+        """Why this operator can neither lead nor tell who does; empty if it can."""
+
     async def release(self) -> None:
         """Give up leadership, so that another operator can take it at once; called at a clean shutdown."""
 
@@ -29,6 +33,11 @@ class Alone:
         """Never return."""
         await asyncio.Event().wait()
         raise AssertionError("never set")
+
+    @property
+    def problem(self) -> str:
+        """Return an empty text: nobody else can lead."""
+        return ""
 
     async def release(self) -> None:
         """Do nothing: nobody waits for it."""

@@ -109,6 +109,12 @@ class LeaseLeadership:
         self._observer = Observer(now)
         self._lease: dict[str, Any] | None = None
         self._renewed = 0.0
+        self._problem = "the Lease has not been read yet"
+
+    @property
+    def problem(self) -> str:
+        """Why the Lease could not be read or taken at the last attempt; empty if somebody holds it."""
+        return self._problem
 
     @property
     def identity(self) -> str:
@@ -163,15 +169,17 @@ class LeaseLeadership:
             elif self._observer.has_expired(lease):
                 self._lease = await self._kube.replace(LEASE, wanted)
             else:
+                self._problem = ""
                 return False
-        except KubeRefused as error:
-            # Another operator was faster.
-            if error.status != 409:
-                log.warning("could not take the Lease", error=str(error))
-            return False
         except KubeError as error:
+            if isinstance(error, KubeRefused) and error.status == 409:
+                # Another operator was faster.
+                self._problem = ""
+                return False
+            self._problem = f"could not take the Lease: {error}"
             log.warning("could not take the Lease", error=str(error))
             return False
+        self._problem = ""
         self._renewed = at
         return True
 

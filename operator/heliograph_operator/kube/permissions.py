@@ -16,6 +16,8 @@ class Permission:
     resource: str
     #: Each verb with its purpose.
     verbs: dict[str, str]
+    own: bool = False
+    """Whether it is for the object of the operator's name only."""
 
 
 def _kinds() -> list[Permission]:
@@ -44,6 +46,7 @@ def _owned(group: str, resource: str) -> Permission:
         {
             "get": "compare it with its manifest",
             "list": "find the objects of a deleted BrokerCluster by their labels",
+            "watch": "learn of changes by others, to repair them",
             "create": "create it for a BrokerCluster",
             "patch": "apply changes of the BrokerCluster, and repair changes by others",
             "delete": "delete it with its BrokerCluster",
@@ -65,23 +68,21 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
     _owned("policy", "poddisruptionbudgets"),
     _owned("networking.k8s.io", "networkpolicies"),
     Permission(
-        "batch",
-        "cronjobs",
+        "",
+        "pods",
         {
-            "get": "compare it with its manifest",
-            "list": "find those that no Topic needs any more, or that others changed",
-            "create": "create it for a Topic with an archive",
-            "patch": "apply changes of the Topic, and repair changes by others",
-            "delete": "delete it with the archive",
+            "list": "read why brokers are not ready, and the result of an archive's run or of a preflight",
+            "watch": "learn of their changes",
+            "create": "ask a new image whether it reads the volumes of the brokers",
+            "delete": "remove the pod that asked",
         },
     ),
-    Permission("batch", "jobs", {"list": "read the outcome of an archive's runs"}),
-    Permission("", "pods", {"list": "read why brokers are not ready, and the result of an archive's run"}),
     Permission(
         "",
         "persistentvolumeclaims",
         {
             "list": "read the sizes of a BrokerCluster's volumes",
+            "watch": "learn of their growth",
             "patch": "grow volumes with storage.size",
             "delete": "delete volumes of a BrokerCluster with storage.retainOnDelete: false",
         },
@@ -91,11 +92,34 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
 )
 """In every watched Kubernetes namespace."""
 
+ARCHIVE_PERMISSIONS: Final[tuple[Permission, ...]] = (
+    Permission(
+        "batch",
+        "cronjobs",
+        {
+            "get": "compare it with its manifest",
+            "list": "find those that exist at the start",
+            "watch": "learn of changes by others, to repair them",
+            "create": "create it for a Topic with an archive",
+            "patch": "apply changes of the Topic, and repair changes by others",
+            "delete": "delete it with the archive, or when its BrokerCluster does not allow it",
+        },
+    ),
+    Permission("batch", "jobs", {"list": "read the outcome of an archive's runs", "watch": "learn of its end"}),
+)
+"""In every watched Kubernetes namespace, for archives: who may create CronJobs may run any pod."""
+
 LEADER_PERMISSIONS: Final[tuple[Permission, ...]] = (
     Permission(
         "coordination.k8s.io",
         "leases",
-        {"get": "read the leader", "create": "create the Lease", "update": "take, renew and release the Lease"},
+        {"create": "create the Lease"},
+    ),
+    Permission(
+        "coordination.k8s.io",
+        "leases",
+        {"get": "read the leader", "update": "take, renew and release the Lease"},
+        own=True,
     ),
 )
 """In the operator's own namespace."""

@@ -13,6 +13,7 @@ READY = "Ready"
 POLICIES_APPLIED = "PoliciesApplied"
 QUOTA_EXCEEDED = "QuotaExceeded"
 ARCHIVED = "Archived"
+ADOPTED = "Adopted"
 
 
 class Reason(StrEnum):
@@ -23,10 +24,13 @@ class Reason(StrEnum):
     PARENT_MISSING = "ParentMissing"
     PARENT_NOT_READY = "ParentNotReady"
     PARENT_DELETING = "ParentDeleting"
+    NOT_ALLOWED = "NotAllowed"
     CLUSTER_NOT_READY = "ClusterNotReady"
     CLUSTER_AMBIGUOUS = "ClusterAmbiguous"
     BROKER_UNREACHABLE = "BrokerUnreachable"
     CONFLICT = "Conflict"
+    ADOPTION_PENDING = "AdoptionPending"
+    EXISTED_BEFORE = "ExistedBefore"
     RENAME_REFUSED = "RenameRefused"
     SHRINK_REFUSED = "ShrinkRefused"
     PARTITIONING_REFUSED = "PartitioningRefused"
@@ -44,6 +48,7 @@ class Reason(StrEnum):
     ARCHIVE_SUCCEEDED = "ArchiveSucceeded"
     ARCHIVE_FAILED = "ArchiveFailed"
     ARCHIVE_SUSPENDED = "ArchiveSuspended"
+    ARCHIVE_NOT_ALLOWED = "ArchiveNotAllowed"
 
 
 @dataclass(frozen=True, slots=True)

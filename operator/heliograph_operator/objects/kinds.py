@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple
 GROUP: Final = "heliograph.dev"
 VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
+#: Holds a resource until its data is taken care of.
+FINALIZER: Final = f"{GROUP}/broker-data"
 
 #: An object as the API server returns it.
 Body = Mapping[str, Any]
@@ -36,6 +38,11 @@ NAMESPACE: Final = Kind("Namespace", "namespaces")
 TOPIC: Final = Kind("Topic", "topics")
 KINDS: Final = {kind.name: kind for kind in (BROKER_CLUSTER, TENANT, NAMESPACE, TOPIC)}
 """The kinds by name, parents first."""
+
+
+def full_name(kind: str) -> str:
+    """Return the name of a kind that no other API has: ``namespaces.heliograph.dev``, and not Kubernetes' own."""
+    return f"{KINDS[kind].plural}.{GROUP}"
 
 
 class Key(NamedTuple):
@@ -68,6 +75,38 @@ def is_paused(body: Body) -> bool:
 def is_managed(body: Body) -> bool:
     """Whether the operator reconciles this object, which an annotation can prevent."""
     return annotation(body, "managed") != "false"
+
+
+def is_held(body: Body) -> bool:
+    """Whether the resource has the operator's finalizer."""
+    return FINALIZER in (body["metadata"].get("finalizers") or ())
+
+
+def owned(body: Body) -> tuple[str, str]:
+    """Return the (cluster, full name) that was recorded for a resource with the finalizer; empty texts for none."""
+    return (annotation(body, "cluster"), annotation(body, "broker-object")) if is_held(body) else ("", "")
+
+
+def cluster_note(cluster: Key, body: Body) -> str:
+    """Return the annotation of a resource that records its BrokerCluster; see :func:`cluster_key`."""
+    own = body["metadata"].get("namespace", "")
+    return cluster.name if cluster.namespace == own else f"{cluster.namespace}/{cluster.name}"
+
+
+def cluster_key(body: Body, note: str) -> Key:
+    """Return the BrokerCluster of a note: ``main`` in the Kubernetes namespace of the resource, or ``other/main``."""
+    namespace, _, name = note.rpartition("/")
+    return Key(BROKER_CLUSTER.name, namespace or body["metadata"].get("namespace", ""), name)
+
+
+def shown(key: Key, namespace: str) -> str:
+    """Return a key for people who look from a Kubernetes namespace, which is named only if it is another one."""
+    return f"{key.kind} {key.name}" if key.namespace == namespace else str(key)
+
+
+def is_adopted(body: Body) -> bool:
+    """Whether its object existed in the broker before the resource was held."""
+    return annotation(body, "adopted") == "true"
 
 
 def is_deleted(body: Body) -> bool:

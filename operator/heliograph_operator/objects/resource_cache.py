@@ -1,50 +1,41 @@
-"""The resources as the API server last gave them, indexed by their parents and by the broker objects they claim."""
+"""The resources as the API server last gave them, indexed by their parents and by the broker objects they stand for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
-from .kinds import Body, Key, annotation, is_managed, key_of
-
-#: The field in which a kind names its parent, and the parent's kind.
-PARENTS: Final = {"Topic": ("namespaceRef", "Namespace"), "Namespace": ("tenantRef", "Tenant")}
+from .consent import refusal
+from .kinds import BROKER_CLUSTER, KINDS, Body, Key, annotation, is_deleted, is_managed, key_of, owned
+from .ownership import OwnershipIndex, Stake
+from .targets import claim_of, is_established, other_clusters, parent_of
 
 #: Number of uids of deleted objects that are remembered, to ignore late news of them.
 _DELETED_REMEMBERED: Final = 10_000
-
-
-class Claim(NamedTuple):
-    """An object of a broker, which only one resource may describe: BrokerCluster, kind and full name."""
-
-    cluster: Key
-    kind: str
-    name: str
-
-
-def parent_of(body: Body) -> Key | None:
-    """Return the key of the Namespace of a Topic, or of the Tenant of a Namespace."""
-    if body["kind"] not in PARENTS:
-        return None
-    field, kind = PARENTS[body["kind"]]
-    reference = (body.get("spec") or {}).get(field) or {}
-    return Key(kind, body["metadata"].get("namespace", ""), str(reference.get("name", "")))
+#: The kinds that stand for objects of a broker, parents first.
+_OF_BROKERS: Final = tuple(kind for kind in KINDS if kind != BROKER_CLUSTER.name)
 
 
 class ResourceCache:
-    """All resources by key. Bodies are never changed in place."""
+    """All resources by key. Bodies are never changed in place.
+
+    The index of owners is complete after each change, before anything else can ask for it.
+    """
 
     def __init__(self) -> None:
         #: Called after each update with the body before (None: the object is new) and the body now.
         self.listeners: list[Callable[[Body | None, Body], None]] = []
+        #: Called after each update or removal with the other resources whose place among the owners may have changed.
+        self.ownership_listeners: list[Callable[[set[Key]], None]] = []
+        self.ownership = OwnershipIndex()
         self._bodies: dict[Key, Body] = {}
         # The uids of objects that were deleted, oldest first.
         self._deleted: dict[str, None] = {}
         self._children: dict[Key, set[Key]] = {}
-        # By the Kubernetes namespace, so that a cluster finds its resources.
-        self._namespaces: dict[str, set[Key]] = {}
-        self._claimants: dict[Claim, set[Key]] = {}
-        self._claims: dict[Key, Claim] = {}
+        # By BrokerClusters in other Kubernetes namespaces.
+        self._from_elsewhere: dict[Key, set[Key]] = {}
+        # By Kubernetes namespace and kind, so that a cluster finds its resources; in the order in which they came.
+        self._namespaces: dict[str, dict[str, dict[Key, None]]] = {}
 
     def __len__(self) -> int:
         return len(self._bodies)
@@ -52,11 +43,6 @@ class ResourceCache:
     def get(self, key: Key) -> Body | None:
         """Return the body of a resource; None if it is not cached."""
         return self._bodies.get(key)
-
-    def is_managed(self, key: Key) -> bool:
-        """Whether the resource is cached and not excluded by its annotation."""
-        body = self._bodies.get(key)
-        return body is not None and is_managed(body)
 
     def is_newer(self, key: Key, body: Body) -> bool:
         """Whether a body is newer than the cached one; not that of an object that was deleted.
@@ -66,8 +52,9 @@ class ResourceCache:
         metadata, known = body["metadata"], self._bodies.get(key)
         if metadata["uid"] in self._deleted:
             return False
-        if known is None or metadata["uid"] != known["metadata"]["uid"]:
+        if known is None:
             return True
+        # News of an object may also come after the next one of its name was seen.
         try:
             return int(metadata["resourceVersion"]) > int(known["metadata"]["resourceVersion"])
         except ValueError:
@@ -81,12 +68,16 @@ class ResourceCache:
         if not self.is_newer(key, body):
             return before
         if before is not None:
-            self._forget_parent(key, before)
+            self._forget_references(key, before)
         self._bodies[key] = body
-        self._namespaces.setdefault(key.namespace, set()).add(key)
+        self._namespaces.setdefault(key.namespace, {}).setdefault(key.kind, {})[key] = None
         parent = parent_of(body)
         if parent is not None:
             self._children.setdefault(parent, set()).add(key)
+        for cluster in other_clusters(body):
+            self._from_elsewhere.setdefault(cluster, set()).add(key)
+        if before is None or _names(before) != _names(body):
+            self._restake(key)
         for listener in self.listeners:
             listener(before, body)
         return before
@@ -95,60 +86,92 @@ class ResourceCache:
         """Drop a deleted object; return its last body."""
         before = self._bodies.pop(key, None)
         if before is not None:
-            self._forget_parent(key, before)
-            self._namespaces[key.namespace].discard(key)
+            self._forget_references(key, before)
+            self._namespaces[key.namespace][key.kind].pop(key, None)
             self._deleted[before["metadata"]["uid"]] = None
             if len(self._deleted) > _DELETED_REMEMBERED:
                 del self._deleted[next(iter(self._deleted))]
-        self.claim(key, None)
+            self._restake(key)
         return before
 
     def keys(self, kind: str = "", namespace: str | None = None) -> list[Key]:
         """Return the keys of a kind (or all), in a Kubernetes namespace (or all)."""
-        among = self._bodies if namespace is None else self._namespaces.get(namespace, ())
-        return [key for key in among if not kind or key.kind == kind]
+        if namespace is None:
+            return [key for key in self._bodies if not kind or key.kind == kind]
+        kinds = self._namespaces.get(namespace, {})
+        return [key for each in ([kind] if kind else list(kinds)) for key in kinds.get(each, ())]
+
+    def broker_cluster(self, key: Key) -> Key | None:
+        """Return the BrokerCluster whose broker the reconcile of a resource asks; None if that is not known yet."""
+        if key.kind == BROKER_CLUSTER.name:
+            return key
+        stake = self.ownership.stake(key)
+        return stake.claim.cluster if stake is not None else None
 
     def children(self, key: Key) -> list[Key]:
         """Return the keys of the resources that name this one as their parent, whether it exists or not."""
         return sorted(self._children.get(key, ()))
 
-    def claim(self, key: Key, claim: Claim | None) -> list[Key]:
-        """Record which object a resource claims; return the other claimants of the one it claimed before."""
-        before = self._claims.get(key)
-        if before == claim:
-            return []
-        left: list[Key] = []
-        if before is not None:
-            others = self._claimants[before]
-            others.discard(key)
-            left = sorted(others)
-            if not others:
-                del self._claimants[before]
-            del self._claims[key]
-        if claim is not None:
-            self._claimants.setdefault(claim, set()).add(key)
-            self._claims[key] = claim
-        return left
+    def named_by(self, key: Key) -> list[Key]:
+        """Return a resource and all whose place in a broker may depend on it, parents first."""
+        if key.kind == BROKER_CLUSTER.name:
+            own = (each for kind in _OF_BROKERS for each in self.keys(kind, key.namespace))
+            found = dict.fromkeys([*own, *sorted(self._from_elsewhere.get(key, ()))])
+        else:
+            found = {key: None}
+        waiting = list(found)
+        for each in waiting:
+            for child in self.children(each):
+                if child not in found:
+                    found[child] = None
+                    waiting.append(child)
+        return waiting
 
-    def claimants(self, claim: Claim) -> list[Key]:
-        """Return the resources that claim an object, oldest first: the first one owns it."""
-        keys = [key for key in self._claimants.get(claim, ()) if key in self._bodies]
-        return sorted(keys, key=self._age)
-
-    def rivals(self, key: Key) -> list[Key]:
-        """Return the other resources that claim the same object."""
-        claim = self._claims.get(key)
-        return sorted(self._claimants[claim] - {key}) if claim is not None else []
-
-    def _forget_parent(self, key: Key, body: Body) -> None:
+    def _forget_references(self, key: Key, body: Body) -> None:
         parent = parent_of(body)
-        if parent is not None and parent in self._children:
-            self._children[parent].discard(key)
-            if not self._children[parent]:
-                del self._children[parent]
+        if parent is not None:
+            _discard(self._children, parent, key)
+        for cluster in other_clusters(body):
+            _discard(self._from_elsewhere, cluster, key)
 
-    def _age(self, key: Key) -> tuple[str, bool, str, str]:
-        """Sort by creation, which is known to the second; then those that were held already, then by name."""
-        body = self._bodies[key]
-        created = str(body["metadata"].get("creationTimestamp", ""))
-        return created, not annotation(body, "broker-object"), key.namespace, key.name
+    def _restake(self, changed: Key) -> None:
+        """Update the index for a resource and for all that are named by it."""
+        concerned: set[Key] = set()
+        for key in self.named_by(changed):
+            before, stake = self.ownership.stake(key), self._stake(key)
+            concerned |= self.ownership.put(key, stake)
+            if before != stake:
+                concerned.add(key)
+        concerned.discard(changed)
+        if concerned:
+            for listener in self.ownership_listeners:
+                listener(concerned)
+
+    def _stake(self, key: Key) -> Stake | None:
+        body = self._bodies.get(key)
+        claim = claim_of(self, body) if body is not None else None
+        # Its annotations may have been written by hand: only the BrokerCluster's consent counts.
+        if body is None or claim is None or refusal(self, key, claim):
+            return None
+        return Stake(
+            claim,
+            created=str(body["metadata"].get("creationTimestamp", "")),
+            established=is_established(body),
+            managed=is_managed(body),
+            deleted=is_deleted(body),
+        )
+
+
+def _discard(index: dict[Key, set[Key]], entry: Key, key: Key) -> None:
+    if entry in index:
+        index[entry].discard(key)
+        if not index[entry]:
+            del index[entry]
+
+
+def _names(body: Body) -> object:
+    """Return all that decides what a resource and those that name it stand for, and who owns that."""
+    if body["kind"] == BROKER_CLUSTER.name:
+        return (body.get("spec") or {}).get("consents") or ()
+    uid, cluster = body["metadata"]["uid"], annotation(body, "cluster")
+    return uid, body.get("spec"), owned(body), cluster, is_managed(body), is_deleted(body)

@@ -1,33 +1,60 @@
 """Deletes a Tenant, Namespace or Topic: its data as its deletionPolicy says, then the finalizer.
 
-Every deletion ends: one whose broker stays away is finished without it after a time.
+Only the owner of an object deletes it, and only with what no resource that stays stands for.
+Every deletion ends or says why it does not: one whose broker stays away ends without it only if the resource says so.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 import structlog
 from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
+from heliograph_api.resources.broker_state import BrokerState
+from heliograph_api.values.durations import format_duration
+from heliograph_api.values.quoting import quoted
 
-from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions
+from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
 from heliograph_operator.act.controller import Context, Outcome
-from heliograph_operator.act.finalizers import HOLDS_RETAINED, is_held, note_retained, owned, release
+from heliograph_operator.act.finalizers import HOLDS_RETAINED, release
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.act.status_report import named, report_policies
 from heliograph_operator.archive.archive_deletion import ends_archive
-from heliograph_operator.decide.targets import http_url
+from heliograph_operator.decide.adoption import was_never_applied
+from heliograph_operator.decide.broker_differences import exists
 from heliograph_operator.kube.kube_namespaces import namespace_ends
 from heliograph_operator.objects.backoff import REFUSED, UNREACHABLE
 from heliograph_operator.objects.conditions import Reason, ready
-from heliograph_operator.objects.kinds import BROKER_CLUSTER, Body, Key, annotation, deleted_for_s, is_deleted
-from heliograph_operator.objects.resource_cache import Claim, parent_of
+from heliograph_operator.objects.consent import refusal
+from heliograph_operator.objects.kinds import (
+    Body,
+    Key,
+    annotation,
+    deleted_for_s,
+    full_name,
+    is_adopted,
+    is_deleted,
+    is_held,
+    is_managed,
+    is_paused,
+    owned,
+    shown,
+)
+from heliograph_operator.objects.ownership import Claim
+from heliograph_operator.objects.targets import claim_of, http_url, is_established, recorded_claim
+
+from .retained_data import protect_parents
 
 log = structlog.get_logger(__name__)
 
+#: Time (s) until a rival that is being deleted is looked at again.
+_RIVALS_S: Final = 1.0
 #: Time (s) between two checks of an archive's run that has to end first.
 _ARCHIVE_S: Final = 1.0
-_MAX_CHILDREN_NAMED: Final = 5
+_MAX_NAMED: Final = 5
+#: Statuses with which a broker refuses to delete what has content or clients.
+_NOT_EMPTY: Final = (409, 412)
 
 
 class PolicyDeletion:
@@ -38,35 +65,42 @@ class PolicyDeletion:
 
     async def proceed(self, context: Context, resource: Resource) -> Outcome:
         """Take the next step. Each call starts at the first, so a restart in between does no harm."""
-        cluster_name, name = owned(resource.body)
+        key, claim = resource.key, recorded_claim(resource.body)
         if not is_held(resource.body):
             return Outcome("gone")
-        if not name:
-            return await self._release(context, resource)
-        if not resource.managed or resource.paused:
-            return await self._retain(context, resource, f"{name} stays in the broker: an annotation says so")
-        if children := _children(context, resource.key):
-            names = named([f"{key.kind} {key.name}" for key in children], _MAX_CHILDREN_NAMED, ", ")
-            return await self._wait(context, resource, Reason.CHILDREN_EXIST, f"waiting for {names} to be deleted")
-        policy = resource.spec.get("deletionPolicy")
-        if policy == "Retain":
-            return await self._retain(context, resource, f"{name} stays in the broker: its deletionPolicy is Retain")
-        key = resource.key
-        cluster_key = Key(BROKER_CLUSTER.name, key.namespace, cluster_name)
-        if heir := _heir(context, key, Claim(cluster_key, key.kind, name)):
-            message = f"ownership of {name} passes to {heir.kind} {heir.name}"
-            return await self._retain(context, resource, message, protect_parents=False)
-        cluster = context.cache.get(cluster_key)
+        if claim is None:
+            return await self._unrecorded(context, resource)
+        name = claim.name
+        if why := _forbidden(context, resource, claim):
+            return await self._retain(context, resource, f"{name} stays in the broker: {why}")
+        if why := _not_to_delete(context, key, claim):
+            return await self._retain(context, resource, why, with_parents=False)
+        if rivals := [shown(rival, key.namespace) for rival in _deleted_rivals(context, key)]:
+            # It does not own the object, and may not seem to when this one is gone.
+            names = named(rivals, _MAX_NAMED, ", ")
+            await self._wait(context, resource, Reason.DELETING, f"waiting for {names}, which described {name} too")
+            return Outcome("waiting", _RIVALS_S)
+        stated = resource.spec.get("deletionPolicy")
+        children = [child for child in context.cache.ownership.below(claim) if _is_held(context, child)]
+        if children and stated != "Retain":
+            return await self._wait(
+                context, resource, Reason.CHILDREN_EXIST, _children_message(context, children, key.namespace)
+            )
+        if kept := _kept(resource, name):
+            noted = _policy(resource) == "Retain" or not is_established(resource.body)
+            return await self._retain(context, resource, kept, with_parents=noted)
+        cluster = context.cache.get(claim.cluster)
         if cluster is None:
-            log.info("nothing to delete", resource=str(key), reason="its BrokerCluster is gone")
-            return await self._release(context, resource)
+            # Brokers that were kept may be taken up by another BrokerCluster of this name.
+            why = f"{name} was not deleted in the broker: {shown(claim.cluster, key.namespace)} is gone"
+            return await self._retain(context, resource, why)
         resource.memory.http_url, resource.memory.name = http_url(cluster), name
         if not resource.memory.http_url:
-            message = f"BrokerCluster {cluster_name} has not published a broker address"
+            message = f"{shown(claim.cluster, key.namespace)} has not published a broker address"
             return await self._without_broker(context, resource, cluster, message, deleted_for_s(resource.body))
         broker = self._brokers.at(resource.memory.http_url)
         try:
-            return await self._delete(context, resource, broker, name)
+            return await self._delete(context, resource, broker, claim)
         except AdminUnreachable as error:
             unreachable_s = min(broker.unreachable_s, deleted_for_s(resource.body))
             return await self._without_broker(context, resource, cluster, str(error), unreachable_s)
@@ -75,57 +109,88 @@ class PolicyDeletion:
             outcome = await self._wait(context, resource, Reason.REFUSED, error.reason)
             return Outcome(outcome.result, REFUSED.delay(resource.memory.refused))
 
-    async def _delete(self, context: Context, resource: Resource, broker: BrokerSession, name: str) -> Outcome:
-        kind = resource.key.kind
+    async def _unrecorded(self, context: Context, resource: Resource) -> Outcome:
+        """Release a resource that does not say what was created for it: that stays."""
+        claim = claim_of(context.cache, resource.body)
+        if claim is None or context.cache.ownership.owner(claim) != resource.key:
+            return await self._release(context, resource)
+        became = f"names no {resource.key.kind}" if owned(resource.body)[1] else "was removed"
+        why = f"annotation heliograph.dev/broker-object, by which it is deleted, {became}"
+        return await self._retain(context, resource, f"{claim.name} stays in the broker: {why}")
+
+    async def _delete(self, context: Context, resource: Resource, broker: BrokerSession, claim: Claim) -> Outcome:
+        kind, name = claim.kind, claim.name
         if kind == "Topic" and await ends_archive(context, resource):
             return Outcome("waiting", _ARCHIVE_S)
-        if_empty = resource.spec.get("deletionPolicy") == "DeleteIfEmpty"
+        if context.cache.ownership.below(claim):
+            state = (await _now(broker)).state
+            # Nothing was recorded for these, but what they stand for may exist all the same.
+            below = [child for child in context.cache.ownership.below(claim) if _exists(context, child, state)]
+            if below:
+                return await self._wait(
+                    context, resource, Reason.CHILDREN_EXIST, _children_message(context, below, resource.key.namespace)
+                )
+        if why := _not_to_delete(context, resource.key, claim):
+            return await self._retain(context, resource, why, with_parents=False)
+        if_empty = _policy(resource) == "DeleteIfEmpty"
         # An object that was retained on purpose must not be deleted with its parent.
-        if_empty = if_empty or annotation(resource.body, HOLDS_RETAINED) == "true"
+        body = context.cache.get(resource.key) or resource.body
+        if_empty = if_empty or annotation(body, HOLDS_RETAINED) == "true"
+        if not context.has(resource):
+            return Outcome("gone")
         if not if_empty:
             await broker.delete(kind, name, force=True)
             return await self._release(context, resource)
-        if kind == "Topic" and (content := await _content(broker, name)):
+        if kind == "Topic" and (content := _content((await _now(broker)).state, name)):
             return await self._retain(context, resource, f"{name} stays in the broker: {content}")
+        if not context.has(resource):
+            return Outcome("gone")
         try:
             await broker.delete(kind, name, force=False)
         except AdminRefused as error:
+            if error.status not in _NOT_EMPTY:
+                # That says nothing about what is in it.
+                raise
             return await self._retain(context, resource, f"{name} stays in the broker: {error.reason}")
         return await self._release(context, resource)
 
     async def _without_broker(
         self, context: Context, resource: Resource, cluster: Body, message: str, unreachable_s: float
     ) -> Outcome:
-        """Wait for a broker that has not answered for ``unreachable_s``, up to the time the settings allow.
+        """Wait for a broker that has not answered for ``unreachable_s``: until it does, unless its spec limits that.
 
         Not for one that is being deleted itself, with its BrokerCluster or with all of the Kubernetes namespace.
         """
         memory = resource.memory
-        if is_deleted(cluster) or await namespace_ends(context.kube, resource.key.namespace):
+        ends = is_deleted(cluster) and not _keeps_running(cluster)
+        if ends or await namespace_ends(context.kube, cluster["metadata"]["namespace"]):
             log.info("nothing to delete", resource=str(resource.key), reason="its broker is being deleted too")
             return await self._release(context, resource)
-        if unreachable_s >= context.settings.deletion_wait_s:
+        orphan = resource.spec.get("deletionWhenUnreachable") == "Orphan"
+        if orphan and unreachable_s >= context.settings.deletion_wait_s:
             kept = f"{memory.name} stays in the broker, which cannot be reached: {message}"
             return await self._retain(context, resource, kept)
         memory.unreachable = True
-        outcome = await self._wait(context, resource, Reason.BROKER_UNREACHABLE, message)
-        # The deletion of a Kubernetes namespace is not watched, so it has to be polled.
+        shown = f"{message}; spec.deletionWhenUnreachable is {'Orphan' if orphan else 'Wait'}: {memory.name}"
+        if not orphan:
+            shown += " is deleted when the broker answers; annotation heliograph.dev/managed=false leaves it"
+            # The deletion of a Kubernetes namespace is not watched, so it has to be polled.
+            return await self._wait(context, resource, Reason.BROKER_UNREACHABLE, shown)
+        shown += f" is left after {format_duration(int(context.settings.deletion_wait_s * 1000))} without an answer"
+        await self._wait(context, resource, Reason.BROKER_UNREACHABLE, shown)
         left_s = max(1.0, context.settings.deletion_wait_s - unreachable_s)
-        return Outcome(outcome.result, min(UNREACHABLE.cap_s, left_s))
+        return Outcome("waiting", min(UNREACHABLE.cap_s, left_s))
 
     async def _wait(self, context: Context, resource: Resource, reason: Reason, message: str) -> Outcome:
         await report_policies(context, resource, [ready(reason, message)])
         return Outcome("waiting", UNREACHABLE.cap_s)
 
     async def _retain(
-        self, context: Context, resource: Resource, message: str, *, protect_parents: bool = True
+        self, context: Context, resource: Resource, message: str, *, with_parents: bool = True
     ) -> Outcome:
         """Release the resource and leave its data; its parents have to know, or they would delete it with theirs."""
-        if protect_parents:
-            above = parent_of(resource.body)
-            while above is not None and (parent := context.resource(above)) is not None:
-                await note_retained(context, parent)
-                above = parent_of(parent.body)
+        if with_parents:
+            await protect_parents(context, resource)
         await context.events.emit(resource.body, "DataRetained", message)
         return await self._release(context, resource)
 
@@ -134,10 +199,19 @@ class PolicyDeletion:
         return Outcome("gone")
 
 
-async def _content(broker: BrokerSession, name: str) -> str:
+def _keeps_running(cluster: Body) -> bool:
+    """Whether the brokers of a BrokerCluster stay when it is deleted."""
+    retains = (cluster.get("spec") or {}).get("deletionPolicy") == "Retain"
+    return retains or is_paused(cluster) or not is_managed(cluster)
+
+
+async def _now(broker: BrokerSession) -> Listing:
+    return await broker.listing(asyncio.get_running_loop().time())
+
+
+def _content(state: BrokerState, name: str) -> str:
     """Return a text on the data of a topic, empty if there is none."""
-    listing = await broker.listing(float("inf"))
-    topic = listing.state.topics.get(name)
+    topic = state.topics.get(name)
     if topic is None:
         return ""
     if topic.backlog_messages:
@@ -145,15 +219,76 @@ async def _content(broker: BrokerSession, name: str) -> str:
     return f"{topic.storage_bytes} bytes are stored" if topic.storage_bytes else ""
 
 
-def _children(context: Context, key: Key) -> list[Key]:
-    """Return the resources below this one that something was created for in the broker."""
-    return [child for child in context.cache.children(key) if (body := context.cache.get(child)) and is_held(body)]
+def _kept(resource: Resource, name: str) -> str:
+    """Return why an object is kept whatever is in it, empty if it is not."""
+    if not is_established(resource.body):
+        note = f"annotation heliograph.dev/broker-object is {quoted(owned(resource.body)[1])}"
+        return f"{name} stays in the broker: {note}, which is no full name"
+    if _policy(resource) == "Retain":
+        stated = resource.spec.get("deletionPolicy")
+        why = "its deletionPolicy is Retain" if stated else "it existed before its resource"
+        return f"{name} stays in the broker: {why}"
+    if not resource.spec.get("deletionPolicy") and was_never_applied(resource.body):
+        return f"{name} is left in the broker, if it exists: nothing was applied to it"
+    return ""
 
 
-def _heir(context: Context, key: Key, claim: Claim) -> Key | None:
-    """Return another resource that claims the same object and stays, the oldest of them."""
-    for other in context.cache.claimants(claim):
-        body = context.cache.get(other)
-        if other != key and body is not None and context.cache.is_managed(other) and not is_deleted(body):
-            return other
-    return None
+def _policy(resource: Resource) -> str:
+    """Return the deletion policy: an object that was there before is deleted only by a resource that says so."""
+    return resource.spec.get("deletionPolicy") or ("Retain" if is_adopted(resource.body) else "Delete")
+
+
+def _forbidden(context: Context, resource: Resource, claim: Claim) -> str:
+    """Return why nothing at all is to be done in the broker; empty if something may."""
+    if not resource.managed or resource.paused:
+        return f"annotation heliograph.dev/{'paused is true' if resource.managed else 'managed is false'}"
+    return refusal(context.cache, resource.key, claim)
+
+
+def _not_to_delete(context: Context, key: Key, claim: Claim) -> str:
+    """Return why a resource must not delete the object: it is another one's, or becomes one's; empty if it may."""
+    ownership = context.cache.ownership
+    owner = ownership.owner(claim)
+    if owner != key:
+        belongs = (
+            f"it belongs to {shown(owner, key.namespace)}" if owner is not None else "this resource does not own it"
+        )
+        return f"{claim.name} stays in the broker: {belongs}"
+    heir = ownership.heir(key)
+    if heir is None:
+        return ""
+    if (stake := ownership.stake(heir)) is not None and not stake.managed:
+        return f"{claim.name} stays in the broker: {shown(heir, key.namespace)}, which is not managed, describes it too"
+    return f"ownership of {claim.name} passes to {shown(heir, key.namespace)}"
+
+
+def _deleted_rivals(context: Context, key: Key) -> list[Key]:
+    rivals = context.cache.ownership.rivals(key)
+    return [rival for rival in rivals if _is_held(context, rival)]
+
+
+def _is_held(context: Context, key: Key) -> bool:
+    body = context.cache.get(key)
+    return body is not None and is_held(body)
+
+
+def _exists(context: Context, key: Key, state: BrokerState) -> bool:
+    """Whether the broker has the object that a resource stands for."""
+    stake = context.cache.ownership.stake(key)
+    return stake is not None and exists(stake.claim.kind, stake.claim.name, state)
+
+
+def _children_message(context: Context, children: list[Key], namespace: str) -> str:
+    """Name what the deletion waits for, and the way out if some of it was not deleted, too."""
+    staying, going, to_delete = [], [], []
+    for child in children:
+        body = context.cache.get(child)
+        if body is not None and is_deleted(body):
+            going.append(shown(child, namespace))
+        elif body is not None:
+            staying.append(f"{shown(child, namespace)}{'' if is_managed(body) else ' (not managed)'}")
+            to_delete.append(f"{full_name(child.kind)}/{child.name}")
+    message = f"waiting for {named([*staying, *going], _MAX_NAMED, ', ')} to be deleted"
+    if not staying:
+        return message
+    return f"{message}; valid: delete {named(to_delete, _MAX_NAMED, ', ')}, or set spec.deletionPolicy to Retain"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -9,19 +10,21 @@ import structlog
 from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
 from heliograph_api.resources.broker_state import BrokerState
 from heliograph_api.resources.model import Namespace, Tenant, Topic
+from heliograph_api.values.quoting import quoted
 
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
 from heliograph_operator.act.controller import Context, Outcome
-from heliograph_operator.act.finalizers import hold, is_held, owned, release
+from heliograph_operator.act.finalizers import hold, note_adopted, note_cluster, release
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.act.status_report import named, report_drift, report_policies
 from heliograph_operator.archive.archive_reconciler import ArchiveReconciler, ArchiveReport
-from heliograph_operator.decide.broker_differences import differences, observed, surplus
+from heliograph_operator.decide.adoption import adoption_message, is_somebody_elses, unnamed
+from heliograph_operator.decide.broker_differences import differences, exists, observed, surplus
 from heliograph_operator.decide.broker_manifests import policy_manifest
 from heliograph_operator.decide.resource_stats import quota_verdict
-from heliograph_operator.decide.targets import Target, Waiting, http_url, target_of
 from heliograph_operator.objects.backoff import REFUSED
 from heliograph_operator.objects.conditions import (
+    ADOPTED,
     POLICIES_APPLIED,
     QUOTA_EXCEEDED,
     READY,
@@ -30,15 +33,27 @@ from heliograph_operator.objects.conditions import (
     condition,
     ready,
 )
-from heliograph_operator.objects.kinds import BROKER_CLUSTER, Key
-from heliograph_operator.objects.resource_cache import Claim
+from heliograph_operator.objects.consent import foreign_dead_letters, refusal
+from heliograph_operator.objects.kinds import cluster_key, cluster_note, is_adopted, is_held, owned, shown
+from heliograph_operator.objects.ownership import Claim
+from heliograph_operator.objects.targets import Target, Waiting, claim_of, http_url, is_established, target_of
 
 from .policy_deletion import PolicyDeletion
+from .retained_data import protect_parents
 
 log = structlog.get_logger(__name__)
 
 #: Time (s) after which a broker is asked again for a parent that has no resource.
 PARENT_S: Final = 30.0
+#: Reasons for which the broker does not have the policies of the resource.
+_NOT_APPLIED: Final = (
+    Reason.REFUSED,
+    Reason.NOT_APPLIED,
+    Reason.NOT_ALLOWED,
+    Reason.INVALID,
+    Reason.CONFLICT,
+    Reason.ADOPTION_PENDING,
+)
 
 
 class PolicyReconciler:
@@ -53,34 +68,45 @@ class PolicyReconciler:
         """See :data:`.controller.Reconciler`."""
         key, memory = resource.key, resource.memory
         memory.observed, memory.unreachable = None, False
-        cluster, name = owned(resource.body)
-        # Objects created for it stay its own to the end, whatever its spec says now.
-        own = Claim(Key(BROKER_CLUSTER.name, key.namespace, cluster), key.kind, name) if name else None
+        memory.began_at = memory.began_at or asyncio.get_running_loop().time()
+        memory.archive_refused = await self._archives.check(context, resource) if key.kind == "Topic" else None
         if resource.deleted:
-            _claim(context, key, own)
             return await self._deletion.proceed(context, resource)
         if not resource.managed:
             return await self._unmanaged(context, resource)
+        claim = claim_of(context.cache, resource.body)
+        if claim is not None and (why := refusal(context.cache, key, claim)):
+            return await self._not_allowed(context, resource, claim, why)
         if resource.model is None:
-            _claim(context, key, own)
             return await self._not_ready(context, resource, Reason.INVALID, memory.problem)
         target = target_of(context.cache, resource.body)
         if isinstance(target, Waiting):
-            _claim(context, key, own)
             return await self._not_ready(context, resource, target.reason, target.message)
-        _claim(context, key, own or target.claim)
-        if own is not None and own != target.claim:
+        if resource.paused and not is_held(resource.body):
+            await note_cluster(context, resource, target.cluster)
+        # Objects created for it stay its own to the end, whatever its spec says now.
+        cluster, name = owned(resource.body)
+        if name and not is_established(resource.body):
             message = (
-                f"it stands for {name} in BrokerCluster {cluster} and cannot become {target.name} in"
-                f" {target.cluster.name}; valid: the old name, or delete the resource and create a new one"
+                f"annotation heliograph.dev/broker-object: {quoted(name)} is not the full name of a {key.kind}; valid:"
+                f" {target.name}, or remove the annotation"
             )
             return await self._not_ready(context, resource, Reason.RENAME_REFUSED, message)
-        if (winner := _rival(context, key, target)) is not None:
-            message = f"the older {winner.kind} {winner.name} already describes {target.name}"
+        if name and (cluster_key(resource.body, cluster), name) != (target.cluster, target.name):
+            wanted = f"{target.name} in {cluster_note(target.cluster, resource.body)}"
+            message = (
+                f"it stands for {name} in BrokerCluster {cluster} and cannot become {wanted}; valid: the old name, or"
+                " delete the resource and create a new one"
+            )
+            return await self._not_ready(context, resource, Reason.RENAME_REFUSED, message)
+        if why := foreign_dead_letters(context.cache, key, target.cluster, resource.model):
+            return await self._not_ready(context, resource, Reason.NOT_ALLOWED, why)
+        owner = context.cache.ownership.owner(target.claim)
+        if owner is not None and owner != key:
+            # A resource that does not own the object must not seem to, when it is deleted or the operator restarts.
+            await release(context, resource)
+            message = f"{shown(owner, key.namespace)} already describes {target.name}; delete one of the two resources"
             return await self._not_ready(context, resource, Reason.CONFLICT, message)
-        if not is_held(resource.body) and not resource.paused:
-            # The body that is held includes changes that somebody made meanwhile.
-            return await self.reconcile(context, resource) if await hold(context, resource, target) else Outcome("gone")
         return await self._with_broker(context, resource, target)
 
     async def _with_broker(self, context: Context, resource: Resource, target: Target) -> Outcome:
@@ -89,7 +115,7 @@ class PolicyReconciler:
         url = http_url(cluster) if cluster is not None else ""
         memory.http_url, memory.name = url, target.name
         if not url:
-            message = f"BrokerCluster {target.cluster.name} has not published a broker address yet"
+            message = f"{shown(target.cluster, resource.key.namespace)} has not published a broker address yet"
             return await self._not_ready(context, resource, Reason.CLUSTER_NOT_READY, message)
         broker = self._brokers.at(url)
         try:
@@ -110,13 +136,26 @@ class PolicyReconciler:
         if (missing := _missing_parent(target, listing.state)) is not None:
             outcome = await self._not_ready(context, resource, *missing)
             return Outcome(outcome.result, PARENT_S)
+        if not owned(resource.body)[1] and not resource.paused:
+            return await self._take(context, resource, target, broker)
         found = differences(model, target.name, listing.state)
         if resource.paused:
             message = f"paused by annotation, nothing is changed: {named(found) or 'there is no difference'}"
             verdict = ready(Reason.PAUSED, message, "Unknown")
             return await self._reconciled(context, resource, target, listing, [verdict])
+        if is_somebody_elses(resource.body, found) and exists(target.kind, target.name, listing.state):
+            await note_adopted(context, resource)
         too_many = surplus(model, target.name, listing.state)
+        adopting = is_adopted(resource.body) and condition(resource.status, ADOPTED).get("status") != "True"
+        changes = adoption_message(model, target.name, found)
+        if adopting:
+            if message := unnamed(model, target.name, found):
+                return await self._not_ready(context, resource, Reason.ADOPTION_PENDING, message)
+            await context.events.emit(resource.body, ADOPTED, changes)
         if found:
+            if context.cache.ownership.owner(target.claim) != resource.key:
+                # It was taken from this one meanwhile, by an annotation for example.
+                return Outcome("waiting", 0.0)
             partitions = too_many[0] if too_many is not None else None
             await broker.apply(policy_manifest(resource.key, resource.spec, target, partitions))
             await report_drift(context, resource, found)
@@ -125,11 +164,25 @@ class PolicyReconciler:
                 context.queue.add(child)
             listing = await broker.listing(0.0)
             if left := differences(model, target.name, listing.state):
-                return await self._not_ready(context, resource, Reason.NOT_APPLIED, named(left))
+                return await self._not_ready(context, resource, Reason.NOT_APPLIED, named(left), target.name)
         resource.memory.refused = 0
         applied = Verdict(POLICIES_APPLIED, "True", Reason.RECONCILED, "the broker has the policies of the resource")
         now = _partition_verdict(*too_many) if too_many is not None else ready(Reason.RECONCILED, "", "True")
-        return await self._reconciled(context, resource, target, listing, [now, applied])
+        adopted = [Verdict(ADOPTED, "True", Reason.EXISTED_BEFORE, changes)] if adopting else []
+        return await self._reconciled(context, resource, target, listing, [now, applied, *adopted])
+
+    async def _take(self, context: Context, resource: Resource, target: Target, broker: BrokerSession) -> Outcome:
+        """Hold the resource, and record whether its object existed before the operator saw the resource."""
+        memory = resource.memory
+        listing = await broker.recent_listing(memory.began_at)
+        adopted = exists(target.kind, target.name, listing.state)
+        if context.cache.ownership.owner(target.claim) != resource.key:
+            # Another one took it meanwhile.
+            return Outcome("waiting", 0.0)
+        with context.cache.ownership.reserved(resource.key):
+            held = await hold(context, resource, target, adopted=adopted)
+        # The body that is held includes changes that somebody made meanwhile.
+        return await self.reconcile(context, resource) if held else Outcome("gone")
 
     async def _reconciled(
         self, context: Context, resource: Resource, target: Target, listing: Listing, verdicts: Sequence[Verdict]
@@ -148,36 +201,51 @@ class PolicyReconciler:
         result = "ready" if verdicts[0].status == "True" else "waiting"
         return Outcome(result, archive.requeue_s or context.settings.resync_s)
 
-    async def _not_ready(self, context: Context, resource: Resource, reason: Reason, message: str) -> Outcome:
-        """Report the reason. The awaited event requeues it: a parent, a rival's deletion, a broker that answers."""
+    async def _not_ready(
+        self, context: Context, resource: Resource, reason: Reason, message: str, name: str = ""
+    ) -> Outcome:
+        """Report the reason. The awaited event requeues it: a parent, a rival's deletion, a broker that answers.
+
+        ``name`` is that of the object if it was created for the resource all the same.
+        """
         verdicts = [ready(reason, message)]
-        if reason in (Reason.REFUSED, Reason.NOT_APPLIED, Reason.INVALID):
+        if reason is Reason.ADOPTION_PENDING:
+            verdicts.append(Verdict(ADOPTED, "False", reason, message))
+        waits_to_be_applied = is_held(resource.body) and "name" not in resource.status
+        if reason in _NOT_APPLIED or waits_to_be_applied:
             verdicts.append(Verdict(POLICIES_APPLIED, "False", reason, message))
+        if resource.memory.archive_refused is not None:
+            verdicts.append(resource.memory.archive_refused)
         # The quota of a broker that does not answer is unknown.
         if reason is Reason.BROKER_UNREACHABLE and condition(resource.status, QUOTA_EXCEEDED):
             verdicts.append(Verdict(QUOTA_EXCEEDED, "Unknown", reason, message))
-        await report_policies(context, resource, verdicts)
+        await report_policies(context, resource, verdicts, name)
+        return Outcome("waiting", context.settings.resync_s)
+
+    async def _not_allowed(self, context: Context, resource: Resource, claim: Claim, why: str) -> Outcome:
+        """Release a resource that its BrokerCluster does not allow, or not any more; the broker stays as it is."""
+        message, resource.memory.http_url = why, ""
+        if is_held(resource.body):
+            message = f"{why}; {claim.name} stays in the broker as it is"
+            await protect_parents(context, resource)
+        await release(context, resource)
+        unknown = Verdict(POLICIES_APPLIED, "Unknown", Reason.NOT_ALLOWED, message)
+        await report_policies(context, resource, [ready(Reason.NOT_ALLOWED, message), unknown])
         return Outcome("waiting", context.settings.resync_s)
 
     async def _unmanaged(self, context: Context, resource: Resource) -> Outcome:
-        _claim(context, resource.key, None)
         resource.memory.http_url = ""
+        if is_held(resource.body):
+            await protect_parents(context, resource)
         await release(context, resource)
+        if (claim := claim_of(context.cache, resource.body)) is not None:
+            await note_cluster(context, resource, claim.cluster)
         message = "not reconciled: annotation heliograph.dev/managed is false"
-        await report_policies(context, resource, [ready(Reason.UNMANAGED, message, "Unknown")])
+        unknown = Verdict(POLICIES_APPLIED, "Unknown", Reason.UNMANAGED, message)
+        archive = resource.memory.archive_refused
+        verdicts = [ready(Reason.UNMANAGED, message, "Unknown"), unknown, *([archive] if archive is not None else [])]
+        await report_policies(context, resource, verdicts)
         return Outcome("unmanaged")
-
-
-def _claim(context: Context, key: Key, claim: Claim | None) -> None:
-    """Record which object a resource claims, and requeue those that claimed the same as it did before."""
-    for other in context.cache.claim(key, claim):
-        context.queue.add(other)
-
-
-def _rival(context: Context, key: Key, target: Target) -> Key | None:
-    """Return the resource that owns the claimed object, if it is another one."""
-    claimants = [other for other in context.cache.claimants(target.claim) if context.cache.is_managed(other)]
-    return claimants[0] if claimants and claimants[0] != key else None
 
 
 def _missing_parent(target: Target, state: BrokerState) -> tuple[Reason, str] | None:

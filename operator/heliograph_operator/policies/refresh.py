@@ -1,4 +1,7 @@
-"""Lists every broker every few seconds and enqueues only the resources whose broker state changed."""
+"""Lists each broker every few seconds, and enqueues only the resources whose broker state changed.
+
+Each broker has a task of its own: one that does not answer delays nothing of another's.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,8 @@ import asyncio
 import structlog
 from heliograph_api.admin.admin_client import AdminError
 
-from heliograph_operator.act.broker_sessions import BrokerSessions
+from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions
 from heliograph_operator.act.controller import Context
-from heliograph_operator.archive.archive_refresh import enqueue_changed
 from heliograph_operator.decide.broker_differences import observed
 from heliograph_operator.decide.resource_stats import worth_writing
 
@@ -17,27 +19,35 @@ log = structlog.get_logger(__name__)
 
 
 class Refresh:
-    """Finds drift, statistics that moved, brokers that answer again, and archive runs that ended."""
+    """Finds drift, statistics that moved, and brokers that answer again."""
 
     def __init__(self, context: Context, brokers: BrokerSessions) -> None:
         self._context = context
         self._brokers = brokers
 
     async def run(self) -> None:
-        """Refresh every ``refresh_s`` seconds, until cancelled."""
-        while True:
-            await asyncio.sleep(self._context.settings.refresh_s)
-            await self.once()
+        """List each broker every ``refresh_s`` seconds, until cancelled."""
+        followed: dict[str, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await asyncio.sleep(self._context.settings.refresh_s)
+                urls = {memory.http_url for _, memory in self._context.memories.all() if memory.http_url}
+                for url in sorted(followed.keys() - urls):
+                    followed.pop(url).cancel()
+                await self._brokers.keep_only(urls)
+                for url in sorted(urls - followed.keys()):
+                    followed[url] = group.create_task(self._follow(url), name=f"refresh of {url}")
 
-    async def once(self) -> None:
-        """List each broker, and the archives' jobs, once."""
-        urls = {memory.http_url for _, memory in self._context.memories.all() if memory.http_url}
-        await self._brokers.keep_only(urls)
-        await asyncio.gather(*(self._list(url) for url in urls), enqueue_changed(self._context))
-
-    async def _list(self, url: str) -> None:
+    async def _follow(self, url: str) -> None:
         broker = self._brokers.at(url)
+        while True:
+            await self._list(broker)
+            # A broker that did not answer is asked again when the pause of its session ends.
+            await asyncio.sleep(broker.paused_s or self._context.settings.refresh_s)
+
+    async def _list(self, broker: BrokerSession) -> None:
         loop = asyncio.get_running_loop()
+        url = broker.http_url
         try:
             listing = await broker.listing(loop.time())
         except AdminError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from tests.support.cluster import Cluster
 from tests.support.cluster_fixtures import Images, add_diagnosis, only_operator
 
 HOST = "default.heliograph.svc.cluster.local"
+ADMIN_HOST = "default-admin.heliograph.svc.cluster.local"
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,11 @@ def installation(cluster: Cluster, images: Images, tmp_path_factory: pytest.Temp
             shell = Shell(cluster.environment, directory)
             for command in commands("README.md", "Install on Kubernetes"):
                 shell.run(command)
-            client = ClientPod(cluster, NAMESPACE, f"pulsar://{HOST}:6650", f"http://{HOST}:8080")
+            # A Kubernetes that enforces policies lets nobody but the operator use the admin API.
+            peers = [{"podSelector": {"matchLabels": {"app": "client"}}}]
+            patch = json.dumps({"spec": {"networkPolicy": {"admin": peers}}})
+            cluster.kubectl("patch", "bcl", "default", "-n", NAMESPACE, "--type=merge", "-p", patch)
+            client = ClientPod(cluster, NAMESPACE, f"pulsar://{HOST}:6650", f"http://{ADMIN_HOST}:8080")
             client.start(images["client"])
             yield Installation(cluster, shell, client)
         except AssertionError as error:

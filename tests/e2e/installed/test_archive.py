@@ -30,6 +30,7 @@ SMALL = {
     # The etcd of scripts/cluster knows no such watch; asking now and then is enough.
     "spark.kubernetes.executor.enableApiWatcher": "false",
 }
+MASTER = "k8s://https://kubernetes.default.svc"
 #: Time (s) that one run has: a Java and a Python start, on a machine that does other things, too.
 RUN_WITHIN_S = 600.0
 
@@ -131,6 +132,11 @@ def archive(installation: Installation, images: Images) -> Iterator[Archive]:
     """The image is in the cluster, and so is a volume."""
     assert images["spark"].startswith("heliograph/spark:")
     found = Archive(installation)
+    helm = ["upgrade", "heliograph", "charts/heliograph", "-n", installation.namespace, "--reuse-values"]
+    installation.cluster.helm(*helm, "--set", "archive.enabled=true", "--wait")
+    accounts = {"serviceAccounts": ["heliograph-archive"], "masters": [MASTER]}
+    allowed = {"enabled": True, "volumeClaims": ["archive"], **accounts}
+    installation.kubectl("patch", "bcl", "default", "--type=merge", "-p", json.dumps({"spec": {"archives": allowed}}))
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     metadata = {"name": "archive", "namespace": installation.namespace}
     installation.cluster.apply(
@@ -159,7 +165,7 @@ def test_a_topic_is_archived_by_its_cron_job_and_then_by_executors(
     # The second run adds what is new, and is done by a pod that the driver's pod has asked for.
     helm = ["upgrade", "heliograph", "charts/heliograph", "-n", installation.namespace, "--reuse-values"]
     installation.cluster.helm(*helm, "--set", "archive.executors=true", "--wait")
-    archive.topic(master="k8s://https://kubernetes.default.svc", serviceAccountName="heliograph-archive")
+    archive.topic(master=MASTER, serviceAccountName="heliograph-archive")
     installation.client.publish(TOPIC, [f"{number:03}" for number in range(100, 150)])
     archive.wait_lag(50)
     second = archive.run("second")

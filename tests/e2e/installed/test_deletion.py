@@ -22,7 +22,7 @@ RESOURCES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 #: Six of the twenty-four; tests/operator has them all, with one broker.
 ORDERS = [order for index, order in enumerate(permutations(RESOURCES)) if index % 4 == 0]
-ENDED_WITHIN_S = 120.0
+ENDED_WITHIN_S = 300.0
 
 
 class Place:
@@ -47,7 +47,7 @@ class Place:
 
     def wait_ready(self) -> None:
         for name, _ in RESOURCES.values():
-            wait_ready(self.cluster, self.name, name, within_s=120)
+            wait_ready(self.cluster, self.name, name, within_s=240)
 
     def delete(self, kind: str) -> None:
         self.cluster.kubectl("delete", RESOURCES[kind][0], "-n", self.name, "--wait=false")
@@ -97,7 +97,8 @@ def test_deletion_ends_in_every_order_though_the_operator_is_ended_in_the_middle
                 places["volumes-not-wanted"].delete(kind)
             # A broker that cannot come up again: it is waited for until its Kubernetes namespace is to go, too.
             away = places["broker-away"]
-            broken = json.dumps({"spec": {"image": "heliograph/broker:there-is-none", "imagePullPolicy": "Never"}})
+            image = {"image": "heliograph/broker:there-is-none", "imagePullPolicy": "Never", "preflight": False}
+            broken = json.dumps({"spec": image})
             cluster.kubectl("patch", "bcl/main", "-n", away.name, "--type=merge", "-p", broken)
             cluster.kubectl("delete", "pod", "main-0", "-n", away.name, "--grace-period=0", "--force")
             away.delete("Topic")
@@ -119,7 +120,7 @@ def test_deletion_ends_in_every_order_though_the_operator_is_ended_in_the_middle
     cluster.wait_for(
         "volumes that were not to stay have gone, too",
         lambda: places["volumes-not-wanted"].volumes() == [],
-        within_s=30,
+        within_s=120,
         namespace=places["volumes-not-wanted"].name,
     )
 
@@ -132,7 +133,7 @@ def test_messages_are_there_again_when_a_broker_is_made_anew_on_the_volume_that_
     client.subscribe(topic, "reader")
     client.publish(topic, ["worth keeping"])
     resource = cluster.kubectl_json("get", "brokercluster", "default", "-n", namespace)
-    installation.kubectl("delete", "brokercluster", "default", "--timeout=100s")
+    installation.kubectl("delete", "brokercluster", "default", "--timeout=250s")
     assert "pod/default-0" not in installation.kubectl("get", "pods", "-o", "name").split()
     cluster.apply(
         {
@@ -140,7 +141,7 @@ def test_messages_are_there_again_when_a_broker_is_made_anew_on_the_volume_that_
             "metadata": {key: resource["metadata"][key] for key in ("name", "namespace", "labels", "annotations")},
         }
     )
-    wait_ready(cluster, namespace, "brokercluster/default", within_s=120)
+    wait_ready(cluster, namespace, "brokercluster/default", within_s=240)
     assert client.consume(topic, "reader", 1, acknowledge=True) == ["worth keeping"]
     for name in ("orders", "departures"):
         wait_ready(cluster, namespace, f"htopic/{name}")

@@ -50,7 +50,7 @@ def test_a_killed_broker_comes_back_with_everything_and_connected_clients_go_on(
         cluster.wait_for(
             "the container is a new one",
             lambda: container()["restarts"] > before["restarts"],
-            within_s=60,
+            within_s=180,
             namespace=namespace,
         )
         assert "killed" in cluster.kubectl("logs", "killer", "-n", namespace)

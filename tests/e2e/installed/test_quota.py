@@ -29,20 +29,25 @@ def test_an_exceeded_quota_is_a_condition_an_event_and_a_metric_and_so_is_its_en
     # Ten messages fit into each of the four partitions.
     assert 10 <= client.fill(ORDERS) <= 40
     until_exceeded = commands("docs/operator.md", "The operator")[-1]
-    installation.shell.run(until_exceeded, timeout_s=60)
+    installation.shell.run(until_exceeded, timeout_s=180)
     status = conditions(cluster.kubectl_json("get", "htopic", "orders", "-n", namespace))["QuotaExceeded"]
     assert status["reason"] == "SizeQuotaExceeded"
-    assert "the backlog has reached its limit of 100Ki" in events(cluster, namespace, "orders", "SizeQuotaExceeded")
+    cluster.wait_for(
+        "its begin is reported",
+        lambda: (
+            "the backlog has reached its limit of 100Ki" in events(cluster, namespace, "orders", "SizeQuotaExceeded")
+        ),
+        namespace=namespace,
+    )
     assert 1.0 in exceeded(client.metrics())
 
     for subscription in SUBSCRIPTIONS:
         client.heliograph("topics", "clear-backlog", ORDERS, "-s", subscription)
-    installation.shell.run("kubectl wait --for=condition=QuotaExceeded=False --timeout=60s htopic/orders")
+    installation.shell.run("kubectl wait --for=condition=QuotaExceeded=False --timeout=180s htopic/orders")
     assert set(exceeded(client.metrics())) == {0.0}
     cluster.wait_for(
         "its end is reported, too",
         lambda: events(cluster, namespace, "orders", "QuotaRecovered"),
-        within_s=30,
         namespace=namespace,
     )
     installation.shell.run("kubectl apply -f examples/")

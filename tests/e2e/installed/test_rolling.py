@@ -47,7 +47,7 @@ def test_clients_lose_nothing_receipted_while_pods_are_rolled_for_resources_sett
             assert logs.stdout.readline(), "the broker has logged nothing"
             patch(installation, {"resources": {"requests": {"memory": "96Mi"}}})
             rolled(installation, pod)
-            output, _ = logs.communicate(timeout=30)
+            output, _ = logs.communicate(timeout=120)
         assert '"event": "stopped"' in output, "the broker was not drained, or did not end by itself"
         load.goes_on()
 
@@ -82,7 +82,7 @@ def test_a_volume_grows_with_its_broker_running(installation: Installation) -> N
         claim = cluster.kubectl_json("get", "pvc", "data-default-0", "-n", namespace)
         return bool(claim["status"]["capacity"]["storage"] == "12Gi")
 
-    cluster.wait_for("the volume is larger", grown, within_s=60, namespace=namespace)
+    cluster.wait_for("the volume is larger", grown, within_s=180, namespace=namespace)
     wait_ready(cluster, namespace, "brokercluster/default")
     assert uid(cluster, namespace, "pod/default-0") == pod
 
@@ -97,4 +97,4 @@ def test_an_upgrade_as_the_guide_shows_brings_the_definitions_up_to_date_first(i
     for command in commands("docs/install.md", "Upgrade"):
         installation.shell.run(command)
     assert installation.kubectl("get", *definition, "-o", f"jsonpath={described}") == current
-    wait_ready(installation.cluster, installation.namespace, "brokercluster/default", within_s=120)
+    wait_ready(installation.cluster, installation.namespace, "brokercluster/default", within_s=240)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -10,9 +11,13 @@ from typing import Any
 
 import pytest
 import yaml
+from heliograph_api.crds.definitions import DEFINITIONS
 from heliograph_api.resources.model import BrokerCluster
 from heliograph_operator.decide.cluster_objects import OWNED
-from heliograph_operator.kube.permissions import LEADER_PERMISSIONS, PERMISSIONS, Permission
+from heliograph_operator.decide.cluster_objects import manifests as manifests_of
+from heliograph_operator.decide.network_policy import network_policy
+from heliograph_operator.decide.stateful_set import Site
+from heliograph_operator.kube.permissions import ARCHIVE_PERMISSIONS, LEADER_PERMISSIONS, PERMISSIONS, Permission
 
 from .conftest import CHART, PROJECT, Helm, Manifest
 
@@ -24,7 +29,8 @@ MONITORING = [
 
 
 def of_kind(manifests: Iterable[Manifest], kind: str) -> list[Manifest]:
-    return [each for each in manifests if each["kind"] == kind]
+    """Return the objects of a kind, without the ClusterRoles that Kubernetes adds to its own (:func:`aggregated`)."""
+    return [each for each in manifests if each["kind"] == kind and not _aggregates(each)]
 
 
 def operator_pod(manifests: Iterable[Manifest]) -> dict[str, Any]:
@@ -89,6 +95,104 @@ def test_the_cluster_role_grants_what_the_operator_needs_and_nothing_else(helm: 
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "main-operator", "namespace": "here"}]
 
 
+def test_an_operator_that_runs_no_archives_may_not_make_cron_jobs(helm: Helm) -> None:
+    [off] = of_kind(helm.template(), "ClusterRole")
+    assert not any(group == "batch" for group, _, _ in granted(off))
+    manifests = helm.template(archive={"enabled": True, "executors": True})
+    [on] = of_kind(manifests, "ClusterRole")
+    assert granted(on) == needed((*PERMISSIONS, *ARCHIVE_PERMISSIONS))
+    for each, archives in ((helm.template(), False), (manifests, True)):
+        [container] = operator_pod(each)["spec"]["containers"]
+        assert ("--archives" in container["args"]) is archives
+
+
+def test_executors_without_archives_are_refused(helm: Helm) -> None:
+    done = helm.run("template", str(CHART), "--set", "archive.executors=true")
+    assert done.returncode != 0
+    assert "archive.executors needs archive.enabled: true" in done.stderr
+
+
+def aggregated(manifests: Iterable[Manifest]) -> list[Manifest]:
+    """Return the ClusterRoles that Kubernetes adds to its own, by name."""
+    return [each for each in manifests if _aggregates(each)]
+
+
+def _aggregates(role: Manifest) -> set[str]:
+    prefix = "rbac.authorization.k8s.io/aggregate-to-"
+    labels: dict[str, str] = role["metadata"].get("labels", {})
+    return {name.removeprefix(prefix) for name, value in labels.items() if name.startswith(prefix) and value == "true"}
+
+
+def test_kubernetes_roles_may_read_and_change_every_kind_but_not_its_status(helm: Helm) -> None:
+    view, edit = aggregated(helm.template())
+    assert _aggregates(view) == {"view", "edit", "admin"}
+    assert _aggregates(edit) == {"edit", "admin"}
+    plurals = {each.plural for each in DEFINITIONS.values()}
+    assert granted(view) == {("heliograph.dev", each, verb) for each in plurals for verb in ("get", "list", "watch")}
+    changes = ("create", "update", "patch", "delete", "deletecollection")
+    assert granted(edit) == {("heliograph.dev", each, verb) for each in plurals for verb in changes}
+    assert aggregated(helm.template(aggregatedRoles=False)) == []
+    assert len(aggregated(helm.template(aggregatedRoles=True, watchNamespaces=["one"]))) == 2
+
+
+def test_the_operator_reads_and_changes_no_lease_but_its_own(helm: Helm) -> None:
+    [leader] = of_kind(helm.template(), "Role")
+    named = {verb: rule.get("resourceNames") for rule in leader["rules"] for verb in rule["verbs"]}
+    assert named == {
+        verb: ["main-operator"] if permission.own else None
+        for permission in LEADER_PERMISSIONS
+        for verb in permission.verbs
+    }
+    [container] = operator_pod(helm.template())["spec"]["containers"]
+    assert "--lease=main-operator" in container["args"]
+
+
+def test_where_users_are_assigned_no_pod_names_one(helm: Helm) -> None:
+    manifests = helm.template(fixedUser=False)
+    pods = [operator_pod(manifests), *of_kind(manifests, "Pod")]
+    assert len(pods) == 2
+    for pod in pods:
+        assert pod["spec"]["securityContext"].keys().isdisjoint({"runAsUser", "runAsGroup", "fsGroup"})
+    assert "--no-fixed-user" in pods[0]["spec"]["containers"][0]["args"]
+    assert "--no-fixed-user" not in operator_pod(helm.template())["spec"]["containers"][0]["args"]
+
+
+def test_brokers_let_the_charts_operator_administer_them(helm: Helm) -> None:
+    manifests = helm.template()
+    labels = operator_pod(manifests)["metadata"]["labels"]
+    cluster = {**of_kind(manifests, "BrokerCluster")[0]}
+    cluster["metadata"] = {**cluster["metadata"], "uid": "1"}
+    made = network_policy(BrokerCluster.model_validate(cluster), cluster, Site("broker", operator_namespace="here"))
+    [admins] = [rule["from"] for rule in made["spec"]["ingress"] if rule["ports"][0]["port"] == 8080]
+    [peer] = [each for each in admins if "namespaceSelector" in each]
+    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "here"}
+    assert peer["podSelector"]["matchLabels"].items() <= labels.items()
+
+
+def test_prometheus_scrapes_the_services_of_the_metrics(helm: Helm) -> None:
+    [monitor] = [
+        each
+        for each in of_kind(helm.template(*MONITORING), "ServiceMonitor")
+        if each["metadata"]["name"].endswith("-brokers")
+    ]
+    body = {"apiVersion": "heliograph.dev/v1alpha1", "kind": "BrokerCluster", "spec": {}}
+    body["metadata"] = {"name": "main", "namespace": "shop", "uid": "1"}
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    services = of_kind(manifests_of(BrokerCluster.model_validate(body), body, Site("broker")), "Service")
+    [found] = [each for each in services if wanted <= each["metadata"]["labels"].items()]
+    assert found["metadata"]["name"] == "main-metrics"
+    # The alert knows the targets by a label of the Service, as Prometheus writes its name.
+    assert "heliograph.dev/service" in monitor["spec"]["targetLabels"]
+    [rule] = of_kind(helm.template(*MONITORING), "PrometheusRule")
+    [down] = [each for each in rule["spec"]["groups"][0]["rules"] if each.get("alert") == "HeliographBrokerDown"]
+    label = found["metadata"]["labels"]["heliograph.dev/service"]
+    assert down["expr"].endswith(f' or up{{heliograph_dev_service="{label}"}} == 0')
+    # What the metrics themselves call their namespace stays.
+    assert all(endpoint["honorLabels"] for endpoint in monitor["spec"]["endpoints"])
+    [endpoint] = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in [port["name"] for port in found["spec"]["ports"]]
+
+
 def test_an_operator_of_some_namespaces_has_no_rights_elsewhere(helm: Helm) -> None:
     manifests = helm.template(watchNamespaces=["one", "two"])
     assert of_kind(manifests, "ClusterRole") == []
@@ -102,11 +206,11 @@ def test_everything_that_is_made_for_a_broker_is_in_the_table_of_permissions() -
     for kind in OWNED.values():
         group = kind.api_version.rpartition("/")[0]
         verbs = {verb for one, resource, verb in needed(PERMISSIONS) if (one, resource) == (group, kind.plural)}
-        assert verbs == {"get", "list", "create", "patch", "delete"}, kind.name
+        assert verbs == {"get", "list", "watch", "create", "patch", "delete"}, kind.name
 
 
 def test_no_verb_is_wanted_for_everything_and_each_says_what_for() -> None:
-    for permission in (*PERMISSIONS, *LEADER_PERMISSIONS):
+    for permission in (*PERMISSIONS, *ARCHIVE_PERMISSIONS, *LEADER_PERMISSIONS):
         assert permission.resource != "*"
         assert all(verb != "*" and len(reason) > 5 for verb, reason in permission.verbs.items())
         # An operator that could read Secrets would be worth breaking into.
@@ -200,37 +304,39 @@ def test_prometheus_is_told_where_it_is_there(helm: Helm) -> None:
     assert [len(of_kind(helm.template(*MONITORING, metrics=off), kind)) for kind in kinds] == [0, 0]
 
 
-def test_alerts_and_panels_ask_for_metrics_there_are(helm: Helm) -> None:
-    documented = (PROJECT / "docs" / "metrics.md").read_text()
-    [rule] = of_kind(helm.template(*MONITORING), "PrometheusRule")
-    rules = rule["spec"]["groups"][0]["rules"]
-    assert {each["alert"] for each in rules} >= {
-        "HeliographBacklogQuotaNearlyUsed",
-        "HeliographBacklogQuotaExceeded",
-        "HeliographBrokerDown",
-        "HeliographDiskNearlyFull",
-        "HeliographDeadLetterFailures",
-    }
-    dashboard = json.loads((CHART / "dashboards" / "heliograph.json").read_text())
-    asked = [each["expr"] for each in rules]
-    asked += [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    names = {
-        word
-        for expression in asked
-        for word in expression.replace("(", " ").replace("{", " ").replace("[", " ").split()
-        if word.startswith(("heliograph_", "pulsar_"))
-    }
-    own = {name for name in names if name.startswith("heliograph_operator_")}
-    assert own == {"heliograph_operator_reconciles_total"}
-    missing = [name for name in names - own if name.rstrip(")") not in documented]
-    assert missing == []
+def test_images_may_be_named_by_their_digests(helm: Helm) -> None:
+    digests = {name: f"sha256:{index:064x}" for index, name in enumerate(("operator", "broker", "archive", "test"))}
+    # A tag beside it is not used.
+    values: dict[str, Any] = {name: {"image": {"digest": digest, "tag": "7"}} for name, digest in digests.items()}
+    values["archive"]["enabled"] = True
+    text = json.dumps(helm.template(**values))
+    for name, repository in zip(digests, ("operator", "broker", "spark", "client"), strict=True):
+        assert f"heliograph/{repository}@{digests[name]}" in text
+        assert f"heliograph/{repository}:" not in text
 
 
-def test_the_dashboard_is_json_in_a_config_map(helm: Helm) -> None:
+def test_the_dashboards_are_generated_and_shipped_as_they_are(helm: Helm) -> None:
+    command = [sys.executable, str(PROJECT / "scripts" / "dashboards.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
     assert of_kind(helm.template(), "ConfigMap") == []
     [found] = of_kind(helm.template(metrics={"dashboard": {"enabled": True}}), "ConfigMap")
     assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
-    assert json.loads(found["data"]["heliograph.json"])["title"] == "Heliograph"
+    shipped = {name: json.loads(text) for name, text in found["data"].items()}
+    assert shipped == {path.name: json.loads(path.read_text()) for path in (CHART / "dashboards").glob("*.json")}
+    assert sorted(each["title"] for each in shipped.values()) == [
+        "Heliograph / Broker",
+        "Heliograph / Namespaces and quota",
+        "Heliograph / Operator",
+        "Heliograph / Overview",
+        "Heliograph / Topic and subscription",
+    ]
+    for dashboard in shipped.values():
+        declared = {each["name"] for each in dashboard["templating"]["list"]} | {"__rate_interval"}
+        for panel in dashboard["panels"]:
+            assert panel["datasource"]["uid"] == "${datasource}"
+            for target in panel["targets"]:
+                assert set(re.findall(r"\$(\w+)", target["expr"])) <= declared, panel["title"]
 
 
 @pytest.mark.parametrize(
@@ -239,6 +345,7 @@ def test_the_dashboard_is_json_in_a_config_map(helm: Helm) -> None:
         ({"operator": {"replicas": -1}}, "replicas"),
         ({"operator": {"replica": 1}}, "replica"),
         ({"operator": {"image": {"pullPolicy": "Sometimes"}}}, "pullPolicy"),
+        ({"operator": {"image": {"digest": "sha256:0"}}}, "digest"),
         ({"operator": {"refreshSeconds": 60}}, "refreshSeconds"),
         ({"watchNamespaces": ["Not_A_Name"]}, "watchNamespaces"),
         ({"defaultCluster": {"name": "1st"}}, "name"),
@@ -249,3 +356,11 @@ def test_the_dashboard_is_json_in_a_config_map(helm: Helm) -> None:
 )
 def test_values_that_cannot_be_meant_are_refused_by_name(helm: Helm, values: dict[str, Any], where: str) -> None:
     assert where in helm.refusal(**values)
+
+
+def test_the_notes_update_definitions_as_the_guide_does() -> None:
+    """Helm made them, so that another manager of their fields conflicts with it."""
+    notes = (PROJECT / "charts/heliograph/templates/NOTES.txt").read_text("utf-8")
+    [command] = [line.strip() for line in notes.splitlines() if "kubectl apply" in line]
+    assert command == "kubectl apply --server-side --force-conflicts -f charts/heliograph/crds/"
+    assert command in (PROJECT / "docs/install.md").read_text("utf-8")

@@ -23,6 +23,9 @@ class ApiServer(Kube):
         self.objects = {key_of(body): dict(body) for body in bodies}
         self.patches: list[dict[str, Any]] = []
         self.events: list[tuple[str, str]] = []
+        #: Keys of the objects that were applied, and of those whose deletion was requested, in order.
+        self.applied: list[Key] = []
+        self.deleted: list[Key] = []
 
     def change(self, key: Key, **metadata: Any) -> None:
         """Change metadata as another writer does."""
@@ -30,6 +33,24 @@ class ApiServer(Kube):
 
     async def find(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
         return self.objects.get(Key(kind.name, namespace, name))
+
+    async def list(self, kind: Kind, namespace: str = "", *, labels: str = "") -> list[dict[str, Any]]:
+        wanted = dict(each.split("=", 1) for each in labels.split(",") if each).items()
+        named = [found for key, found in self.objects.items() if key[:2] == (kind.name, namespace)]
+        return [found for found in named if wanted <= found["metadata"].get("labels", {}).items()]
+
+    async def apply(self, kind: Kind, body: Body, *, dry_run: bool = False) -> dict[str, Any]:
+        if dry_run:
+            return dict(body)
+        key = key_of(body)
+        self.applied.append(key)
+        self.objects[key] = {**body, "metadata": {**body["metadata"], "uid": str(key), "resourceVersion": "1"}}
+        return self.objects[key]
+
+    async def delete(self, kind: Kind, namespace: str, name: str, *, propagation: str = "Background") -> None:
+        key = Key(kind.name, namespace, name)
+        self.deleted.append(key)
+        self.objects.pop(key, None)
 
     async def patch(
         self, kind: Kind, namespace: str, name: str, body: Body, *, subresource: str = ""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from heliograph_api.resources.archive_consent_spec import ArchiveJobsSpec
 from heliograph_api.resources.archive_spec import ArchiveSpec
 from heliograph_operator.decide.archive_cron_job import ArchiveSite, Source, cron_job, cron_job_name
 from heliograph_operator.decide.archive_runs import runs_of, with_result
@@ -18,9 +21,9 @@ SOURCE = Source("persistent://shop/payments/orders", "pulsar://main:6650", "http
 ON_VOLUME = {"schedule": "@hourly", "path": "/archive/x", "volumeClaimRef": {"name": "files"}}
 
 
-def pod_of(**archive: Any) -> dict[str, Any]:
+def pod_of(jobs: dict[str, Any] | None = None, site: ArchiveSite = SITE, **archive: Any) -> dict[str, Any]:
     spec = ArchiveSpec.model_validate({**ON_VOLUME, **archive})
-    made = cron_job(spec, topic(), SOURCE, SITE)
+    made = cron_job(spec, topic(), SOURCE, site, ArchiveJobsSpec.model_validate(jobs or {}))
     found: dict[str, Any] = made["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     return found
 
@@ -54,6 +57,49 @@ def test_what_the_resource_says_is_in_the_pod() -> None:
     assert {"--file-size=1048576", "--master=local[*]", "--conf=spark.driver.memory=1g"} <= set(container["args"])
 
 
+def test_the_pods_are_as_the_cluster_says() -> None:
+    jobs = {
+        "imagePullSecrets": [{"name": "registry"}, {"name": "mirror"}],
+        "nodeSelector": {"pool": "batch"},
+        "tolerations": [{"key": "batch", "operator": "Exists"}],
+        "priorityClassName": "low",
+        "resources": {"limits": {"memory": "4Gi"}},
+        "activeDeadlineSeconds": 3600,
+    }
+    pod = pod_of(jobs, master="k8s://https://kubernetes.default.svc")
+    assert {name: pod[name] for name in jobs.keys() & pod.keys()} == {
+        name: jobs[name] for name in ("imagePullSecrets", "nodeSelector", "tolerations", "priorityClassName")
+    }
+    (container,) = pod["containers"]
+    assert container["resources"] == {"limits": {"memory": "4Gi"}}
+    assert "--conf=spark.kubernetes.container.image.pullSecrets=registry,mirror" in container["args"]
+    assert "--conf=spark.kubernetes.executor.node.selector.pool=batch" in container["args"]
+    # A Topic's own resources come first; without any, a pod is never the first to be evicted.
+    (container,) = pod_of(jobs, resources={"limits": {"cpu": 1}})["containers"]
+    assert container["resources"] == {"limits": {"cpu": 1}}
+    (container,) = pod_of()["containers"]
+    assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+
+
+@pytest.mark.parametrize(("jobs", "seconds"), [({}, 86_400), ({"activeDeadlineSeconds": 3600}, 3600)])
+def test_a_run_that_hangs_ends(jobs: dict[str, Any], seconds: int) -> None:
+    spec = ArchiveSpec.model_validate(ON_VOLUME)
+    made = cron_job(spec, topic(), SOURCE, SITE, ArchiveJobsSpec.model_validate(jobs))
+    assert made["spec"]["jobTemplate"]["spec"]["activeDeadlineSeconds"] == seconds
+
+
+def test_where_users_are_assigned_no_pod_of_an_archive_names_one() -> None:
+    for fixed, file in ((True, "executor-pod.yaml"), (False, "executor-pod-assigned-user.yaml")):
+        pod = pod_of(site=ArchiveSite("spark", fixed_user=fixed), master="k8s://https://kubernetes.default.svc")
+        assert ("runAsUser" in pod["securityContext"]) is fixed
+        option = f"--conf=spark.kubernetes.executor.podTemplateFile=/opt/heliograph/{file}"
+        assert option in pod["containers"][0]["args"]
+        template = yaml.safe_load((Path(__file__).parents[3] / "images" / file).read_text())
+        assert ("runAsUser" in template["spec"]["securityContext"]) is fixed
+        assert template["spec"]["securityContext"]["runAsNonRoot"] is True
+        assert template["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
 def test_executors_have_the_image_the_volume_and_the_way_back_to_the_job_unless_the_resource_says_otherwise() -> None:
     pod = pod_of(master="k8s://https://kubernetes.default.svc", conf={"spark.driver.bindAddress": "::"})
     arguments = pod["containers"][0]["args"]
@@ -64,6 +110,8 @@ def test_executors_have_the_image_the_volume_and_the_way_back_to_the_job_unless_
         "--conf=spark.kubernetes.driver.pod.name=$(POD_NAME)",
         "--conf=spark.kubernetes.executor.volumes.persistentVolumeClaim.archive.options.claimName=files",
         "--conf=spark.driver.bindAddress=::",
+        # A NetworkPolicy lets executors read from the broker by this label.
+        "--conf=spark.kubernetes.executor.label.app.kubernetes.io/name=heliograph-archive",
     ):
         assert expected in arguments
     assert "--conf=spark.driver.bindAddress=$(POD_IP)" not in arguments

@@ -8,6 +8,7 @@ import pytest
 from heliograph_api.policies.policies import BacklogQuota, InactiveTopic, Policies, Rate, Retention, SubscribeRate
 from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TenantState, TopicState
 from heliograph_api.resources.model import KINDS
+from heliograph_api.resources.schema_spec import schema_digest
 from heliograph_operator.decide.broker_differences import Difference, described, differences, field_name, surplus
 
 from .bodies import namespace, tenant, topic
@@ -107,6 +108,17 @@ def test_deleted_partitions_properties_and_bundles_are_compared_too() -> None:
     ]
     known = {"shop/payments": NamespaceState(4, Policies())}
     assert texts(model(namespace(bundles=8)), "shop/payments", state(namespaces=known)) == ["bundles was 4, is 8"]
+
+
+def test_a_schema_differs_until_one_version_is_the_same() -> None:
+    wanted = model(topic(schema={"type": "AVRO", "definition": '"string"'}))
+    own = schema_digest("AVRO", b'"string"')
+    assert texts(wanted, NAME, state(TopicState(0, Policies()))) == [f"schema was not set, is {own}"]
+    other = schema_digest("JSON", b'"string"')
+    assert texts(wanted, NAME, state(TopicState(0, Policies(), schemas=[other]))) == [f"schema was {other}, is {own}"]
+    # Clients may have brought later versions along.
+    assert texts(wanted, NAME, state(TopicState(0, Policies(), schemas=[own, other]))) == []
+    assert texts(model(topic()), NAME, state(TopicState(0, Policies(), schemas=[other]))) == []
 
 
 def test_nothing_differs_when_the_broker_is_as_the_resource_says() -> None:

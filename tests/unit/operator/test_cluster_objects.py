@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 from heliograph_api.resources.model import BrokerCluster
-from heliograph_operator.decide.cluster_objects import OWNED, endpoints, manifests
+from heliograph_operator.decide.cluster_objects import (
+    DISRUPTION_BUDGET,
+    NETWORK_POLICY,
+    OWNED,
+    endpoints,
+    manifests,
+    unwanted,
+)
 from heliograph_operator.decide.stateful_set import CONFIG_HASH, Manifest, Site, name_problem
 
-SITE = Site("registry.test/broker:1", "cluster.test")
+SITE = Site("registry.test/broker:1", "cluster.test", "operators")
 METADATA = {"name": "main", "namespace": "shop", "uid": "uid-1", "generation": 1}
 
 
@@ -33,14 +40,16 @@ def container(**spec: Any) -> dict[str, Any]:
     return found
 
 
-def test_a_cluster_is_seven_objects_that_go_with_it() -> None:
+def test_a_cluster_is_nine_objects_that_go_with_it() -> None:
     everything = made()
     assert sorted(everything) == [
         "ConfigMap main",
         "NetworkPolicy main",
         "PodDisruptionBudget main",
         "Service main",
+        "Service main-admin",
         "Service main-brokers",
+        "Service main-metrics",
         "ServiceAccount main-brokers",
         "StatefulSet main",
     ]
@@ -57,7 +66,7 @@ def test_services_select_the_pods_of_this_cluster_only() -> None:
     everything = made(podLabels={"app.kubernetes.io/instance": "not mine", "team": "shop"})
     labels = everything["StatefulSet main"]["spec"]["template"]["metadata"]["labels"]
     assert labels["team"] == "shop"
-    for name in ("Service main", "Service main-brokers"):
+    for name in [name for name, each in everything.items() if each["kind"] == "Service"]:
         selected = everything[name]["spec"]["selector"]
         assert selected["app.kubernetes.io/instance"] == "main"
         assert selected.items() <= labels.items()
@@ -76,7 +85,8 @@ def test_a_broker_is_known_by_a_name_that_stays_ready_or_not() -> None:
     assert list(variables).index("POD_NAME") < list(variables).index("HELIOGRAPH_ADVERTISED_HOST")
     assert endpoints({"metadata": METADATA}, SITE) == {
         "broker": "pulsar://main.shop.svc.cluster.test:6650",
-        "http": "http://main.shop.svc.cluster.test:8080",
+        "http": "http://main-admin.shop.svc.cluster.test:8080",
+        "metrics": "http://main-metrics.shop.svc.cluster.test:8081/metrics",
     }
 
 
@@ -114,7 +124,8 @@ def test_policies_do_not_roll_the_pods() -> None:
 def test_variables_that_are_the_operators_are_not_overruled() -> None:
     env = [{"name": "HELIOGRAPH_ADVERTISED_HOST", "value": "elsewhere"}, {"name": "TZ", "value": "UTC"}]
     found = container(env=env)["env"]
-    assert [each["name"] for each in found] == ["POD_NAME", "HELIOGRAPH_ADVERTISED_HOST", "TZ"]
+    own = ["POD_NAME", "HELIOGRAPH_ADVERTISED_HOST", "HELIOGRAPH_METRICS_PORT"]
+    assert [each["name"] for each in found] == [*own, "TZ"]
     assert "elsewhere" not in json.dumps(found)
 
 
@@ -147,11 +158,23 @@ def test_the_image_is_the_operators_unless_the_resource_names_one() -> None:
     assert named["resources"] == {"limits": {"memory": "1Gi"}}
 
 
-def test_volumes_stay_unless_they_are_asked_to_go() -> None:
-    kept = made()["StatefulSet main"]["spec"]["persistentVolumeClaimRetentionPolicy"]
-    assert kept == {"whenDeleted": "Retain", "whenScaled": "Retain"}
-    asked = made(storage={"size": "1Gi", "retainOnDelete": False})["StatefulSet main"]["spec"]
-    assert asked["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Delete", "whenScaled": "Retain"}
+def test_an_image_may_be_named_by_its_digest() -> None:
+    image = f"registry.test:5000/team/broker@sha256:{'0' * 64}"
+    assert container(image=image)["image"] == image
+    body = {"apiVersion": "heliograph.dev/v1alpha1", "kind": "BrokerCluster", "metadata": METADATA, "spec": {}}
+    by_default = manifests(BrokerCluster.model_validate(body), body, Site(image))[-1]
+    assert by_default["spec"]["template"]["spec"]["containers"][0]["image"] == image
+
+
+def test_a_broker_has_requests_and_a_limit_unless_the_resource_names_its_own() -> None:
+    assert container()["resources"] == {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}}
+    assert container(resources={"requests": {"cpu": "1"}})["resources"] == {"requests": {"cpu": "1"}}
+
+
+@pytest.mark.parametrize("retained", [True, False])
+def test_volumes_stay_when_the_stateful_set_is_deleted_or_scaled(retained: bool) -> None:
+    spec = made(storage={"size": "1Gi", "retainOnDelete": retained})["StatefulSet main"]["spec"]
+    assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
 
 
 def test_the_stated_size_of_the_volume_stays_when_it_is_given() -> None:
@@ -168,12 +191,124 @@ def test_a_broker_may_be_moved_by_those_who_maintain_nodes() -> None:
     budget = made()["PodDisruptionBudget main"]["spec"]
     assert budget["maxUnavailable"] == 1
     assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+    assert made(podDisruptionBudget={"maxUnavailable": 0})["PodDisruptionBudget main"]["spec"]["maxUnavailable"] == 0
 
 
-def test_brokers_are_reached_at_their_ports_and_reach_nothing_but_names() -> None:
-    policy = made()["NetworkPolicy main"]["spec"]
-    assert [port["port"] for rule in policy["ingress"] for port in rule["ports"]] == [6650, 8080]
-    assert {port["port"] for rule in policy["egress"] for port in rule["ports"]} == {53}
+def test_without_a_budget_there_is_none_and_one_that_was_there_goes() -> None:
+    spec: dict[str, Any] = {"podDisruptionBudget": {"enabled": False}}
+    body = {"apiVersion": "heliograph.dev/v1alpha1", "kind": "BrokerCluster", "metadata": METADATA, "spec": spec}
+    assert "PodDisruptionBudget main" not in made(**spec)
+    assert unwanted(BrokerCluster.model_validate(body), body) == [(DISRUPTION_BUDGET, "main")]
+
+
+OPERATOR = {
+    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "operators"}},
+    "podSelector": {"matchLabels": {"app.kubernetes.io/name": "heliograph", "app.kubernetes.io/component": "operator"}},
+}
+ARCHIVES = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "heliograph-archive"}}}
+PROMETHEUS = {
+    "namespaceSelector": {},
+    "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
+}
+
+
+def let_in(*, archives: bool = True, **policy: Any) -> dict[int, Any]:
+    """Return the allowed peers by port; None where everybody is allowed."""
+    spec = made(networkPolicy=policy, archives={"enabled": archives})["NetworkPolicy main"]["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    assert all(rule.get("from") != [] for rule in spec["ingress"]), "an empty list would let everybody in"
+    return {port["port"]: rule.get("from") for rule in spec["ingress"] for port in rule["ports"]}
+
+
+def test_clients_come_from_everywhere_admins_are_the_operator_and_metrics_are_prometheus() -> None:
+    assert let_in() == {6650: None, 8080: [OPERATOR, ARCHIVES], 8081: [PROMETHEUS]}
+
+
+def test_who_is_named_may_connect_and_nobody_else() -> None:
+    shop = {"namespaceSelector": {"matchLabels": {"team": "shop"}}, "podSelector": {}}
+    office = {"ipBlock": {"cidr": "10.1.0.0/16"}}
+    tools = {"podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["tools"]}]}}
+    assert let_in(clients=[shop, office], admin=[tools], metrics=[tools]) == {
+        6650: [ARCHIVES, shop, office],
+        8080: [OPERATOR, ARCHIVES, tools],
+        8081: [tools],
+    }
+
+
+def test_an_empty_list_lets_nobody_in() -> None:
+    assert let_in(clients=[], metrics=[]) == {6650: [ARCHIVES], 8080: [OPERATOR, ARCHIVES]}
+
+
+def test_where_archives_are_not_allowed_their_pods_are_like_any_others() -> None:
+    assert let_in(archives=False) == {6650: None, 8080: [OPERATOR], 8081: [PROMETHEUS]}
+    assert let_in(archives=False, clients=[], metrics=[]) == {8080: [OPERATOR]}
+
+
+def test_brokers_connect_to_dns_only_where_its_pods_listen_too() -> None:
+    [rule] = made()["NetworkPolicy main"]["spec"]["egress"]
+    assert {(port["port"], port["protocol"]) for port in rule["ports"]} == {
+        (53, "UDP"),
+        (53, "TCP"),
+        (5353, "UDP"),
+        (5353, "TCP"),
+    }
+
+
+def test_without_a_policy_there_is_none_and_one_that_was_there_goes() -> None:
+    body = {"apiVersion": "heliograph.dev/v1alpha1", "kind": "BrokerCluster", "metadata": METADATA}
+    off = {**body, "spec": {"networkPolicy": {"enabled": False}}}
+    assert "NetworkPolicy main" not in made(networkPolicy={"enabled": False})
+    assert unwanted(BrokerCluster.model_validate(off), off) == [(NETWORK_POLICY, "main")]
+    assert unwanted(BrokerCluster.model_validate(body), body) == []
+
+
+def test_only_the_client_service_leaves_the_kubernetes_cluster_and_has_the_binary_port_only() -> None:
+    everything = made(serviceType="LoadBalancer", serviceAnnotations={"a": "b"})
+    services = {name: each["spec"] for name, each in everything.items() if each["kind"] == "Service"}
+    ports = {name: [port["port"] for port in spec["ports"]] for name, spec in services.items()}
+    assert ports == {
+        "Service main": [6650],
+        "Service main-brokers": [6650],
+        "Service main-admin": [8080],
+        "Service main-metrics": [8081],
+    }
+    outside = [name for name, spec in services.items() if spec.get("type") not in (None, "ClusterIP")]
+    assert outside == ["Service main"]
+    assert services["Service main-metrics"]["clusterIP"] == services["Service main-brokers"]["clusterIP"] == "None"
+    assert "annotations" not in everything["Service main-admin"]["metadata"]
+
+
+def test_the_admin_service_leaves_it_when_that_is_said_in_so_many_words() -> None:
+    everything = made(adminServiceType="LoadBalancer", adminServiceAnnotations={"internal": "true"})
+    assert everything["Service main-admin"]["spec"]["type"] == "LoadBalancer"
+    assert everything["Service main-admin"]["metadata"]["annotations"] == {"internal": "true"}
+    assert everything["Service main"]["spec"]["type"] == "ClusterIP"
+
+
+def test_services_have_the_address_families_there_are() -> None:
+    services = [each for each in made().values() if each["kind"] == "Service"]
+    assert {each["spec"]["ipFamilyPolicy"] for each in services} == {"PreferDualStack"}
+    assert container()["args"][:3] == ["standalone", "--bind", "*"]
+
+
+def test_every_port_of_a_service_is_a_port_of_the_broker() -> None:
+    there = {port["name"]: port["containerPort"] for port in container()["ports"]}
+    for each in made().values():
+        for port in each["spec"]["ports"] if each["kind"] == "Service" else ():
+            assert there[port["targetPort"]] == port["port"]
+    variables = {each["name"]: each.get("value") for each in container()["env"]}
+    assert variables["HELIOGRAPH_METRICS_PORT"] == str(there["metrics"])
+
+
+def test_where_users_are_assigned_no_pod_names_one() -> None:
+    body = {"apiVersion": "heliograph.dev/v1alpha1", "kind": "BrokerCluster", "metadata": METADATA, "spec": {}}
+    site = Site("broker", "cluster.test", fixed_user=False)
+    found = manifests(BrokerCluster.model_validate(body), body, site)
+    [security] = [
+        each["spec"]["template"]["spec"]["securityContext"] for each in found if each["kind"] == "StatefulSet"
+    ]
+    assert security.keys().isdisjoint({"runAsUser", "runAsGroup", "fsGroup", "supplementalGroups"})
+    assert security["runAsNonRoot"] is True
 
 
 @pytest.mark.parametrize("name", ["1st", "a.b", "x" * 53])

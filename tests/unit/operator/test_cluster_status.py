@@ -25,6 +25,7 @@ def pod(*, ready: bool = False, revision: str = "new", **status: Any) -> dict[st
     conditions = [*status.pop("conditions", []), {"type": "Ready", "status": "True" if ready else "False"}]
     return {
         "metadata": {"name": "main-0", "labels": {"controller-revision-hash": revision}},
+        "spec": {"nodeName": "far"},
         "status": {"phase": "Running", "conditions": conditions, **status},
     }
 
@@ -35,7 +36,7 @@ def waiting(reason: str, message: str = "", **more: Any) -> list[dict[str, Any]]
 
 def stateful_set(replicas: int = 1, seen: int = 1) -> dict[str, Any]:
     return {
-        "metadata": {"generation": 1},
+        "metadata": {"name": "main", "generation": 1},
         "spec": {"replicas": replicas},
         "status": {"observedGeneration": seen, "updateRevision": "new"},
     }
@@ -60,6 +61,16 @@ CRASHED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
             "CrashLoopBackOff: back-off 10s; it ended with OOMKilled (exit code 137)",
         ),
         (pod(containerStatuses=[{"state": {"running": {}}}]), "ContainerNotReady"),
+        (pod(containerStatuses=[{"ready": True, "state": {"running": {}}}]), "NodeNotReady: node far does not report"),
+        (
+            pod(
+                containerStatuses=[
+                    {"ready": True, "state": {"running": {}}},
+                    {"ready": False, "state": {"running": {}}},
+                ]
+            ),
+            "ContainerNotReady",
+        ),
         (pod(containerStatuses=[{"state": CRASHED}]), "OOMKilled (exit code 137)"),
         (pod(phase="Pending"), "Pending: its container has not started yet"),
         (pod(phase="Failed", reason="Evicted", message="disk pressure"), "Evicted: disk pressure"),
@@ -69,6 +80,17 @@ def test_a_pod_that_is_not_ready_says_why(found: dict[str, Any], output: str) ->
     problem = pod_problem(found)
     assert problem is not None
     assert problem.startswith(output)
+
+
+def test_a_node_that_does_not_report_may_be_lost() -> None:
+    problem = pod_problem(pod(containerStatuses=[{"ready": True, "state": {"running": {}}}]))
+    advice = "delete the Node, or run `kubectl taint node far node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`"
+    assert (problem or "").endswith(f"; if the node is lost, {advice}")
+
+
+def test_a_pod_that_is_missing_is_explained_by_its_stateful_set() -> None:
+    verdict = readiness(pods_of(stateful_set(), []), APPLIED, None, None)
+    assert verdict.message == "0 of 1 pods exist; see why with `kubectl describe statefulset main`"
 
 
 def test_a_pod_that_is_ready_has_no_problem_until_it_is_deleted() -> None:

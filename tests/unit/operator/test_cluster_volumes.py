@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from heliograph_operator.cluster.cluster_volumes import VolumePlan, bytes_of, plan_volumes
+from heliograph_operator.cluster.cluster_volumes import VolumePlan, plan_volumes
+from heliograph_operator.decide.cluster_status import ClusterReason
+from heliograph_operator.decide.quantity import bytes_of
+from heliograph_operator.decide.volume_growth import growth_of
 
 GI = 1024**3
 
@@ -52,7 +55,7 @@ def test_a_volume_that_grew_before_the_operator_was_ended_is_not_grown_again() -
 def test_a_smaller_size_is_refused_and_everything_stays() -> None:
     plan = plan_volumes(GI, stateful_set("2Gi"), [claim("2Gi")])
     assert (plan.grow, plan.stated, plan.recreate) == ([], "2Gi", False)
-    assert "cannot shrink" in plan.refused
+    assert plan.refused == "spec.storage.size: volume data-main-0 has 2Gi; it cannot shrink; valid: 2Gi or more"
 
 
 def test_a_smaller_size_is_no_matter_while_there_is_no_volume() -> None:
@@ -63,3 +66,51 @@ def test_a_larger_volume_of_an_earlier_cluster_is_used_and_said() -> None:
     plan = plan_volumes(GI, None, [claim("3Gi")])
     assert plan.stated == "3Gi"
     assert "data-main-0 has 3Gi" in plan.refused
+
+
+def with_volume(
+    size: str, capacity: str, *conditions: tuple[str, str], resize: str = "", name: str = "data-main-0"
+) -> Any:
+    found = claim(size, name)
+    found["status"] = {"capacity": {"storage": capacity}}
+    found["status"]["conditions"] = [{"type": kind, "status": "True", "message": text} for kind, text in conditions]
+    if resize:
+        found["status"]["allocatedResourceStatuses"] = {"storage": resize}
+    return found
+
+
+def test_a_volume_that_has_its_size_and_a_claim_without_a_volume_do_not_grow() -> None:
+    assert growth_of([with_volume("2Gi", "2048Mi"), with_volume("2Gi", "3Gi"), claim("2Gi")]) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (with_volume("2Gi", "1Gi"), ""),
+        (with_volume("2Gi", "1Gi", ("Resizing", "")), ": Resizing"),
+        (
+            with_volume("2Gi", "1Gi", ("Resizing", ""), ("FileSystemResizePending", "Waiting for a pod to start")),
+            ": FileSystemResizePending: Waiting for a pod to start",
+        ),
+        (with_volume("2Gi", "1Gi", resize="NodeResizePending"), ": NodeResizePending"),
+    ],
+)
+def test_a_volume_grows_until_it_has_the_capacity(found: dict[str, Any], text: str) -> None:
+    assert growth_of([found]) == (ClusterReason.VOLUMES_GROWING, f"volume data-main-0 has 1Gi of 2Gi{text}")
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (
+            with_volume("2Gi", "1Gi", ("ControllerResizeError", "no space"), ("Resizing", "")),
+            "ControllerResizeError: no space",
+        ),
+        (with_volume("2Gi", "1Gi", ("NodeResizeError", "")), "NodeResizeError"),
+        (with_volume("2Gi", "1Gi", resize="ControllerResizeInfeasible"), "ControllerResizeInfeasible"),
+    ],
+)
+def test_a_volume_that_cannot_grow_comes_before_those_that_do(found: dict[str, Any], text: str) -> None:
+    growing = with_volume("2Gi", "1Gi", name="data-main-1")
+    failed = (ClusterReason.VOLUME_GROWTH_FAILED, f"volume data-main-0 has 1Gi of 2Gi: {text}")
+    assert growth_of([growing, found]) == failed

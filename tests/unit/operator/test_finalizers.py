@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from heliograph_operator.act.finalizers import FINALIZER, hold, is_held, owned, release
-from heliograph_operator.decide.targets import Target
-from heliograph_operator.objects.kinds import Key
+from heliograph_operator.act.finalizers import hold, release
+from heliograph_operator.objects.kinds import FINALIZER, Key, is_held, owned
+from heliograph_operator.objects.targets import Target
 
 from .api_server import ApiServer, resource_of
 from .bodies import cluster, tenant

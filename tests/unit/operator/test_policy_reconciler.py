@@ -12,11 +12,10 @@ from heliograph_api.resources.broker_state import BrokerState, NamespaceState, T
 from heliograph_api.resources.model import KINDS, Topic
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
 from heliograph_operator.act.controller import Outcome
-from heliograph_operator.act.finalizers import FINALIZER, is_held
 from heliograph_operator.archive.archive_reconciler import ArchiveReconciler
 from heliograph_operator.decide.archive_cron_job import ArchiveSite
 from heliograph_operator.objects.conditions import READY, condition
-from heliograph_operator.objects.kinds import Key
+from heliograph_operator.objects.kinds import FINALIZER, Key, is_held
 from heliograph_operator.operator_settings import Settings
 from heliograph_operator.policies.policy_reconciler import PolicyReconciler
 
@@ -149,7 +148,7 @@ async def test_a_rival_of_an_older_resource_is_in_conflict() -> None:
     world = World(*parents(), topic(), younger())
     await world.reconcile()
     await world.reconcile(AGAIN)
-    assert world.ready(AGAIN) == ("Conflict", f"the older Topic orders already describes {NAME}")
+    assert world.ready(AGAIN) == ("Conflict", f"Topic orders already describes {NAME}; delete one of the two resources")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +160,7 @@ async def test_a_rival_of_an_older_resource_is_in_conflict() -> None:
             "Delete",
             {"heliograph.dev/paused": "true"},
             [],
-            [("DataRetained", f"{NAME} stays in the broker: an annotation says so")],
+            [("DataRetained", f"{NAME} stays in the broker: annotation heliograph.dev/paused is true")],
         ),
     ],
 )
@@ -186,7 +185,11 @@ async def test_a_parent_waits_until_its_children_are_deleted() -> None:
     world = World(cluster(), tenant(), above, child)
     payments = Key("Namespace", "team", "payments")
     assert (await world.reconcile(payments)).result == "waiting"
-    assert world.ready(payments) == ("ChildrenExist", "waiting for Topic orders to be deleted")
+    assert world.ready(payments) == (
+        "ChildrenExist",
+        "waiting for Topic orders to be deleted; valid: delete topics.heliograph.dev/orders, or set"
+        " spec.deletionPolicy to Retain",
+    )
 
 
 async def test_what_changes_while_the_finalizer_is_added_counts() -> None:
@@ -195,3 +198,53 @@ async def test_what_changes_while_the_finalizer_is_added_counts() -> None:
     await world.reconcile()
     assert world.session.topics == {}
     assert world.ready()[0] == "Unmanaged"
+
+
+async def test_a_spec_that_changes_while_the_one_before_is_applied_is_not_reported_as_applied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(*parents(), topic(messageTTL="1h"))
+    await world.reconcile()
+    apply = world.session.apply
+
+    async def and_meanwhile(manifest: Mapping[str, Any]) -> None:
+        await apply(manifest)
+        monkeypatch.undo()
+        world.server.objects[TOPIC]["spec"] = topic(messageTTL="3h")["spec"]
+        world.server.change(TOPIC, generation=3)
+        world.context.cache.put(world.server.objects[TOPIC])
+
+    world.server.objects[TOPIC]["spec"] = topic(messageTTL="2h")["spec"]
+    world.server.change(TOPIC, generation=2)
+    world.context.cache.put(world.server.objects[TOPIC])
+    monkeypatch.setattr(world.session, "apply", and_meanwhile)
+    await world.reconcile()
+    status = world.server.objects[TOPIC]["status"]
+    assert (status["observedGeneration"], condition(status, READY)["observedGeneration"]) == (2, 2)
+    await world.reconcile()
+    status = world.server.objects[TOPIC]["status"]
+    assert (status["observedGeneration"], condition(status, READY)["observedGeneration"]) == (3, 3)
+    assert world.session.topics[NAME].policies.message_ttl_ms == 3 * 3_600_000
+    # It was the user, and not somebody past the resource.
+    assert [reason for reason, _ in world.server.events] == []
+
+
+async def test_a_resource_that_was_recreated_meanwhile_does_not_get_the_status_of_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(*parents(), topic(messageTTL="1h"))
+    await world.reconcile()
+    apply = world.session.apply
+
+    async def and_meanwhile(manifest: Mapping[str, Any]) -> None:
+        await apply(manifest)
+        recreated = topic(messageTTL="3h")
+        recreated["metadata"] |= {"uid": "another", "resourceVersion": "90"}
+        world.server.objects[TOPIC] = recreated
+
+    world.server.objects[TOPIC]["spec"] = topic(messageTTL="2h")["spec"]
+    world.server.change(TOPIC, generation=2)
+    world.context.cache.put(world.server.objects[TOPIC])
+    monkeypatch.setattr(world.session, "apply", and_meanwhile)
+    await world.reconcile()
+    assert "status" not in world.server.objects[TOPIC]

@@ -8,7 +8,7 @@ import pytest
 from heliograph_operator.act.watch import Watcher
 from heliograph_operator.act.work_queue import WorkQueue
 from heliograph_operator.objects.kinds import Key, key_of
-from heliograph_operator.objects.resource_cache import Claim, ResourceCache
+from heliograph_operator.objects.resource_cache import ResourceCache
 
 from .bodies import body, cluster, namespace, tenant, topic
 
@@ -144,11 +144,19 @@ async def test_the_end_of_a_child_is_news_to_a_parent_that_is_being_deleted() ->
         assert await seen.names() == expected
 
 
+def named_x(name: str) -> dict[str, Any]:
+    return body("Topic", name, {"namespaceRef": {"name": "payments"}, "name": "x"})
+
+
 async def test_the_end_of_one_brings_those_that_name_the_same() -> None:
-    seen = Seen(topic("a"), topic("b"))
-    claim = Claim(Key("BrokerCluster", "team", "main"), "Topic", "persistent://shop/payments/x")
-    for name in ("a", "b"):
-        seen.cache.claim(Key("Topic", "team", name), claim)
+    seen = Seen(cluster(), tenant(), namespace(), named_x("a"), named_x("b"))
     await seen.names()
     seen.watcher.deleted(Key("Topic", "team", "a"))
+    assert await seen.names() == {"a", "b"}
+
+
+async def test_who_has_an_object_hears_of_another_that_wants_it() -> None:
+    seen = Seen(cluster(), tenant(), namespace(), named_x("a"))
+    await seen.names()
+    seen.watcher.seen(named_x("b"))
     assert await seen.names() == {"a", "b"}

@@ -1,0 +1,74 @@
+"""The NetworkPolicy of a BrokerCluster: peers of its brokers, port by port, and what brokers connect to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from heliograph_api.resources.model import BrokerCluster
+from heliograph_api.resources.network_spec import Peer
+
+from heliograph_operator.objects.kinds import Body
+
+from .archive_cron_job import CLIENT_LABELS
+from .listeners import bind_ports
+from .stateful_set import BROKER_PORT, HTTP_PORT, METRICS_PORT, Manifest, Site, metadata, selector
+
+#: DNS is asked at port 53. Policies see the port of the pod behind its Service, which is 5353 on OpenShift.
+_DNS_PORTS: Final = (53, 5353)
+#: The label that every Kubernetes namespace has, with its name.
+_NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
+_OPERATOR: Final = {"app.kubernetes.io/name": "heliograph", "app.kubernetes.io/component": "operator"}
+_PROMETHEUS: Final[Manifest] = {
+    "namespaceSelector": {},
+    "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
+}
+
+
+def network_policy(cluster: BrokerCluster, body: Body, site: Site, stateful_set: Body | None = None) -> Manifest:
+    """Return the policy: what is not named in it is refused, in both directions.
+
+    Listeners that brokers of ``stateful_set`` have keep their ports.
+    """
+    name = body["metadata"]["name"]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(body, name),
+        "spec": {
+            "podSelector": {"matchLabels": selector(name)},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": _ingress(cluster, site, stateful_set),
+            "egress": [
+                {"ports": [{"port": port, "protocol": protocol} for port in _DNS_PORTS for protocol in ("UDP", "TCP")]}
+            ],
+        },
+    }
+
+
+def _ingress(cluster: BrokerCluster, site: Site, stateful_set: Body | None) -> list[dict[str, Any]]:
+    stated = cluster.spec.network_policy
+    archives = [{"podSelector": {"matchLabels": CLIENT_LABELS}}] if cluster.spec.archives.enabled else []
+    operator = {
+        "namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: site.operator_namespace}},
+        "podSelector": {"matchLabels": _OPERATOR},
+    }
+    clients = None if stated.clients is None else [*archives, *_peers(stated.clients)]
+    metrics = [_PROMETHEUS] if stated.metrics is None else _peers(stated.metrics)
+    by_port = {BROKER_PORT: clients, HTTP_PORT: [operator, *archives, *_peers(stated.admin)], METRICS_PORT: metrics}
+    ports = bind_ports(cluster, stateful_set)
+    for listener in cluster.spec.listeners:
+        # Those who come from outside are not known by the labels of a pod, and often not by their addresses either.
+        default = clients if listener.type == "ClusterIP" else None
+        by_port[ports[listener.name]] = default if listener.clients is None else _peers(listener.clients)
+    return [_rule(port, peers) for port, peers in by_port.items() if peers != []]
+
+
+def _rule(port: int, peers: Sequence[Manifest] | None) -> dict[str, Any]:
+    """Return a rule that lets ``peers`` in. Without any it lets in everybody: never give it an empty list."""
+    ports = [{"port": port, "protocol": "TCP"}]
+    return {"ports": ports} if peers is None else {"from": list(peers), "ports": ports}
+
+
+def _peers(peers: Sequence[Peer]) -> list[Manifest]:
+    return [peer.manifest() for peer in peers]

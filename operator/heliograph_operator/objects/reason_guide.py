@@ -1,0 +1,249 @@
+"""The meaning of each reason, and what to do: the tables of docs/operator.md and docs/install.md, cell by cell."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from .kinds import BROKER_CLUSTER
+
+_LINK: Final = re.compile(r"\[([^]]*)\]\([^)]*\)")
+
+
+class Guide(NamedTuple):
+    """A row of a table: reasons, what they mean, and what to do (empty: nothing)."""
+
+    reasons: tuple[str, ...]
+    means: str
+    advice: str
+
+
+OF_POLICIES: Final = (
+    Guide(("Reconciled",), "the broker matches the resource", ""),
+    Guide(
+        ("ParentMissing",),
+        "the parent it refers to (for a Tenant: the BrokerCluster) does not exist; the message names it",
+        "apply the parent, or correct the reference",
+    ),
+    Guide(("ParentNotReady",), "the parent does not exist in the broker yet", "see the parent's conditions"),
+    Guide(
+        ("ParentDeleting",),
+        "the parent is being deleted, so nothing is created in it",
+        "delete this resource too, or wait and apply the parent again",
+    ),
+    Guide(
+        ("NotAllowed",),
+        (
+            "the BrokerCluster is in another Kubernetes namespace and does not consent; the message names what is"
+            " missing. Nothing is done in the broker"
+        ),
+        "add it to [`spec.consents`](#other-kubernetes-namespaces) of the BrokerCluster",
+    ),
+    Guide(
+        ("ClusterNotReady",),
+        "the BrokerCluster has not published a broker address yet",
+        "see the conditions of the BrokerCluster",
+    ),
+    Guide(
+        ("ClusterAmbiguous",),
+        (
+            "there are several BrokerClusters, and none is named `default`; a resource that was reconciled once "
+            "keeps the one it has"
+        ),
+        "name one in `clusterRef`",
+    ),
+    Guide(
+        ("BrokerUnreachable",),
+        "the broker does not answer; the message has the error",
+        "see its pods; the operator continues by itself",
+    ),
+    Guide(
+        ("Invalid",),
+        "the spec is not valid, although the API server accepted it (older definitions)",
+        "correct it; update the definitions",
+    ),
+    Guide(
+        ("Refused",),
+        "the broker refuses the change; the message has its reason (such as `maxTopics` of the namespace)",
+        ("change the field that the message names; the operator retries with growing pauses of up to 5 minutes"),
+    ),
+    Guide(
+        ("NotApplied",),
+        "the broker accepted the change and still differs; the message names the fields",
+        "check that broker and operator have the same version; see the broker's log",
+    ),
+    Guide(
+        ("AdoptionPending",),
+        (
+            "the object existed before the resource and has settings that the resource does not name; the message"
+            " lists them"
+        ),
+        "[add them to the spec, or set `adoptionPolicy: Replace`](#adoption)",
+    ),
+    Guide(
+        ("ExistedBefore",),
+        "of `Adopted`: the object existed before the resource; the message lists what was changed",
+        "",
+    ),
+    Guide(
+        ("Conflict",),
+        "another resource has the same tenant, namespace or topic; the message names it",
+        "delete one of them; when the other one is deleted, this one takes over",
+    ),
+    Guide(
+        ("RenameRefused",),
+        "the resource would now describe another object, because its parent was recreated with another name",
+        "create a new resource; nothing is moved or deleted",
+    ),
+    Guide(
+        ("ShrinkRefused",),
+        "the topic has more partitions than `partitions` says; all else is applied",
+        "set the number it has; for fewer partitions, create another topic",
+    ),
+    Guide(
+        ("PartitioningRefused",),
+        "the topic is not partitioned and cannot become so; all else is applied",
+        "`partitions: 0`, or another name",
+    ),
+    Guide(
+        ("Paused",),
+        "the annotation `heliograph.dev/paused` is set; the message lists the differences",
+        "remove the annotation",
+    ),
+    Guide(("Unmanaged",), "the annotation `heliograph.dev/managed` is `false`", "remove the annotation"),
+    Guide(
+        ("ChildrenExist",),
+        ("the resource is being deleted, and the message lists resources whose topics would be deleted with it"),
+        "delete those, or set `deletionPolicy: Retain`",
+    ),
+    Guide(
+        (
+            "ArchivePending",
+            "ArchiveSucceeded",
+            "ArchiveSuspended",
+        ),
+        "of `Archived`: no run has ended yet, the last run succeeded, runs are suspended",
+        "",
+    ),
+    Guide(
+        ("ArchiveNotAllowed",),
+        (
+            "of `Archived`: the BrokerCluster, or the operator, does not allow the archive; the message names "
+            "each field, its value and what is allowed. There is no CronJob"
+        ),
+        "[allow it](#consent-to-archives), or change the field",
+    ),
+    Guide(
+        ("ArchiveFailed",),
+        "of `Archived`: the last run failed; the message and an event have its error",
+        "follow the message; the next run continues where the last one stopped",
+    ),
+    Guide(
+        (
+            "QuotaWithinLimits",
+            "NoQuota",
+        ),
+        "of `QuotaExceeded`: the backlog is below its limits, or has none",
+        "",
+    ),
+    Guide(
+        (
+            "SizeQuotaExceeded",
+            "AgeQuotaExceeded",
+        ),
+        "of `QuotaExceeded`: which limit is reached",
+        "consume, or raise the limit",
+    ),
+)
+"""Reasons on Tenants, Namespaces and Topics."""
+OF_CLUSTERS: Final = (
+    Guide(
+        ("PodNotReady",),
+        (
+            "a pod is not ready; the message has Kubernetes' own reason (`ImagePullBackOff`, `CrashLoopBackOff`, "
+            "`Unschedulable`, …)"
+        ),
+        "fix the cause; correcting the resource is enough",
+    ),
+    Guide(("PodMissing",), "the pod does not exist yet", "if it lasts, see `kubectl describe statefulset`"),
+    Guide(("Stopped",), "`replicas` is 0", ""),
+    Guide(
+        (
+            "RollingOut",
+            "RolledOut",
+        ),
+        "pods are being replaced, or have been",
+        "",
+    ),
+    Guide(
+        ("RolloutWaiting",),
+        "an upgrade waits for a [window](#rollouts), or for the BrokerCluster that the message names",
+        "make that BrokerCluster ready if it does not become so by itself",
+    ),
+    Guide(
+        ("PreflightRunning",),
+        (
+            "a new image is [asked](#preflight) whether it reads the volumes; `Ready` has this reason only for a "
+            "change of the resource"
+        ),
+        "",
+    ),
+    Guide(
+        ("PreflightFailed",),
+        ("it does not, does not start or does not answer; the message has the cause. The broker runs its old image"),
+        "set an image that reads the format, or that can be pulled",
+    ),
+    Guide(
+        ("ShrinkRefused",), "`storage.size` is smaller than a volume; all else is applied", "set the size of the volume"
+    ),
+    Guide(
+        ("ListenerPending",),
+        "a listener has no address yet; the message names its Service",
+        (
+            "see why with `kubectl describe service`; for a load balancer, the Kubernetes cluster needs a load "
+            "balancer controller"
+        ),
+    ),
+    Guide(
+        ("VolumesGrowing",),
+        (
+            "volumes do not have their size yet; the message has the capacity and the step "
+            "(`FileSystemResizePending`: the pod has to start again)"
+        ),
+        "none; delete the pod if the step asks for it",
+    ),
+    Guide(
+        ("VolumeGrowthFailed",),
+        "a volume could not grow; the message has the storage driver's error",
+        "fix the storage driver's error, or free capacity",
+    ),
+    Guide(
+        ("StorageGrowthUnsupported",),
+        "the StorageClass does not allow volumes to grow; all else is applied",
+        "set the old size, or `allowVolumeExpansion: true` in the StorageClass if its driver can do it",
+    ),
+    Guide(
+        ("Forbidden",),
+        "the API server forbids a change; the message names it",
+        "check permissions, quotas of the Kubernetes namespace, and admission policies",
+    ),
+    Guide(
+        ("Invalid",), "the resource, or a part of a pod in it, is not valid; the message names the field", "correct it"
+    ),
+    Guide(
+        ("Conflict",),
+        "an object with a required name exists and belongs to something else",
+        "delete it, or choose another name",
+    ),
+    Guide(("ApplyFailed",), "the API server failed; the message has its error", "none; the operator retries"),
+)
+"""Reasons on BrokerClusters."""
+
+
+def guide(kind: str, reason: str) -> Guide | None:
+    """Return the row of a reason on a resource of a kind, as plain text; None for a reason that has none."""
+    tables = (OF_CLUSTERS, OF_POLICIES) if kind == BROKER_CLUSTER.name else (OF_POLICIES,)
+    for row in (each for table in tables for each in table):
+        if reason in row.reasons:
+            return row._replace(means=_LINK.sub(r"\1", row.means), advice=_LINK.sub(r"\1", row.advice))
+    return None

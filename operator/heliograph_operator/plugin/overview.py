@@ -1,0 +1,64 @@
+"""The state of all resources: each BrokerCluster, how many of each kind are ready, and why the others are not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from heliograph_operator.objects.conditions import READY, condition
+from heliograph_operator.objects.kinds import BROKER_CLUSTER, KINDS, full_name
+
+from .kubectl import name_of
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceState:
+    """A resource and its condition Ready, if it is about the spec as it is now."""
+
+    kind: str
+    namespace: str
+    name: str
+    ready: bool
+    reason: str
+    message: str
+
+
+def state_of(body: dict[str, Any]) -> ResourceState:
+    """Return the state of a resource; one that the operator has not reconciled in its present form is not ready."""
+    namespace, name = name_of(body)
+    found = condition(body.get("status") or {}, READY)
+    if not found:
+        return ResourceState(body["kind"], namespace, name, False, "NotReconciled", "the operator has not reported yet")
+    generation = body["metadata"].get("generation", 0)
+    if found.get("observedGeneration", generation) != generation:
+        message = f"the operator has not reconciled generation {generation} of the spec yet"
+        return ResourceState(body["kind"], namespace, name, False, "NotReconciled", message)
+    ready = found["status"] == "True" and not body["metadata"].get("deletionTimestamp")
+    return ResourceState(body["kind"], namespace, name, ready, found["reason"], found.get("message", ""))
+
+
+def cluster_rows(bodies: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Return a row for each BrokerCluster: namespace, name, ready, reason, brokers, version, address for clients."""
+    rows: list[tuple[str, ...]] = []
+    for body in bodies:
+        if body["kind"] == BROKER_CLUSTER.name:
+            state, status = state_of(body), body.get("status") or {}
+            brokers = f"{status.get('readyReplicas', 0)}/{status.get('replicas', 0)}"
+            address = (status.get("endpoints") or {}).get("broker", "-")
+            ready = "True" if state.ready else "False"
+            rows.append((*name_of(body), ready, state.reason, brokers, status.get("version") or "-", address))
+    return rows
+
+
+def kind_rows(bodies: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Return a row for each kind below the BrokerClusters: full name, number of resources, number of ready ones."""
+    states = [state_of(body) for body in bodies]
+    total, ready = Counter(each.kind for each in states), Counter(each.kind for each in states if each.ready)
+    return [(full_name(kind), str(total[kind]), str(ready[kind])) for kind in KINDS if kind != BROKER_CLUSTER.name]
+
+
+def not_ready(bodies: Sequence[dict[str, Any]]) -> list[ResourceState]:
+    """Return the states of the resources that are not ready, parents first."""
+    return [state for body in bodies if not (state := state_of(body)).ready]

@@ -1,0 +1,199 @@
+"""The operator's own watch, cache, queue and reconcilers between an API server and a broker, both in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
+from heliograph_api.policies.policies import Policies
+from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TenantState, TopicState
+from heliograph_api.resources.model import KINDS, Namespace, Tenant, Topic
+from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
+from heliograph_operator.act.controller import Context
+from heliograph_operator.act.resource import Resource
+from heliograph_operator.act.resource_memory import ResourceMemories
+from heliograph_operator.act.watch import Watcher
+from heliograph_operator.act.work_queue import WorkQueue
+from heliograph_operator.archive.archive_reconciler import ArchiveReconciler
+from heliograph_operator.decide.archive_cron_job import ArchiveSite
+from heliograph_operator.kube.events import Events
+from heliograph_operator.objects.conditions import READY, condition
+from heliograph_operator.objects.kinds import GROUP, Body, Key, Kind, is_deleted, key_of
+from heliograph_operator.objects.resource_cache import ResourceCache
+from heliograph_operator.operator_settings import Settings
+from heliograph_operator.policies.policy_reconciler import PolicyReconciler
+
+from .api_server import ApiServer
+
+
+class Broker(BrokerSession):
+    """A broker's tenants, namespaces and topics, with what deleting one takes with it."""
+
+    def __init__(self) -> None:
+        super().__init__("http://broker", 0.0)
+        self.tenants = {"public": TenantState([], ["standalone"], Policies())}
+        self.namespaces = {"public/default": NamespaceState(4, Policies())}
+        self.topics: dict[str, TopicState] = {}
+        self.unreachable = False
+
+    async def listing(self, since: float) -> Listing:
+        self._reach()
+        state = BrokerState("1", Policies(), Policies(), dict(self.tenants), dict(self.namespaces), dict(self.topics))
+        return Listing(state, since)
+
+    async def apply(self, manifest: Mapping[str, Any]) -> None:
+        self._reach()
+        model = KINDS[manifest["kind"]].model_validate(manifest)
+        if isinstance(model, Tenant):
+            allowed = model.spec.allowed_clusters or ["standalone"]
+            self.tenants[model.tenant] = TenantState(model.spec.admin_roles, allowed, model.spec.limits.policies())
+        elif isinstance(model, Namespace):
+            name = f"{model.spec.tenant_ref.name}/{model.local_name}"
+            self.namespaces[name] = NamespaceState(model.spec.bundles, model.spec.policies())
+        else:
+            assert isinstance(model, Topic)
+            name = str(model.topic_name(model.spec.namespace_ref.name))
+            properties, subscriptions = dict(model.spec.properties), sorted(model.spec.all_subscriptions)
+            state = TopicState(
+                model.spec.partitions, model.spec.policies(), properties=properties, subscriptions=subscriptions
+            )
+            if name in self.topics:
+                state.backlog_messages = self.topics[name].backlog_messages
+            self.topics[name] = state
+
+    async def delete(self, kind: str, name: str, *, force: bool) -> None:
+        self._reach()
+        parts = {"Tenant": (self.tenants, f"{name}/"), "Namespace": (self.namespaces, f"://{name}/")}
+        if kind == "Topic":
+            self.topics.pop(name, None)
+            return
+        objects, inside = parts[kind]
+        topics = [each for each in self.topics if each.partition("://")[2].startswith(f"{name}/")]
+        namespaces = [each for each in self.namespaces if kind == "Tenant" and each.startswith(inside)]
+        if (topics or namespaces) and not force:
+            raise AdminRefused(409, f"{name} is not empty")
+        for each in topics:
+            del self.topics[each]
+        for each in namespaces:
+            del self.namespaces[each]
+        objects.pop(name, None)  # type: ignore[attr-defined]
+
+    def publish(self, name: str, messages: int) -> None:
+        """Store unacknowledged messages in a topic, which is created if it does not exist."""
+        self.topics.setdefault(name, TopicState(0, Policies())).backlog_messages = messages
+
+    def _reach(self) -> None:
+        if self.unreachable:
+            raise AdminUnreachable("connection refused")
+
+
+class OneBroker(BrokerSessions):
+    """Sessions with one and the same broker, whatever the URL."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(0.0)
+        self._broker = broker
+
+    def at(self, http_url: str) -> BrokerSession:
+        return self._broker
+
+
+class Server(ApiServer):
+    """An API server whose Kubernetes namespaces stay."""
+
+    async def find(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+        if kind.api_version == "v1" and kind.plural == "namespaces":
+            return {"metadata": {"name": name}, "status": {"phase": "Active"}}
+        return await super().find(kind, namespace, name)
+
+
+class Installation:
+    """The API server's objects and the broker: they exist before an operator starts and after it ends."""
+
+    def __init__(self, *bodies: Body) -> None:
+        self.server = Server(*bodies)
+        self.broker = Broker()
+
+    def started(self, order: Iterable[Key] | None = None, **settings: Any) -> Operator:
+        """Return an operator that has listed all resources, in this order."""
+        listed = [self.server.objects[key] for key in order or self.server.objects if key.kind in KINDS]
+        return Operator(self, listed, Settings(**settings))
+
+    def body(self, key: Key) -> dict[str, Any]:
+        return self.server.objects[key]
+
+    def apply(self, body: Body) -> None:
+        """Create a resource, or change the spec of one."""
+        key = key_of(body)
+        if key not in self.server.objects:
+            self.server.objects[key] = dict(body)
+            return
+        generation = self.server.objects[key]["metadata"]["generation"] + 1
+        self.server.change(key, generation=generation)
+        self.server.objects[key]["spec"] = body["spec"]
+
+    def annotate(self, key: Key, **annotations: str | None) -> None:
+        """Change annotations of the project's group."""
+        self.server.change(key, annotations={f"{GROUP}/{name}": value for name, value in annotations.items()})
+
+    def delete(self, key: Key) -> None:
+        """Request a deletion: without finalizers, the resource is gone at once."""
+        if self.server.objects[key]["metadata"].get("finalizers"):
+            self.server.change(key, deletionTimestamp=datetime.now(UTC).isoformat())
+        else:
+            del self.server.objects[key]
+
+    def ready(self, key: Key) -> tuple[str, str]:
+        """Return the reason and the message of the condition Ready."""
+        found = condition(self.server.objects[key].get("status", {}), READY)
+        return found.get("reason", ""), found.get("message", "")
+
+
+class Operator:
+    """An operator's parts in memory, which end with it."""
+
+    def __init__(self, installation: Installation, bodies: Iterable[Body], settings: Settings) -> None:
+        self._server = installation.server
+        cache, queue = ResourceCache(), WorkQueue[Key]()
+        self.watcher = Watcher(cache, queue)
+        self.context = Context(settings, self._server, cache, ResourceMemories(), queue, Events(self._server, "test"))
+        archives = ArchiveReconciler(ArchiveSite("image"))
+        self._policies = PolicyReconciler(OneBroker(installation.broker), archives)
+        for body in bodies:
+            self.watcher.seen(body)
+
+    async def settle(self) -> None:
+        """Reconcile whatever is queued until nothing is due, as one worker does; take in what the server has."""
+        queue = self.context.queue
+        for _ in range(1000):
+            self._watch()
+            if not len(queue):
+                return
+            key = await queue.take()
+            resource = self.context.resource(key)
+            if resource is not None and key.kind != "BrokerCluster":
+                await self._policies.reconcile(self.context, resource)
+            queue.done(key)
+        raise AssertionError("the operator does not come to an end")
+
+    async def reconcile(self, resource: Resource) -> None:
+        """Reconcile one resource once, whatever is queued."""
+        await self._policies.reconcile(self.context, resource)
+
+    async def resync(self) -> None:
+        """Look at every resource again, and settle."""
+        for key in self.context.cache.keys(""):
+            self.context.queue.add(key)
+        await self.settle()
+
+    def _watch(self) -> None:
+        for key, body in list(self._server.objects.items()):
+            if is_deleted(body) and not body["metadata"].get("finalizers"):
+                del self._server.objects[key]
+            elif key.kind in KINDS:
+                self.watcher.seen(body)
+        for key in self.context.cache.keys(""):
+            if key not in self._server.objects:
+                self.watcher.deleted(key)

@@ -1,0 +1,39 @@
+"""A session that is closed ends no reconcile: to its callers, the broker is unreachable."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from heliograph_api.admin.admin_client import AdminUnreachable
+from heliograph_operator.act.broker_sessions import BrokerSession
+
+
+class Silent(BrokerSession):
+    """A session with a broker that does not answer."""
+
+    def __init__(self, batch_s: float) -> None:
+        super().__init__("http://broker", batch_s)
+        self.asked = asyncio.Event()
+        self._client.apply = self._apply  # type: ignore[method-assign, assignment]
+
+    async def _apply(self, text: str) -> None:
+        self.asked.set()
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("when", ["before it is collected", "while it is collected", "when it was sent"])
+async def test_a_change_that_waits_fails_when_the_session_is_closed(when: str) -> None:
+    session = Silent(0.0 if when == "when it was sent" else 60.0)
+    changes = [asyncio.create_task(session.apply({"kind": "Tenant", "at": at})) for at in range(40)]
+    if when == "when it was sent":
+        await session.asked.wait()
+    else:
+        # The tasks that were created first run first.
+        await asyncio.sleep(0)
+    if when == "while it is collected":
+        await asyncio.sleep(0)
+    await session.close()
+    for change in changes:
+        with pytest.raises(AdminUnreachable, match="the session with http://broker was closed"):
+            await asyncio.wait_for(change, 10)
