@@ -116,32 +116,22 @@ class Operator:
         return self._leader.problem
 
     async def _serve(self, stop: asyncio.Event) -> int:
-        # All resources are cached before the first reconcile: else the younger of two rivals could win, or a parent
-        # seem to be missing that was only not seen yet.
-        await self._list()
         kopf_stop = asyncio.Event()
-        settings = self._settings
-        site = Site(
-            settings.broker_image, settings.cluster_domain, settings.operator_namespace, fixed_user=settings.fixed_user
-        )
-        clusters = ClusterReconciler(site, self._brokers)
-        archives = ArchiveReconciler(
-            ArchiveSite(settings.archive_image, settings.archive_service_account, fixed_user=settings.fixed_user)
-        )
-        policies = PolicyReconciler(self._brokers, archives)
-        tasks = [
-            asyncio.create_task(self._watch(kopf_stop, stop), name="watch"),
-            asyncio.create_task(Controller(self._context, reconcilers(clusters, policies)).run(), name="workers"),
-            asyncio.create_task(Refresh(self._context, self._brokers).run(), name="refresh"),
-            asyncio.create_task(self._relist(), name="relist"),
-        ]
+        # All resources are cached before the first reconcile: else the younger of two rivals could win, or a parent
+        # seem to be missing that was only not seen yet. The Lease is renewed meanwhile, however long that takes.
+        listing = asyncio.create_task(self._list(), name="listing")
         lost = asyncio.create_task(self._leader.lost(), name="leadership")
         stopped = asyncio.create_task(stop.wait(), name="stop")
+        tasks: list[asyncio.Task[None]] = []
         try:
-            done, _ = await asyncio.wait([*tasks, lost, stopped], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([listing, lost, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if done == {listing}:
+                listing.result()
+                tasks = self._start(kopf_stop, stop)
+                done, _ = await asyncio.wait([*tasks, lost, stopped], return_when=asyncio.FIRST_COMPLETED)
             if stopped in done:
                 return 0
-            for task in done:
+            for task in done - {listing}:
                 if task is lost:
                     log.error("lost leadership", reason=task.result())
                 elif error := task.exception():
@@ -151,16 +141,35 @@ class Operator:
             return 1
         finally:
             kopf_stop.set()
-            everything = [*tasks[1:], lost, stopped]
+            everything = [listing, *tasks[1:], lost, stopped]
             for task in everything:
                 task.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
-            # Kopf stops by its flag; cancelled, it would leave its session open.
-            await asyncio.wait(tasks[:1], timeout=10)
-            tasks[0].cancel()
+            for watch in tasks[:1]:
+                # Kopf stops by its flag; cancelled, it would leave its session open.
+                await asyncio.wait([watch], timeout=10)
+                watch.cancel()
             if stop.is_set():
                 await release_with_namespace(self._context, self._settings.operator_namespace)
             await self._brokers.close()
+
+    def _start(self, kopf_stop: asyncio.Event, stop: asyncio.Event) -> list[asyncio.Task[None]]:
+        """Start what runs as long as this operator leads; the watch is the first."""
+        settings = self._settings
+        site = Site(
+            settings.broker_image, settings.cluster_domain, settings.operator_namespace, fixed_user=settings.fixed_user
+        )
+        clusters = ClusterReconciler(site, self._brokers)
+        archives = ArchiveReconciler(
+            ArchiveSite(settings.archive_image, settings.archive_service_account, fixed_user=settings.fixed_user)
+        )
+        policies = PolicyReconciler(self._brokers, archives)
+        return [
+            asyncio.create_task(self._watch(kopf_stop, stop), name="watch"),
+            asyncio.create_task(Controller(self._context, reconcilers(clusters, policies)).run(), name="workers"),
+            asyncio.create_task(Refresh(self._context, self._brokers).run(), name="refresh"),
+            asyncio.create_task(self._relist(), name="relist"),
+        ]
 
     async def _watch(self, kopf_stop: asyncio.Event, stop: asyncio.Event) -> None:
         started = asyncio.Event()

@@ -206,6 +206,25 @@ async def test_a_leader_is_ready_when_it_watches_and_while_the_api_server_answer
     await _with_operator(lambda kube: Alone(), check)
 
 
+class Lost(Alone):
+    async def lost(self) -> str:
+        return "another one holds the Lease"
+
+
+async def test_who_loses_the_leadership_while_it_lists_the_resources_ends(server: Server, watch: asyncio.Event) -> None:
+    async with Kube() as kube:
+        running = Operator(Settings(bind="127.0.0.1", port=0), kube, Lost()).run(asyncio.Event())
+        # No listing is answered.
+        assert await asyncio.wait_for(running, 20) == 1
+
+
+async def test_an_operator_can_be_told_to_end_while_it_lists_the_resources(server: Server) -> None:
+    async def check(readiness: Readiness) -> None:
+        await _becomes(readiness, 503, "the resources are not watched yet")
+
+    await _with_operator(lambda kube: Alone(), check)
+
+
 async def test_one_that_waits_is_ready_while_it_can_tell_who_leads(server: Server) -> None:
     times = Times(duration_s=1, renew_within_s=0.5, retry_s=0.05)
 
