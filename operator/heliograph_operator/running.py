@@ -75,10 +75,11 @@ class Operator:
         self._settings = settings
         self._kube = kube
         self._leader = leader
+        kube.deposed = leader.deposed
         cache, memories = ResourceCache(), ResourceMemories()
         queue: WorkQueue[Key] = WorkQueue(settings.workers, cache.broker_cluster)
         self._context = Context(settings, kube, cache, memories, queue, Events(kube, settings.identity))
-        self._brokers = BrokerSessions(settings.batch_s)
+        self._brokers = BrokerSessions(settings.batch_s, leader.deposed)
         self._watcher = Watcher(cache, queue)
         self._owned = OwnedWatch(cache, memories, queue)
         self._watcher.on_deleted += [memories.forget, self._owned.forget]

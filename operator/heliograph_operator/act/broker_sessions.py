@@ -58,10 +58,14 @@ class _Submitted:
 
 
 class BrokerSession:
-    """The admin API at one URL. Every request may raise AdminUnreachable, a change also AdminRefused."""
+    """The admin API at one URL. Every request may raise AdminUnreachable, a change also AdminRefused.
 
-    def __init__(self, http_url: str, batch_s: float) -> None:
+    Changes fail once ``deposed`` returns True: another operator may lead by then.
+    """
+
+    def __init__(self, http_url: str, batch_s: float, deposed: Callable[[], bool] = lambda: False) -> None:
         self.http_url = http_url
+        self._deposed = deposed
         self._client = AdminClient(http_url)
         self._opened = False
         self._batch_s = batch_s
@@ -190,6 +194,8 @@ class BrokerSession:
 
     async def _call(self, operation: str, call: Callable[[], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()
+        if operation != "state" and self._deposed():
+            raise AdminUnreachable("this operator does not lead any more")
         if loop.time() < self._paused_until:
             raise AdminUnreachable(self._error)
         if not self._opened:
@@ -236,14 +242,15 @@ def _settle(batch: Sequence[_Submitted], error: BaseException | None) -> None:
 class BrokerSessions:
     """One :class:`BrokerSession` for each URL."""
 
-    def __init__(self, batch_s: float) -> None:
+    def __init__(self, batch_s: float, deposed: Callable[[], bool] = lambda: False) -> None:
         self._batch_s = batch_s
+        self._deposed = deposed
         self._brokers: dict[str, BrokerSession] = {}
 
     def at(self, http_url: str) -> BrokerSession:
         """Return the broker at a URL."""
         if http_url not in self._brokers:
-            self._brokers[http_url] = BrokerSession(http_url, self._batch_s)
+            self._brokers[http_url] = BrokerSession(http_url, self._batch_s, self._deposed)
         return self._brokers[http_url]
 
     async def keep_only(self, http_urls: set[str]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -64,6 +64,8 @@ class Kube:
     def __init__(self) -> None:
         #: When (s, of ``time.monotonic``) the API server last answered any request; None: never.
         self.answered_at: float | None = None
+        #: Whether another operator may lead by now, so that changes must not be sent any more.
+        self.deposed: Callable[[], bool] = lambda: False
         self._session: aiohttp.ClientSession | None = None
         self._server = ""
         self._login = asyncio.Lock()
@@ -168,10 +170,13 @@ class Kube:
         """Send ``body`` as JSON to ``path``; return the object in the response.
 
         Retries when the API server is overloaded (429), and with new credentials when the old ones have expired.
+        Only requests that change nothing are sent once another operator may lead.
         """
         _count(method, path)
         data = json.dumps(body).encode() if body is not None else None
         for attempt in range(1, _ATTEMPTS + 1):
+            if method != "GET":
+                self.check_leadership()
             session = self._session
             if session is None:
                 raise RuntimeError("Kube is used outside its 'async with'")
@@ -201,6 +206,11 @@ class Kube:
             else:
                 raise refused
         raise AssertionError("the last attempt returns or raises")
+
+    def check_leadership(self) -> None:
+        """Raise :class:`KubeError` if a change must not be sent any more."""
+        if self.deposed():
+            raise KubeError("this operator does not lead any more")
 
     async def _open(self) -> None:
         info = credentials()

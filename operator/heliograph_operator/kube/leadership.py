@@ -15,6 +15,9 @@ class Leadership(Protocol):
     async def lost(self) -> str:
         """Return the reason when leadership is lost; the process ends then, as its cache may be stale."""
 
+    def deposed(self) -> bool:
+        """Whether this operator led and another may lead by now: it must not change anything any more."""
+
     @property
     def problem(self) -> str:
         """Why this operator can neither lead nor tell who does; empty if it can."""
@@ -33,6 +36,10 @@ class Alone:
         """Never return."""
         await asyncio.Event().wait()
         raise AssertionError("never set")
+
+    def deposed(self) -> bool:
+        """Return that it is not: nobody else can lead."""
+        return False
 
     @property
     def problem(self) -> str:

@@ -1,12 +1,14 @@
 """Leader election with a Lease: the leader renews it, and stops at once when it cannot.
 
 Clocks of machines differ, so an operator does not rely on the times in the Lease: for it, the Lease has expired when
-its duration has passed on the operator's own clock since the operator last saw it change.
+its duration has passed on the operator's own clock since the operator last saw it change. A leader that stalls may
+learn late that it leads no more, so before each change it asks :meth:`LeaseLeadership.deposed`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -41,7 +43,10 @@ class Leases(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """In seconds. The leader gives up ``renew_within_s`` after its last renewal, well before the Lease expires."""
+    """In seconds. The leader gives up ``renew_within_s`` after its last renewal, well before the Lease expires.
+
+    What it has sent by then has the rest of the duration to arrive.
+    """
 
     duration_s: int = 15
     renew_within_s: float = 10.0
@@ -108,7 +113,8 @@ class LeaseLeadership:
         self._now = now
         self._observer = Observer(now)
         self._lease: dict[str, Any] | None = None
-        self._renewed = 0.0
+        #: Until when (s, of this operator's clock) it may lead; infinite before it does.
+        self._until = math.inf
         self._problem = "the Lease has not been read yet"
 
     @property
@@ -121,6 +127,10 @@ class LeaseLeadership:
         """The holder in the Lease when this operator leads."""
         return self._identity
 
+    def deposed(self) -> bool:
+        """See :meth:`.leadership.Leadership.deposed`."""
+        return self._now() >= self._until
+
     async def wait(self) -> None:
         """Return when this operator holds the Lease."""
         while True:
@@ -132,19 +142,19 @@ class LeaseLeadership:
         """Renew the Lease until that fails; return why."""
         while True:
             await asyncio.sleep(self._times.retry_s)
-            left_s = self._renewed + self._times.renew_within_s - self._now()
+            left_s = self._until - self._now()
             try:
                 # While the API server does not answer, another operator may take the expired Lease.
                 async with asyncio.timeout(max(left_s, 0)):
                     holder = await self._renew()
             except TimeoutError:
-                self._lease = None
+                self._lose()
                 return f"the Lease could not be renewed within {self._times.renew_within_s:g} s"
             except KubeError as error:
                 log.warning("could not renew the Lease", error=str(error))
                 continue
             if holder != self._identity:
-                self._lease = None
+                self._lose()
                 return f"{holder or 'nobody'} holds the Lease"
 
     async def release(self) -> None:
@@ -158,6 +168,9 @@ class LeaseLeadership:
                 await self._kube.replace(LEASE, {**lease, "spec": spec})
         except (KubeError, TimeoutError) as error:
             log.warning("could not release the Lease; it expires by itself", error=str(error))
+
+    def _lose(self) -> None:
+        self._lease, self._until = None, -math.inf
 
     async def _take(self) -> bool:
         at = self._now()
@@ -180,7 +193,7 @@ class LeaseLeadership:
             log.warning("could not take the Lease", error=str(error))
             return False
         self._problem = ""
-        self._renewed = at
+        self._until = at + self._times.renew_within_s
         return True
 
     async def _renew(self) -> str:
@@ -191,12 +204,12 @@ class LeaseLeadership:
             if not await namespace_ends(self._kube, self._namespace):
                 return ""
             # It was deleted with its namespace, in which no other can be created. The leader completes the deletions.
-            self._renewed = at
+            self._until = at + self._times.renew_within_s
             return self._identity
         holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
         if holder != self._identity:
             return holder
         wanted = held(lease, self._namespace, self._name, self._identity, self._times, datetime.now(UTC))
         self._lease = await self._kube.replace(LEASE, wanted)
-        self._renewed = at
+        self._until = at + self._times.renew_within_s
         return self._identity

@@ -10,10 +10,15 @@ from typing import Any, Protocol, TypeVar
 from heliograph_operator.kube.client import Kube, KubeError, KubeRefused
 from heliograph_operator.objects.kinds import KINDS, Body, Key, Kind
 
+from .requests import NoAnswer, exchange
 from .virtual_time import stamp
 
 T = TypeVar("T")
 Object = dict[str, Any]
+#: Kinds that operators write and do not watch, and that say nothing about whether there is something to do.
+UNWATCHED = ("Event", "Lease")
+#: Time (s) after which a request fails that nobody answers.
+_SILENT_S = 10.0
 #: The finalizer of an object that goes without its dependents.
 ORPHAN = "orphan"
 
@@ -39,7 +44,7 @@ class ApiServer:
         self.observers: list[Observer] = []
         self._here = asyncio.Event()
         self._here.set()
-        #: Writes to the four kinds and what is made for them, without Events: what was before and after.
+        #: Writes to the four kinds and what is made for them, without Events and Leases: what was before and after.
         self.writes: list[tuple[Object | None, Object | None]] = []
         self._version = 0
         self._uid = 0
@@ -106,6 +111,13 @@ class ApiServer:
             raise KubeRefused(422, "Invalid", f"{key}: spec.{templates} cannot be changed")
         return self.merge(key, body)
 
+    def replace(self, key: Key, body: Body) -> Object:
+        """Replace the spec of an object that has not changed since it was read."""
+        before = self._existing(key)
+        if body["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]:
+            raise KubeRefused(409, "Conflict", f"{key} has been modified")
+        return self._change(key, before, {**before, "metadata": dict(before["metadata"]), "spec": body["spec"]})
+
     def delete(self, key: Key, *, orphan: bool = False) -> None:
         before = self._existing(key)
         if orphan and "deletionTimestamp" not in before["metadata"]:
@@ -149,7 +161,7 @@ class ApiServer:
 
     def _store(self, key: Key, before: Object | None, after: Object | None) -> None:
         self._version += 1
-        if key.kind != "Event":
+        if key.kind not in UNWATCHED:
             self.writes.append((before, after))
         if after is None:
             assert before is not None
@@ -162,7 +174,7 @@ class ApiServer:
                 self.specs.setdefault(which, (asyncio.get_running_loop().time(), after.get("spec") or {}))
         for observer in self.observers:
             observer.changed(before, after)
-        if key.kind != "Event":
+        if key.kind not in UNWATCHED:
             event = ("DELETED", before) if after is None else ("MODIFIED" if before else "ADDED", after)
             for watch in self.watches:
                 watch.put_nowait(event)  # type: ignore[arg-type]
@@ -171,15 +183,37 @@ class ApiServer:
 class Connection(Kube):
     """One life of an operator at the API server: its requests take time, and fail while the API server is away."""
 
-    def __init__(self, server: ApiServer) -> None:
+    def __init__(self, server: ApiServer, sends: Callable[[], None] = lambda: None) -> None:
         super().__init__()
         self._objects = server
+        #: Called when this operator sends a change, to a broker or to the API server, but for its Lease.
+        self.sends = sends
+        self._linked = asyncio.Event()
+        self._linked.set()
         #: The process was killed: nothing of it has an effect any more.
         self.dead = False
         #: The newest version of each object that this operator was given.
         self.given: dict[Key, int] = {}
         #: The newest generation of each object that it was given, and when (s).
         self.given_specs: dict[Key, tuple[int, float]] = {}
+
+    @property
+    def cut(self) -> bool:
+        """Whether it loses all requests of this operator."""
+        return not self._linked.is_set()
+
+    def set_cut(self, cut: bool) -> None:
+        """Lose all requests of this operator, or answer again."""
+        if cut:
+            self._linked.clear()
+        else:
+            self._linked.set()
+
+    async def reachable(self) -> None:
+        """Return when the API server answers this operator."""
+        while self._objects.away or self.cut:
+            await self._objects.reachable()
+            await self._linked.wait()
 
     def knows(self, body: Body) -> bool:
         """Whether this operator was given the object as it is now."""
@@ -218,16 +252,21 @@ class Connection(Kube):
         ]
 
     async def create(self, kind: Kind, body: Body) -> Object:
-        return await self._asked(lambda: self._objects.create(kind.name, kind.api_version, body))
+        return await self._changed(kind, lambda: self._objects.create(kind.name, kind.api_version, body))
+
+    async def replace(self, kind: Kind, body: Body, subresource: str = "") -> Object:
+        key = Key(kind.name, body["metadata"]["namespace"], body["metadata"]["name"])
+        return await self._changed(kind, lambda: self._objects.replace(key, body))
 
     async def apply(self, kind: Kind, body: Body, *, dry_run: bool = False) -> Object:
         if dry_run:
             return await self._asked(lambda: dict(body))
-        return await self._asked(lambda: self._objects.apply(kind, body))
+        return await self._changed(kind, lambda: self._objects.apply(kind, body))
 
     async def patch(self, kind: Kind, namespace: str, name: str, body: Body, *, subresource: str = "") -> Object:
         key = Key(kind.name, namespace, name)
-        return self._noted(await self._asked(lambda: self._objects.merge(key, body, status=subresource == "status")))
+        merged = self._changed(kind, lambda: self._objects.merge(key, body, status=subresource == "status"))
+        return self._noted(await merged)
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, propagation: str = "Background") -> None:
         key = Key(kind.name, namespace, name)
@@ -236,26 +275,37 @@ class Connection(Kube):
             if key in self._objects.objects:
                 self._objects.delete(key, orphan=propagation == "Orphan")
 
-        await self._asked(effect)
+        await self._changed(kind, effect)
 
     def _noted(self, body: Object) -> Object:
         self.note(body)
         return body
 
+    async def _changed(self, kind: Kind, effect: Callable[[], T]) -> T:
+        self.check_leadership()
+        if kind.name != "Lease":
+            self.sends()
+        return await self._asked(effect)
+
     async def _asked(self, effect: Callable[[], T]) -> T:
         """Let a request travel, take effect and return; it can be lost on either way."""
-        await self._travel()
-        answer = effect()
-        await self._travel()
+
+        def arrive() -> T:
+            self._pass()
+            return effect()
+
+        answer = await exchange(lambda: self._objects.rng.choice((0.001, 0.004, 0.02, 0.1)), arrive, self._pass)
+        self.answered_at = asyncio.get_running_loop().time()
         return answer
 
-    async def _travel(self) -> None:
-        await asyncio.sleep(self._objects.rng.choice((0.001, 0.004, 0.02, 0.1)))
+    def _pass(self) -> None:
+        """Let a request or its answer pass, unless the network or the API server does not."""
         if self.dead:
-            await asyncio.Event().wait()
+            raise NoAnswer
+        if self.cut:
+            raise NoAnswer(_SILENT_S, KubeError("the API server does not answer"))
         if self._objects.away:
             raise KubeError("the API server does not answer")
-        self.answered_at = asyncio.get_running_loop().time()
 
 
 def selected(body: Body, labels: str) -> bool:

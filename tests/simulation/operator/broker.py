@@ -15,6 +15,8 @@ from heliograph_api.resources.broker_state import BrokerState, NamespaceState, T
 from heliograph_api.resources.model import KINDS, Namespace, Tenant, Topic
 from heliograph_api.values.names import NamespaceName, TopicName
 
+from .requests import NoAnswer, exchange
+
 T = TypeVar("T")
 Path = tuple[str, str]
 """Kind and full name."""
@@ -218,6 +220,7 @@ class ModelClient:
                 self._watchful.applied(broker, kind, name, resource, self._operator)
             return []
 
+        self._operator.sends()
         return await self._asked(effect)
 
     async def delete_topic(self, topic: TopicName, *, force: bool = False) -> None:
@@ -236,20 +239,22 @@ class ModelClient:
         def effect(broker: ModelBroker) -> None:
             self._watchful.deleted(broker, broker.delete(kind, name, force=force), protected, self._operator)
 
+        self._operator.sends()
         await self._asked(effect)
 
     async def _asked(self, effect: Callable[[ModelBroker], T]) -> T:
-        answer = effect(await self._travel())
-        await self._travel()
-        return answer
+        def back() -> None:
+            self._reach()
 
-    async def _travel(self) -> ModelBroker:
-        await asyncio.sleep(self._rng.choice((0.001, 0.005, 0.05, 0.3)))
+        return await exchange(lambda: self._rng.choice((0.001, 0.005, 0.05, 0.3)), lambda: effect(self._reach()), back)
+
+    def _reach(self) -> ModelBroker:
+        """Return the broker if a request or its answer passes."""
         if self._operator.dead:
-            await asyncio.Event().wait()
+            raise NoAnswer
         broker = self._find()
         if broker is not None and broker.silent:
-            await asyncio.Event().wait()
+            raise NoAnswer
         if broker is None or broker.away:
             raise AdminUnreachable("connection refused")
         return broker

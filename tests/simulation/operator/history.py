@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from .world import ELSEWHERE, NAMESPACE, Operation
+from .world import ELSEWHERE, LEADER, NAMESPACE, Operation
 
 #: Operations of a history.
 LENGTH = 40
@@ -23,6 +25,7 @@ ARCHIVES: tuple[dict[str, Any] | None, ...] = (
     {"enabled": True, "volumeClaims": ["others"]},
     None,
 )
+Made = list[tuple[str, tuple[Any, ...]]]
 _PAUSES_S = (0.0, 0.01, 0.05, 0.2, 1.0, 1.0, 5.0, 20.0, 40.0)
 _ALL = (
     *(("Tenant", name) for name in TENANTS),
@@ -46,12 +49,12 @@ CONSENTS: tuple[list[dict[str, Any]], ...] = (
 )
 
 
-def generate(seed: int, length: int = LENGTH) -> list[Operation]:
-    """Return the history of a seed."""
+def generate(seed: int, length: int = LENGTH, *, operators: int = 1) -> list[Operation]:
+    """Return the history of a seed, for one operator or for several that share a Lease."""
     rng = random.Random(f"history {seed}")
     # Most histories begin with a family that stands, and go on with what happens to it.
     operations = [] if rng.random() < 0.2 else _family(rng)
-    makers = (
+    makers: tuple[tuple[Callable[[random.Random], Made], int], ...] = (
         (_create, 8),
         (_edit, 4),
         (_annotate, 2),
@@ -65,14 +68,13 @@ def generate(seed: int, length: int = LENGTH) -> list[Operation]:
         (_consent, 2),
         (_archive, 3),
     )
+    if operators > 1:
+        makers = (*makers, (partial(_leadership, operators), 10))
     weights = [weight for _, weight in makers]
     while len(operations) < length:
         maker = rng.choices([make for make, _ in makers], weights)[0]
         operations += [Operation(kind, arguments, _pause(rng)) for kind, arguments in maker(rng)]
     return operations
-
-
-Made = list[tuple[str, tuple[Any, ...]]]
 
 
 def _pause(rng: random.Random) -> float:
@@ -189,6 +191,25 @@ def _trouble(rng: random.Random) -> Made:
     meanwhile = (_create, _delete, _edit, _publish)
     between = [made for _ in range(rng.choice((0, 1, 2, 3))) for made in rng.choice(meanwhile)(rng)]
     return [(kind, (True,)), *between, (kind, (False,))]
+
+
+def _leadership(operators: int, rng: random.Random) -> Made:
+    """Make one operator lose the leadership, or nearly, while people go on."""
+    number = rng.choice((LEADER, rng.randrange(operators)))
+    meanwhile = rng.choice((_create, _delete, _edit, _annotate, _publish, _recreate))
+    between = [made for _ in range(rng.choice((0, 1, 2))) for made in meanwhile(rng)]
+    for_s = rng.choice((3.0, 9.0, 14.0, 16.0, 30.0, 90.0))
+    trouble: Made = rng.choice(
+        (
+            [("freeze_operator", (number, for_s))],
+            [("freeze_operator", (number, for_s))],
+            [("cut_operator", (number, for_s))],
+            [("set_clock", (number, rng.choice((-3600.0, 0.0, 3600.0))))],
+            [("kill_operator", (number,)), *meanwhile(rng), ("start_all", ())],
+            [("stop_operator", (number,)), *meanwhile(rng), ("start_all", ())],
+        )
+    )
+    return [*meanwhile(rng), *trouble, *between]
 
 
 def _second_cluster(rng: random.Random) -> Made:

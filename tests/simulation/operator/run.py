@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from . import outcome
+from .api_server import UNWATCHED
 from .history import generate
 from .virtual_time import BusyLoop, VirtualLoop, virtual_wall_clock
 from .witness import Violation
@@ -23,18 +24,18 @@ class Result(NamedTuple):
     lives: int
 
 
-def run(seed: int, operations: Sequence[Operation] | None = None) -> Result:
+def run(seed: int, operations: Sequence[Operation] | None = None, *, operators: int = 1) -> Result:
     """Run the history of a seed, or other operations with the delays and orders of that seed."""
-    history = generate(seed) if operations is None else operations
+    history = generate(seed, operators=operators) if operations is None else operations
     with virtual_wall_clock(), asyncio.Runner(loop_factory=VirtualLoop) as runner:
         try:
-            return runner.run(_run(seed, history))
+            return runner.run(_run(seed, history, operators))
         except BusyLoop as error:
             return Result(history, Violation("a busy loop", str(error)), "", 0)
 
 
-async def _run(seed: int, history: Sequence[Operation]) -> Result:
-    world = World(seed)
+async def _run(seed: int, history: Sequence[Operation], operators: int) -> Result:
+    world = World(seed, operators)
     found: Violation | None = None
     async with world:
         for operation in history:
@@ -46,8 +47,10 @@ async def _run(seed: int, history: Sequence[Operation]) -> Result:
         found = world.witness.violation
         if found is None:
             found = await _at_rest(world)
-        text = repr(sorted((str(key), repr(body)) for key, body in world.server.objects.items() if key.kind != "Event"))
-    return Result(history, found, hashlib.sha256(text.encode()).hexdigest()[:16], world.lives)
+        kept = ((str(key), repr(body)) for key, body in world.server.objects.items() if key.kind not in UNWATCHED)
+        text = repr(sorted(kept))
+    lives = sum(each.lives for each in world.operators)
+    return Result(history, found, hashlib.sha256(text.encode()).hexdigest()[:16], lives)
 
 
 async def _at_rest(world: World) -> Violation | None:
@@ -65,7 +68,7 @@ async def _at_rest(world: World) -> Violation | None:
     return world.witness.violation
 
 
-def shrink(seed: int, operations: Sequence[Operation], kind: str) -> list[Operation]:
+def shrink(seed: int, operations: Sequence[Operation], kind: str, *, operators: int = 1) -> list[Operation]:
     """Return operations that are enough for a violation of this kind; none of them can be left out."""
     left = list(operations)
     size = max(1, len(left) // 2)
@@ -73,7 +76,7 @@ def shrink(seed: int, operations: Sequence[Operation], kind: str) -> list[Operat
         at = 0
         while at < len(left):
             shorter = left[:at] + left[at + size :]
-            violation = run(seed, shorter).violation
+            violation = run(seed, shorter, operators=operators).violation
             if violation is not None and violation.kind == kind:
                 left = shorter
             else:

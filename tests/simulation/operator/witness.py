@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from heliograph_api.resources.model import KINDS
@@ -43,10 +44,13 @@ class Violation(Exception):
 class Witness:
     """Keeps the first violation, because what follows from it says little."""
 
-    def __init__(self, server: ApiServer, brokers: dict[str, ModelBroker]) -> None:
+    def __init__(
+        self, server: ApiServer, brokers: dict[str, ModelBroker], operators: Callable[[], list[Connection]]
+    ) -> None:
         self.violation: Violation | None = None
         self._server = server
         self._brokers = brokers
+        self._operators = operators
         #: The objects of unmanaged resources before they were released, by uid.
         self._released: dict[str, Place] = {}
         #: The clusters of resources that were paused or not managed when their status was written, by uid.
@@ -156,13 +160,16 @@ class Witness:
     def protected(self, broker: ModelBroker, operator: Any) -> dict[str, str]:
         assert isinstance(operator, Connection)
         found = {}
+        # What one leader was given binds those that led before it.
+        operators = [operator, *self._operators()]
         for body in self._policies():
             recorded = self._clusters.get(body["metadata"]["uid"], "")
             place = held_place(body) or place_by_spec(self._server.objects, body, recorded)
-            if place is None or place.kind != "Topic" or place.cluster != broker.cluster or not operator.knows(body):
+            if place is None or place.kind != "Topic" or place.cluster != broker.cluster:
                 continue
             cluster = self._cluster_of(body, place)
-            if cluster is not None and not (operator.knows(cluster) and is_allowed(self._server.objects, body, place)):
+            known = any(each.knows(body) and (cluster is None or each.knows(cluster)) for each in operators)
+            if not known or (cluster is not None and not is_allowed(self._server.objects, body, place)):
                 continue
             if not is_leaving(body):
                 found[place.name] = f"{key_of(body)} exists"

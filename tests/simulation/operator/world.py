@@ -11,15 +11,15 @@ from unittest.mock import patch
 
 from heliograph_operator import running
 from heliograph_operator.act import broker_sessions
-from heliograph_operator.decide.owned_objects import watched
 from heliograph_operator.kube.client import KubeRefused
-from heliograph_operator.kube.leadership import Alone
+from heliograph_operator.kube.lease import Times
 from heliograph_operator.objects.backoff import REFUSED
-from heliograph_operator.objects.kinds import API_VERSION, KINDS, Key, key_of
-from heliograph_operator.operator_settings import Settings
+from heliograph_operator.objects.kinds import API_VERSION, Key
 
-from .api_server import ORPHAN, ApiServer, Connection, Object, selected
+from .api_server import ORPHAN, ApiServer, Object
 from .broker import ModelBroker, ModelClient, ModelTopic
+from .operator_process import OperatorProcess
+from .virtual_time import machine
 from .witness import Witness
 
 NAMESPACE = "team"
@@ -30,8 +30,8 @@ _POD_S = 3.0
 #: Time (s) that the garbage collector takes, and a volume to grow.
 _COLLECTED_S = 7.0
 _GROWN_S = 20.0
-#: Time (s) after which a container that ended is started again.
-_RESTART_S = 2.0
+#: In place of an operator's number.
+LEADER = -1
 
 
 class Operation(NamedTuple):
@@ -55,60 +55,18 @@ class _NoServer:
         pass
 
 
-class SimulatedOperator(running.Operator):
-    """The operator, with the watches of :class:`.api_server.ApiServer` instead of kopf's."""
-
-    def __init__(self, server: ApiServer, connection: Connection, image: str) -> None:
-        settings = Settings(workers=2, bind="", port=0, broker_image=image, archives=True)
-        super().__init__(settings, connection, Alone())
-        self._server = server
-        self._connection = connection
-
-    async def _watch(self, kopf_stop: asyncio.Event, stop: asyncio.Event) -> None:
-        events: asyncio.Queue[tuple[str, Object]] = asyncio.Queue()
-        self._server.watches.append(events)
-        watching = asyncio.create_task(self._pass_on(events))
-        await asyncio.wait([watching, asyncio.create_task(kopf_stop.wait())], return_when=asyncio.FIRST_COMPLETED)
-        self._server.watches.remove(events)
-        watching.cancel()
-
-    async def _pass_on(self, events: asyncio.Queue[tuple[str, Object]]) -> None:
-        selectors = watched(archives=True)
-        for each in KINDS.values():
-            for body in await self._kube.list(each):
-                self._watcher.seen(body)
-        for owned_kind, selector in selectors.items():
-            for body in await self._kube.list(owned_kind, labels=selector):
-                self._owned.seen(owned_kind, body)
-        owned = {kind.name: kind for kind in selectors}
-        while True:
-            type_, body = await events.get()
-            if (kind := owned.get(body["kind"])) is not None and not selected(body, selectors[kind]):
-                continue
-            await asyncio.sleep(self._server.rng.choice((0.0, 0.002, 0.05)))
-            await self._server.reachable()
-            if self._server.loses_news:
-                self._server.lost_news = True
-                continue
-            self._connection.note(body)
-            if kind is not None:
-                self._owned.seen(kind, body, deleted=type_ == "DELETED")
-            elif type_ == "DELETED":
-                self._watcher.deleted(key_of(body), body["metadata"]["uid"])
-            else:
-                self._watcher.seen(body)
-
-
 class World:
-    """Use it with ``async with``: one BrokerCluster ``main`` and an operator are there from the beginning."""
+    """Use it with ``async with``: one BrokerCluster ``main`` and the operators are there from the beginning.
 
-    def __init__(self, seed: int) -> None:
+    One of several operators leads. Operations name an operator by its number, or as ``LEADER``; the first one is 0.
+    """
+
+    def __init__(self, seed: int, operators: int = 1) -> None:
         self.rng = random.Random(seed)
         self.server = ApiServer(self.rng)
         self.brokers = {"main": ModelBroker("main")}
-        self.witness = Witness(self.server, self.brokers)
+        self.witness = Witness(self.server, self.brokers, lambda: [each.connection for each in self.operators])
         self.server.observers += [self.witness, self]
-        self.lives = 0
         #: The condition of a volume that should grow and cannot; empty: volumes grow.
         self.resize_error = ""
         #: The operator's default image of brokers, and images whose brokers never become ready.
@@ -116,9 +74,8 @@ class World:
         self.broken_images: set[str] = set()
         #: Time (s) after which the status of a StatefulSet says that its pods are ready.
         self.status_delay_s = 0.0
-        self._connection = Connection(self.server)
-        self._operator: asyncio.Task[None] | None = None
-        self._stop = asyncio.Event()
+        names = [f"operator-{number}" for number in range(operators)] if operators > 1 else [""]
+        self.operators = [OperatorProcess(self.server, self.witness, lambda: self.image, name) for name in names]
         self._patches: list[Any] = [
             patch.object(running, "Health", _NoServer),
             patch.object(broker_sessions, "AdminClient", self._client),
@@ -128,11 +85,13 @@ class World:
         for each in self._patches:
             each.start()
         self._create("BrokerCluster", "main", {})
-        await self.start_operator()
+        for each in self.operators:
+            each.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.kill_operator()
+        for each in self.operators:
+            await each.kill()
         for each in self._patches:
             each.stop()
 
@@ -152,7 +111,12 @@ class World:
         for broker in self.brokers.values():
             broker.away = broker.full = False
         self.server.loses_news = False
-        await self.start_operator()
+        for each in self.operators:
+            each.machine.thaw()
+            each.connection.set_cut(False)
+            each.start()
+        if len(self.operators) > 1:
+            await asyncio.sleep(Times().duration_s + Times().retry_s)
         if self.server.lost_news:
             # Only a listing shows it.
             await asyncio.sleep(running.RELIST_S + 30)
@@ -207,6 +171,9 @@ class World:
             topic.policies = type(topic.policies)(message_ttl_ms=ttl_ms)
             self.brokers["main"].note("Topic", name)
 
+    async def wait(self) -> None:
+        """Let time pass."""
+
     # -- troubles --------------------------------------------------------------------------------------------------
 
     async def api_server_away(self, away: bool) -> None:
@@ -221,38 +188,43 @@ class World:
     async def watches_lose_news(self, lose: bool) -> None:
         self.server.loses_news = lose
 
-    async def start_operator(self) -> None:
-        if self._operator is None:
-            self._connection = Connection(self.server)
-            self._stop = asyncio.Event()
-            self._operator = asyncio.create_task(self._run())
+    def _operator(self, number: int) -> OperatorProcess:
+        """Return the operator of a number; that of ``LEADER`` is the one that leads, or the first one if none does."""
+        if number == LEADER:
+            return next((each for each in self.operators if each.leads), self.operators[0])
+        return self.operators[number]
 
-    async def stop_operator(self) -> None:
-        """End the operator as Kubernetes does, by a signal."""
-        if self._operator is not None:
-            self._stop.set()
-            await self._operator
-            self._operator = None
+    async def start_operator(self, number: int = 0) -> None:
+        self.operators[number].start()
 
-    async def kill_operator(self) -> None:
-        """End the operator where it is; no request that it has sent has an effect after that."""
-        if self._operator is not None:
-            self._connection.dead = True
-            self._operator.cancel()
-            await asyncio.gather(self._operator, return_exceptions=True)
-            self._operator = None
+    async def start_all(self) -> None:
+        """Start the operators that do not run."""
+        for each in self.operators:
+            each.start()
 
-    async def _run(self) -> None:
-        """Run the operator as the kubelet does: again and again."""
-        while not self._stop.is_set():
-            self.lives += 1
-            try:
-                await SimulatedOperator(self.server, self._connection, self.image).run(self._stop)
-            except Exception as error:
-                if not self.server.away and "API server" not in str(error):
-                    self.witness.fail("the operator ended", repr(error))
-            await asyncio.sleep(_RESTART_S)
-            self._connection = Connection(self.server)
+    async def stop_operator(self, number: int = 0) -> None:
+        """End an operator as Kubernetes does, by a signal."""
+        await self._operator(number).stop()
+
+    async def kill_operator(self, number: int = 0) -> None:
+        """End an operator where it is; no request that it has sent has an effect after that."""
+        await self._operator(number).kill()
+
+    async def freeze_operator(self, number: int, for_s: float) -> None:
+        """Let a process do nothing for a while."""
+        where = self._operator(number).machine
+        where.freeze()
+        asyncio.get_running_loop().call_later(for_s, where.thaw)
+
+    async def cut_operator(self, number: int, for_s: float) -> None:
+        """Let the API server and one operator not reach each other for a while."""
+        process = self._operator(number)
+        process.connection.set_cut(True)
+        asyncio.get_running_loop().call_later(for_s, lambda: process.connection.set_cut(False))
+
+    async def set_clock(self, number: int, ahead_s: float) -> None:
+        """Set the wall clock of an operator's machine."""
+        self._operator(number).machine.ahead_s = ahead_s
 
     def _client(self, http_url: str) -> ModelClient:
         host = http_url.partition("://")[2].partition(".")[0]
@@ -266,7 +238,8 @@ class World:
             runs = Key("Pod", NAMESPACE, f"{cluster}-0") in self.server.objects
             return self.brokers.setdefault(cluster, ModelBroker(cluster)) if runs else None
 
-        return ModelClient(find, self.witness, self._connection, self.rng)
+        of = next(each for each in self.operators if each.machine is machine())
+        return ModelClient(find, self.witness, of.connection, self.rng)
 
     def _create(self, kind: str, name: str, spec: Object, notes: Object | None = None) -> None:
         key = _key(kind, name)

@@ -1,8 +1,9 @@
-"""A session that is closed ends no reconcile: to its callers, the broker is unreachable."""
+"""A session that is closed, or whose operator leads no more, ends no reconcile: to its callers, the broker is away."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from heliograph_api.admin.admin_client import AdminUnreachable
@@ -12,8 +13,8 @@ from heliograph_operator.act.broker_sessions import BrokerSession
 class Silent(BrokerSession):
     """A session with a broker that does not answer."""
 
-    def __init__(self, batch_s: float) -> None:
-        super().__init__("http://broker", batch_s)
+    def __init__(self, batch_s: float, deposed: Callable[[], bool] = lambda: False) -> None:
+        super().__init__("http://broker", batch_s, deposed)
         self.asked = asyncio.Event()
         self._client.apply = self._apply  # type: ignore[method-assign, assignment]
 
@@ -37,3 +38,18 @@ async def test_a_change_that_waits_fails_when_the_session_is_closed(when: str) -
     for change in changes:
         with pytest.raises(AdminUnreachable, match="the session with http://broker was closed"):
             await asyncio.wait_for(change, 10)
+
+
+async def test_a_deposed_operator_sends_no_change_to_a_broker() -> None:
+    deposed = False
+    session = Silent(0.0, lambda: deposed)
+    change = asyncio.create_task(session.apply({"kind": "Tenant"}))
+    # It is lost while the change is collected with others.
+    deposed = True
+    with pytest.raises(AdminUnreachable, match="does not lead any more"):
+        await asyncio.wait_for(change, 10)
+    with pytest.raises(AdminUnreachable, match="does not lead any more"):
+        await session.delete("Tenant", "shop", force=True)
+    assert not session.asked.is_set()
+    assert session.reachable
+    await session.close()

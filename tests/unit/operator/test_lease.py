@@ -6,8 +6,11 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+from heliograph_operator.kube.client import Kube, KubeError
 from heliograph_operator.kube.kube_namespaces import KUBE_NAMESPACE
 from heliograph_operator.kube.lease import LEASE, LeaseLeadership, Observer, Times, held
+from heliograph_operator.objects.kinds import TOPIC
 
 TIMES = Times(duration_s=15)
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -97,6 +100,32 @@ async def test_who_cannot_renew_stops_before_another_may_begin() -> None:
     assert asyncio.get_running_loop().time() - began < 2
     # There is nothing to give back.
     await asyncio.wait_for(leadership.release(), 1)
+
+
+async def test_who_stalled_knows_before_its_next_change_that_another_may_lead() -> None:
+    clock = Clock()
+    leadership = LeaseLeadership(SilentServer(), "here", "op", "me", times=TIMES, now=clock)
+    # It has to be able to take the Lease.
+    assert not leadership.deposed()
+    await asyncio.wait_for(leadership.wait(), 5)
+    clock.now += TIMES.renew_within_s - 0.1
+    assert not leadership.deposed()
+    clock.now += 0.2
+    assert leadership.deposed()
+
+
+async def test_a_deposed_operator_sends_no_change_to_the_api_server() -> None:
+    kube = Kube()
+    kube.deposed = lambda: True
+    for change in (
+        kube.create(TOPIC, {"metadata": {"namespace": "here"}}),
+        kube.patch(TOPIC, "here", "orders", {}),
+        kube.replace(TOPIC, {"metadata": {"namespace": "here", "name": "orders"}}),
+        kube.apply(TOPIC, {"metadata": {"namespace": "here", "name": "orders"}}),
+        kube.delete(TOPIC, "here", "orders"),
+    ):
+        with pytest.raises(KubeError, match="does not lead any more"):
+            await change
 
 
 class ForgetfulServer(SilentServer):
