@@ -151,11 +151,10 @@ async def _preflight(
         return None
     resource.memory.preflight = True
     pod = preflight_pod(resource.body, wanted, store_format)
-    there = await _preflight_pods(context, resource)
-    for each in there:
-        if is_outdated(each, pod, datetime.now(UTC)) and not is_deleted(each):
-            await context.kube.delete(POD, resource.key.namespace, each["metadata"]["name"])
-    current = [each for each in there if not is_deleted(each) and not is_outdated(each, pod, datetime.now(UTC))]
+    there, now = await _preflight_pods(context, resource), datetime.now(UTC)
+    outdated = [each for each in there if is_outdated(each, pod, now)]
+    await _delete_pods(context, resource, outdated)
+    current = [each for each in there if not is_deleted(each) and each not in outdated]
     if not there:
         try:
             current = [await context.kube.create(POD, pod)]
@@ -186,10 +185,14 @@ async def _end_preflight(context: Context, resource: Resource) -> None:
     """Delete the pod of a preflight that nothing waits for; an earlier operator may have left one."""
     if not resource.memory.preflight:
         return
-    for each in await _preflight_pods(context, resource):
+    await _delete_pods(context, resource, await _preflight_pods(context, resource))
+    resource.memory.preflight = False
+
+
+async def _delete_pods(context: Context, resource: Resource, pods: Sequence[Body]) -> None:
+    for each in pods:
         if not is_deleted(each):
             await context.kube.delete(POD, resource.key.namespace, each["metadata"]["name"])
-    resource.memory.preflight = False
 
 
 async def _preflight_pods(context: Context, resource: Resource) -> list[Body]:
