@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from heliograph_api.manifests.explain import explain
 from heliograph_api.resources.model import KINDS, AnyResource
@@ -14,6 +14,10 @@ from heliograph_operator.decide.broker_manifests import manifest
 from heliograph_operator.objects.kinds import Body, Key, is_deleted, is_managed, is_paused
 
 from .resource_memory import ResourceMemory
+
+_NOT_MANAGED: Final = "annotation heliograph.dev/managed is false"
+#: The message of a resource that is not managed.
+NOT_RECONCILED: Final = f"not reconciled: {_NOT_MANAGED}"
 
 
 @dataclass(slots=True)
@@ -58,6 +62,13 @@ class Resource:
     def paused(self) -> bool:
         """Whether an annotation suspends all changes."""
         return is_paused(self.body)
+
+    @property
+    def suspended(self) -> str:
+        """The annotation that suspends all changes, as text; empty if there is none."""
+        if not self.managed:
+            return _NOT_MANAGED
+        return "annotation heliograph.dev/paused is true" if self.paused else ""
 
     @property
     def model(self) -> AnyResource | None:

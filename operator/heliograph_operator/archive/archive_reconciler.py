@@ -13,7 +13,7 @@ from heliograph_api.resources.model import Topic
 
 from heliograph_operator.act.controller import Context
 from heliograph_operator.act.object_apply import ObjectRefused, apply_all, refusal_reason
-from heliograph_operator.act.resource import Resource
+from heliograph_operator.act.resource import NOT_RECONCILED, Resource
 from heliograph_operator.decide.archive_consent import consent_of, refusal
 from heliograph_operator.decide.archive_cron_job import (
     CRON_JOB,
@@ -164,8 +164,7 @@ def _refusal(context: Context, resource: Resource) -> Verdict | None:
     # One that never had an archive says already in Ready that it stands for nothing.
     had = bool(condition(resource.status, ARCHIVED)) or _may_have_cron_job(resource)
     if not resource.managed:
-        message = "not reconciled: annotation heliograph.dev/managed is false"
-        return Verdict(ARCHIVED, "Unknown", Reason.UNMANAGED, message) if had else None
+        return Verdict(ARCHIVED, "Unknown", Reason.UNMANAGED, NOT_RECONCILED) if had else None
     claim = claim_of(context.cache, resource.body)
     owner = context.cache.ownership.owner(claim) if claim is not None else None
     if claim is not None and owner is not None and owner != key:

@@ -29,10 +29,8 @@ async def delete_cluster(context: Context, resource: Resource) -> Outcome:
     """Take the next step of the deletion, whose last is to remove the finalizer."""
     if not is_held(resource.body):
         return Outcome("deleted")
-    if not resource.managed or resource.paused:
-        note = "paused is true" if resource.managed else "managed is false"
-        message = f"the brokers keep running: annotation heliograph.dev/{note}"
-        await context.events.emit(resource.body, "Retained", message)
+    if why := resource.suspended:
+        await context.events.emit(resource.body, "Retained", f"the brokers keep running: {why}")
         await orphan_objects(context, resource)
         return Outcome("deleted")
     policy = resource.spec.get("deletionPolicy", "Delete")

@@ -13,7 +13,7 @@ from heliograph_operator.act.broker_sessions import BrokerSessions, Listing
 from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.act.finalizers import hold
 from heliograph_operator.act.object_apply import ObjectRefused, belongs_to, check_owner, remove_all, validate
-from heliograph_operator.act.resource import Resource
+from heliograph_operator.act.resource import NOT_RECONCILED, Resource
 from heliograph_operator.act.status_report import report, report_drift
 from heliograph_operator.decide.broker_differences import observed
 from heliograph_operator.decide.broker_manifests import defaults_manifest
@@ -76,8 +76,7 @@ class ClusterReconciler:
         if not resource.managed:
             resource.memory.http_url = ""
             await orphan_objects(context, resource)
-            message = "not reconciled: annotation heliograph.dev/managed is false"
-            await report(context, resource, [ready(Reason.UNMANAGED, message, "Unknown")])
+            await report(context, resource, [ready(Reason.UNMANAGED, NOT_RECONCILED, "Unknown")])
             return Outcome("unmanaged")
         unfit = name_problem(resource.key.name)
         model = resource.model

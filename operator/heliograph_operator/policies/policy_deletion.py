@@ -240,9 +240,7 @@ def _policy(resource: Resource) -> str:
 
 def _forbidden(context: Context, resource: Resource, claim: Claim) -> str:
     """Return why nothing at all is to be done in the broker; empty if something may."""
-    if not resource.managed or resource.paused:
-        return f"annotation heliograph.dev/{'paused is true' if resource.managed else 'managed is false'}"
-    return refusal(context.cache, resource.key, claim)
+    return resource.suspended or refusal(context.cache, resource.key, claim)
 
 
 def _not_to_delete(context: Context, key: Key, claim: Claim) -> str:

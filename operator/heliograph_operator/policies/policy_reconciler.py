@@ -15,7 +15,7 @@ from heliograph_api.values.quoting import quoted
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
 from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.act.finalizers import hold, note_adopted, note_cluster, release
-from heliograph_operator.act.resource import Resource
+from heliograph_operator.act.resource import NOT_RECONCILED, Resource
 from heliograph_operator.act.status_report import named, report_drift, report_policies
 from heliograph_operator.archive.archive_reconciler import ArchiveReconciler, ArchiveReport
 from heliograph_operator.decide.adoption import adoption_message, is_somebody_elses, unnamed
@@ -240,10 +240,10 @@ class PolicyReconciler:
         await release(context, resource)
         if (claim := claim_of(context.cache, resource.body)) is not None:
             await note_cluster(context, resource, claim.cluster)
-        message = "not reconciled: annotation heliograph.dev/managed is false"
-        unknown = Verdict(POLICIES_APPLIED, "Unknown", Reason.UNMANAGED, message)
+        unknown = Verdict(POLICIES_APPLIED, "Unknown", Reason.UNMANAGED, NOT_RECONCILED)
         archive = resource.memory.archive_refused
-        verdicts = [ready(Reason.UNMANAGED, message, "Unknown"), unknown, *([archive] if archive is not None else [])]
+        stated = [ready(Reason.UNMANAGED, NOT_RECONCILED, "Unknown"), unknown]
+        verdicts = [*stated, *([archive] if archive is not None else [])]
         await report_policies(context, resource, verdicts)
         return Outcome("unmanaged")
 
