@@ -37,7 +37,8 @@ from heliograph_operator.decide.cluster_objects import POD
 from heliograph_operator.decide.stateful_set import as_selector
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.conditions import ARCHIVED, Reason, Verdict, condition
-from heliograph_operator.objects.kinds import is_deleted, shown
+from heliograph_operator.objects.kinds import is_deleted
+from heliograph_operator.objects.ownership import conflict
 from heliograph_operator.objects.targets import Target, claim_of
 
 from .archive_deletion import find_cron_job
@@ -168,7 +169,7 @@ def _refusal(context: Context, resource: Resource) -> Verdict | None:
     claim = claim_of(context.cache, resource.body)
     owner = context.cache.ownership.owner(claim) if claim is not None else None
     if claim is not None and owner is not None and owner != key:
-        message = f"{shown(owner, key.namespace)} already describes {claim.name}"
+        message = conflict(owner, claim.name, key.namespace)
         return Verdict(ARCHIVED, "False", Reason.CONFLICT, message) if had else None
     if not context.settings.archives:
         message = "this operator runs no archives; valid: archive.enabled: true in its chart (--archives)"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .kinds import Key
+from .kinds import Key, shown
 
 
 class Claim(NamedTuple):
@@ -156,3 +156,8 @@ class OwnershipIndex:
         stake = self._stakes[key]
         established = stake.established or key in self._reserved
         return not stake.managed, not established, stake.created, key.namespace, key.name
+
+
+def conflict(owner: Key, name: str, namespace: str) -> str:
+    """Return what a resource of a Kubernetes namespace says whose object ``name`` is another one's."""
+    return f"{shown(owner, namespace)} already describes {name}; delete one of the two resources"

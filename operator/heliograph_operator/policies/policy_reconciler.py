@@ -35,7 +35,7 @@ from heliograph_operator.objects.conditions import (
 )
 from heliograph_operator.objects.consent import foreign_dead_letters, refusal
 from heliograph_operator.objects.kinds import cluster_key, cluster_note, is_adopted, is_held, owned, shown
-from heliograph_operator.objects.ownership import Claim
+from heliograph_operator.objects.ownership import Claim, conflict
 from heliograph_operator.objects.targets import Target, Waiting, claim_of, http_url, is_established, target_of
 
 from .policy_deletion import PolicyDeletion
@@ -105,7 +105,7 @@ class PolicyReconciler:
         if owner is not None and owner != key:
             # A resource that does not own the object must not seem to, when it is deleted or the operator restarts.
             await release(context, resource)
-            message = f"{shown(owner, key.namespace)} already describes {target.name}; delete one of the two resources"
+            message = conflict(owner, target.name, key.namespace)
             return await self._not_ready(context, resource, Reason.CONFLICT, message)
         return await self._with_broker(context, resource, target)
 
