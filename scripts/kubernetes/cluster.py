@@ -240,9 +240,7 @@ class Cluster:
             if self.is_kind:
                 _run("kind", "load", "image-archive", archive, "--name", NAME)
             else:
-                socket = self.state / "run" / "containerd.sock"
-                command: list[str | Path] = ["ctr", "-a", socket, "-n", "k8s.io", "images", "import", archive]
-                subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+                self._node.images("import", str(archive))
                 if self.second.is_up():
                     self.second.load(archive)
 

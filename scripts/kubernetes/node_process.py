@@ -69,6 +69,14 @@ class NodeProcess:
                 raise ClusterError(f"it is not ready after {READY_WITHIN_S} s")
             time.sleep(0.3)
 
+    def images(self, *arguments: str) -> str:
+        """Run ``ctr images`` with ``arguments`` on the node's images and return what it prints.
+
+        Raises :class:`subprocess.CalledProcessError`.
+        """
+        command = ["ctr", "-a", str(self.state / "run" / "containerd.sock"), "-n", "k8s.io", "images", *arguments]
+        return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
     def kill(self) -> None:
         """End the node and everything that runs on it, as a power cut does."""
         pid = self.pid()

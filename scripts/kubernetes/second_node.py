@@ -80,18 +80,14 @@ class SecondNode:
 
     def load(self, archive: Path) -> None:
         """Make an image known to it."""
-        self._images(self._node.state, "import", str(archive))
+        self._node.images("import", str(archive))
 
     def _copy_images(self) -> None:
-        names = [name for name in self._images(self._cluster, "list", "-q").split() if "sha256:" not in name]
+        first = NodeProcess(self._cluster)
+        names = [name for name in first.images("list", "-q").split() if "sha256:" not in name]
         archive = self._node.state / "images.tar"
         try:
-            self._images(self._cluster, "export", str(archive), *names)
+            first.images("export", str(archive), *names)
             self.load(archive)
         finally:
             archive.unlink(missing_ok=True)
-
-    @staticmethod
-    def _images(state: Path, *arguments: str) -> str:
-        command = ["ctr", "-a", str(state / "run" / "containerd.sock"), "-n", "k8s.io", "images", *arguments]
-        return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
