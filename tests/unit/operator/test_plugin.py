@@ -21,6 +21,7 @@ from heliograph_operator.plugin.overview import cluster_rows, kind_rows, not_rea
 from heliograph_operator.plugin.support_bundle import redacted
 
 from tests.support.cluster import PROJECT
+from tests.support.programs import Programs
 
 from .test_cluster_objects import made
 
@@ -135,15 +136,14 @@ def test_a_kept_pod_template_that_cannot_be_read_is_left_out() -> None:
 
 
 class Plugin:
-    """Runs the command with a ``kubectl`` that is a shell script."""
+    """Runs the command, for which the only program on the ``PATH`` may be a ``kubectl`` that is a shell script."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._programs = Programs(directory)
 
     def kubectl(self, script: str) -> None:
-        program = self.directory / "kubectl"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
+        self._programs.add("kubectl", script)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

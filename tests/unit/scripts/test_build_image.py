@@ -16,8 +16,7 @@ from scripts.build_image import (
     pip_configuration,
     with_docker,
 )
-
-from .conftest import Programs
+from tests.support.programs import Programs
 
 
 @pytest.fixture

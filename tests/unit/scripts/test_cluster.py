@@ -14,8 +14,7 @@ from scripts.kubernetes import machine, second_node
 from scripts.kubernetes.cluster import Cluster, main
 from scripts.kubernetes.machine import ClusterError
 from scripts.kubernetes.node_process import start_time
-
-from .conftest import Programs
+from tests.support.programs import Programs
 
 
 @pytest.fixture

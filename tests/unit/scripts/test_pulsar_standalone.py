@@ -18,8 +18,7 @@ import pytest
 
 from scripts.pulsar_standalone import configuration, main, signed_token
 from tests.support.ports import free_ports
-
-from .conftest import Programs
+from tests.support.programs import Programs
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Answers as Pulsar does when it is ready, to whom the token says who it is.
