@@ -12,12 +12,13 @@ from typing import Annotated, NoReturn
 
 import typer
 from heliograph_api import __version__
+from heliograph_api.crds.definitions import DEFINITIONS
 from heliograph_api.tables import new_table
 
-from heliograph_operator.objects.kinds import KINDS, full_name
+from heliograph_operator.objects.kinds import KINDS, full_name, key_of
 
 from .explanation import explanation
-from .kubectl import Kubectl, KubectlFailed, kubectl, name_of
+from .kubectl import Kubectl, KubectlFailed, kubectl
 from .overview import ResourceState, cluster_rows, kind_rows, not_ready
 from .support_bundle import write_bundle
 
@@ -33,8 +34,8 @@ app = typer.Typer(
 _CALLED = {
     called: kind.name
     for kind in KINDS.values()
-    for called in (kind.name.lower(), kind.plural, full_name(kind.name), f"h{kind.name.lower()}")
-} | {"bcl": "BrokerCluster", "hns": "Namespace"}
+    for called in (kind.name.lower(), kind.plural, full_name(kind.name), DEFINITIONS[kind.name].short_name)
+}
 
 Where = Annotated[
     str, typer.Option("-n", "--namespace", metavar="NAME", help="Kubernetes namespace; default: that of the context.")
@@ -133,12 +134,13 @@ def explain(
     """Print a resource's conditions with what each means and what to do, and its events."""
     known = _CALLED.get(kind.lower())
     if known is None:
-        raise typer.BadParameter(f"{kind!r} is none of bcl, htenant, hns, htopic", param_hint="KIND")
+        short_names = ", ".join(DEFINITIONS[each].short_name for each in KINDS)
+        raise typer.BadParameter(f"{kind!r} is none of {short_names}", param_hint="KIND")
     ask = _asking(context, config, namespace)
     try:
         (body,) = ask.objects(full_name(known), name)
         selector = f"involvedObject.name={name},involvedObject.kind={known}"
-        events = Kubectl(ask.options, ("-n", name_of(body)[0])).objects(
+        events = Kubectl(ask.options, ("-n", key_of(body).namespace)).objects(
             "events", f"--field-selector={selector}", "--sort-by=.lastTimestamp"
         )
     except KubectlFailed as error:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from heliograph_operator.objects.kinds import annotation, full_name, is_adopted, is_held, is_managed, is_paused
+from heliograph_operator.objects.kinds import annotation, full_name, is_adopted, is_held, is_managed, is_paused, key_of
 from heliograph_operator.objects.reason_guide import guide
-
-from .kubectl import name_of
 
 
 def explanation(body: dict[str, Any], events: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield the lines about a resource and its events, oldest first."""
-    namespace, name = name_of(body)
+    _, namespace, name = key_of(body)
     status = body.get("status") or {}
     yield f"{full_name(body['kind'])} {name} in the Kubernetes namespace {namespace}"
     yield from (f"  {line}" for line in _place(body, status))

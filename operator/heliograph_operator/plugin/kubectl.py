@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from heliograph_operator.objects.kinds import GROUP, KINDS
+from heliograph_operator.objects.kinds import GROUP, KINDS, key_of
 
 _TIMEOUT_S: Final = 60
 
@@ -52,12 +52,7 @@ class Kubectl:
         """Return all resources of the project's kinds, parents first. Raises :class:`KubectlFailed`."""
         found = self.objects(",".join(f"{kind.plural}.{GROUP}" for kind in KINDS.values()))
         order = list(KINDS)
-        return sorted(found, key=lambda body: (order.index(body["kind"]), *name_of(body)))
-
-
-def name_of(body: dict[str, Any]) -> tuple[str, str]:
-    """Return the Kubernetes namespace and the name of an object."""
-    return body["metadata"].get("namespace", ""), body["metadata"]["name"]
+        return sorted(found, key=lambda body: (order.index(body["kind"]), key_of(body)))
 
 
 def kubectl(context: str, kubeconfig: str, scope: Sequence[str]) -> Kubectl:

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heliograph_operator.objects.conditions import READY, condition
-from heliograph_operator.objects.kinds import BROKER_CLUSTER, KINDS, full_name
-
-from .kubectl import name_of
+from heliograph_operator.objects.kinds import BROKER_CLUSTER, KINDS, full_name, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,7 @@ class ResourceState:
 
 def state_of(body: dict[str, Any]) -> ResourceState:
     """Return the state of a resource; one that the operator has not reconciled in its present form is not ready."""
-    namespace, name = name_of(body)
+    _, namespace, name = key_of(body)
     found = condition(body.get("status") or {}, READY)
     if not found:
         return ResourceState(body["kind"], namespace, name, False, "NotReconciled", "the operator has not reported yet")
@@ -48,7 +46,8 @@ def cluster_rows(bodies: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
             brokers = f"{status.get('readyReplicas', 0)}/{status.get('replicas', 0)}"
             address = (status.get("endpoints") or {}).get("broker", "-")
             ready = "True" if state.ready else "False"
-            rows.append((*name_of(body), ready, state.reason, brokers, status.get("version") or "-", address))
+            version = status.get("version") or "-"
+            rows.append((state.namespace, state.name, ready, state.reason, brokers, version, address))
     return rows
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from heliograph_operator.objects.kinds import GROUP, KINDS
+from heliograph_operator.objects.kinds import GROUP, KINDS, key_of
 
-from .kubectl import Kubectl, KubectlFailed, name_of
+from .kubectl import Kubectl, KubectlFailed
 
 #: The objects that the operator makes, and its own.
 _SELECTOR: Final = "app.kubernetes.io/name in (heliograph,heliograph-archive,heliograph-backup)"
@@ -59,7 +59,7 @@ def _files(kubectl: Kubectl) -> Iterator[tuple[str, str | KubectlFailed]]:
 
 
 def _logs(kubectl: Kubectl, pod: dict[str, Any]) -> Iterator[tuple[str, str | KubectlFailed]]:
-    namespace, name = name_of(pod)
+    _, namespace, name = key_of(pod)
     here = Kubectl(kubectl.options, ("-n", namespace))
     for container in pod["spec"]["containers"]:
         about = ("logs", name, "-c", container["name"], f"--tail={_LINES}")
