@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from heliograph_operator.decide.archive_cron_job import CRON_JOB, OF
-from heliograph_operator.decide.owned_objects import resources_of, topic_of
-from heliograph_operator.objects.kinds import TOPIC, Body, Key, Kind
+from heliograph_operator.decide.archive_cron_job import CRON_JOB, OF, cron_job_name
+from heliograph_operator.decide.owned_objects import resources_of
+from heliograph_operator.objects.kinds import TOPIC, Body, Key, Kind, key_of
 from heliograph_operator.objects.resource_cache import ResourceCache
 
 from .resource_memory import ResourceMemories
@@ -28,6 +28,9 @@ class OwnedWatch:
         self._queue = queue
         #: When (s, of the loop's clock) the last reconcile was due.
         self._due: dict[Key, float] = {}
+        #: Each Topic by its Kubernetes namespace and the name that its CronJob has or would have.
+        self._topics: dict[tuple[str, str], Key] = {}
+        cache.listeners.append(self._cached)
 
     def seen(self, kind: Kind, body: Body, *, deleted: bool = False) -> None:
         """Take in an object of a watch or of its listing."""
@@ -42,14 +45,19 @@ class OwnedWatch:
     def forget(self, key: Key) -> None:
         """Take in that a resource is gone."""
         self._due.pop(key, None)
+        if key.kind == TOPIC.name:
+            self._topics.pop((key.namespace, cron_job_name(key.name)), None)
+
+    def _cached(self, before: Body | None, body: Body) -> None:
+        key = key_of(body)
+        if before is None and key.kind == TOPIC.name:
+            self._topics[key.namespace, cron_job_name(key.name)] = key
 
     def _with_archive(self, body: Body) -> set[Key]:
         metadata = body["metadata"]
-        if OF not in (metadata.get("labels") or {}):
-            return set()
-        namespace = metadata.get("namespace", "")
-        name = topic_of(body, (key.name for key in self._cache.keys(TOPIC.name, namespace)))
-        return set() if name is None else {Key(TOPIC.name, namespace, name)}
+        cron_job = (metadata.get("labels") or {}).get(OF, "")
+        topic = self._topics.get((metadata.get("namespace", ""), cron_job))
+        return {topic} if topic is not None else set()
 
     def _enqueue(self, key: Key) -> None:
         now = asyncio.get_running_loop().time()

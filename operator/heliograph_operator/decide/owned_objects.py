@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from heliograph_operator.objects.kinds import BROKER_CLUSTER, GROUP, KINDS, Body, Key, Kind
 
-from .archive_cron_job import CRON_JOB, JOB, OF, cron_job_name
+from .archive_cron_job import CRON_JOB, JOB
 from .cluster_objects import OWNED, POD, VOLUME_CLAIM
 
 _MANAGED: Final = "app.kubernetes.io/managed-by=heliograph-operator"
@@ -24,7 +23,7 @@ def watched(*, archives: bool) -> dict[Kind, str]:
 def resources_of(body: Body) -> set[Key]:
     """Return the resources that an object was created for, by its owners and by its labels.
 
-    Both count: somebody else may have changed one of them. An archive's is the key of its CronJob's name.
+    Both count: somebody else may have changed one of them. Those of an archive have the name of its CronJob as a label.
     """
     metadata = body["metadata"]
     namespace, labels = metadata.get("namespace", ""), metadata.get("labels") or {}
@@ -36,9 +35,3 @@ def resources_of(body: Body) -> set[Key]:
     if labels.get("app.kubernetes.io/component") == "broker" and (name := labels.get("app.kubernetes.io/instance")):
         found.add(Key(BROKER_CLUSTER.name, namespace, name))
     return found
-
-
-def topic_of(body: Body, topics: Iterable[str]) -> str | None:
-    """Return the name of the Topic, one of ``topics``, whose archive a CronJob, job or pod is of; else None."""
-    name = (body["metadata"].get("labels") or {}).get(OF)
-    return next((topic for topic in topics if cron_job_name(topic) == name), None) if name else None

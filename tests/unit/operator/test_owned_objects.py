@@ -74,9 +74,9 @@ class Watched:
         self.cache = ResourceCache()
         self.memories = ResourceMemories()
         self.queue: WorkQueue[Key] = WorkQueue()
+        self.watch = OwnedWatch(self.cache, self.memories, self.queue)
         for body in (cluster(), topic("orders"), topic(LONG)):
             self.cache.put(body)
-        self.watch = OwnedWatch(self.cache, self.memories, self.queue)
         self.due: list[tuple[str, float]] = []
 
     async def run(self) -> None:
@@ -121,6 +121,10 @@ def test_a_job_and_its_pod_are_of_the_topic_with_the_archive_whatever_its_name()
         assert seen.memories.of(key_of(orders), orders).has_cron_job
         seen.watch.seen(CRON_JOB, of_archive("orders"), deleted=True)
         assert not seen.memories.of(key_of(orders), orders).has_cron_job
+        seen.cache.remove(key_of(orders))
+        seen.watch.forget(key_of(orders))
+        seen.watch.seen(JOB, of_archive("orders"))
+        assert len(seen.queue) == 0
         running.cancel()
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
