@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -37,7 +38,7 @@ from heliograph_operator.decide.cluster_status import (
     progressing,
     readiness,
 )
-from heliograph_operator.decide.listeners import advertised, pending, problem, status
+from heliograph_operator.decide.listeners import advertised, listeners, pending, problem, status
 from heliograph_operator.decide.rollout import PendingRollout, as_applied, is_finished, recorded, with_origin
 from heliograph_operator.decide.stateful_set import Site, as_selector, name_problem, selector
 from heliograph_operator.decide.strategic_merge import PatchError
@@ -46,7 +47,7 @@ from heliograph_operator.objects.conditions import Reason, Verdict, ready
 from heliograph_operator.objects.kinds import BROKER_CLUSTER, Body, is_deleted, is_held
 
 from .cluster_deletion import delete_cluster, orphan_objects
-from .cluster_listeners import apply_listeners, read_listeners, remove_listeners
+from .cluster_listeners import apply_listeners, find_listeners, remove_listeners
 from .cluster_rollout import Rollouts
 from .cluster_volumes import Volumes, grow
 
@@ -59,6 +60,15 @@ _PREFLIGHT_S: Final = 2.0
 #: Time (s) between two attempts at what only a change by a person makes possible.
 _BLOCKED_S: Final = 15.0
 _PAUSED: Final = "paused by annotation, nothing is changed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    """The state of the volumes, the rollout that has to wait, and the Services of listeners (None: not read)."""
+
+    volumes: Volumes
+    pending: PendingRollout | None = None
+    services: Sequence[Body] | None = None
 
 
 class ClusterReconciler:
@@ -91,18 +101,22 @@ class ClusterReconciler:
     async def _reconcile(self, context: Context, resource: Resource, cluster: BrokerCluster) -> Outcome:
         namespace, name = resource.key.namespace, resource.key.name
         refused: Problem | None = None
-        volumes, rollout = Volumes(), None
+        applied = _Applied(Volumes())
         resource.memory.observed = None
         if not resource.paused:
             try:
-                volumes, rollout = await self._apply(context, resource, cluster)
+                applied = await self._apply(context, resource, cluster)
             except ObjectRefused as error:
                 refused = (error.reason, str(error))
         found = await context.kube.find(STATEFUL_SET, namespace, name)
         of_pods = await context.kube.list(POD, namespace, labels=as_selector(selector(name)))
         pods = pods_of(found, of_pods)
-        listeners = await read_listeners(context, resource, cluster, self._site, found)
-        blocked, missing = volumes.problem or problem(listeners), pending(listeners)
+        services = applied.services
+        if services is None and cluster.spec.listeners:
+            services = await find_listeners(context, resource)
+        listening = listeners(cluster, resource.body, self._site, services or (), found)
+        volumes, rollout = applied.volumes, applied.pending
+        blocked, missing = volumes.problem or problem(listening), pending(listening)
         urls = endpoints(resource.body, self._site)
         if (resource.paused or refused) and not await _has_admin_service(context, resource):
             # The admin API is where it was: at the address there may be the broker of another BrokerCluster.
@@ -129,7 +143,7 @@ class ClusterReconciler:
             "storeFormat": (listing.state.store_format if listing else "") or before.get("storeFormat"),
             "rollout": rollout.status() if rollout else None,
             "endpoints": urls if known else None,
-            "listeners": status(listeners, of_pods) or None,
+            "listeners": status(listening, of_pods) or None,
         }
         await report(context, resource, [ready_now, policies, moving], fields)
         if listing is not None:
@@ -146,13 +160,8 @@ class ClusterReconciler:
             _outcome(context, ready_now, pods, refused or failed or blocked),
         )
 
-    async def _apply(
-        self, context: Context, resource: Resource, cluster: BrokerCluster
-    ) -> tuple[Volumes, PendingRollout | None]:
-        """Apply all objects, except while an earlier StatefulSet still has to go.
-
-        Return the state of the volumes, and the rollout that has to wait.
-        """
+    async def _apply(self, context: Context, resource: Resource, cluster: BrokerCluster) -> _Applied:
+        """Apply all objects, except while an earlier StatefulSet still has to go."""
         namespace, name, memory = resource.key.namespace, resource.key.name, resource.memory
         found = await context.kube.find(STATEFUL_SET, namespace, name)
         if found is not None:
@@ -164,12 +173,13 @@ class ClusterReconciler:
             found = await context.kube.find(STATEFUL_SET, namespace, name)
             if found is not None and is_deleted(found):
                 message = f"StatefulSet {name} is being deleted; the next one takes over its pods"
-                return replace(volumes, growing=(ClusterReason.ROLLING_OUT, message)), None
+                return _Applied(replace(volumes, growing=(ClusterReason.ROLLING_OUT, message)))
         changed = await apply_listeners(context, resource, cluster)
         before = found or memory.recreated_from or await self._recorded(context, resource)
         last = as_applied(before) if before is not None else None
-        listeners = await read_listeners(context, resource, cluster, self._site, last)
-        given = advertised(listeners, resource.body, self._site)
+        services = await find_listeners(context, resource)
+        listening = listeners(cluster, resource.body, self._site, services, last)
+        given = advertised(listening, resource.body, self._site)
         try:
             wanted = manifests(cluster, resource.body, self._site, storage=volumes.stated, advertised=given, found=last)
         except PatchError as error:
@@ -182,10 +192,10 @@ class ClusterReconciler:
         memory.recreates_stateful_set, memory.recreated_from = False, None
         changed += applied.changed
         changed += await remove_all(context, resource, unwanted(cluster, resource.body))
-        changed += await remove_listeners(context, resource, cluster)
+        changed += await remove_listeners(context, resource, cluster, services)
         if changed:
             await context.events.emit(resource.body, "Applied", ", ".join(changed), repeat=True)
-        return volumes, applied.pending
+        return _Applied(volumes, applied.pending, services)
 
     async def _recorded(self, context: Context, resource: Resource) -> Body | None:
         config_map = await context.kube.find(CONFIG_MAP, resource.key.namespace, resource.key.name)

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 from heliograph_api.resources.model import BrokerCluster
+from heliograph_operator.act.broker_sessions import BrokerSessions
 from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.cluster.cluster_reconciler import ClusterReconciler
-from heliograph_operator.objects.kinds import Key
+from heliograph_operator.decide.cluster_objects import SERVICE
+from heliograph_operator.decide.stateful_set import Site
+from heliograph_operator.objects.kinds import FINALIZER, Key, Kind
 
 from .api_server import ApiServer, resource_of
 from .bodies import body
@@ -34,3 +37,24 @@ async def test_a_spec_that_changes_while_the_finalizer_is_added_is_the_one_that_
     monkeypatch.setattr(ClusterReconciler, "_reconcile", apply)
     await ClusterReconciler(None, None).reconcile(context, resource)  # type: ignore[arg-type]
     assert applied == [(10 << 30, 2)]
+
+
+class Counting(ApiServer):
+    """Counts the listings of Services of listeners."""
+
+    listed = 0
+
+    async def list(self, kind: Kind, namespace: str = "", *, labels: str = "") -> list[dict[str, Any]]:
+        self.listed += kind == SERVICE and "listener" in labels
+        return await super().list(kind, namespace, labels=labels)
+
+
+@pytest.mark.parametrize("paused", ["false", "true"])
+@pytest.mark.parametrize("listeners", [[], [{"name": "external", "type": "NodePort"}]])
+async def test_the_services_of_listeners_are_listed_once_in_a_reconcile(paused: str, listeners: list[Any]) -> None:
+    made = body("BrokerCluster", "main", {"listeners": listeners}, finalizers=[FINALIZER])
+    made["metadata"]["annotations"] = {"heliograph.dev/paused": paused}
+    server = Counting(made)
+    context = server.context()
+    await ClusterReconciler(Site("image"), BrokerSessions(0.0)).reconcile(context, resource_of(context, CLUSTER))
+    assert server.listed == (1 if paused == "false" or listeners else 0)
