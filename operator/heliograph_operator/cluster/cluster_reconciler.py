@@ -15,8 +15,8 @@ from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.act.finalizers import hold
 from heliograph_operator.act.object_apply import ObjectRefused, belongs_to, check_owner, remove_all, validate
 from heliograph_operator.act.resource import NOT_RECONCILED, Resource
-from heliograph_operator.act.status_report import report, report_drift
-from heliograph_operator.decide.broker_differences import observed
+from heliograph_operator.act.status_report import named, report, report_drift
+from heliograph_operator.decide.broker_differences import default_differences, observed
 from heliograph_operator.decide.broker_manifests import defaults_manifest
 from heliograph_operator.decide.cluster_objects import (
     CONFIG_MAP,
@@ -220,13 +220,12 @@ class ClusterReconciler:
             listing = await broker.recent_listing()
             if resource.paused:
                 return policies_verdict("Unknown", Reason.PAUSED, _PAUSED), listing
-            wanted = (cluster.spec.broker_defaults.policies(), cluster.spec.limits.policies())
-            if (listing.state.defaults, listing.state.limits) != wanted:
+            if found := default_differences(cluster, listing.state):
                 await broker.apply(defaults_manifest(resource.key, resource.spec))
-                await report_drift(context, resource, ["brokerDefaults or limits of the broker differed"])
+                await report_drift(context, resource, found)
                 listing = await broker.listing(0.0)
-                if (listing.state.defaults, listing.state.limits) != wanted:
-                    message = "the broker accepted brokerDefaults and limits but does not report them"
+                if left := default_differences(cluster, listing.state):
+                    message = f"the broker accepted brokerDefaults and limits but does not report them: {named(left)}"
                     return policies_verdict("False", Reason.NOT_APPLIED, message), listing
         except AdminRefused as error:
             return policies_verdict("False", Reason.REFUSED, error.reason), None

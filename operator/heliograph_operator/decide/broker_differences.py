@@ -10,7 +10,7 @@ from heliograph_api.policies import policy_kinds as kinds
 from heliograph_api.policies.policy_field import camel, manifest_name
 from heliograph_api.policies.policy_table import POLICY_FIELDS, Policies
 from heliograph_api.resources.broker_state import BrokerState
-from heliograph_api.resources.model import Namespace, Tenant, Topic
+from heliograph_api.resources.model import BrokerCluster, Namespace, Tenant, Topic
 from heliograph_api.values.durations import format_duration
 from heliograph_api.values.sizes import format_size
 
@@ -44,6 +44,15 @@ def differences(resource: Tenant | Namespace | Topic, name: str, state: BrokerSt
     if isinstance(resource, Namespace):
         return list(_of_namespace(resource, name, state))
     return list(_of_topic(resource, name, state))
+
+
+def default_differences(cluster: BrokerCluster, state: BrokerState) -> list[Difference]:
+    """Return the differences between a BrokerCluster and the policies and limits of a whole broker."""
+    spec = cluster.spec
+    return [
+        *_of_policies("brokerDefaults.", state.defaults, spec.broker_defaults.policies()),
+        *_of_policies("limits.", state.limits, spec.limits.policies()),
+    ]
 
 
 def surplus(resource: Tenant | Namespace | Topic, name: str, state: BrokerState) -> tuple[int, int] | None:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from heliograph_api.policies.policies import BacklogQuota, InactiveTopic, Policies, Rate, Retention, SubscribeRate
 from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TenantState, TopicState
-from heliograph_api.resources.model import KINDS
+from heliograph_api.resources.model import KINDS, BrokerCluster
 from heliograph_api.resources.schema_spec import schema_digest
-from heliograph_operator.decide.broker_differences import Difference, described, differences, field_name, surplus
+from heliograph_operator.decide.broker_differences import (
+    Difference,
+    default_differences,
+    described,
+    differences,
+    field_name,
+    surplus,
+)
+from heliograph_operator.objects.kinds import API_VERSION
 
 from .bodies import namespace, tenant, topic
 
@@ -151,6 +160,24 @@ def test_a_tenants_lists_are_sets_and_its_clusters_the_brokers_unless_named() ->
         "adminRoles was b, a, is none",
         "allowedClusters was standalone, is other",
         "limits.maxProducers was 5, is not set",
+    ]
+
+
+def test_the_policies_and_limits_of_a_broker_are_named_one_by_one() -> None:
+    spec = {"brokerDefaults": {"messageTTL": "1h", "maxProducers": 4}, "limits": {"maxConsumers": 2}}
+    cluster = KINDS["BrokerCluster"].model_validate(
+        {"apiVersion": API_VERSION, "kind": "BrokerCluster", "metadata": {"name": "main"}, "spec": spec}
+    )
+    assert isinstance(cluster, BrokerCluster)
+    defaults, limits = cluster.spec.broker_defaults.policies(), cluster.spec.limits.policies()
+    assert default_differences(cluster, BrokerState("1", defaults, limits, {}, {}, {})) == []
+    other = msgspec.structs.replace(defaults, message_ttl_ms=60_000)
+    more = msgspec.structs.replace(limits, max_consumers=9, max_producers=5)
+    found = default_differences(cluster, BrokerState("1", other, more, {}, {}, {}))
+    assert [str(each) for each in found] == [
+        "brokerDefaults.messageTTL was 1m, is 1h",
+        "limits.maxProducers was 5, is not set",
+        "limits.maxConsumers was 9, is 2",
     ]
 
 
