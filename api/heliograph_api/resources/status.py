@@ -90,6 +90,8 @@ class BrokerClusterStatus(Status):
     """A new pod template that is not applied yet; the condition Progressing says why."""
     endpoints: Endpoints | None = None
     """Address for clients."""
+    addresses: list[str] | None = None
+    """Addresses and names of the load balancer for clients, if serviceType is LoadBalancer."""
     listeners: list[ListenerStatus] | None = None
     """Addresses of the listeners."""
 

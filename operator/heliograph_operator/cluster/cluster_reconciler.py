@@ -38,7 +38,7 @@ from heliograph_operator.decide.cluster_status import (
     progressing,
     readiness,
 )
-from heliograph_operator.decide.listeners import advertised, listeners, pending, problem, status
+from heliograph_operator.decide.listeners import advertised, balancer_addresses, listeners, pending, problem, status
 from heliograph_operator.decide.rollout import PendingRollout, as_applied, is_finished, recorded, with_origin
 from heliograph_operator.decide.stateful_set import Site, as_selector, name_problem, selector
 from heliograph_operator.decide.strategic_merge import PatchError
@@ -143,6 +143,7 @@ class ClusterReconciler:
             "storeFormat": (listing.state.store_format if listing else "") or before.get("storeFormat"),
             "rollout": rollout.status() if rollout else None,
             "endpoints": urls if known else None,
+            "addresses": await _addresses(context, resource, cluster) or None,
             "listeners": status(listening, of_pods) or None,
         }
         await report(context, resource, [ready_now, policies, moving], fields)
@@ -238,6 +239,14 @@ class ClusterReconciler:
 async def _has_admin_service(context: Context, resource: Resource) -> bool:
     found = await context.kube.find(SERVICE, resource.key.namespace, admin_service_name(resource.key.name))
     return found is not None and belongs_to(found, resource.uid)
+
+
+async def _addresses(context: Context, resource: Resource, cluster: BrokerCluster) -> list[str]:
+    """Return the addresses of the load balancer for clients. Its Service is watched, so they need not be polled."""
+    if cluster.spec.service_type != "LoadBalancer":
+        return []
+    found = await context.kube.find(SERVICE, resource.key.namespace, resource.key.name)
+    return list(balancer_addresses(found)) if found is not None and belongs_to(found, resource.uid) else []
 
 
 def _outcome(context: Context, ready: Verdict, pods: Pods, blocked: Problem | None) -> Outcome:

@@ -138,7 +138,7 @@ def _listener(
     spec: ListenerSpec, bind_port: int, body: Body, site: Site, service: Body | None, before: str
 ) -> Listener:
     node_port = _node_port(service) if spec.type != "ClusterIP" else None
-    addresses = _addresses(service) if spec.type == "LoadBalancer" else ()
+    addresses = balancer_addresses(service) if spec.type == "LoadBalancer" else ()
     host, port, waits = spec.advertised_host or "", spec.advertised_port or spec.port, ""
     for word, variable in _POD:
         host = host.replace(word, variable)
@@ -167,7 +167,8 @@ def _node_port(service: Body | None) -> int | None:
     return None
 
 
-def _addresses(service: Body | None) -> tuple[str, ...]:
+def balancer_addresses(service: Body | None) -> tuple[str, ...]:
+    """Return the addresses and names of a Service's load balancer."""
     balancer = ((service or {}).get("status") or {}).get("loadBalancer") or {}
     found = (each.get("hostname") or each.get("ip") for each in balancer.get("ingress") or ())
     return tuple(str(each) for each in found if each)

@@ -110,3 +110,24 @@ async def test_no_broker_is_asked_without_a_service_for_the_admin_api() -> None:
     status = server.objects[MAIN]["status"]
     assert condition(status, POLICIES_APPLIED)["message"] == "there is no Service for the admin API"
     assert "endpoints" not in status
+
+
+@pytest.mark.parametrize(
+    ("service_type", "owner", "shown"),
+    [
+        ("LoadBalancer", "BrokerCluster-main", ["192.0.2.7", "broker.example.org"]),
+        ("LoadBalancer", "BrokerCluster-other", None),
+        ("ClusterIP", "BrokerCluster-main", None),
+    ],
+)
+async def test_the_status_has_the_addresses_of_the_load_balancer_for_clients(
+    service_type: str, owner: str, shown: list[str] | None
+) -> None:
+    server = running("true", "BrokerCluster-main")
+    server.objects[MAIN]["spec"] = {"serviceType": service_type}
+    service = body("Service", "main", ownerReferences=[{"uid": owner, "controller": True}])
+    ingress = [{"ip": "192.0.2.7"}, {"hostname": "broker.example.org"}]
+    server.objects[Key("Service", "team", "main")] = service | {"status": {"loadBalancer": {"ingress": ingress}}}
+    context = server.context()
+    await ClusterReconciler(Site("image"), Asked()).reconcile(context, resource_of(context, MAIN))
+    assert server.objects[MAIN]["status"].get("addresses") == shown
