@@ -146,6 +146,17 @@ def test_messages_bytes_keys_lag_and_quota_are_as_counted_by_hand(
         assert text in page
 
 
+def test_a_comma_in_a_name_is_part_of_it(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, tenant: str, tmp_path: Path
+) -> None:
+    sent = {f"persistent://{tenant}/n/{name}": count for name, count in (("a", 1), ("a,b", 2), ("b,c", 3))}
+    for topic, count in sent.items():
+        publish(client, topic, [b"x"] * count)
+    usage(spark, UsageOptions(Broker(broker.service_url, broker.http_url), str(tmp_path / "report"), (tenant,)))
+    found = {row["topic"]: row["messages"] for row in table(spark, tmp_path / "report", "topics")}
+    assert found == sent
+
+
 def test_growth_is_forecast_and_the_time_to_the_quota_follows_from_it(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, tenant: str, tmp_path: Path
 ) -> None:

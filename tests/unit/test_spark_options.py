@@ -11,7 +11,7 @@ import pulsar
 import pytest
 from heliograph_spark.plan.connection import ask_admin
 from heliograph_spark.plan.errors import OptionError
-from heliograph_spark.plan.options import Connection, auth_token, full_name, read_options, write_options
+from heliograph_spark.plan.options import Connection, auth_token, full_name, names_of, read_options, write_options
 from heliograph_spark.plan.positions import BEGINNING, Position, parse_offsets, parse_times, read_offsets, write_offsets
 from heliograph_spark.plan.ranges import Ledger, Range, cut, within_bytes
 from hypothesis import given
@@ -20,6 +20,15 @@ from hypothesis import strategies as st
 URL = {"service.url": "pulsar://localhost:6650"}
 TOPIC = {**URL, "topic": "t"}
 POSITIONS = st.builds(Position, st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.integers(-1, 1000))
+
+
+def test_topics_are_named_so_that_each_is_understood_as_one() -> None:
+    plain, commas = ["persistent://a/b/c", "persistent://a/b/d"], ["persistent://a/b/e,f", "persistent://a/b/c,d"]
+    asked = [read_options({**URL, **named}, streaming=False).topics for named in names_of([*plain, *commas])]
+    assert sorted(topic for topics in asked for topic in topics) == sorted([*plain, *commas])
+    # As few reads as possible.
+    assert len(names_of(plain)) == 1
+    assert names_of([]) == []
 
 
 @given(POSITIONS)

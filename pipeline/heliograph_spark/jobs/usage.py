@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import reduce
 from typing import Any, Literal, get_args, get_type_hints
 
 from pyspark import StorageLevel
@@ -28,7 +29,7 @@ from heliograph_spark.jobs.plan.usage_statistics import (
     partition_usage,
     topic_usage,
 )
-from heliograph_spark.plan.options import read_options
+from heliograph_spark.plan.options import names_of, read_options
 from heliograph_spark.plan.topics import PARTITION
 from heliograph_spark.run.archived import archived_topics, read_archive, topic_directory
 from heliograph_spark.run.files import Directory
@@ -132,13 +133,15 @@ def _messages(spark: SparkSession, options: UsageOptions, stats: Sequence[Partit
     if not stats:
         return spark.createDataFrame([], "topic string, partition string, key string, bytes bigint, at bigint")
     wanted = {
-        "topics": ",".join(sorted({each.topic for each in stats})),
         "allowDifferentTopicSchemas": "true",
         # Messages that a retention deletes meanwhile are not usage any more.
         "failOnDataLoss": "false",
         "endingTime": str(now_ms),
     }
-    source = spark.read.format("pulsar").options(**options.broker.source_options(), **wanted).load()
+    wanted |= options.broker.source_options()
+    names = names_of(sorted({each.topic for each in stats}))
+    reads = [spark.read.format("pulsar").options(**wanted, **each).load() for each in names]
+    source = reduce(DataFrame.union, reads)
     at = f.unix_millis("__publishTime")
     if options.clock == "event":
         at = f.coalesce(f.unix_millis("__eventTime"), at)

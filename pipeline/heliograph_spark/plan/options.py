@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -200,6 +200,16 @@ def full_name(topic: str) -> str:
     if name.startswith("non-"):
         raise OptionError(f"{topic!r} is not stored: only persistent topics can be read again")
     return name
+
+
+def names_of(topics: Sequence[str]) -> list[dict[str, str]]:
+    """Return the options of the reads that together read ``topics``: one, and one for each with a comma in its name.
+
+    A comma divides the list of topics of one read.
+    """
+    listed = [topic for topic in topics if "," not in topic]
+    alone = [{"topic": topic} for topic in topics if "," in topic]
+    return [*([{"topics": ",".join(listed)}] if listed else []), *alone]
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
