@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -27,6 +28,7 @@ class Events:
     def __init__(self, kube: Kube, identity: str) -> None:
         self._kube = kube
         self._identity = identity
+        #: When (s, of the loop's clock) each was emitted in the last five minutes, oldest first.
         self._emitted: dict[tuple[str, str, str], float] = {}
 
     async def emit(
@@ -43,15 +45,14 @@ class Events:
         An Event that cannot be created (its namespace is being deleted, say) is only logged.
         """
         metadata = body["metadata"]
-        now = datetime.now(UTC)
         event_id = (metadata.get("uid", ""), reason, message)
-        if not repeat and now.timestamp() - self._emitted.get(event_id, 0.0) < _REPEAT_AFTER_S:
+        if self._was_emitted(event_id) and not repeat:
             return
-        self._emitted = {key: at for key, at in self._emitted.items() if now.timestamp() - at < _REPEAT_AFTER_S}
-        self._emitted[event_id] = now.timestamp()
+        self._emitted.pop(event_id, None)
+        self._emitted[event_id] = asyncio.get_running_loop().time()
         namespace = metadata.get("namespace", "default")
         text = message if len(message) <= _MAX_MESSAGE_LENGTH else f"{message[: _MAX_MESSAGE_LENGTH - 3]}..."
-        at = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         event = {
             "apiVersion": "v1",
             "kind": "Event",
@@ -80,3 +81,10 @@ class Events:
             await self._kube.create(EVENT, event)
         except KubeError as error:
             log.warning("could not create an event", reason=reason, error=str(error))
+
+    def _was_emitted(self, event_id: tuple[str, str, str]) -> bool:
+        """Forget what may be repeated; return whether this one may not."""
+        since = asyncio.get_running_loop().time() - _REPEAT_AFTER_S
+        while self._emitted and self._emitted[oldest := next(iter(self._emitted))] <= since:
+            del self._emitted[oldest]
+        return event_id in self._emitted
