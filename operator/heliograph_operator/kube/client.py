@@ -25,6 +25,8 @@ _TIMEOUT = aiohttp.ClientTimeout(total=60, connect=10)
 PAGE: Final = 500
 #: Pause (s) after status 429 without a Retry-After header.
 _OVERLOADED_S = 1.0
+#: The longest such pause (s), whatever the header says.
+OVERLOADED_MAX_S: Final = 30.0
 _ATTEMPTS = 4
 _PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/v[^/]+/(?:namespaces/[^/]+/)?(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?P<sub>/[^/]+)?"
@@ -196,11 +198,11 @@ class Kube:
                 # An apply that creates an object needs the permission for that, too.
                 _count("POST", path)
             if status < 400:
-                decoded: dict[str, Any] = json.loads(answer)
-                return decoded
+                return _decoded(answer, f"{method} {path}")
             refused = _refusal(status, answer, f"{method} {path}")
             if status == 429 and attempt < _ATTEMPTS:
-                await asyncio.sleep(float(retry_after) if retry_after.isdigit() else _OVERLOADED_S)
+                asked_s = float(retry_after) if retry_after.isdecimal() else _OVERLOADED_S
+                await asyncio.sleep(min(asked_s, OVERLOADED_MAX_S))
             elif status == 401 and attempt == 1:
                 await self._renew(session)
             else:
@@ -239,6 +241,17 @@ def _count(method: str, path: str) -> None:
     assert found is not None, path
     verb = _VERBS.get(method) or ("get" if found["name"] else "list")
     operator_metrics.KUBE_REQUESTS.labels(verb, found["group"] or "", found["plural"] + (found["sub"] or "")).inc()
+
+
+def _decoded(answer: bytes, request: str) -> dict[str, Any]:
+    try:
+        decoded = json.loads(answer)
+    except ValueError:
+        decoded = None
+    if not isinstance(decoded, dict):
+        # A proxy's page, say.
+        raise KubeError(f"{request}: the answer is not an object in JSON")
+    return decoded
 
 
 def _refusal(status: int, answer: bytes, request: str) -> KubeRefused:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,8 @@ from heliograph_operator.operator_settings import Settings
 from heliograph_operator.running import Operator
 
 from tests.support.polling import eventually_async
+
+from .http_server import serve
 
 
 class Answers:
@@ -98,19 +99,7 @@ class Server:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> Path:
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        address = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-        config = {
-            "clusters": [{"name": "c", "cluster": {"server": address}}],
-            "users": [{"name": "u", "user": {"token": "t"}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "x",
-        }
-        self._kubeconfig.write_text(json.dumps(config))
+        self._runner = await serve(self._answer, self._kubeconfig)
         return self._kubeconfig
 
     async def stop(self) -> None:

@@ -1,0 +1,55 @@
+"""The client of the API server: what it makes of answers that are not those of a healthy API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from heliograph_operator.kube import client
+from heliograph_operator.kube.client import Kube, KubeError, KubeRefused
+
+from .http_server import serve
+
+
+@pytest.fixture
+async def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[web.Response]]:
+    """The answers that the API server is going to give, in this order."""
+    to_give: list[web.Response] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        return to_give.pop(0)
+
+    runner = await serve(answer, tmp_path / "kubeconfig")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    yield to_give
+    await runner.cleanup()
+
+
+async def test_an_answer_that_is_no_object_is_an_error_of_the_request(answers: list[web.Response]) -> None:
+    async with Kube() as kube:
+        for text in ("<html>a proxy's page</html>", "[]", ""):
+            answers.append(web.Response(text=text))
+            with pytest.raises(KubeError, match="GET /version: the answer is not an object in JSON"):
+                await kube.version()
+
+
+async def test_an_overloaded_api_server_does_not_say_for_how_long_the_operator_waits(
+    answers: list[web.Response], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def note(delay: float) -> None:
+        slept.append(delay)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", note)
+    async with Kube() as kube:
+        for after in ("2", "86400", "soon", "1"):
+            answers.append(web.Response(status=429, headers={"Retry-After": after}))
+        with pytest.raises(KubeRefused):
+            await kube.version()
+    assert slept == [2.0, client.OVERLOADED_MAX_S, 1.0]
