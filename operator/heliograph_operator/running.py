@@ -50,6 +50,7 @@ def reconcilers(clusters: ClusterReconciler, policies: PolicyReconciler) -> Mapp
         "Tenant": policies.reconcile,
         "Namespace": policies.reconcile,
         "Topic": policies.reconcile,
+        "Subscription": policies.reconcile,
     }
 
 

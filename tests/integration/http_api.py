@@ -34,6 +34,11 @@ class HttpApi:
         self.broker = broker
         self._client = client
 
+    @property
+    def url(self) -> str:
+        """The URL it is served at."""
+        return str(self._client.make_url("/"))
+
     async def request(self, method: str, path: str, body: str | bytes | None = None, **headers: str) -> Answer:
         """Send ``body`` as it is; header names are given with ``_`` for ``-``."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}

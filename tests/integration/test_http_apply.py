@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from heliograph_api.admin.admin_client import AdminClient
 from heliograph_api.resources.schema_spec import schema_digest
+from heliograph_api.values.names import SubscriptionName, TopicName
+from heliograph_broker.messaging.clients.producer import Producer
+from heliograph_broker.messaging.topic.topic import Topic
+
+from tests.support.core import Client
+from tests.support.entries import make_frame
 
 from .http_api import HttpApi, running_api
 
@@ -171,3 +180,121 @@ async def test_a_schema_of_a_resource_is_stored_once_and_one_that_clients_could_
     await api.request("DELETE", f"{path}/schema")
     assert [action for _, _, action in await _actions(api, allowed)] == ["unchanged", "unchanged", "configured"]
     assert (await api.get(f"{path}/schema"))["data"] == _OTHER
+
+
+SUBSCRIPTION = """
+apiVersion: heliograph.dev/v1alpha1
+kind: Subscription
+metadata: {name: warehouse}
+spec:
+  topicRef: {name: orders}
+  position: earliest
+  properties: {owner: logistics}
+  messageTTL: 30m
+  expires: 7d
+"""
+ORDERS = "persistent://shop/payments/orders"
+WAREHOUSE = f"{ORDERS}/subscription/warehouse"
+
+
+async def test_a_subscription_is_created_on_all_partitions_and_its_policies_stay(api: HttpApi) -> None:
+    both = f"{MANIFESTS.replace('PARTITIONS', '2')}---{SUBSCRIPTION}"
+    assert (await _actions(api, both))[-1] == ("Subscription", WAREHOUSE, "created")
+    assert [action for _, _, action in await _actions(api, both)] == ["unchanged"] * 4
+    topic = "/admin/v2/persistent/shop/payments/orders"
+    for part in range(2):
+        assert "warehouse" in await api.get(f"{topic}-partition-{part}/subscriptions")
+    assert await api.get(f"{topic}/subscription/warehouse/properties") == {"owner": "logistics"}
+    own = "/heliograph/v1/persistent/shop/payments/orders/subscription/warehouse"
+    assert await api.get(f"{own}/messageTTL") == 1800
+    changed = await _actions(api, f"{both.replace('30m', '40m').replace('logistics', 'stock')}")
+    assert [action for _, _, action in changed] == ["unchanged", "unchanged", "unchanged", "configured"]
+    assert await api.get(f"{own}/messageTTL") == 2400
+    assert await api.get(f"{topic}/subscription/warehouse/properties") == {"owner": "stock"}
+    # A Topic that is applied by itself says all of its subscriptions' policies, unless it names the others.
+    alone = MANIFESTS.replace("PARTITIONS", "2").split("---")[0]
+    notes = """{name: orders, annotations: {heliograph.dev/other-subscriptions: '["warehouse"]'}}"""
+    assert [action for *_, action in await _actions(api, alone.replace("{name: orders}", notes))] == ["unchanged"]
+    assert [action for *_, action in await _actions(api, alone)] == ["configured"]
+
+
+async def _publish(api: HttpApi, ages_ms: Sequence[int]) -> list[str]:
+    """Publish a message of each age to the topic; return their ids."""
+    topic = api.broker.directory.get_topic(TopicName.parse(ORDERS))
+    assert isinstance(topic, Topic)
+    now = time.time_ns() // 1_000_000
+    for number, age_ms in enumerate(ages_ms):
+        metadata, frame = make_frame(b"value", publish_time=now - age_ms)
+        topic.publish(Producer(topic, Client(), number, f"p{number}"), 0, 0, metadata, frame)
+    # It answers once they are durable.
+    await api.request("GET", "/health/ready")
+    return ["{}:{}".format(*topic.log.position(topic.log.first_offset + number)) for number in range(len(ages_ms))]
+
+
+@pytest.mark.parametrize(
+    ("position", "backlog"),
+    [("earliest", 3), ("latest", 0), ("ID", 2), ("TIME", 1), ("2026-01-01T00:00:00Z", 3)],
+)
+async def test_a_subscription_begins_at_its_position_and_is_not_moved(
+    api: HttpApi, position: str, backlog: int
+) -> None:
+    await _actions(api, MANIFESTS.replace("PARTITIONS", "0"))
+    ids = await _publish(api, [600_000, 400_000, 200_000])
+    moment = datetime.fromtimestamp(time.time() - 300, UTC)
+    wanted = position.replace("ID", ids[1]).replace("TIME", f"{moment:%Y-%m-%dT%H:%M:%SZ}")
+    text = SUBSCRIPTION.replace("name: orders", "name: shop/payments/orders").replace("earliest", f"'{wanted}'")
+    assert [action for *_, action in await _actions(api, text)] == ["created"]
+    stats = "/admin/v2/persistent/shop/payments/orders/stats"
+    assert (await api.get(stats))["subscriptions"]["warehouse"]["msgBacklog"] == backlog
+    again = text.replace(f"'{wanted}'", "latest" if backlog else "earliest")
+    assert [action for *_, action in await _actions(api, again)] == ["unchanged"]
+    assert (await api.get(stats))["subscriptions"]["warehouse"]["msgBacklog"] == backlog
+    state = (await api.get("/heliograph/v1/status"))["topics"][ORDERS]["subscriptionStates"]["warehouse"]
+    assert state.get("messages", 0) == backlog
+    assert (state.get("oldestAgeMs", -1) >= 0) is (backlog > 0)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "text", "reason"),
+    [
+        ("2", SUBSCRIPTION.replace("earliest", "'3:0'"), "a message id is of one partition; valid: earliest, latest"),
+        ("0", SUBSCRIPTION.replace("logistics", "x" * 70_000), "spec.properties: Invalid properties"),
+        ("0", SUBSCRIPTION.replace("name: orders", "name: shop/payments/none"), "there is no Topic"),
+    ],
+)
+async def test_a_subscription_that_cannot_be_changes_nothing(
+    api: HttpApi, partitions: str, text: str, reason: str
+) -> None:
+    manifests = MANIFESTS.replace("PARTITIONS", partitions)
+    answer = await api.request("POST", "/heliograph/v1/apply", f"{manifests}---{text}")
+    assert answer.status == 412, answer
+    assert reason in answer.body["reason"]
+    assert await api.get("/admin/v2/tenants") == ["public"]
+
+
+async def test_subscriptions_are_counted_for_the_maximum_and_a_readers_name_is_taken(api: HttpApi) -> None:
+    limited = MANIFESTS.replace("PARTITIONS", "0").replace("messageTTL: 2h", "maxSubscriptions: 1")
+    answer = await api.request("POST", "/heliograph/v1/apply", f"{limited}---{SUBSCRIPTION}")
+    assert "there would be 2 subscriptions, maxSubscriptions is 1" in answer.body["reason"]
+    await _actions(api, MANIFESTS.replace("PARTITIONS", "0"))
+    topic = api.broker.directory.get_topic(TopicName.parse(ORDERS))
+    assert isinstance(topic, Topic)
+    topic.create_subscription("warehouse", durable=False)
+    text = SUBSCRIPTION.replace("name: orders", "name: shop/payments/orders")
+    answer = await api.request("POST", "/heliograph/v1/apply", text)
+    assert f"a reader is connected to {ORDERS} as 'warehouse'" in answer.body["reason"]
+    state = (await api.get("/heliograph/v1/status"))["topics"][ORDERS]["subscriptionStates"]["warehouse"]
+    assert state["durable"] is False
+
+
+@pytest.mark.parametrize("partitions", ["0", "2"])
+async def test_the_admin_client_deletes_a_subscription_with_its_policies(api: HttpApi, partitions: str) -> None:
+    await _actions(api, f"{MANIFESTS.replace('PARTITIONS', partitions)}---{SUBSCRIPTION}")
+    name = SubscriptionName.parse(WAREHOUSE)
+    async with AdminClient(api.url) as client:
+        await client.delete_subscription(name)
+        topic = (await client.state()).topics[ORDERS]
+        assert (topic.subscriptions, topic.policies.subscription_policies) == (["billing"], None)
+        # Again, and for a topic that is gone: there is nothing left to do.
+        await client.delete_subscription(name)
+        await client.delete_subscription(SubscriptionName(TopicName.parse("none"), "warehouse"))

@@ -8,7 +8,7 @@ from typing import Any
 from tests.support.cluster import Cluster, ClusterCommandError
 
 API_VERSION = "heliograph.dev/v1alpha1"
-PLURALS = {"Topic": "htopic", "Namespace": "hns", "Tenant": "htenant", "BrokerCluster": "bcl"}
+PLURALS = {"Subscription": "hsub", "Topic": "htopic", "Namespace": "hns", "Tenant": "htenant", "BrokerCluster": "bcl"}
 WITHIN_S = 120.0
 
 
@@ -51,6 +51,9 @@ class Resources:
 
     def topic(self, name: str = "orders", namespace: str = "payments", **spec: Any) -> None:
         self.apply("Topic", name, {"namespaceRef": {"name": namespace}, **spec})
+
+    def subscription(self, name: str = "billing", topic: str = "orders", **spec: Any) -> None:
+        self.apply("Subscription", name, {"topicRef": {"name": topic}, **spec})
 
     def family(self, **spec: Any) -> None:
         """Apply Tenant shop, Namespace payments and Topic orders, and wait for them."""

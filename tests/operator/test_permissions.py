@@ -89,7 +89,8 @@ async def _meet_another_writer(resources: Resources) -> None:
         queue: WorkQueue[Key] = WorkQueue()
         cache = ResourceCache()
         context = Context(Settings(), kube, cache, ResourceMemories(), queue, Events(kube, "test"))
-        for kind, name in (("BrokerCluster", "away"), ("Tenant", "lost"), ("Namespace", "lost"), ("Topic", "lost")):
+        for kind in KINDS:
+            name = "away" if kind == "BrokerCluster" else "lost"
             stale = resources.get(kind, name)
             cache.put(stale)
             resources.annotate(kind, name, "example.org/touched=yes")
@@ -142,13 +143,14 @@ async def test_every_permission_is_used_and_none_is_missing(
         resources.tenant("lost", clusterRef={"name": "away"})
         resources.hns("lost", "lost")
         resources.topic("lost", "lost")
-        resources.wait_ready("Topic", "lost")
+        resources.subscription("lost", "lost")
+        resources.wait_ready("Subscription", "lost")
         resources.endpoints("away", "http://127.0.0.1:1")
-        for kind in ("Topic", "Namespace", "Tenant"):
+        for kind in ("Subscription", "Topic", "Namespace", "Tenant"):
             resources.wait_reason(kind, "lost", "BrokerUnreachable")
         monkeypatch.setenv("KUBECONFIG", environment["KUBECONFIG"])
         await _meet_another_writer(resources)
-        resources.delete("Topic", "lost")
+        resources.delete("Subscription", "lost")
         reads = ("get", "", "namespaces")
         resources.wait("the operator reads the Kubernetes namespace", lambda: reads in _used(operator.get("/metrics")))
         for kind, name in FAMILY:

@@ -12,8 +12,18 @@ from typing import Any
 
 from heliograph_api.manifests.documents import read_yaml, write_yaml
 
-_KINDS = {"topic": "Topic", "namespace": "Namespace", "tenant": "Tenant", "cluster": "BrokerCluster"}
-_REFERENCES = {"topic": {"namespaceRef": {"name": "payments"}}, "namespace": {"tenantRef": {"name": "shop"}}}
+_KINDS = {
+    "subscription": "Subscription",
+    "topic": "Topic",
+    "namespace": "Namespace",
+    "tenant": "Tenant",
+    "cluster": "BrokerCluster",
+}
+_REFERENCES = {
+    "subscription": {"topicRef": {"name": "orders"}},
+    "topic": {"namespaceRef": {"name": "payments"}},
+    "namespace": {"tenantRef": {"name": "shop"}},
+}
 _API_VERSION = "heliograph.dev/v1alpha1"
 # Too long to be read in a table.
 _LONG: list[dict[str, Any]] = [

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple, Self
 import aiohttp
 import msgspec
 
+from heliograph_api.policies.policy_table import SUBSCRIPTION_FIELDS
 from heliograph_api.resources.broker_state import BrokerState
-from heliograph_api.values.names import NamespaceName, TopicName
+from heliograph_api.values.names import NamespaceName, SubscriptionName, TopicName
 
-from .admin_paths import namespace_path, tenant_path, topic_path
+from .admin_paths import encoded, namespace_path, subscription_path, tenant_path, topic_path
 
 #: An answer's JSON; its shape is Pulsar's, stated by each method.
 Json = Any
@@ -208,6 +209,20 @@ class AdminClient:
         if topic.partition < 0 and await self.partitions(topic) > 0:
             path += "/partitions"
         await self.request("DELETE", path, params={"force": "true"} if force else None)
+
+    async def delete_subscription(self, subscription: SubscriptionName, *, force: bool = False) -> None:
+        """Delete a subscription with its own policies; ``force`` disconnects consumers first. May be repeated."""
+        topic, name = subscription.topic, subscription.local
+        path = f"{topic_path(topic)}/subscription/{encoded(name)}"
+        own = subscription_path(topic, name)
+        ends = [row.rest.subscription for row in SUBSCRIPTION_FIELDS.values() if row.rest is not None]
+        requests = [(path, {"force": "true"} if force else None), *((f"{own}/{end}", None) for end in ends if end)]
+        for each, params in requests:
+            try:
+                await self.request("DELETE", each, params=params)
+            except AdminRefused as error:
+                if error.status != 404:
+                    raise
 
     async def delete_namespace(self, namespace: NamespaceName, *, force: bool = False) -> None:
         """Delete a namespace; one with topics is refused unless ``force``, which deletes them."""

@@ -24,7 +24,7 @@ _WIDTH = 118
 _INTRODUCTION = """\
 # Resources
 
-Every field of the four kinds of `heliograph.dev/v1alpha1`, generated from their definitions in [`crds/`](../crds) by
+Every field of the kinds of `heliograph.dev/v1alpha1`, generated from their definitions in [`crds/`](../crds) by
 `scripts/generate-crds`. [Manifests](manifests.md) describes how to write them, and the syntax of sizes and durations.
 In a cluster `kubectl explain topic.spec.retention` prints the same.
 

@@ -1,4 +1,4 @@
-"""The custom resource definitions of the four kinds, made from the model: structural OpenAPI v3, with its rules in CEL.
+"""The custom resource definitions of the kinds, made from the model: structural OpenAPI v3, with its rules in CEL.
 
 ``scripts/generate-crds`` writes them to ``crds/``. The API server prunes fields that are not in them; `kubectl apply`
 and other clients that ask for strict validation get their names.
@@ -16,7 +16,13 @@ from pydantic import BaseModel
 from heliograph_api.resources.cel import RULES
 from heliograph_api.resources.fields import DURATION_FORMAT, SIZE_FORMAT
 from heliograph_api.resources.model import API_VERSION, KINDS, Kind
-from heliograph_api.resources.status import BrokerClusterStatus, NamespaceStatus, TenantStatus, TopicStatus
+from heliograph_api.resources.status import (
+    BrokerClusterStatus,
+    NamespaceStatus,
+    SubscriptionStatus,
+    TenantStatus,
+    TopicStatus,
+)
 from heliograph_api.values.durations import format_duration
 from heliograph_api.values.sizes import format_size
 
@@ -131,6 +137,20 @@ DEFINITIONS: Final[Mapping[str, Definition]] = {
             Column("Partitions", ".status.partitions", "Number of partitions.", "integer", wide=True),
             Column("Namespace-Ref", ".spec.namespaceRef.name", "The Namespace it belongs to.", wide=True),
             *_HELD_WIDE,
+        ),
+    ),
+    "Subscription": Definition(
+        "subscriptions",
+        "hsub",
+        SubscriptionStatus,
+        (
+            *_READY,
+            *_HELD,
+            Column("Consumers", ".status.consumers", "Number of connected consumers.", "integer"),
+            _AGE,
+            Column("Topic-Ref", ".spec.topicRef.name", "The Topic it belongs to.", wide=True),
+            _HELD_WIDE[0],
+            *_HELD_WIDE[2:],
         ),
     ),
 }

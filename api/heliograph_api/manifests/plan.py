@@ -2,43 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from heliograph_api.policies.policies import Policies, contradictions, resolve
-from heliograph_api.resources.model import AnyResource, BrokerCluster, Namespace, Tenant, Topic
+from heliograph_api.resources.model import AnyResource, BrokerCluster, Namespace, Subscription, Tenant, Topic
 from heliograph_api.resources.references import ResourceReference
-from heliograph_api.values.names import COMPACTION, InvalidName, TopicName
+from heliograph_api.values.names import COMPACTION, InvalidName, SubscriptionName, TopicName
 
 from .manifest_reader import ManifestError
 
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """The tenants and namespaces (``tenant/namespace``) that a broker has already."""
+    """The tenants, namespaces (``tenant/namespace``) and topics (full names) that a broker has already."""
 
     tenants: Collection[str] = ()
     namespaces: Collection[str] = ()
+    topics: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A resource and its full name in the broker: ``shop``, ``shop/payments``, ``persistent://shop/payments/orders``."""
+    """A resource and its full name in the broker: ``shop``, ``shop/payments``, ``persistent://shop/payments/orders``.
+
+    That of a subscription is the text of a :class:`.SubscriptionName`.
+    """
 
     resource: AnyResource
     name: str
 
 
 def plan(resources: Iterable[AnyResource], existing: Existing | None = None) -> list[Step]:
-    """Return the steps, parents first: clusters, tenants, namespaces, topics; else in the order given.
+    """Return the steps, parents first: clusters, tenants, namespaces, topics, subscriptions; else in the order given.
 
     A reference is the ``metadata.name`` of a resource among ``resources`` in its Kubernetes namespace; else the name of
     an existing tenant, or of an existing namespace, whole (``shop/payments``) or its own (``payments``) if only one is
-    called so. Raises :class:`ManifestError` naming all that is missing, ambiguous, contradictory or there twice.
+    called so, or of an existing topic, whole (``shop/payments/orders``). Raises :class:`ManifestError` naming all that
+    is missing, ambiguous, contradictory or there twice.
     """
     planner = _Planner(existing or Existing())
     given = list(resources)
-    for kind in (BrokerCluster, Tenant, Namespace, Topic):
+    for kind in (BrokerCluster, Tenant, Namespace, Topic, Subscription):
         for resource in given:
             if isinstance(resource, kind):
                 planner.add(resource)
@@ -55,6 +60,7 @@ class _Planner:
     # By Kubernetes namespace and metadata.name. None: it is there, and its problem has been reported.
     _tenants: dict[tuple[str, str], str] = field(default_factory=dict)
     _namespaces: dict[tuple[str, str], str | None] = field(default_factory=dict)
+    _topics: dict[tuple[str, str], str | None] = field(default_factory=dict)
     _policies: dict[str, Policies] = field(default_factory=dict)
     # By kind and full name.
     _taken: dict[tuple[str, str], AnyResource] = field(default_factory=dict)
@@ -68,6 +74,8 @@ class _Planner:
             self._add_namespace(resource)
         elif isinstance(resource, Topic):
             self._add_topic(resource)
+        elif isinstance(resource, Subscription):
+            self._add_subscription(resource)
         else:
             self._step(resource, resource.metadata.name)
 
@@ -83,6 +91,8 @@ class _Planner:
         self._step(resource, name)
 
     def _add_topic(self, resource: Topic) -> None:
+        key = _key(resource, resource.metadata.name)
+        self._topics[key] = None
         namespace = self._namespace_of(resource)
         if namespace is None:
             return
@@ -91,18 +101,56 @@ class _Planner:
         except InvalidName as error:
             self._problem(resource, "spec.name", str(error))
             return
+        self._topics[key] = name
         policies = resource.spec.policies()
         targets = {"spec.deadLetterTopic": policies.dead_letter_topic}
         for index, spec in enumerate(resource.spec.subscription_policies):
             targets[f"spec.subscriptionPolicies[{index}].deadLetterTopic"] = spec.policies().dead_letter_topic
+        self._check_dead_letters(resource, name, targets)
+        self._check_subscriptions(resource)
+        self.problems += self._contradictions(resource, namespace)
+        self._step(resource, name)
+
+    def _check_dead_letters(self, resource: Topic | Subscription, name: str, targets: Mapping[str, str | None]) -> None:
+        """Find dead letter topics, by fields, that are the topic ``name`` itself or a system topic."""
         for path, target in targets.items():
             if target == name:
                 self._problem(resource, path, f"'{name}' is this topic; valid: another topic")
             elif target and TopicName.parse(target).is_system:
                 self._problem(resource, path, f"'{target}' is a system topic; valid: another topic")
-        self._check_subscriptions(resource)
-        self.problems += self._contradictions(resource, namespace)
-        self._step(resource, name)
+
+    def _add_subscription(self, resource: Subscription) -> None:
+        name = self._topic_of(resource)
+        if name is None:
+            return
+        topic, local = TopicName.parse(name), resource.local_name
+        if not topic.is_persistent:
+            self._problem(resource, "spec.topicRef.name", f"'{name}' stores no messages; valid: a persistent topic")
+            return
+        self._check_dead_letters(resource, name, {"spec.deadLetterTopic": resource.spec.policies().dead_letter_topic})
+        described = self._taken.get(("Topic", name))
+        if isinstance(described, Topic) and local in described.spec.named_subscriptions:
+            problem = f"'{local}' is a subscription in the spec of {described.source}, too; valid: in one of the two"
+            self._problem(resource, "spec.name", problem)
+            return
+        self._step(resource, str(SubscriptionName(topic, local)))
+
+    def _topic_of(self, resource: Subscription) -> str | None:
+        reference = resource.spec.topic_ref.name
+        key = _referred(resource, resource.spec.topic_ref)
+        if key in self._topics:
+            return self._topics[key]
+        try:
+            topic = TopicName.parse(reference)
+        except InvalidName as error:
+            self._problem(resource, "spec.topicRef.name", str(error))
+            return None
+        if topic.partition < 0 and str(topic) in self.existing.topics:
+            return str(topic)
+        known = {name for _, name in self._topics}
+        problem = f"there is no Topic '{reference}', in the manifests or in the broker; {_valid(known)}"
+        self._problem(resource, "spec.topicRef.name", problem)
+        return None
 
     def _check_subscriptions(self, resource: Topic) -> None:
         """Find the broker's own subscription, and those that would expire and be created again, without a backlog."""

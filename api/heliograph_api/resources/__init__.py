@@ -1,1 +1,1 @@
-"""The resource model: BrokerCluster, Tenant, Namespace and Topic, their fields and checks."""
+"""The resource model: BrokerCluster, Tenant, Namespace, Topic and Subscription, their fields and checks."""

@@ -26,6 +26,20 @@ class NamespaceState(msgspec.Struct, rename="camel"):
     policies: Policies
 
 
+class SubscriptionState(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A subscription, all partitions of its topic together; -1 for no message."""
+
+    #: Whether it outlives its consumers; a reader's does not.
+    durable: bool = True
+    properties: dict[str, str] = {}
+    messages: int = 0
+    bytes: int = 0
+    oldest_age_ms: int = -1
+    #: When the broker received the oldest unacknowledged message (wall-clock ms).
+    oldest_received_ms: int = -1
+    consumers: int = 0
+
+
 class TopicState(msgspec.Struct, rename="camel"):
     """A topic, all its partitions together; ``partitions`` is 0 for one that is not partitioned.
 
@@ -42,6 +56,8 @@ class TopicState(msgspec.Struct, rename="camel"):
     subscriptions: list[str] = []
     #: Messages that durable subscriptions are behind, over all partitions; those that are not are left out.
     behind: dict[str, int] = {}
+    #: More of subscriptions, also of those that only some partitions have; those with nothing to say are left out.
+    subscription_states: dict[str, SubscriptionState] = {}
     backlog_messages: int = 0
     backlog_bytes: int = 0
     oldest_age_ms: int = -1

@@ -163,7 +163,7 @@ Part = Annotated[
     Rule("self.matches('^[-=:.0-9A-Za-z_]+$')", "not a name; valid: letters, digits and the characters - = : . _"),
 ]
 """The name of a tenant, or a namespace's own name."""
-Subscription = Annotated[
+SubscriptionText = Annotated[
     str,
     AfterValidator(_subscription),
     InSchema({"maxLength": MAX_SUBSCRIPTION_NAME_BYTES, "minLength": 1}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field
 
@@ -11,6 +11,9 @@ from heliograph_api.values.quoting import quoted
 
 from .fields import Model
 
+OTHER_SUBSCRIPTIONS: Final = "heliograph.dev/other-subscriptions"
+"""Annotation of a Topic's manifest: a JSON list of subscriptions that other resources describe, so that applying the
+Topic leaves their policies alone. The operator sends it to a broker."""
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _OBJECT_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
 _NAMESPACE_NAME = re.compile(_LABEL, re.ASCII)

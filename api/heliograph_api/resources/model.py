@@ -1,4 +1,4 @@
-"""The resources a person applies: BrokerCluster, Tenant, Namespace and Topic of ``heliograph.dev/v1alpha1``.
+"""The resources of ``heliograph.dev/v1alpha1``: BrokerCluster, Tenant, Namespace, Topic and Subscription.
 
 One model for all: manifests are validated by it, and the custom resource definitions are generated from it (by
 :mod:`.crds`), its docstrings with it: they are what ``kubectl explain`` and ``docs/resources.md`` say.
@@ -14,7 +14,14 @@ from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 from heliograph_api.policies.policy_field import manifest_name
 from heliograph_api.policies.policy_table import POLICY_FIELDS, Policies
 from heliograph_api.policies.policy_values import MAX_PARTITIONS
-from heliograph_api.values.names import MAX_TOPIC_NAME_BYTES, InvalidName, TopicName, check_local
+from heliograph_api.values.names import (
+    MAX_SUBSCRIPTION_NAME_BYTES,
+    MAX_TOPIC_NAME_BYTES,
+    InvalidName,
+    TopicName,
+    check_local,
+    check_subscription,
+)
 from heliograph_api.values.quoting import quoted
 
 from .archive_spec import SUBSCRIPTION, ArchiveSpec
@@ -30,7 +37,7 @@ from .fields import (
     DeletionPolicy,
     Model,
     Part,
-    Subscription,
+    SubscriptionText,
     Unique,
     WhenUnreachable,
     unique,
@@ -39,27 +46,13 @@ from .metadata import Metadata
 from .references import ResourceReference
 from .schema_spec import SchemaSpec
 from .specs import LimitsSpec, NamespacePolicySpec, PolicySpec, SubscriptionPolicySpec
+from .subscription_spec import SubscriptionSpec
+from .unchanged import cluster_unchanged, name_unchanged, unchanged
 
 API_VERSION = "heliograph.dev/v1alpha1"
 # The rules for a topic's own name are the same in every namespace.
 _STANDS_IN = "tenant/namespace"
 _PERSISTENT_ONLY = "is for persistent topics only; valid: leave it out, or persistent: true"
-_FOR_GOOD = "cannot be changed; valid: the previous value, or a new resource"
-
-
-def _unchanged(field: str) -> Rule:
-    return Rule(f"self.{field} == oldSelf.{field}", _FOR_GOOD, f".{field}")
-
-
-def _cluster_unchanged() -> Rule:
-    condition = "!has(oldSelf.clusterRef) || (has(self.clusterRef) && self.clusterRef == oldSelf.clusterRef)"
-    return Rule(condition, _FOR_GOOD, ".clusterRef")
-
-
-def _name_unchanged() -> Rule:
-    name = "(has({x}.spec.name) ? {x}.spec.name : {x}.metadata.name)"
-    # Tenants may be without a spec.
-    return Rule(f"{name.format(x='self')} == {name.format(x='oldSelf')}", _FOR_GOOD, ".spec.name")
 
 
 def _keeps_nothing(field: str, unset: str = "") -> Rule:
@@ -91,7 +84,7 @@ def _each_once(specs: list[SubscriptionPolicySpec]) -> list[SubscriptionPolicySp
 class TenantSpec(Model):
     """A tenant: the owner of namespaces, with limits for their policies."""
 
-    cel_rules: ClassVar[tuple[Rule, ...]] = (_cluster_unchanged(),)
+    cel_rules: ClassVar[tuple[Rule, ...]] = (cluster_unchanged(),)
 
     name: Part | None = None
     """The tenant's name in the broker; `metadata.name` if left out. Cannot be changed."""
@@ -119,7 +112,7 @@ class TenantSpec(Model):
 class NamespaceSpec(NamespacePolicySpec):
     """A namespace, with default policies of its topics."""
 
-    cel_rules: ClassVar[tuple[Rule, ...]] = (_unchanged("tenantRef"), _cluster_unchanged())
+    cel_rules: ClassVar[tuple[Rule, ...]] = (unchanged("tenantRef"), cluster_unchanged())
 
     tenant_ref: ResourceReference
     """The Tenant it belongs to. Cannot be changed."""
@@ -150,9 +143,9 @@ class TopicSpec(PolicySpec):
         _keeps_nothing("subscriptions", "size(self.subscriptions) == 0"),
         _keeps_nothing("subscriptionPolicies", "size(self.subscriptionPolicies) == 0"),
         _keeps_nothing("archive"),
-        _unchanged("namespaceRef"),
-        _cluster_unchanged(),
-        _unchanged("persistent"),
+        unchanged("namespaceRef"),
+        cluster_unchanged(),
+        unchanged("persistent"),
         Rule(
             "self.partitions >= oldSelf.partitions",
             "partitions cannot be decreased; valid: the present number or more",
@@ -193,7 +186,9 @@ class TopicSpec(PolicySpec):
     subscriptionPolicies and archive are refused on it. Cannot be changed."""
     partitions: int = Field(default=0, ge=0, le=MAX_PARTITIONS)
     """Number of partitions; 0: the topic is not partitioned, which cannot be changed. Can be increased only."""
-    subscriptions: Annotated[Unique[Subscription], Field(max_length=MAX_SUBSCRIPTIONS)] = Field(default_factory=list)
+    subscriptions: Annotated[Unique[SubscriptionText], Field(max_length=MAX_SUBSCRIPTIONS)] = Field(
+        default_factory=list
+    )
     """Subscriptions created with the topic, so that no message is missed before the first consumer connects."""
     subscription_policies: Annotated[
         list[SubscriptionPolicySpec],
@@ -238,6 +233,11 @@ class TopicSpec(PolicySpec):
         """The subscriptions made with the topic, that of its archive among them."""
         more = [SUBSCRIPTION] if self.archive is not None and SUBSCRIPTION not in self.subscriptions else []
         return [*self.subscriptions, *more]
+
+    @property
+    def named_subscriptions(self) -> frozenset[str]:
+        """The subscriptions that the topic creates, or sets policies of."""
+        return frozenset([*self.all_subscriptions, *(spec.name for spec in self.subscription_policies)])
 
     @model_validator(mode="after")
     def _only_persistent_topics_keep_anything(self) -> Self:
@@ -285,7 +285,7 @@ class BrokerCluster(Resource):
 class Tenant(Resource):
     """A tenant of a broker: the owner of Namespaces, with limits for all of them."""
 
-    cel_rules: ClassVar[tuple[Rule, ...]] = (_name_unchanged(),)
+    cel_rules: ClassVar[tuple[Rule, ...]] = (name_unchanged(),)
 
     kind: Literal["Tenant"]
     spec: TenantSpec = TenantSpec()
@@ -299,7 +299,7 @@ class Tenant(Resource):
 class Namespace(Resource):
     """A namespace of a Tenant: it holds Topics and their default policies."""
 
-    cel_rules: ClassVar[tuple[Rule, ...]] = (_name_unchanged(),)
+    cel_rules: ClassVar[tuple[Rule, ...]] = (name_unchanged(),)
 
     kind: Literal["Namespace"]
     spec: NamespaceSpec
@@ -314,7 +314,7 @@ class Topic(Resource):
     """A topic of a Namespace, with its partitions, subscriptions and policies."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
-        _name_unchanged(),
+        name_unchanged(),
         Rule(
             f"has(self.spec.name) || !self.metadata.name.matches('{PARTITION}')",
             "the name of a partition; valid: the topic's, with spec.partitions",
@@ -364,9 +364,46 @@ class Topic(Resource):
         return self
 
 
-AnyResource = BrokerCluster | Tenant | Namespace | Topic
-Kind = type[BrokerCluster] | type[Tenant] | type[Namespace] | type[Topic]
-KINDS: dict[str, Kind] = {"BrokerCluster": BrokerCluster, "Tenant": Tenant, "Namespace": Namespace, "Topic": Topic}
+class Subscription(Resource):
+    """A subscription of a Topic: where it begins, its properties and its policies."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        name_unchanged(),
+        Rule(
+            f"has(self.spec.name) || size(self.metadata.name) <= {MAX_SUBSCRIPTION_NAME_BYTES}",
+            f"the name is too long for a subscription; valid: at most {MAX_SUBSCRIPTION_NAME_BYTES} bytes",
+            ".metadata.name",
+        ),
+    )
+
+    kind: Literal["Subscription"]
+    spec: SubscriptionSpec
+
+    @property
+    def local_name(self) -> str:
+        """The subscription's name in the broker, without its topic's."""
+        return self.spec.name or self.metadata.name
+
+    @model_validator(mode="after")
+    def _has_the_name_of_a_subscription(self) -> Self:
+        try:
+            check_subscription(self.local_name)
+        except InvalidName as error:
+            raise Contradiction([("metadata.name", str(error))]) from None
+        return self
+
+
+OfBroker = Tenant | Namespace | Topic | Subscription
+"""A resource that stands for an object of a broker."""
+AnyResource = BrokerCluster | OfBroker
+Kind = type[BrokerCluster] | type[Tenant] | type[Namespace] | type[Topic] | type[Subscription]
+KINDS: dict[str, Kind] = {
+    "BrokerCluster": BrokerCluster,
+    "Tenant": Tenant,
+    "Namespace": Namespace,
+    "Topic": Topic,
+    "Subscription": Subscription,
+}
 """The kinds by name, parents first."""
 
 __all__ = [
@@ -377,8 +414,10 @@ __all__ = [
     "Kind",
     "LimitsSpec",
     "Namespace",
+    "OfBroker",
     "PolicySpec",
     "Resource",
+    "Subscription",
     "Tenant",
     "Topic",
 ]

@@ -41,5 +41,7 @@ class Consent(Model):
     """Kubernetes namespaces of the resources."""
     tenants: Annotated[Unique[Part], Field(max_length=_MAX_NAMES)]
     """Names of the tenants in the broker. The resources may describe objects in them, and nothing else."""
-    kinds: Unique[Literal["Tenant", "Namespace", "Topic"]] = Field(default=["Namespace", "Topic"])
+    kinds: Unique[Literal["Tenant", "Namespace", "Topic", "Subscription"]] = Field(
+        default=["Namespace", "Topic", "Subscription"]
+    )
     """Kinds of the resources. A Tenant sets the tenant's limits and roles, and deletes it."""

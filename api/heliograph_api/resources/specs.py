@@ -26,7 +26,7 @@ from .fields import (
     OptionalTopic,
     Size,
     SizeLimit,
-    Subscription,
+    SubscriptionText,
     Unique,
     UnusedFor,
 )
@@ -123,7 +123,7 @@ class SubscriptionPolicySpec(PolicyModel):
     """The policies of one subscription. A field that is left out is inherited from the topic."""
 
     levels = Level.SUBSCRIPTION
-    name: Subscription
+    name: SubscriptionText
     """Name of the subscription. It may be created later."""
 
 

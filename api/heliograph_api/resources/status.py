@@ -1,4 +1,4 @@
-"""The ``status`` of the four kinds, as the operator reports it. A broker without the operator has none."""
+"""The ``status`` of the kinds, as the operator reports it. A broker without the operator has none."""
 
 from __future__ import annotations
 
@@ -188,6 +188,17 @@ class TopicStatus(NamedStatus):
     """Used share of the backlog quota, as a number of percent."""
     archive: ArchiveStatus | None = None
     """State of the archive, if the spec has one."""
+
+
+class SubscriptionStatus(Status):
+    """Status of a Subscription."""
+
+    name: str | None = None
+    """Full name in the broker: that of the topic, with /subscription/ and the name, URL-encoded."""
+    backlog: BacklogStatus | None = None
+    """Messages it has not acknowledged, over all partitions."""
+    consumers: Count | None = None
+    """Number of connected consumers."""
 
 
 BrokerClusterStatus.model_rebuild()

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from dataclasses import dataclass, field
 from functools import lru_cache
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from .quoting import quoted
 
@@ -39,6 +39,7 @@ _SYSTEM_TOPICS = frozenset(
     }
 )
 _PENDING_ACKS = "__transaction_pending_ack"
+_SUBSCRIPTION = "/subscription"
 _SYSTEM_TENANT = "pulsar"
 _SYSTEM_NAMESPACE = "system"
 # Control characters, halves of surrogate pairs (they have no UTF-8), line and paragraph separators.
@@ -191,6 +192,28 @@ class NamespaceName:
 
     def __str__(self) -> str:
         return f"{self.tenant}/{self.local}"
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionName:
+    """A subscription of a topic; its text is that of the topic with ``/subscription/NAME``, the name URL-encoded."""
+
+    topic: TopicName
+    local: str
+
+    @staticmethod
+    def parse(text: str) -> SubscriptionName:
+        """Return the subscription that ``text`` names. Raises :class:`InvalidName`."""
+        path, _, encoded = text.rpartition("/")
+        if not path.endswith(_SUBSCRIPTION):
+            valid = f"persistent://tenant/namespace/topic{_SUBSCRIPTION}/NAME"
+            raise InvalidName(f"Invalid subscription name {quoted(text)}; valid: {valid}")
+        local = decode_local(encoded)
+        check_subscription(local)
+        return SubscriptionName(TopicName.parse(path.removesuffix(_SUBSCRIPTION)), local)
+
+    def __str__(self) -> str:
+        return f"{self.topic}{_SUBSCRIPTION}/{quote(self.local, safe='')}"
 
 
 def check_part(what: str, text: str) -> None:

@@ -6,24 +6,29 @@ deletes: a resource that is left out stays as it is.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+import msgspec
 from heliograph_api.manifests.manifest_reader import ManifestError
-from heliograph_api.manifests.plan import Existing, plan
+from heliograph_api.manifests.plan import Existing, Step, plan
 from heliograph_api.policies.policies import MAX_PARTITIONS, Policies, resolve
-from heliograph_api.resources.model import AnyResource, BrokerCluster, Namespace, Tenant, Topic
-from heliograph_api.values.names import TopicName
+from heliograph_api.resources.fields import MAX_SUBSCRIPTION_POLICIES
+from heliograph_api.resources.metadata import OTHER_SUBSCRIPTIONS
+from heliograph_api.resources.model import AnyResource, BrokerCluster, Namespace, Subscription, Tenant, Topic
+from heliograph_api.values.names import SubscriptionName, TopicName
 
 from heliograph_broker.messaging.base.errors import BrokerError, PreconditionFailed
-from heliograph_broker.messaging.base.names import COMPACTION
+from heliograph_broker.messaging.base.names import COMPACTION, check_properties
 from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord
 from heliograph_broker.messaging.broker.admission import check_new_topic_name, count_topics
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.broker.topic_properties import set_topic_properties, topic_properties
+from heliograph_broker.messaging.delivery.subscription import Subscription as DurableSubscription
 
 from .apply_results import CONFIGURED, CREATED, UNCHANGED, Applied
 from .schemas import schema_change
+from .subscriptions import create_subscription
 
 Change = Callable[[], object]
 
@@ -31,8 +36,14 @@ Change = Callable[[], object]
 class _Changes:
     """Checks every step of a plan against the broker and collects the changes."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, steps: Iterable[Step]) -> None:
         self._broker = broker
+        #: By topics, the subscriptions that resources of their own describe.
+        self._described: dict[str, set[str]] = {}
+        for step in steps:
+            if isinstance(step.resource, Subscription):
+                name = SubscriptionName.parse(step.name)
+                self._described.setdefault(str(name.topic), set()).add(name.local)
         self.problems: list[str] = []
         self._clusters: list[str] = []
         self.applied: list[Applied] = []
@@ -42,6 +53,10 @@ class _Changes:
         self._limits: dict[str, Policies] = {"": broker.policies.limits}
         self._namespaces: dict[str, Policies] = {}
         self._new_topics: Counter[str] = Counter()
+        #: Own policies of topics that are applied, those that are partitioned, and all subscriptions declared on each.
+        self._topics: dict[str, Policies] = {}
+        self._partitioned: set[str] = set()
+        self._declared: dict[str, set[str]] = {}
 
     def _refuse(self, resource: AnyResource, reason: str) -> None:
         self.problems.append(f"{resource.kind} {resource.metadata.name}: {reason}")
@@ -102,9 +117,15 @@ class _Changes:
         self._do("Namespace", name, CONFIGURED if changes else UNCHANGED, changes)
 
     def topic(self, name: TopicName, resource: Topic) -> None:
-        policies = _with_kept(resource.spec.policies(), self._broker.policies.of_topic(name))
+        existing = self._broker.policies.of_topic(name)
+        policies = _with_kept(resource.spec.policies(), existing)
+        others = self._described.get(str(name), set()) | _other_subscriptions(resource)
+        _keep_others(policies, existing, others - resource.spec.named_subscriptions)
         wanted = policies if policies != Policies() else None
-        partitions = resource.spec.partitions
+        self._topics[str(name)] = policies
+        if partitions := resource.spec.partitions:
+            self._partitioned.add(str(name))
+        self._declared.setdefault(str(name), set()).update(resource.spec.all_subscriptions)
         if partitions > MAX_PARTITIONS:
             self._refuse(resource, f"spec.partitions: {partitions} is more than {MAX_PARTITIONS}")
             return
@@ -122,6 +143,77 @@ class _Changes:
             self._configure_topic(name, resource, wanted, schema)
         else:
             self._create_topic(name, resource, wanted, schema)
+
+    def subscription(self, name: SubscriptionName, resource: Subscription) -> None:
+        """Create a subscription that does not exist, at its position; set properties and policies that differ."""
+        broker, topic, local = self._broker, name.topic, name.local
+        spec = resource.spec
+        parts = [broker.directory.topics.get(str(part)) for part in broker.directory.concrete_names(topic)]
+        there = [part.subscriptions[local] for part in parts if part is not None and local in part.subscriptions]
+        if any(each.persistent and not each.durable for each in there):
+            self._refuse(resource, f"a reader is connected to {topic} as '{local}'")
+            return
+        start = spec.start
+        if start.message_id is not None and (str(topic) in self._partitioned or broker.directory.partitions_of(topic)):
+            self._refuse(
+                resource,
+                "spec.position: a message id is of one partition; valid: earliest, latest or a time",
+            )
+            return
+        try:
+            check_properties(spec.properties)
+        except BrokerError as error:
+            self._refuse(resource, f"spec.properties: {error}")
+            return
+        own = broker.policies.of_topic(topic)
+        declared = self._declared.setdefault(str(topic), set())
+        declared.add(local)
+        limit = self._effective(topic, self._topics.get(str(topic), own)).max_subscriptions
+        for existing in [part.subscriptions for part in parts if part is not None] or [{}]:
+            names = {*existing, *declared} - {COMPACTION}
+            if limit is not None and len(names) > max(limit, len(existing)):
+                self._refuse(resource, f"there would be {len(names)} subscriptions, maxSubscriptions is {limit}")
+                return
+        wanted = spec.policies()
+        by_name = (own.subscription_policies if own is not None else None) or {}
+        if wanted != Policies() and len({*by_name, local}) > MAX_SUBSCRIPTION_POLICIES:
+            self._refuse(resource, f"{topic} has policies of {MAX_SUBSCRIPTION_POLICIES} subscriptions already")
+            return
+        changes: list[Change] = []
+        # Policies first: a message must not expire by those of the topic in between.
+        if by_name.get(local, Policies()) != wanted:
+            changes.append(lambda: self._set_subscription_policies(name, wanted))
+        if len(there) < max(1, len(parts)):
+            changes.append(
+                lambda: create_subscription(
+                    broker,
+                    topic,
+                    local,
+                    position=start.where,
+                    start_id=start.message_id,
+                    published_ms=start.published_ms,
+                    properties=spec.properties,
+                )
+            )
+        if any(each.persistent and each.properties != spec.properties for each in there):
+            changes.append(lambda: self._set_subscription_properties(name, spec.properties))
+        action = CREATED if not there else CONFIGURED if changes else UNCHANGED
+        self._do("Subscription", str(name), action, changes)
+
+    def _set_subscription_policies(self, name: SubscriptionName, wanted: Policies) -> None:
+        policies = msgspec.structs.replace(self._broker.policies.of_topic(name.topic) or Policies())
+        by_name = {key: value for key, value in (policies.subscription_policies or {}).items() if key != name.local}
+        if wanted != Policies():
+            by_name[name.local] = wanted
+        policies.subscription_policies = by_name or None
+        self._broker.policies.set_topic(name.topic, policies)
+
+    def _set_subscription_properties(self, name: SubscriptionName, properties: Mapping[str, str]) -> None:
+        for part in self._broker.directory.concrete_names(name.topic):
+            subscription = self._broker.directory.get_topic(part).subscriptions[name.local]
+            if isinstance(subscription, DurableSubscription) and subscription.properties != properties:
+                subscription.properties = dict(properties)
+                subscription.topic.records.commit(subscription)
 
     def _effective(self, name: TopicName, wanted: Policies | None) -> Policies:
         """Return the policies that will hold for the topic."""
@@ -240,6 +332,24 @@ def _with_kept(policies: Policies, existing: Policies | None) -> Policies:
     return policies
 
 
+def _other_subscriptions(resource: Topic) -> set[str]:
+    """Return the subscriptions that the operator knows to be described by other resources."""
+    try:
+        found = msgspec.json.decode(resource.metadata.annotations.get(OTHER_SUBSCRIPTIONS, "[]"), type=list[str])
+    except msgspec.DecodeError:
+        # Somebody else's note; a topic without it has no others.
+        return set()
+    return set(found)
+
+
+def _keep_others(policies: Policies, existing: Policies | None, others: Collection[str]) -> None:
+    """Add the policies that ``others``, subscriptions of the topic, have."""
+    there = (existing.subscription_policies if existing is not None else None) or {}
+    kept = {name: own for name, own in there.items() if name in others}
+    if kept:
+        policies.subscription_policies = {**(policies.subscription_policies or {}), **kept}
+
+
 def _note(resource: Topic) -> str:
     """Return what of the resource a broker leaves to others."""
     if resource.spec.archive is None:
@@ -261,10 +371,12 @@ def apply_resources(broker: Broker, resources: Sequence[AnyResource]) -> list[Ap
     changes are durable when a ``store.writer.after_commit`` that is asked for now says so.
     """
     try:
-        steps = plan(resources, Existing(broker.directory.tenants, broker.directory.namespaces))
+        directory = broker.directory
+        topics: Mapping[str, object] = ChainMap(directory.partitioned, directory.topics)  # type: ignore[arg-type]
+        steps = plan(resources, Existing(directory.tenants, directory.namespaces, topics))
     except ManifestError as error:
         raise PreconditionFailed(str(error)) from error
-    changes = _Changes(broker)
+    changes = _Changes(broker, steps)
     for step in steps:
         resource = step.resource
         if isinstance(resource, Tenant):
@@ -273,6 +385,8 @@ def apply_resources(broker: Broker, resources: Sequence[AnyResource]) -> list[Ap
             changes.namespace(step.name, resource)
         elif isinstance(resource, Topic):
             changes.topic(TopicName.parse(step.name), resource)
+        elif isinstance(resource, Subscription):
+            changes.subscription(SubscriptionName.parse(step.name), resource)
         else:
             changes.cluster(resource)
     if changes.problems:

@@ -27,14 +27,15 @@ def create_subscription(
     *,
     position: str = "latest",
     start_id: tuple[int, int] | None = None,
+    published_ms: int | None = None,
     properties: dict[str, str] | None = None,
 ) -> None:
     """Create a durable subscription of a topic, on every partition that has none of this name, or on none.
 
-    It begins at ``position`` (``latest`` or ``earliest``), or at the first entry from ``start_id`` (ledger id, entry
-    id) on. A missing topic is created first where the rules of automatic creation allow it. Raises
-    :class:`TopicNotFound`, :class:`Conflict`, :class:`NotAllowed` (too many subscriptions) and what
-    :meth:`~heliograph_broker.messaging.topic.topic.Topic.create_subscription` raises.
+    It begins at ``position`` (``latest`` or ``earliest``), at the first entry from ``start_id`` (ledger id, entry id)
+    on, or at the first one published at ``published_ms`` or later. A missing topic is created first where the rules of
+    automatic creation allow it. Raises :class:`TopicNotFound`, :class:`Conflict`, :class:`NotAllowed` (too many
+    subscriptions) and what :meth:`~heliograph_broker.messaging.topic.topic.Topic.create_subscription` raises.
     """
     check_subscription(name)
     if not partitions_for_client(broker, topic_name, broker.partitioned.create):
@@ -52,6 +53,8 @@ def create_subscription(
         for topic in topics:
             if topic.persistent:
                 offset = None if start_id is None else topic.log.offset_at_or_after(*start_id)
+                if published_ms is not None:
+                    offset = topic.log.first_published_at_or_after(published_ms)
                 topic.create_subscription(name, position, start_offset=offset, properties=properties)
             else:
                 topic.create_subscription(name)

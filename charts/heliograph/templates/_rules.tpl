@@ -1,10 +1,10 @@
 {{- /* The permissions in operator/heliograph_operator/kube/permissions.py; a test compares the two. */ -}}
 {{- define "heliograph.rules" -}}
 - apiGroups: [heliograph.dev]
-  resources: [brokerclusters, tenants, namespaces, topics]
+  resources: [brokerclusters, tenants, namespaces, topics, subscriptions]
   verbs: [get, list, watch, patch]
 - apiGroups: [heliograph.dev]
-  resources: [brokerclusters/status, tenants/status, namespaces/status, topics/status]
+  resources: [brokerclusters/status, tenants/status, namespaces/status, topics/status, subscriptions/status]
   verbs: [patch]
 - apiGroups: [heliograph.dev]
   resources: [brokerclusters/finalizers]

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import structlog
 from heliograph_api.admin.admin_client import AdminClient, AdminRefused, AdminUnreachable
 from heliograph_api.resources.broker_state import BrokerState
-from heliograph_api.values.names import NamespaceName, TopicName
+from heliograph_api.values.names import NamespaceName, SubscriptionName, TopicName
 
 from heliograph_operator import operator_metrics
 from heliograph_operator.decide.resource_stats import ResourceStats, stats_of, totals_of
@@ -142,7 +142,9 @@ class BrokerSession:
         client = self._client
 
         async def call() -> None:
-            if kind == "Topic":
+            if kind == "Subscription":
+                await client.delete_subscription(SubscriptionName.parse(name), force=force)
+            elif kind == "Topic":
                 await client.delete_topic(TopicName.parse(name), force=force)
             elif kind == "Namespace":
                 await client.delete_namespace(NamespaceName.parse(name), force=force)

@@ -6,6 +6,7 @@ name what to delete even when the resources that led to it are gone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from heliograph_operator.objects.kinds import (
     is_held,
     owned,
 )
+from heliograph_operator.objects.subscriptions import RETAINED_SUBSCRIPTIONS, retained_subscriptions
 from heliograph_operator.objects.targets import Target
 
 from .controller import Context
@@ -104,6 +106,18 @@ async def note_retained(context: Context, resource: Resource) -> None:
         if annotation(now, HOLDS_RETAINED) == "true":
             return None
         return {"annotations": {f"{GROUP}/{HOLDS_RETAINED}": "true"}}
+
+    await _change(context, resource, change)
+
+
+async def note_retained_subscription(context: Context, resource: Resource, name: str) -> None:
+    """Record on a Topic that a subscription of it was retained: it keeps the policies that it has."""
+
+    def change(now: Body) -> dict[str, Any] | None:
+        known = retained_subscriptions(now)
+        if name in known:
+            return None
+        return {"annotations": {f"{GROUP}/{RETAINED_SUBSCRIPTIONS}": json.dumps(sorted({*known, name}))}}
 
     await _change(context, resource, change)
 

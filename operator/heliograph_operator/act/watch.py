@@ -1,4 +1,4 @@
-"""Watches the four kinds with kopf, caches their objects, and enqueues the resources that are affected.
+"""Watches the kinds with kopf, caches their objects, and enqueues the resources that are affected.
 
 It also passes on what watches tell of the objects that resources own.
 Nothing here waits or writes, and kopf stores nothing in the resources.
@@ -17,6 +17,7 @@ from heliograph_operator.objects.conditions import READY, condition
 from heliograph_operator.objects.kinds import (
     GROUP,
     KINDS,
+    TOPIC,
     VERSION,
     Body,
     Key,
@@ -27,7 +28,8 @@ from heliograph_operator.objects.kinds import (
     key_of,
 )
 from heliograph_operator.objects.resource_cache import ResourceCache
-from heliograph_operator.objects.targets import parent_of
+from heliograph_operator.objects.subscriptions import named_subscriptions
+from heliograph_operator.objects.targets import claim_of, parent_of
 
 from .owned_watch import OwnedWatch
 from .work_queue import WorkQueue
@@ -89,6 +91,10 @@ class Watcher:
             return
         for child in self._cache.children(key):
             self._queue.add(child)
+        if key.kind == TOPIC.name and (claim := claim_of(self._cache, body)) is not None:
+            # Subscriptions may refer to it by its name in the broker.
+            for child in self._cache.ownership.below(claim):
+                self._queue.add(child)
         # A deleted parent waits for its children.
         parent = parent_of(body)
         above = self._cache.get(parent) if parent is not None else None
@@ -111,11 +117,12 @@ def _spec_version(body: Body) -> Any:
 
 
 def _exported_state(body: Body) -> Any:
-    """Return the fields other resources depend on: deletion, name, readiness, endpoints and consents."""
+    """Return the fields other resources depend on: deletion, names, readiness, endpoints and consents."""
     metadata, status, spec = body["metadata"], body.get("status") or {}, body.get("spec") or {}
     ready = condition(status, READY).get("status", "")
     stated = spec.get("name"), spec.get("consents"), spec.get("archives")
-    return metadata.get("uid"), metadata.get("deletionTimestamp"), stated, ready, status.get("endpoints")
+    named = named_subscriptions(body) if body["kind"] == TOPIC.name else ()
+    return metadata.get("uid"), metadata.get("deletionTimestamp"), stated, named, ready, status.get("endpoints")
 
 
 def register(watcher: Watcher, owned: OwnedWatch, kinds: Iterable[Kind]) -> kopf.OperatorRegistry:

@@ -112,7 +112,7 @@ async def _owned(context: Context, resource: Resource, kind: str) -> list[dict[s
 
 
 def resources_on(context: Context, cluster: Key) -> list[Body]:
-    """Return the Tenants, Namespaces and Topics whose objects are in the broker of a BrokerCluster."""
+    """Return the resources whose objects are in the broker of a BrokerCluster."""
     found = (context.cache.get(key) for key in context.cache.ownership.on_cluster(cluster))
     return [body for body in found if body is not None]
 

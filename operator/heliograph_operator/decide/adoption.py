@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heliograph_api.resources.model import Namespace, Tenant, Topic
+from heliograph_api.resources.model import OfBroker
 
 from heliograph_operator.objects.conditions import POLICIES_APPLIED, condition
 from heliograph_operator.objects.kinds import Body, is_adopted, is_held
@@ -31,7 +31,7 @@ def is_somebody_elses(body: Body, found: Sequence[Difference]) -> bool:
     return was_never_applied(body) or (unreported and bool(found))
 
 
-def unnamed(resource: Tenant | Namespace | Topic, name: str, found: Sequence[Difference]) -> str:
+def unnamed(resource: OfBroker, name: str, found: Sequence[Difference]) -> str:
     """Return why an existing object is not changed: it has settings that the resource does not name; empty if it may.
 
     All differences are shown, so that a person sees what a confirmation does.
@@ -48,7 +48,7 @@ def unnamed(resource: Tenant | Namespace | Topic, name: str, found: Sequence[Dif
     return f"{message}. It would change: {'; '.join(others)}" if others else message
 
 
-def adoption_message(resource: Tenant | Namespace | Topic, name: str, found: Sequence[Difference]) -> str:
+def adoption_message(resource: OfBroker, name: str, found: Sequence[Difference]) -> str:
     """Return what becomes of an object that existed before its resource."""
     stated = resource.spec.deletion_policy
     deletion = f"is {stated}" if stated else "is not set: it stays when the resource is deleted"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
 from heliograph_api.policies import policy_kinds as kinds
 from heliograph_api.policies.policy_field import camel, manifest_name
 from heliograph_api.policies.policy_table import POLICY_FIELDS, Policies
-from heliograph_api.resources.broker_state import BrokerState
-from heliograph_api.resources.model import BrokerCluster, Namespace, Tenant, Topic
+from heliograph_api.resources.broker_state import BrokerState, SubscriptionState
+from heliograph_api.resources.model import BrokerCluster, Namespace, OfBroker, Subscription, Tenant, Topic
 from heliograph_api.values.durations import format_duration
+from heliograph_api.values.names import SubscriptionName
 from heliograph_api.values.sizes import format_size
 
 _NOT_SET: Final = "not set"
@@ -34,16 +35,19 @@ class Difference(NamedTuple):
         return f"{self.field} was {self.was}, is {self.wanted}"
 
 
-def differences(resource: Tenant | Namespace | Topic, name: str, state: BrokerState) -> list[Difference]:
+def differences(resource: OfBroker, name: str, state: BrokerState, others: Collection[str] = ()) -> list[Difference]:
     """Return the differences between a resource and the object ``name`` in a broker's ``state``.
 
-    Surplus partitions are not among them: they cannot be removed (:func:`surplus`).
+    Surplus partitions are not among them: they cannot be removed (:func:`surplus`). Nor are ``others``: the
+    subscriptions of a topic that are not the resource's.
     """
     if isinstance(resource, Tenant):
         return list(_of_tenant(resource, name, state))
     if isinstance(resource, Namespace):
         return list(_of_namespace(resource, name, state))
-    return list(_of_topic(resource, name, state))
+    if isinstance(resource, Subscription):
+        return list(_of_subscription(resource, SubscriptionName.parse(name), state))
+    return list(_of_topic(resource, name, state, others))
 
 
 def default_differences(cluster: BrokerCluster, state: BrokerState) -> list[Difference]:
@@ -55,7 +59,7 @@ def default_differences(cluster: BrokerCluster, state: BrokerState) -> list[Diff
     ]
 
 
-def surplus(resource: Tenant | Namespace | Topic, name: str, state: BrokerState) -> tuple[int, int] | None:
+def surplus(resource: OfBroker, name: str, state: BrokerState) -> tuple[int, int] | None:
     """Return (partitions there are, partitions wanted) if a topic cannot change to the number wanted, else None."""
     if not isinstance(resource, Topic) or (topic := state.topics.get(name)) is None:
         return None
@@ -66,7 +70,9 @@ def surplus(resource: Tenant | Namespace | Topic, name: str, state: BrokerState)
 
 
 def exists(kind: str, name: str, state: BrokerState) -> bool:
-    """Whether a broker has the object of a kind and full name."""
+    """Whether a broker has the object of a kind and full name; a subscription on all partitions."""
+    if kind == "Subscription":
+        return _subscription_state(SubscriptionName.parse(name), state) is not None
     objects: dict[str, Mapping[str, object]] = {
         "Tenant": state.tenants,
         "Namespace": state.namespaces,
@@ -82,6 +88,10 @@ def observed(kind: str, name: str, state: BrokerState) -> object:
             return ()
         made = (topic.partitions, topic.missing_partitions, topic.subscriptions, topic.properties, topic.policies)
         return *made, topic.schemas, topic.size_exceeded, topic.age_exceeded
+    if kind == "Subscription":
+        subscription = SubscriptionName.parse(name)
+        found = _subscription_state(subscription, state)
+        return (found.properties, _own_policies(subscription, state)) if found is not None else ()
     if kind == "Namespace":
         namespace = state.namespaces.get(name)
         return (namespace.bundles, namespace.policies) if namespace is not None else ()
@@ -116,7 +126,7 @@ def _of_namespace(resource: Namespace, name: str, state: BrokerState) -> Iterato
     yield from _of_policies("", namespace.policies, resource.spec.policies())
 
 
-def _of_topic(resource: Topic, name: str, state: BrokerState) -> Iterator[Difference]:
+def _of_topic(resource: Topic, name: str, state: BrokerState, others: Collection[str]) -> Iterator[Difference]:
     topic = state.topics.get(name)
     if topic is None:
         yield Difference(f"topic {name}", _MISSING, "there")
@@ -128,15 +138,47 @@ def _of_topic(resource: Topic, name: str, state: BrokerState) -> Iterator[Differ
         lost = ", ".join(map(str, topic.missing_partitions))
         yield Difference(f"partitions: {lost}", _MISSING, "there")
     for subscription in spec.all_subscriptions:
-        if subscription not in topic.subscriptions:
+        if subscription not in topic.subscriptions and subscription not in others:
             yield Difference(f"subscriptions: {subscription}", _MISSING, "there")
-    for key in sorted(topic.properties.keys() | spec.properties.keys()):
-        was, wanted = topic.properties.get(key), spec.properties.get(key)
-        if was != wanted:
-            yield Difference(f"properties.{key}", described(key, was), described(key, wanted), wanted is None)
+    yield from _of_properties(topic.properties, spec.properties)
     if spec.schema_ is not None and spec.schema_.digest not in topic.schemas:
         yield Difference("schema", topic.schemas[-1] if topic.schemas else _NOT_SET, spec.schema_.digest)
-    yield from _of_policies("", topic.policies, spec.policies())
+    yield from _of_policies("", _without(topic.policies, others), _without(spec.policies(), others))
+
+
+def _of_subscription(resource: Subscription, name: SubscriptionName, state: BrokerState) -> Iterator[Difference]:
+    found = _subscription_state(name, state)
+    if found is None:
+        yield Difference(f"subscription {name}", _MISSING, "there")
+        return
+    yield from _of_properties(found.properties, resource.spec.properties)
+    yield from _of_policies("", _own_policies(name, state), resource.spec.policies(), of_subscription=True)
+
+
+def _subscription_state(name: SubscriptionName, state: BrokerState) -> SubscriptionState | None:
+    """Return the state of a subscription; None if a partition does not have it, or only while a reader is connected."""
+    topic = state.topics.get(str(name.topic))
+    if topic is None or name.local not in topic.subscriptions:
+        return None
+    found = topic.subscription_states.get(name.local, SubscriptionState())
+    return found if found.durable else None
+
+
+def _own_policies(name: SubscriptionName, state: BrokerState) -> Policies:
+    return (state.topics[str(name.topic)].policies.subscription_policies or {}).get(name.local, Policies())
+
+
+def _without(policies: Policies, others: Collection[str]) -> Policies:
+    """Return a topic's policies without those of some subscriptions."""
+    by_name = {name: own for name, own in (policies.subscription_policies or {}).items() if name not in others}
+    return msgspec.structs.replace(policies, subscription_policies=by_name or None)
+
+
+def _of_properties(actual: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Difference]:
+    for key in sorted(actual.keys() | wanted.keys()):
+        was, now = actual.get(key), wanted.get(key)
+        if was != now:
+            yield Difference(f"properties.{key}", described(key, was), described(key, now), now is None)
 
 
 def _of_policies(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from typing import Any, Final
+
+from heliograph_api.resources.metadata import OTHER_SUBSCRIPTIONS
 
 from heliograph_operator.objects.kinds import API_VERSION, Key
 from heliograph_operator.objects.targets import Target
@@ -23,10 +26,13 @@ def manifest(key: Key, spec: Spec) -> dict[str, Any]:
     }
 
 
-def policy_manifest(key: Key, spec: Spec, target: Target, partitions: int | None = None) -> dict[str, Any]:
-    """Return the manifest of a Tenant, Namespace or Topic; parents have full names, so the broker needs only this one.
+def policy_manifest(
+    key: Key, spec: Spec, target: Target, partitions: int | None = None, others: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the manifest of what stands for an object; parents have full names, so the broker needs only this one.
 
-    With ``partitions``, that number is sent and not the one in ``spec``.
+    With ``partitions``, that number is sent and not the one in ``spec``. ``others`` are subscriptions that a Topic is
+    to leave alone, also those that it names.
     """
     changed = {name: value for name, value in spec.items() if name not in _FOR_OPERATOR}
     if target.kind == "Namespace":
@@ -35,7 +41,20 @@ def policy_manifest(key: Key, spec: Spec, target: Target, partitions: int | None
         changed["namespaceRef"] = {"name": target.parent}
         if partitions is not None:
             changed["partitions"] = partitions
-    return manifest(key, changed)
+    elif target.kind == "Subscription":
+        changed["topicRef"] = {"name": target.parent}
+    if not others:
+        return manifest(key, changed)
+    for field, name_of in (("subscriptions", str), ("subscriptionPolicies", _name)):
+        if changed.get(field):
+            changed[field] = [each for each in changed[field] if name_of(each) not in others]
+    made = manifest(key, changed)
+    made["metadata"]["annotations"] = {OTHER_SUBSCRIPTIONS: json.dumps(sorted(others))}
+    return made
+
+
+def _name(own: Mapping[str, Any]) -> str:
+    return str(own["name"])
 
 
 def defaults_manifest(key: Key, spec: Spec) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from heliograph_api.resources.archive_spec import SUBSCRIPTION
-from heliograph_api.resources.broker_state import BrokerState, TopicState
+from heliograph_api.resources.broker_state import BrokerState, SubscriptionState, TopicState
+from heliograph_api.values.names import SubscriptionName
 from heliograph_api.values.readable import readable_duration, readable_size
 
 from heliograph_operator.objects.conditions import QUOTA_EXCEEDED, Reason, Verdict, timestamp
@@ -25,7 +26,7 @@ PERCENT_STEP: Final = 5
 #: Time (s) after which any change is written: at the second refresh, so a status is at most 30 s old.
 SMALL_CHANGE_S: Final = 20.0
 
-_COUNTS: Final = ("partitions", "subscriptions", "topics", "namespaces")
+_COUNTS: Final = ("partitions", "subscriptions", "topics", "namespaces", "consumers")
 #: The fields of a status that :class:`ResourceStats` fills.
 STATUS_FIELDS: Final = ("backlog", "storage", "quotaUsed", "quotaUsedPercent", *_COUNTS)
 
@@ -42,6 +43,7 @@ class ResourceStats(NamedTuple):
     subscriptions: int | None = None
     topics: int | None = None
     namespaces: int | None = None
+    consumers: int | None = None
     oldest_received_ms: int = -1
     #: Messages in the backlog of the archive's subscription; None: there is no such subscription.
     archive_lag: int | None = None
@@ -52,7 +54,9 @@ class ResourceStats(NamedTuple):
         if self.oldest_age_ms >= 0:
             backlog["oldestAge"] = readable_duration(_whole(self.oldest_age_ms))
             backlog["oldestTime"] = timestamp(datetime.fromtimestamp(self.oldest_received_ms // 1000, UTC))
-        fields: dict[str, Any] = {"backlog": backlog, "storage": {"bytes": readable_size(self.storage_bytes)}}
+        fields: dict[str, Any] = {"backlog": backlog}
+        if self.storage_bytes >= 0:
+            fields["storage"] = {"bytes": readable_size(self.storage_bytes)}
         if self.used_percent >= 0:
             fields["quotaUsed"] = f"{self.used_percent}%"
             fields["quotaUsedPercent"] = self.used_percent
@@ -85,10 +89,27 @@ def totals_of(state: BrokerState) -> dict[str, ResourceStats]:
 
 def stats_of(kind: str, name: str, state: BrokerState, totals: Mapping[str, ResourceStats]) -> ResourceStats | None:
     """Return the statistics of an object of a broker, None if it does not exist; ``totals`` are :func:`totals_of`."""
+    if kind == "Subscription":
+        return _of_subscription(SubscriptionName.parse(name), state)
     if kind != "Topic":
         return totals.get(name)
     topic = state.topics.get(name)
     return _of_topic(topic) if topic is not None else None
+
+
+def _of_subscription(name: SubscriptionName, state: BrokerState) -> ResourceStats | None:
+    topic = state.topics.get(str(name.topic))
+    if topic is None or name.local not in topic.subscriptions:
+        return None
+    found = topic.subscription_states.get(name.local, SubscriptionState())
+    return ResourceStats(
+        messages=found.messages,
+        bytes=found.bytes,
+        oldest_age_ms=found.oldest_age_ms,
+        oldest_received_ms=found.oldest_received_ms,
+        storage_bytes=-1,
+        consumers=found.consumers,
+    )
 
 
 def _of_topic(topic: TopicState) -> ResourceStats:

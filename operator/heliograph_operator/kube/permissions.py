@@ -22,7 +22,7 @@ class Permission:
 
 def _kinds() -> list[Permission]:
     found = []
-    for plural in ("brokerclusters", "tenants", "namespaces", "topics"):
+    for plural in ("brokerclusters", "tenants", "namespaces", "topics", "subscriptions"):
         found.append(
             Permission(
                 GROUP,

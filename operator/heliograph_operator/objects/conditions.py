@@ -29,6 +29,8 @@ class Reason(StrEnum):
     CLUSTER_AMBIGUOUS = "ClusterAmbiguous"
     BROKER_UNREACHABLE = "BrokerUnreachable"
     CONFLICT = "Conflict"
+    SUBSCRIPTION_OWNED = "SubscriptionOwned"
+    EXPIRED = "Expired"
     ADOPTION_PENDING = "AdoptionPending"
     EXISTED_BEFORE = "ExistedBefore"
     RENAME_REFUSED = "RenameRefused"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from heliograph_api.resources.model import AnyResource, Namespace, Topic
+from heliograph_api.resources.model import AnyResource, Namespace, Subscription, Topic
 from heliograph_api.values.names import TopicName
 
 from .kinds import Body, Key, shown
@@ -17,7 +17,7 @@ from .ownership import Claim
 from .targets import Bodies
 
 #: The kinds of a consent that names none.
-_DEFAULT_KINDS: Final = ("Namespace", "Topic")
+_DEFAULT_KINDS: Final = ("Namespace", "Topic", "Subscription")
 
 
 def refusal(bodies: Bodies, key: Key, claim: Claim) -> str:
@@ -65,7 +65,7 @@ def _consents(cluster: Body, key: Key, tenant: str, kind: str) -> bool:
 
 
 def _dead_letters(resource: AnyResource) -> Iterator[tuple[str, TopicName]]:
-    if not isinstance(resource, Namespace | Topic):
+    if not isinstance(resource, Namespace | Topic | Subscription):
         return
     policies = resource.spec.policies()
     named = {"spec.deadLetterTopic": policies.dead_letter_topic}

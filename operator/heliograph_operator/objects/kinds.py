@@ -36,7 +36,8 @@ BROKER_CLUSTER: Final = Kind("BrokerCluster", "brokerclusters")
 TENANT: Final = Kind("Tenant", "tenants")
 NAMESPACE: Final = Kind("Namespace", "namespaces")
 TOPIC: Final = Kind("Topic", "topics")
-KINDS: Final = {kind.name: kind for kind in (BROKER_CLUSTER, TENANT, NAMESPACE, TOPIC)}
+SUBSCRIPTION: Final = Kind("Subscription", "subscriptions")
+KINDS: Final = {kind.name: kind for kind in (BROKER_CLUSTER, TENANT, NAMESPACE, TOPIC, SUBSCRIPTION)}
 """The kinds by name, parents first."""
 
 

@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from heliograph_api.values.names import SubscriptionName
 
 from .kinds import Key, shown
+
+#: The kinds whose full names begin with a domain.
+_OF_NAMESPACES: Final = ("Topic", "Subscription")
 
 
 class Claim(NamedTuple):
@@ -27,18 +32,27 @@ class Claim(NamedTuple):
         return self._path[0]
 
     def containers(self) -> Iterator[Claim]:
-        """Yield the objects that it is in: the namespace and the tenant of a topic, the tenant of a namespace."""
+        """Yield the objects that it is in, the nearest first: of a subscription, its topic, namespace and tenant."""
         if self.kind == "Tenant":
             return
         tenant, *rest = self._path
-        if self.kind == "Topic":
+        if (topic := self.topic) is not None:
+            yield topic
+        if self.kind in _OF_NAMESPACES:
             yield Claim(self.cluster, "Namespace", "/".join([tenant, *rest[:1]]))
         yield Claim(self.cluster, "Tenant", tenant)
 
     @property
+    def topic(self) -> Claim | None:
+        """The topic that a subscription is of; None for everything else."""
+        if self.kind != "Subscription":
+            return None
+        return Claim(self.cluster, "Topic", str(SubscriptionName.parse(self.name).topic))
+
+    @property
     def _path(self) -> list[str]:
         """The parts of its name. Only the first ``://`` ends the domain: a topic's own name may contain another."""
-        path = self.name.partition("://")[2] if self.kind == "Topic" else self.name
+        path = self.name.partition("://")[2] if self.kind in _OF_NAMESPACES else self.name
         return path.split("/", 2)
 
 
@@ -71,8 +85,9 @@ class OwnershipIndex:
     def put(self, key: Key, stake: Stake | None) -> set[Key]:
         """Record the stake of a resource, None: it has none; return the other resources that this concerns.
 
-        They are all rivals for the object it had and the one it has, and the resources above it that are being
-        deleted: those wait for what is below them.
+        They are all rivals for the object it had and the one it has, the resources above it that are being deleted,
+        which wait for what is below them, and those of a subscription's topic or a topic's subscriptions: both may name
+        the same subscription.
         """
         before = self._stakes.get(key)
         if before == stake:
@@ -141,8 +156,12 @@ class OwnershipIndex:
 
     def _concerned(self, claim: Claim) -> set[Key]:
         found = set(self._claimants.get(claim, ()))
+        if claim.kind == "Topic":
+            # What it names in its spec, its subscriptions leave to it.
+            found |= self._below.get(claim, set())
         for container in claim.containers():
-            found |= {key for key in self._claimants.get(container, ()) if self._stakes[key].deleted}
+            above = self._claimants.get(container, ())
+            found |= {key for key in above if container.kind == "Topic" or self._stakes[key].deleted}
         return found
 
     def _entries(self, claim: Claim) -> Iterator[tuple[dict[object, set[Key]], object]]:

@@ -87,8 +87,21 @@ OF_POLICIES: Final = (
     ),
     Guide(
         ("Conflict",),
-        "another resource has the same tenant, namespace or topic; the message names it",
-        "delete one of them; when the other one is deleted, this one takes over",
+        (
+            "another resource has the same tenant, namespace, topic or subscription, or the Topic names the"
+            " subscription in its spec; the message names it"
+        ),
+        "delete one of them, or remove the name from the Topic; this one takes over then",
+    ),
+    Guide(
+        ("SubscriptionOwned",),
+        "a Subscription has what the Topic names in `subscriptions` or `subscriptionPolicies`; all else is applied",
+        "remove it from the Topic, or delete the Subscription, which leaves it to the Topic",
+    ),
+    Guide(
+        ("Expired",),
+        "nobody used the subscription for as long as its `expires` says, so the broker deleted it",
+        "nothing: a consumer that subscribes creates it again; a change of the spec does, too",
     ),
     Guide(
         ("RenameRefused",),
@@ -113,7 +126,7 @@ OF_POLICIES: Final = (
     Guide(("Unmanaged",), "the annotation `heliograph.dev/managed` is `false`", "remove the annotation"),
     Guide(
         ("ChildrenExist",),
-        ("the resource is being deleted, and the message lists resources whose topics would be deleted with it"),
+        ("the resource is being deleted, and the message lists resources whose objects would be deleted with it"),
         "delete those, or set `deletionPolicy: Retain`",
     ),
     Guide(
@@ -155,7 +168,7 @@ OF_POLICIES: Final = (
         "consume, or raise the limit",
     ),
 )
-"""Reasons on Tenants, Namespaces and Topics."""
+"""Reasons on Tenants, Namespaces, Topics and Subscriptions."""
 OF_CLUSTERS: Final = (
     Guide(
         ("PodNotReady",),

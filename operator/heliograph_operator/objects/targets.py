@@ -1,4 +1,4 @@
-"""Resolves a resource to its object in a broker: Topic, Namespace, Tenant and BrokerCluster each name the next."""
+"""Resolves a resource to its object in a broker: Subscription, Topic, Namespace, Tenant each name the next one up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from heliograph_api.values.names import InvalidName, NamespaceName, TopicName, check_part
+from heliograph_api.values.names import (
+    COMPACTION,
+    InvalidName,
+    NamespaceName,
+    SubscriptionName,
+    TopicName,
+    check_part,
+    check_subscription,
+)
 from heliograph_api.values.quoting import quoted
 
 from .conditions import Reason
@@ -14,7 +22,11 @@ from .kinds import BROKER_CLUSTER, Body, Key, annotation, cluster_key, full_name
 from .ownership import Claim
 
 #: The field in which a kind names its parent, and the parent's kind.
-PARENTS: Final = {"Topic": ("namespaceRef", "Namespace"), "Namespace": ("tenantRef", "Tenant")}
+PARENTS: Final = {
+    "Subscription": ("topicRef", "Topic"),
+    "Topic": ("namespaceRef", "Namespace"),
+    "Namespace": ("tenantRef", "Tenant"),
+}
 _DEFAULT: Final = "default"
 _UNWATCHED: Final = ", or the operator does not watch that"
 
@@ -58,7 +70,7 @@ def http_url(cluster: Body) -> str:
 
 
 def parent_of(body: Body) -> Key | None:
-    """Return the key of the Namespace of a Topic, or of the Tenant of a Namespace."""
+    """Return the key of the Topic of a Subscription, the Namespace of a Topic, or the Tenant of a Namespace."""
     if body["kind"] not in PARENTS:
         return None
     field, kind = PARENTS[body["kind"]]
@@ -134,6 +146,9 @@ def target_of(
                 f"spec.clusterRef.name: {stated.name} is not the BrokerCluster of its {parent.kind} {parent.name};"
                 f" valid: {valid}, or leave it out",
             )
+        if kind == "Subscription" and not TopicName.parse(above.name).is_persistent:
+            message = f"spec.topicRef.name: {above.name} stores no messages; valid: a persistent topic"
+            return Waiting(Reason.INVALID, message)
         return Target(above.cluster, kind, _addressable(_full_name(kind, above.name, name, body)), above.name)
     except InvalidName as error:
         return Waiting(Reason.INVALID, f"spec.name: {error}")
@@ -149,6 +164,9 @@ def _recorded_name(kind: str, text: str) -> str:
             return _addressable(str(topic))
         if kind == "Namespace":
             return _addressable(str(NamespaceName.parse(text)))
+        if kind == "Subscription":
+            subscription = SubscriptionName.parse(text)
+            return _subscription(_recorded_name("Topic", str(subscription.topic)), subscription.local)
         check_part("tenant", text)
         return _addressable(text)
     except InvalidName:
@@ -162,6 +180,14 @@ def _addressable(name: str) -> str:
     return name
 
 
+def _subscription(topic: str, name: str) -> str:
+    """Return the full name of a topic's subscription. Raises :class:`InvalidName` if no resource can stand for it."""
+    check_subscription(name)
+    if name in (".", "..", COMPACTION):
+        raise InvalidName(f"{quoted(name)} is the broker's own, or no URL can have it; valid: another name")
+    return str(SubscriptionName(TopicName.parse(topic), name))
+
+
 def _above(bodies: Bodies, child: Body, parent: Key, through_deleted: bool, recorded: Key | None) -> Target | Waiting:
     body = bodies.get(parent)
     if body is not None:
@@ -172,11 +198,13 @@ def _above(bodies: Bodies, child: Body, parent: Key, through_deleted: bool, reco
             reason = Reason.PARENT_NOT_READY if above.reason is Reason.INVALID else above.reason
             return Waiting(reason, f"{shown(parent, child['metadata'].get('namespace', ''))}: {above.message}")
         return above
-    # A parent may exist in the broker without a resource: a tenant by its name, a namespace by ``tenant/namespace``.
+    # A parent may exist in the broker without a resource.
     elsewhere = parent.namespace != child["metadata"].get("namespace", "")
-    if not elsewhere and (parent.kind == "Tenant" or parent.name.count("/") == 1):
+    if not elsewhere and _is_name_in_broker(parent):
         cluster = _cluster(bodies, child, recorded)
         if isinstance(cluster, Key):
+            if parent.kind == "Topic":
+                return _existing_topic(cluster, parent.name)
             for part in parent.name.split("/"):
                 check_part("tenant or namespace", part)
             return Target(cluster, parent.kind, parent.name, parent.name.partition("/")[0])
@@ -187,6 +215,23 @@ def _above(bodies: Bodies, child: Body, parent: Key, through_deleted: bool, reco
         f"there is no {parent.kind} {parent.name!r} ({full_name(parent.kind)}) in Kubernetes namespace"
         f" {parent.namespace} yet{_UNWATCHED if elsewhere else ''}",
     )
+
+
+def _is_name_in_broker(parent: Key) -> bool:
+    """Whether a reference may be the name of an object: a tenant's, ``tenant/namespace``, or a topic's with a slash."""
+    slashes = parent.name.count("/")
+    return {"Tenant": True, "Namespace": slashes == 1, "Topic": slashes > 0}[parent.kind]
+
+
+def _existing_topic(cluster: Key, text: str) -> Target | Waiting:
+    try:
+        topic = TopicName.parse(text)
+    except InvalidName as error:
+        return Waiting(Reason.INVALID, f"spec.topicRef.name: {error}")
+    if topic.partition >= 0:
+        message = f"spec.topicRef.name: {topic} is a partition; valid: {topic.base}, for all of its partitions"
+        return Waiting(Reason.INVALID, message)
+    return Target(cluster, "Topic", _addressable(str(topic)), topic.namespace_name)
 
 
 def _cluster(bodies: Bodies, body: Body, recorded: Key | None) -> Key | Waiting:
@@ -231,6 +276,8 @@ def _full_name(kind: str, parent: str, name: str, body: Body) -> str:
     if kind == "Namespace":
         check_part("namespace", name)
         return f"{parent}/{name}"
+    if kind == "Subscription":
+        return _subscription(parent, name)
     persistent = (body.get("spec") or {}).get("persistent", True)
     tenant, _, local = parent.partition("/")
     return str(TopicName.of("persistent" if persistent else "non-persistent", tenant, local, name))

@@ -125,7 +125,9 @@ def _print_status(clusters: list[tuple[str, ...]], kinds: list[tuple[str, ...]],
 
 @app.command()
 def explain(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="bcl, htenant, hns or htopic, or a longer name of these")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="bcl, htenant, hns, htopic or hsub, or a longer name of these")
+    ],
     name: Annotated[str, typer.Argument(metavar="NAME", help="metadata.name of the resource")],
     namespace: Where = "",
     context: Context = "",

@@ -1,1 +1,1 @@
-"""Tenant, Namespace and Topic: applies them to the right broker, deletes them there, and watches brokers for drift."""
+"""Applies what stands for objects of brokers, deletes it there, and watches brokers for drift."""

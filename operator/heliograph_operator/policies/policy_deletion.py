@@ -1,4 +1,4 @@
-"""Deletes a Tenant, Namespace or Topic: its data as its deletionPolicy says, then the finalizer.
+"""Deletes a Tenant, Namespace, Topic or Subscription: its data as its deletionPolicy says, then the finalizer.
 
 Only the owner of an object deletes it, and only with what no resource that stays stands for.
 Every deletion ends or says why it does not: one whose broker stays away ends without it only if the resource says so.
@@ -7,6 +7,7 @@ Every deletion ends or says why it does not: one whose broker stays away ends wi
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Final
 
 import structlog
@@ -23,6 +24,7 @@ from heliograph_operator.act.status_report import named, report_policies
 from heliograph_operator.archive.archive_deletion import ends_archive
 from heliograph_operator.decide.adoption import was_never_applied
 from heliograph_operator.decide.broker_differences import exists
+from heliograph_operator.decide.resource_stats import stats_of
 from heliograph_operator.kube.kube_namespaces import namespace_ends
 from heliograph_operator.objects.backoff import REFUSED, UNREACHABLE
 from heliograph_operator.objects.conditions import Reason, ready
@@ -42,6 +44,7 @@ from heliograph_operator.objects.kinds import (
     shown,
 )
 from heliograph_operator.objects.ownership import Claim
+from heliograph_operator.objects.subscriptions import retained_subscriptions, topic_that_names
 from heliograph_operator.objects.targets import claim_of, http_url, is_established, recorded_claim
 
 from .retained_data import protect_parents
@@ -141,7 +144,7 @@ class PolicyDeletion:
         if not if_empty:
             await broker.delete(kind, name, force=True)
             return await self._release(context, resource)
-        if kind == "Topic" and (content := _content((await _now(broker)).state, name)):
+        if content := _content((await _now(broker)).state, kind, name, retained_subscriptions(body)):
             return await self._retain(context, resource, f"{name} stays in the broker: {content}")
         if not context.has(resource):
             return Outcome("gone")
@@ -209,11 +212,16 @@ async def _now(broker: BrokerSession) -> Listing:
     return await broker.listing(asyncio.get_running_loop().time())
 
 
-def _content(state: BrokerState, name: str) -> str:
-    """Return a text on the data of a topic, empty if there is none."""
-    topic = state.topics.get(name)
+def _content(state: BrokerState, kind: str, name: str, retained: Collection[str]) -> str:
+    """Return a text on the data of a topic or subscription, empty if there is none that the broker would not see."""
+    stats = stats_of(kind, name, state, {}) if kind == "Subscription" else None
+    if stats is not None and stats.messages:
+        return f"{stats.messages} messages are not acknowledged"
+    topic = state.topics.get(name) if kind == "Topic" else None
     if topic is None:
         return ""
+    if kept := sorted(set(retained) & set(topic.subscriptions)):
+        return f"it has subscriptions that were retained: {', '.join(kept)}"
     if topic.backlog_messages:
         return f"{topic.backlog_messages} messages are not acknowledged"
     return f"{topic.storage_bytes} bytes are stored" if topic.storage_bytes else ""
@@ -252,7 +260,7 @@ def _not_to_delete(context: Context, key: Key, claim: Claim) -> str:
             f"it belongs to {shown(owner, key.namespace)}" if owner is not None else "this resource does not own it"
         )
         return f"{claim.name} stays in the broker: {belongs}"
-    heir = ownership.heir(key)
+    heir = ownership.heir(key) or topic_that_names(context.cache, claim)
     if heir is None:
         return ""
     if (stake := ownership.stake(heir)) is not None and not stake.managed:

@@ -1,15 +1,17 @@
-"""Reconciles Tenant, Namespace and Topic: finds their broker, applies what differs there, and reports the result."""
+"""Reconciles what stands for an object of a broker: finds the broker, applies what differs there, and reports it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import structlog
 from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
 from heliograph_api.resources.broker_state import BrokerState
-from heliograph_api.resources.model import Namespace, Tenant, Topic
+from heliograph_api.resources.model import OfBroker, Subscription, Topic
+from heliograph_api.values.durations import format_duration
+from heliograph_api.values.names import SubscriptionName
 from heliograph_api.values.quoting import quoted
 
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
@@ -36,6 +38,7 @@ from heliograph_operator.objects.conditions import (
 from heliograph_operator.objects.consent import foreign_dead_letters, refusal
 from heliograph_operator.objects.kinds import cluster_key, cluster_note, is_adopted, is_held, owned, shown
 from heliograph_operator.objects.ownership import Claim, conflict
+from heliograph_operator.objects.subscriptions import other_subscriptions, rival_topic
 from heliograph_operator.objects.targets import Target, Waiting, claim_of, http_url, is_established, target_of
 
 from .policy_deletion import PolicyDeletion
@@ -53,11 +56,12 @@ _NOT_APPLIED: Final = (
     Reason.INVALID,
     Reason.CONFLICT,
     Reason.ADOPTION_PENDING,
+    Reason.EXPIRED,
 )
 
 
 class PolicyReconciler:
-    """The reconciler of the three kinds."""
+    """The reconciler of all kinds that stand for objects of brokers."""
 
     def __init__(self, brokers: BrokerSessions, archives: ArchiveReconciler) -> None:
         self._brokers = brokers
@@ -107,6 +111,12 @@ class PolicyReconciler:
             await release(context, resource)
             message = conflict(owner, target.name, key.namespace)
             return await self._not_ready(context, resource, Reason.CONFLICT, message)
+        if (names_it := rival_topic(context.cache, resource.body, target.claim)) is not None:
+            message = (
+                f"{shown(names_it, key.namespace)} names the subscription in its spec, so it belongs to that; valid:"
+                " remove it there, or delete this resource"
+            )
+            return await self._not_ready(context, resource, Reason.CONFLICT, message)
         return await self._with_broker(context, resource, target)
 
     async def _with_broker(self, context: Context, resource: Resource, target: Target) -> Outcome:
@@ -132,19 +142,25 @@ class PolicyReconciler:
         self, context: Context, resource: Resource, target: Target, broker: BrokerSession, listing: Listing
     ) -> Outcome:
         model = resource.model
-        assert isinstance(model, Tenant | Namespace | Topic)
+        assert isinstance(model, OfBroker)
         if (missing := _missing_parent(target, listing.state)) is not None:
             outcome = await self._not_ready(context, resource, *missing)
             return Outcome(outcome.result, PARENT_S)
         if not owned(resource.body)[1] and not resource.paused:
             return await self._take(context, resource, target, broker)
-        found = differences(model, target.name, listing.state)
+        others = _others(context, resource, target)
+        found = differences(model, target.name, listing.state, others)
         if resource.paused:
             message = f"paused by annotation, nothing is changed: {named(found) or 'there is no difference'}"
             verdict = ready(Reason.PAUSED, message, "Unknown")
             return await self._reconciled(context, resource, target, listing, [verdict])
         if is_somebody_elses(resource.body, found) and exists(target.kind, target.name, listing.state):
             await note_adopted(context, resource)
+        if isinstance(model, Subscription) and _has_expired(resource, model, target, listing.state):
+            outcome = await self._not_ready(context, resource, Reason.EXPIRED, _expired_message(model, target))
+            # One that a consumer creates again is the resource's.
+            resource.memory.observed = observed(target.kind, target.name, listing.state)
+            return outcome
         too_many = surplus(model, target.name, listing.state)
         adopting = is_adopted(resource.body) and condition(resource.status, ADOPTED).get("status") != "True"
         changes = adoption_message(model, target.name, found)
@@ -157,17 +173,22 @@ class PolicyReconciler:
                 # It was taken from this one meanwhile, by an annotation for example.
                 return Outcome("waiting", 0.0)
             partitions = too_many[0] if too_many is not None else None
-            await broker.apply(policy_manifest(resource.key, resource.spec, target, partitions))
+            others = _others(context, resource, target)
+            await broker.apply(policy_manifest(resource.key, resource.spec, target, partitions, others))
             await report_drift(context, resource, found)
             # Resources below a parent that was just created no longer have to wait.
             for child in context.cache.children(resource.key):
                 context.queue.add(child)
             listing = await broker.listing(0.0)
-            if left := differences(model, target.name, listing.state):
+            if left := differences(model, target.name, listing.state, _others(context, resource, target) | others):
                 return await self._not_ready(context, resource, Reason.NOT_APPLIED, named(left), target.name)
         resource.memory.refused = 0
         applied = Verdict(POLICIES_APPLIED, "True", Reason.RECONCILED, "the broker has the policies of the resource")
         now = _partition_verdict(*too_many) if too_many is not None else ready(Reason.RECONCILED, "", "True")
+        if isinstance(model, Topic) and (taken := model.spec.named_subscriptions & others):
+            now = ready(Reason.SUBSCRIPTION_OWNED, _owned_message(context, target, taken))
+            if any(each.name in taken for each in model.spec.subscription_policies):
+                applied = Verdict(POLICIES_APPLIED, "False", now.reason, now.message)
         adopted = [Verdict(ADOPTED, "True", Reason.EXISTED_BEFORE, changes)] if adopting else []
         return await self._reconciled(context, resource, target, listing, [now, applied, *adopted])
 
@@ -176,7 +197,8 @@ class PolicyReconciler:
         memory = resource.memory
         listing = await broker.recent_listing(memory.began_at)
         adopted = exists(target.kind, target.name, listing.state)
-        if context.cache.ownership.owner(target.claim) != resource.key:
+        names_it = rival_topic(context.cache, resource.body, target.claim)
+        if context.cache.ownership.owner(target.claim) != resource.key or names_it is not None:
             # Another one took it meanwhile.
             return Outcome("waiting", 0.0)
         with context.cache.ownership.reserved(resource.key):
@@ -251,9 +273,48 @@ class PolicyReconciler:
 def _missing_parent(target: Target, state: BrokerState) -> tuple[Reason, str] | None:
     if target.kind == "Namespace" and target.parent not in state.tenants:
         return Reason.PARENT_NOT_READY, f"the broker has no tenant {target.parent} yet"
+    if target.kind == "Subscription" and target.parent not in state.topics:
+        return Reason.PARENT_NOT_READY, f"the broker has no topic {target.parent} yet"
     if target.kind == "Topic" and target.parent not in state.namespaces:
         return Reason.PARENT_NOT_READY, f"the broker has no namespace {target.parent} yet"
     return None
+
+
+def _others(context: Context, resource: Resource, target: Target) -> frozenset[str]:
+    """Return the subscriptions of a Topic that are not its own; none of other kinds."""
+    if target.kind != "Topic":
+        return frozenset()
+    return other_subscriptions(context.cache, resource.body, target.claim)
+
+
+def _owned_message(context: Context, target: Target, taken: Collection[str]) -> str:
+    """Name the Subscriptions that have what a Topic names, too."""
+    owners = []
+    for key in context.cache.ownership.below(target.claim):
+        stake = context.cache.ownership.stake(key)
+        if stake is not None and SubscriptionName.parse(stake.claim.name).local in taken:
+            owners.append(str(key))
+    return (
+        f"{', '.join(sorted(taken))} in the spec belongs to {', '.join(owners)}, and the Topic leaves it alone; valid:"
+        " remove it from spec.subscriptions and spec.subscriptionPolicies, or delete the Subscription"
+    )
+
+
+def _has_expired(resource: Resource, model: Subscription, target: Target, state: BrokerState) -> bool:
+    """Whether the broker deleted a subscription that was there as the spec is now, because nobody used it."""
+    if exists(target.kind, target.name, state) or (model.spec.policies().subscription_expiration_ms or 0) <= 0:
+        return False
+    before = condition(resource.status, POLICIES_APPLIED)
+    had_it = before.get("status") == "True" or before.get("reason") == Reason.EXPIRED
+    return had_it and before.get("observedGeneration") == resource.generation
+
+
+def _expired_message(model: Subscription, target: Target) -> str:
+    expiry = format_duration(model.spec.policies().subscription_expiration_ms or 0)
+    return (
+        f"the broker does not have {target.name} any more, which expires when nobody uses it for {expiry}; a consumer"
+        " that subscribes creates it again, and so does a change of the spec"
+    )
 
 
 def _partition_verdict(there: int, wanted: int) -> Verdict:

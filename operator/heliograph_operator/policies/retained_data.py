@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from heliograph_api.values.names import SubscriptionName
+
 from heliograph_operator.act.controller import Context
-from heliograph_operator.act.finalizers import note_retained
+from heliograph_operator.act.finalizers import note_retained, note_retained_subscription
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.objects.ownership import Claim
 from heliograph_operator.objects.targets import recorded_claim
@@ -17,6 +19,8 @@ async def protect_parents(context: Context, resource: Resource) -> None:
         for above in ownership.claimants(container):
             if (parent := context.resource(above)) is not None:
                 await note_retained(context, parent)
+                if claim is not None and container == claim.topic:
+                    await note_retained_subscription(context, parent, SubscriptionName.parse(claim.name).local)
 
 
 def _claim(context: Context, resource: Resource) -> Claim | None:

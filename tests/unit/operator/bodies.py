@@ -26,3 +26,7 @@ def namespace(name: str = "payments", tenant_name: str = "shop", **spec: Any) ->
 
 def topic(name: str = "orders", namespace_name: str = "payments", **spec: Any) -> dict[str, Any]:
     return body("Topic", name, {"namespaceRef": {"name": namespace_name}, **spec})
+
+
+def subscription(name: str = "billing", topic_name: str = "orders", **spec: Any) -> dict[str, Any]:
+    return body("Subscription", name, {"topicRef": {"name": topic_name}, **spec})

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
 from heliograph_api.policies.policies import Policies
-from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TenantState, TopicState
-from heliograph_api.resources.model import KINDS, Namespace, Tenant, Topic
+from heliograph_api.resources.broker_state import (
+    BrokerState,
+    NamespaceState,
+    SubscriptionState,
+    TenantState,
+    TopicState,
+)
+from heliograph_api.resources.metadata import OTHER_SUBSCRIPTIONS
+from heliograph_api.resources.model import KINDS, Namespace, Subscription, Tenant, Topic
+from heliograph_api.values.names import SubscriptionName, TopicName
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
 from heliograph_operator.act.controller import Context
 from heliograph_operator.act.resource import Resource
@@ -29,19 +39,21 @@ from .api_server import ApiServer
 
 
 class Broker(BrokerSession):
-    """A broker's tenants, namespaces and topics, with what deleting one takes with it."""
+    """A broker's tenants, namespaces, topics and subscriptions, with what deleting one takes with it."""
 
     def __init__(self) -> None:
         super().__init__("http://broker", 0.0)
         self.tenants = {"public": TenantState([], ["standalone"], Policies())}
         self.namespaces = {"public/default": NamespaceState(4, Policies())}
         self.topics: dict[str, TopicState] = {}
+        #: The positions of the subscriptions that were created for resources, by full names.
+        self.positions: dict[str, str] = {}
         self.unreachable = False
 
     async def listing(self, since: float) -> Listing:
         self._reach()
-        state = BrokerState("1", Policies(), Policies(), dict(self.tenants), dict(self.namespaces), dict(self.topics))
-        return Listing(state, since)
+        state = BrokerState("1", Policies(), Policies(), dict(self.tenants), dict(self.namespaces), self.topics)
+        return Listing(msgspec.json.decode(msgspec.json.encode(state), type=BrokerState), since)
 
     async def apply(self, manifest: Mapping[str, Any]) -> None:
         self._reach()
@@ -52,20 +64,37 @@ class Broker(BrokerSession):
         elif isinstance(model, Namespace):
             name = f"{model.spec.tenant_ref.name}/{model.local_name}"
             self.namespaces[name] = NamespaceState(model.spec.bundles, model.spec.policies())
+        elif isinstance(model, Subscription):
+            self._apply_subscription(model)
         else:
             assert isinstance(model, Topic)
             name = str(model.topic_name(model.spec.namespace_ref.name))
-            properties, subscriptions = dict(model.spec.properties), sorted(model.spec.all_subscriptions)
-            state = TopicState(
-                model.spec.partitions, model.spec.policies(), properties=properties, subscriptions=subscriptions
-            )
-            if name in self.topics:
-                state.backlog_messages = self.topics[name].backlog_messages
-            self.topics[name] = state
+            state = self.topics.setdefault(name, TopicState(0, Policies()))
+            others = json.loads(model.metadata.annotations.get(OTHER_SUBSCRIPTIONS, "[]"))
+            kept = {each: own for each, own in (state.policies.subscription_policies or {}).items() if each in others}
+            state.partitions, state.policies = model.spec.partitions, model.spec.policies()
+            state.policies.subscription_policies = {**(state.policies.subscription_policies or {}), **kept} or None
+            state.properties = dict(model.spec.properties)
+            state.subscriptions = sorted({*state.subscriptions, *model.spec.all_subscriptions})
+
+    def _apply_subscription(self, model: Subscription) -> None:
+        topic = self.topics[model.spec.topic_ref.name]
+        name = model.local_name
+        if name not in topic.subscriptions:
+            topic.subscriptions = sorted([*topic.subscriptions, name])
+            full = str(SubscriptionName(TopicName.parse(model.spec.topic_ref.name), name))
+            self.positions[full] = model.spec.position
+        topic.subscription_states.setdefault(name, SubscriptionState()).properties = dict(model.spec.properties)
+        by_name = {**(topic.policies.subscription_policies or {}), name: model.spec.policies()}
+        by_name = {each: own for each, own in by_name.items() if own != Policies()}
+        topic.policies = msgspec.structs.replace(topic.policies, subscription_policies=by_name or None)
 
     async def delete(self, kind: str, name: str, *, force: bool) -> None:
         self._reach()
         parts = {"Tenant": (self.tenants, f"{name}/"), "Namespace": (self.namespaces, f"://{name}/")}
+        if kind == "Subscription":
+            self._delete_subscription(SubscriptionName.parse(name), force=force)
+            return
         if kind == "Topic":
             self.topics.pop(name, None)
             return
@@ -79,6 +108,26 @@ class Broker(BrokerSession):
         for each in namespaces:
             del self.namespaces[each]
         objects.pop(name, None)  # type: ignore[attr-defined]
+
+    def _delete_subscription(self, name: SubscriptionName, *, force: bool) -> None:
+        topic = self.topics.get(str(name.topic))
+        if topic is None:
+            return
+        state = topic.subscription_states.get(name.local, SubscriptionState())
+        if state.consumers and not force:
+            raise AdminRefused(412, "Subscription has active connected consumers")
+        topic.subscriptions = [each for each in topic.subscriptions if each != name.local]
+        topic.subscription_states.pop(name.local, None)
+        by_name = dict(topic.policies.subscription_policies or {})
+        by_name.pop(name.local, None)
+        topic.policies.subscription_policies = by_name or None
+
+    def subscribe(self, topic: str, name: str, state: SubscriptionState | None = None) -> SubscriptionState:
+        """Let clients create a subscription, or change what is known of it."""
+        there = self.topics.setdefault(topic, TopicState(0, Policies()))
+        there.subscriptions = sorted({*there.subscriptions, name})
+        there.subscription_states[name] = state or SubscriptionState()
+        return there.subscription_states[name]
 
     def publish(self, name: str, messages: int) -> None:
         """Store unacknowledged messages in a topic, which is created if it does not exist."""

@@ -17,7 +17,7 @@ from heliograph_operator.decide.cluster_objects import POD, SERVICE
 from heliograph_operator.decide.owned_objects import resources_of, watched
 from heliograph_operator.decide.stateful_set import labels, metadata
 from heliograph_operator.kube.permissions import ARCHIVE_PERMISSIONS, PERMISSIONS
-from heliograph_operator.objects.kinds import Key, key_of
+from heliograph_operator.objects.kinds import KINDS, Key, key_of
 from heliograph_operator.objects.resource_cache import ResourceCache
 
 from tests.simulation.operator.virtual_time import VirtualLoop
@@ -59,7 +59,7 @@ def test_every_kind_is_watched_by_its_labels_in_pages_and_may_be(archives: bool)
     permissions = (*PERMISSIONS, *ARCHIVE_PERMISSIONS) if archives else PERMISSIONS
     granted = {(each.group, each.resource): each.verbs for each in permissions}
     handled = {str(handler.selector) for handler in registry._watching.get_all_handlers()}
-    assert len(handled) == len(kinds) + 4
+    assert len(handled) == len(kinds) + len(KINDS)
     for kind, selector in kinds.items():
         group, _, version = kind.api_version.rpartition("/")
         resource = kopf.Resource(group, version, kind.plural, namespaced=True)

@@ -174,7 +174,7 @@ def test_wrong_arguments_are_named(plugin: Plugin) -> None:
     for arguments, message in (
         (("status", "-n", "a", "-A"), "not both"),
         (("status", "-o", "yaml"), "text or json"),
-        (("explain", "queue", "a"), "none of bcl, htenant, hns, htopic"),
+        (("explain", "queue", "a"), "none of bcl, htenant, hns, htopic, hsub"),
         (("logs", "main", "--operator"), "not both"),
     ):
         refused = plugin.run(*arguments)

@@ -28,6 +28,7 @@ _MINIMAL: dict[str, _Schema] = {
     "Tenant": {},
     "Namespace": {"tenantRef": {"name": "shop"}},
     "Topic": {"namespaceRef": {"name": "payments"}},
+    "Subscription": {"topicRef": {"name": "orders"}},
 }
 
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -76,7 +77,7 @@ def test_the_files_are_current() -> None:
 def test_names(kind: str) -> None:
     names, metadata = _MADE[kind]["spec"]["names"], _MADE[kind]["metadata"]
     assert names["categories"] == ["heliograph"]
-    short = {"BrokerCluster": "bcl", "Tenant": "htenant", "Namespace": "hns", "Topic": "htopic"}
+    short = {"BrokerCluster": "bcl", "Tenant": "htenant", "Namespace": "hns", "Topic": "htopic", "Subscription": "hsub"}
     assert names["shortNames"] == [short[kind]]
     assert metadata["name"] == f"{names['plural']}.heliograph.dev"
 
@@ -131,7 +132,11 @@ def test_defaults_are_those_of_the_model(kind: str) -> None:
                 filled[name] = defaulted(field, filled[name])
         return filled
 
-    rates = {} if kind in ("Tenant", "BrokerCluster") else {"publishRate": {}, "subscribeRate": {"perConsumer": 3}}
+    rates = (
+        {}
+        if kind in ("Tenant", "BrokerCluster", "Subscription")
+        else {"publishRate": {}, "subscribeRate": {"perConsumer": 3}}
+    )
     spec = {**_MINIMAL[kind], **rates}
     head = {"apiVersion": "heliograph.dev/v1alpha1", "kind": kind, "metadata": {"name": "x"}}
     stored = defaulted(_schema(kind)["properties"]["spec"], spec)

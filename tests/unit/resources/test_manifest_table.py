@@ -31,4 +31,4 @@ def test_the_table_is_a_table() -> None:
     of_resources = [case for case in table if case.resource is not None]
     assert len(of_resources) >= 60
     kinds = Counter((case.resource or {})["kind"] for case in of_resources)
-    assert min(kinds[kind] for kind in ("BrokerCluster", "Tenant", "Namespace", "Topic")) >= 5
+    assert min(kinds[kind] for kind in ("BrokerCluster", "Tenant", "Namespace", "Topic", "Subscription")) >= 5

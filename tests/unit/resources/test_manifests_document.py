@@ -14,6 +14,7 @@ from heliograph_api.manifests.plan import Existing, plan
 from heliograph_api.resources.cluster_spec import BrokerClusterSpec
 from heliograph_api.resources.model import NamespaceSpec, TenantSpec, TopicSpec
 from heliograph_api.resources.specs import PolicySpec
+from heliograph_api.resources.subscription_spec import SubscriptionSpec
 from pydantic import BaseModel
 
 DOCUMENT, INSTALL = (
@@ -60,6 +61,7 @@ def test_the_errors_shown_are_the_errors() -> None:
     [
         ("Policies", PolicySpec, None),
         ("Topic", TopicSpec, PolicySpec),
+        ("Subscription", SubscriptionSpec, None),
         ("Namespace", NamespaceSpec, PolicySpec),
         ("Tenant", TenantSpec, None),
         ("BrokerCluster", BrokerClusterSpec, None),
@@ -69,6 +71,7 @@ def test_the_tables_have_every_field_and_no_other(
     section: str, model: type[BaseModel], inherited: type[BaseModel] | None
 ) -> None:
     text = DOCUMENT.split(f"\n## {section}\n")[1].split("\n## ")[0]
-    documented = {name.split(".")[0] for name in re.findall(r"^\| `([A-Za-z.]+)` \|", text, flags=re.MULTILINE)}
+    rows = re.findall(r"^\| (`[A-Za-z.]+`(?:, `[A-Za-z.]+`)*) \|", text, flags=re.MULTILINE)
+    documented = {name.split(".")[0] for row in rows for name in re.findall(r"`([A-Za-z.]+)`", row)}
     hidden = set(inherited.model_fields) if inherited else set()
     assert documented == {field.alias for name, field in model.model_fields.items() if name not in hidden}

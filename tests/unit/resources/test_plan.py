@@ -185,3 +185,64 @@ def test_a_name_too_long_only_in_its_namespace_is_refused() -> None:
         + resource("Topic", "o" * 50, in_namespace("n" * 100))
     )
     assert "it has 265 bytes; valid: at most 240" in problems(text)[0]
+
+
+def of_topic(name: str, more: str = "") -> str:
+    return f"{{topicRef: {{name: {name}}}, {more}}}"
+
+
+EXISTING = Existing(["public"], ["public/default"], ["persistent://public/default/clicks"])
+
+
+def test_subscriptions_come_after_their_topics() -> None:
+    text = (
+        resource("Subscription", "billing", of_topic("orders"))
+        + resource("Subscription", "audit", of_topic("public/default/clicks", "name: 'a/b'"))
+        + resource("Topic", "orders", in_namespace("default"))
+    )
+    orders = "persistent://public/default/orders"
+    clicks = "persistent://public/default/clicks"
+    assert names(text, EXISTING) == [orders, f"{orders}/subscription/billing", f"{clicks}/subscription/a%2Fb"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            resource("Subscription", "billing", of_topic("gone")),
+            "spec.topicRef.name: there is no Topic 'gone', in the manifests or in the broker; valid: none exists yet",
+        ),
+        (
+            resource("Topic", "live", in_namespace("default", "persistent: false"))
+            + resource("Subscription", "billing", of_topic("live")),
+            "'non-persistent://public/default/live' stores no messages; valid: a persistent topic",
+        ),
+        (
+            resource("Topic", "orders", in_namespace("default", "subscriptions: [billing]"))
+            + resource("Subscription", "billing", of_topic("orders")),
+            "'billing' is a subscription in the spec of m.yaml: document 1 (Topic orders), too",
+        ),
+        (
+            resource("Topic", "orders", in_namespace("default", "subscriptionPolicies: [{name: billing}]"))
+            + resource("Subscription", "billing", of_topic("orders")),
+            "'billing' is a subscription in the spec of m.yaml: document 1 (Topic orders), too",
+        ),
+        (
+            resource("Subscription", "billing", of_topic("public/default/clicks"))
+            + resource("Subscription", "other", of_topic("public/default/clicks", "name: billing")),
+            "is already described in m.yaml: document 1 (Subscription billing); valid: one Subscription",
+        ),
+        (
+            resource(
+                "Subscription",
+                "billing",
+                of_topic("public/default/clicks", "deadLetterTopic: public/default/clicks"),
+            ),
+            "spec.deadLetterTopic: 'persistent://public/default/clicks' is this topic; valid: another topic",
+        ),
+    ],
+)
+def test_subscriptions_that_cannot_be(text: str, problem: str) -> None:
+    found = problems(text, EXISTING)
+    assert len(found) == 1
+    assert problem in found[0]

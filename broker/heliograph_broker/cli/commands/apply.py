@@ -23,7 +23,7 @@ def apply(
     ],
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
-    """Create and configure what manifests describe: Tenants, Namespaces and Topics.
+    """Create and configure what manifests describe: Tenants, Namespaces, Topics and Subscriptions.
 
     The manifests are the same as for kubectl. All of them are validated first; if one is invalid, nothing
     is applied. Applying them again changes nothing.

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 from aiohttp import web
-from heliograph_api.values.names import TopicName
+from heliograph_api.values.names import SubscriptionName, TopicName
 
 from heliograph_broker.http.base.context import BROKER, as_json, committed
 from heliograph_broker.http.base.errors import ApiError
@@ -23,7 +23,7 @@ class Manifest(msgspec.Struct, rename="camel"):
     """One manifest as kubectl takes it; a body may hold several, as YAML documents."""
 
     api_version: Literal["heliograph.dev/v1alpha1"]
-    kind: Literal["BrokerCluster", "Tenant", "Namespace", "Topic"]
+    kind: Literal["BrokerCluster", "Tenant", "Namespace", "Topic", "Subscription"]
     metadata: dict[str, Any]
     spec: dict[str, Any] = {}
 
@@ -63,8 +63,10 @@ async def apply(request: web.Request) -> web.Response:
 
 
 def _sets(broker: Broker, applied: list[Applied]) -> Iterator[RecordSet]:
-    """Yield the sets of records of the topics that were applied."""
-    for name in (TopicName.parse(each.name) for each in applied if each.kind == "Topic"):
+    """Yield the sets of records of the topics that were applied, or whose subscriptions were."""
+    names = {TopicName.parse(each.name) for each in applied if each.kind == "Topic"}
+    names |= {SubscriptionName.parse(each.name).topic for each in applied if each.kind == "Subscription"}
+    for name in sorted(names, key=str):
         for concrete in broker.directory.concrete_names(name):
             topic = broker.directory.topics.get(str(concrete))
             if topic is not None and topic.persistent:

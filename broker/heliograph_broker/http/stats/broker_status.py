@@ -10,7 +10,13 @@ from typing import Final
 from aiohttp import web
 from heliograph_api import __version__
 from heliograph_api.policies.policies import Policies
-from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TenantState, TopicState
+from heliograph_api.resources.broker_state import (
+    BrokerState,
+    NamespaceState,
+    SubscriptionState,
+    TenantState,
+    TopicState,
+)
 from heliograph_api.resources.schema_spec import schema_digest
 from heliograph_api.values.names import NamespaceName, TopicName
 
@@ -19,7 +25,7 @@ from heliograph_broker.http.base.operations import Parameter, Refusal, operation
 from heliograph_broker.messaging.base.names import COMPACTION
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.schemas.schema_types import type_name
-from heliograph_broker.messaging.topic.directory import AnyTopic
+from heliograph_broker.messaging.topic.directory import AnySubscription, AnyTopic
 
 from .stats import in_backlog, quota_limits
 
@@ -101,6 +107,8 @@ def _add(state: BrokerState, topic: AnyTopic, seen: Counter[str]) -> None:
     for name, messages in behind.items():
         if messages:
             entry.behind[name] = entry.behind.get(name, 0) + messages
+    for name in names:
+        _add_subscription(entry, name, topic.subscriptions[name])
     entry.backlog_messages += max(behind.values(), default=0)
     entry.backlog_bytes += (size := topic.statistics.backlog_size())
     entry.storage_bytes += topic.statistics.stored_bytes
@@ -117,6 +125,30 @@ def _add(state: BrokerState, topic: AnyTopic, seen: Counter[str]) -> None:
     entry.age_used = max(entry.age_used, _used(max(0, age_ms), entry.age_limit_ms))
     entry.size_exceeded |= topic.quota.size_exceeded
     entry.age_exceeded |= topic.quota.age_exceeded
+
+
+def _add_subscription(entry: TopicState, name: str, sub: AnySubscription) -> None:
+    """Add what there is to say of a subscription on one partition."""
+    state = SubscriptionState(consumers=len(sub.consumers))
+    if sub.persistent:
+        state.durable, state.properties = sub.durable, sub.properties
+    if in_backlog(sub) and (messages := sub.acks.backlog_messages):
+        state.messages, state.bytes = messages, sub.acks.backlog_bytes
+        state.oldest_age_ms = sub.acks.oldest_unacked_age_ms()
+    if state == SubscriptionState():
+        return
+    if sub.persistent and state.oldest_age_ms >= 0:
+        state.oldest_received_ms = sub.acks.oldest_unacked_receive_ms()
+    before = entry.subscription_states.get(name)
+    if before is not None:
+        state.durable = state.durable and before.durable
+        state.properties = before.properties | state.properties
+        state.messages += before.messages
+        state.bytes += before.bytes
+        state.consumers += before.consumers
+        if before.oldest_age_ms > state.oldest_age_ms:
+            state.oldest_age_ms, state.oldest_received_ms = before.oldest_age_ms, before.oldest_received_ms
+    entry.subscription_states[name] = state
 
 
 def _used(value: int, limit: int) -> float:
