@@ -1,19 +1,28 @@
-"""A simple model of a broker's admin API, with tenants, namespaces and topics; it refuses what brokers refuse."""
+"""A simple model of a broker's admin API, with all that resources stand for; it refuses what brokers refuse."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
+import msgspec
 import yaml
 from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
 from heliograph_api.policies.policies import Policies
-from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TenantState, TopicState
-from heliograph_api.resources.model import KINDS, Namespace, Tenant, Topic
-from heliograph_api.values.names import NamespaceName, TopicName
+from heliograph_api.resources.broker_state import (
+    BrokerState,
+    NamespaceState,
+    SubscriptionState,
+    TenantState,
+    TopicState,
+)
+from heliograph_api.resources.metadata import OTHER_SUBSCRIPTIONS
+from heliograph_api.resources.model import KINDS, Namespace, Subscription, Tenant, Topic
+from heliograph_api.values.names import NamespaceName, SubscriptionName, TopicName
 
 from .requests import NoAnswer, exchange
 
@@ -27,7 +36,8 @@ class ModelTopic:
     partitions: int
     policies: Policies
     properties: dict[str, str] = field(default_factory=dict)
-    subscriptions: list[str] = field(default_factory=list)
+    #: The messages that each subscription has not acknowledged.
+    subscriptions: dict[str, int] = field(default_factory=dict)
     messages: int = 0
 
 
@@ -54,7 +64,7 @@ class Watchful(Protocol):
 
 @dataclass(frozen=True)
 class Deletion:
-    """One deletion of an operator, and the messages that went with it, by topic."""
+    """One deletion of an operator, and the messages that went with it, by topics and subscriptions."""
 
     kind: str
     name: str
@@ -88,6 +98,9 @@ class ModelBroker:
                 dict(topic.properties),
                 [],
                 sorted(topic.subscriptions),
+                subscription_states={
+                    name: SubscriptionState(messages=messages) for name, messages in topic.subscriptions.items()
+                },
                 backlog_messages=topic.messages,
                 storage_bytes=topic.messages * 100,
             )
@@ -105,14 +118,31 @@ class ModelBroker:
         for document, model in found:
             metadata = document["metadata"]
             resource = f"{document['kind']} {metadata['namespace']}/{metadata['name']}"
+            before = self._subscription_policies()
             if name := self._put(document, model, resource):
                 done.append((document["kind"], name, resource))
+            after = self._subscription_policies()
+            changed = [each for each in before.keys() | after.keys() if before.get(each) != after.get(each)]
+            for each in sorted(changed):
+                if each != name:
+                    self.note("Subscription", each, resource)
+                    done.append(("Subscription", each, resource))
         return done
+
+    def _subscription_policies(self) -> dict[str, Policies]:
+        """Return the policies of single subscriptions by their full names."""
+        return {
+            f"{topic}/subscription/{name}": own
+            for topic, found in self.topics.items()
+            for name, own in (found.policies.subscription_policies or {}).items()
+        }
 
     def _check(self, document: dict[str, Any], model: Any) -> None:
         spec = document["spec"]
         if isinstance(model, Namespace) and spec["tenantRef"]["name"] not in self.tenants:
             raise AdminRefused(412, f"Tenant {spec['tenantRef']['name']} does not exist")
+        if isinstance(model, Subscription) and spec["topicRef"]["name"] not in self.topics:
+            raise AdminRefused(412, f"there is no Topic {spec['topicRef']['name']}")
         if isinstance(model, Topic):
             if spec["namespaceRef"]["name"] not in self.namespaces:
                 raise AdminRefused(404, f"Namespace {spec['namespaceRef']['name']} does not exist")
@@ -131,18 +161,73 @@ class ModelBroker:
             self.namespaces[name] = NamespaceState(model.spec.bundles, model.spec.policies())
         elif isinstance(model, Topic):
             topic = self.topics.setdefault(name, ModelTopic(0, Policies()))
+            others = json.loads(model.metadata.annotations.get(OTHER_SUBSCRIPTIONS, "[]"))
+            kept = {each: own for each, own in (topic.policies.subscription_policies or {}).items() if each in others}
             topic.partitions, topic.policies = model.spec.partitions, model.spec.policies()
+            topic.policies.subscription_policies = {**(topic.policies.subscription_policies or {}), **kept} or None
             topic.properties = dict(model.spec.properties)
-            topic.subscriptions = sorted({*topic.subscriptions, *model.spec.all_subscriptions})
+            for subscription in model.spec.all_subscriptions:
+                self._subscribe(name, subscription, resource)
+        elif isinstance(model, Subscription):
+            of = SubscriptionName.parse(name)
+            self._subscribe(str(of.topic), of.local, resource, earliest=model.spec.position == "earliest")
+            policies = self.topics[str(of.topic)].policies
+            by_name = {**(policies.subscription_policies or {}), of.local: model.spec.policies()}
+            policies.subscription_policies = {each: own for each, own in by_name.items() if own != Policies()} or None
+            # To the topic's own resource, it is a change by another one.
+            self.note("Topic", str(of.topic), resource)
         else:
             self.defaults, self.limits = model.spec.broker_defaults.policies(), model.spec.limits.policies()
             return ""
         self.note(model.kind, name, resource)
         return name
 
+    def _subscribe(self, topic: str, subscription: str, by: str, *, earliest: bool = False) -> None:
+        found = self.topics[topic]
+        if subscription not in found.subscriptions:
+            found.subscriptions[subscription] = found.messages if earliest else 0
+            self.note("Subscription", str(SubscriptionName(TopicName.parse(topic), subscription)), by)
+
+    def subscribe(self, topic: str, subscription: str) -> None:
+        """Let a client subscribe to a topic that exists."""
+        if topic in self.topics:
+            self._subscribe(topic, subscription, "")
+
+    def drift(self, topic: str, ttl_ms: int) -> None:
+        """Let somebody replace all policies of a topic that exists, also those of its subscriptions."""
+        if topic in self.topics:
+            self.topics[topic].policies = Policies(message_ttl_ms=ttl_ms)
+            self.note("Topic", topic)
+            for subscription in self.topics[topic].subscriptions:
+                self.note("Subscription", f"{topic}/subscription/{subscription}")
+
+    def publish(self, topic: str, messages: int) -> None:
+        """Store messages, which no subscription acknowledges."""
+        if topic not in self.topics:
+            self.topics[topic] = ModelTopic(0, msgspec.structs.replace(self.defaults))
+            self.note("Topic", topic)
+        found = self.topics[topic]
+        found.messages += messages
+        for subscription in found.subscriptions:
+            found.subscriptions[subscription] += messages
+
+    def _delete_subscription(self, name: str, *, force: bool) -> Deletion:
+        of = SubscriptionName.parse(name)
+        topic = self.topics.get(str(of.topic))
+        if topic is None or of.local not in topic.subscriptions:
+            raise AdminRefused(404, f"Subscription {name} does not exist")
+        lost = topic.subscriptions.pop(of.local)
+        by_name = dict(topic.policies.subscription_policies or {})
+        by_name.pop(of.local, None)
+        topic.policies.subscription_policies = by_name or None
+        self.note("Subscription", name, "a deletion")
+        return Deletion("Subscription", name, force, {name: lost} if lost else {})
+
     def delete(self, kind: str, name: str, *, force: bool) -> Deletion:
         """Delete an object; with ``force`` and all that is in it."""
         below: list[Path] = []
+        if kind == "Subscription":
+            return self._delete_subscription(name, force=force)
         if kind == "Topic":
             if name not in self.topics:
                 raise AdminRefused(404, f"Topic {name} does not exist")
@@ -158,9 +243,12 @@ class ModelBroker:
             below += [("Namespace", space) for space in spaces]
         if below and not force:
             raise AdminRefused(409, f"{kind} {name} is not empty")
-        lost = {}
+        lost: dict[str, int] = {}
         for each, which in [*below, (kind, name)]:
             if each == "Topic":
+                for subscription in list(self.topics[which].subscriptions):
+                    of = str(SubscriptionName(TopicName.parse(which), subscription))
+                    lost |= self._delete_subscription(of, force=force).lost
                 topic = self.topics.pop(which)
                 if topic.messages:
                     lost[which] = topic.messages
@@ -173,6 +261,12 @@ class ModelBroker:
 
     def present(self, kind: str, name: str) -> Any:
         """Return what histories set of an object, None if there is none."""
+        if kind == "Subscription":
+            of = SubscriptionName.parse(name)
+            found = self.topics.get(str(of.topic))
+            if found is None or of.local not in found.subscriptions:
+                return None
+            return ((found.policies.subscription_policies or {}).get(of.local, Policies()).message_ttl_ms,)
         if kind == "Topic":
             topic = self.topics.get(name)
             return topic and (topic.partitions, topic.policies.message_ttl_ms)
@@ -226,6 +320,9 @@ class ModelClient:
     async def delete_topic(self, topic: TopicName, *, force: bool = False) -> None:
         await self._delete("Topic", str(topic), force)
 
+    async def delete_subscription(self, subscription: SubscriptionName, *, force: bool = False) -> None:
+        await self._delete("Subscription", str(subscription), force)
+
     async def delete_namespace(self, namespace: NamespaceName, *, force: bool = False) -> None:
         await self._delete("Namespace", str(namespace), force)
 
@@ -268,6 +365,8 @@ def _full_name(document: dict[str, Any]) -> str:
     if document["kind"] == "Topic":
         kind = "persistent" if spec.get("persistent", True) else "non-persistent"
         return f"{kind}://{spec['namespaceRef']['name']}/{own}"
+    if document["kind"] == "Subscription":
+        return str(SubscriptionName(TopicName.parse(spec["topicRef"]["name"]), str(own)))
     return str(own)
 
 

@@ -9,7 +9,11 @@ from heliograph_operator.objects.kinds import Key
 Object = dict[str, Any]
 PREFIX = "heliograph.dev/"
 FINALIZER = f"{PREFIX}broker-data"
-_PARENTS = {"Namespace": ("tenantRef", "Tenant"), "Topic": ("namespaceRef", "Namespace")}
+_PARENTS = {
+    "Namespace": ("tenantRef", "Tenant"),
+    "Topic": ("namespaceRef", "Namespace"),
+    "Subscription": ("topicRef", "Topic"),
+}
 
 
 class Place(NamedTuple):
@@ -84,11 +88,14 @@ def place_by_spec(objects: dict[Key, Object], body: Object, recorded: str = "") 
             return None
         cluster, name = of.cluster, of.name
     else:
-        if parent.namespace != body["metadata"]["namespace"] or (parent.kind == "Namespace" and "/" not in parent.name):
+        if parent.namespace != body["metadata"]["namespace"] or (parent.kind != "Tenant" and "/" not in parent.name):
             return None
         cluster, name = _cluster(objects, body, recorded), parent.name
         if not cluster:
             return None
+    if body["kind"] == "Subscription":
+        topic = name if "://" in name else f"persistent://{name}"
+        return Place(cluster, body["kind"], f"{topic}/subscription/{own}")
     full = f"{name}/{own}" if body["kind"] == "Namespace" else f"persistent://{name}/{own}"
     return Place(cluster, body["kind"], full)
 
@@ -101,18 +108,32 @@ def is_allowed(objects: dict[Key, Object], body: Object, place: Place) -> bool:
         return True
     tenant = (place.name.partition("://")[2] or place.name).split("/")[0]
     for consent in cluster["spec"].get("consents", []):
-        kinds = consent.get("kinds", ["Namespace", "Topic"])
+        kinds = consent.get("kinds", ["Namespace", "Topic", "Subscription"])
         if own in consent["kubernetesNamespaces"] and tenant in consent["tenants"] and body["kind"] in kinds:
             return True
     return False
 
 
 def is_within(place: Place, above: Place) -> bool:
-    """Whether an object is in a namespace or tenant."""
-    if place.cluster != above.cluster or above.kind == "Topic":
+    """Whether an object is in a topic, namespace or tenant."""
+    if place.cluster != above.cluster or above.kind == "Subscription":
         return False
+    if above.kind == "Topic":
+        return place.name.startswith(f"{above.name}/subscription/")
     own = place.name.partition("://")[2] or place.name
     return own.startswith(f"{above.name}/")
+
+
+def naming_topic(objects: dict[Key, Object], place: Place) -> Object | None:
+    """Return a Topic that is to stay and names a subscription of its topic in its spec; None if there is none."""
+    for key, body in objects.items():
+        if key.kind != "Topic" or is_leaving(body) or not is_managed(body):
+            continue
+        of = place_of(objects, body)
+        local = place.name.rpartition("/")[2]
+        if of is not None and is_within(place, of) and local in (body["spec"].get("subscriptions") or ()):
+            return body
+    return None
 
 
 def _cluster(objects: dict[Key, Object], body: Object, recorded: str) -> str:

@@ -111,6 +111,17 @@ def _nothing_refused(*_: object) -> None:
     return None
 
 
+def _no_subscriptions(*_: object) -> frozenset[str]:
+    return frozenset()
+
+
+_containers = Claim.containers
+
+
+def _containers_but_topics(self: Claim) -> Iterator[Claim]:
+    return (each for each in _containers(self) if each.kind != "Topic")
+
+
 _deleted = Watcher.deleted
 
 
@@ -170,6 +181,16 @@ DEFECTS: Final = {
             Patch(policy_reconciler, "is_somebody_elses", _nothing_exists),
             Patch(policy_deletion, "was_never_applied", _nothing_exists),
         ),
+    ),
+    "topic-takes-policies": Defect(
+        "-",
+        "a Topic takes the policies of its Subscriptions for drift",
+        (Patch(policy_reconciler, "other_subscriptions", _no_subscriptions),),
+    ),
+    "subscriptions-not-below": Defect(
+        "-",
+        "a Topic that is deleted does not wait for its Subscriptions",
+        (Patch(Claim, "containers", _containers_but_topics),),
     ),
     "deletions-by-watch-only": Defect(
         "-",

@@ -15,6 +15,7 @@ LENGTH = 40
 TENANTS = ("a-shop", "shop", "z-shop")
 NAMESPACES = ("a-pay", "pay", "z-pay")
 TOPICS = ("a-orders", "orders", "z-orders")
+SUBSCRIPTIONS = ("a-billing", "billing", "z-billing")
 TTLS = {"1m": 60_000, "1h": 3_600_000, "7d": 604_800_000}
 POLICIES = ("Delete", "Delete", None, "DeleteIfEmpty", "Retain")
 ARCHIVE: dict[str, Any] = {"schedule": "@daily", "path": "/archive", "volumeClaimRef": {"name": "files"}}
@@ -31,10 +32,12 @@ _ALL = (
     *(("Tenant", name) for name in TENANTS),
     *(("Namespace", name) for name in NAMESPACES),
     *(("Topic", name) for name in TOPICS),
+    *(("Subscription", name) for name in SUBSCRIPTIONS),
     ("Tenant", f"{ELSEWHERE}/shop"),
     ("Namespace", f"{ELSEWHERE}/pay"),
     ("Topic", f"{ELSEWHERE}/orders"),
     ("Topic", f"{ELSEWHERE}/z-orders"),
+    ("Subscription", f"{ELSEWHERE}/billing"),
 )
 _MAIN = {"name": "main", "namespace": NAMESPACE}
 _HERE = {"kubernetesNamespaces": [ELSEWHERE], "tenants": ["shop"]}
@@ -45,7 +48,7 @@ CONSENTS: tuple[list[dict[str, Any]], ...] = (
     [_HERE | {"kinds": ["Topic"]}],
     [_HERE | {"tenants": ["bank"]}, _HERE | {"kubernetesNamespaces": ["others"]}],
     [_HERE, _HERE | {"kinds": ["Tenant"]}],
-    [_HERE | {"kinds": ["Tenant", "Namespace", "Topic"]}],
+    [_HERE | {"kinds": ["Tenant", "Namespace", "Topic", "Subscription"]}],
 )
 
 
@@ -61,6 +64,8 @@ def generate(seed: int, length: int = LENGTH, *, operators: int = 1) -> list[Ope
         (_delete, 6),
         (_recreate, 1),
         (_publish, 4),
+        (_subscribe, 1),
+        (_name_in_topic, 2),
         (_drift, 1),
         (_restart, 4),
         (_trouble, 2),
@@ -86,6 +91,8 @@ def _family(rng: random.Random) -> list[Operation]:
         *(_new(rng, "Tenant", rng.choice(TENANTS)) + _new(rng, "Namespace", rng.choice(NAMESPACES))),
         *_new(rng, "Topic", rng.choice(TOPICS)),
     ]
+    if rng.random() < 0.6:
+        found += _new(rng, "Subscription", rng.choice(SUBSCRIPTIONS))
     if rng.random() < 0.5:
         found = [("consent", (CONSENTS[-1],)), *found]
         for made in found[1:]:
@@ -106,11 +113,16 @@ def _new(rng: random.Random, kind: str, name: str) -> Made:
         spec |= {"name": "shop", "adminRoles": [ttl]} | rng.choice(({}, {"clusterRef": {"name": "main"}}))
     elif kind == "Namespace":
         spec |= {"name": "pay", "tenantRef": {"name": rng.choice(TENANTS)}, "messageTTL": ttl}
+    elif kind == "Subscription":
+        reference = rng.choice((*TOPICS, "shop/pay/orders", "shop/pay/orders"))
+        spec |= {"name": "billing", "topicRef": {"name": reference}, "messageTTL": ttl}
+        spec |= rng.choice(({}, {"position": "earliest"}, {"adoptionPolicy": "Replace"}))
     else:
         reference = rng.choice((*NAMESPACES, "shop/pay", "shop/pay"))
         spec |= {"name": "orders", "namespaceRef": {"name": reference}, "messageTTL": ttl}
         spec |= rng.choice(({}, {}, {"partitions": 2}))
         spec |= rng.choice(({}, {"archive": ARCHIVE}))
+        spec |= {"subscriptions": ["billing"]} if rng.random() < 0.15 else {}
     if name.startswith(ELSEWHERE):
         spec |= _elsewhere(rng, spec)
     notes = {"managed": "false"} if rng.random() < 0.05 else {}
@@ -119,10 +131,10 @@ def _new(rng: random.Random, kind: str, name: str) -> Made:
 
 def _elsewhere(rng: random.Random, spec: dict[str, Any]) -> dict[str, Any]:
     """Return the references of a resource that is not in the Kubernetes namespace of its BrokerCluster."""
-    for field in ("tenantRef", "namespaceRef"):
+    for field, in_broker in (("tenantRef", "shop"), ("namespaceRef", "shop/pay"), ("topicRef", "shop/pay/orders")):
         if field in spec:
             there: dict[str, Any] = {field: spec[field] | {"namespace": NAMESPACE}}
-            broker_name = {"name": "shop" if field == "tenantRef" else "shop/pay"}
+            broker_name = {"name": in_broker}
             by_name: dict[str, Any] = {field: broker_name, "clusterRef": _MAIN}
             missing: dict[str, Any] = {field: {"name": "pay"}}
             return rng.choice((there, there, by_name, missing))
@@ -173,6 +185,16 @@ def _recreate(rng: random.Random) -> Made:
 
 def _publish(rng: random.Random) -> Made:
     return [("publish", (f"persistent://shop/pay/{rng.choice(('orders', 'orders', 'stray'))}", rng.randint(1, 100)))]
+
+
+def _subscribe(rng: random.Random) -> Made:
+    return [("subscribe", ("persistent://shop/pay/orders", "billing"))]
+
+
+def _name_in_topic(rng: random.Random) -> Made:
+    """Let a Topic name the subscription that others describe, or not any more."""
+    kind, name = rng.choice([each for each in _ALL if each[0] == "Topic"])
+    return [("edit", (kind, name, {"subscriptions": rng.choice((["billing"], None, None))}))]
 
 
 def _drift(rng: random.Random) -> Made:

@@ -6,6 +6,7 @@ from heliograph_operator.objects.kinds import Key
 
 from .claims import (
     Object,
+    Place,
     held_place,
     is_allowed,
     is_held,
@@ -13,6 +14,7 @@ from .claims import (
     is_managed,
     is_within,
     key_of,
+    naming_topic,
     noted,
     parent_key,
     place_by_spec,
@@ -120,7 +122,11 @@ def _is_true(world: World, body: Object, reason: str) -> bool:
     match reason:
         case "Paused":
             return noted(body, "paused") == "true"
+        case "AdoptionPending" | "SubscriptionOwned":
+            return place is not None and _is_about_subscriptions(world, body, place, reason)
         case "Conflict":
+            if body["kind"] == "Subscription" and place is not None and naming_topic(objects, place) is not None:
+                return True
             return any(
                 other is not body and place_of(objects, other) == place and is_managed(other)
                 for key, other in objects.items()
@@ -145,6 +151,16 @@ def _is_true(world: World, body: Object, reason: str) -> bool:
     return False
 
 
+def _is_about_subscriptions(world: World, body: Object, place: Place, reason: str) -> bool:
+    """Whether the subscriptions of a topic are the reason that a resource is not Ready."""
+    if reason == "AdoptionPending":
+        # Histories name everything else that they set.
+        topic = world.brokers[place.cluster].topics.get(place.name)
+        return topic is not None and topic.policies.subscription_policies is not None
+    named = {f"{place.name}/subscription/{each}" for each in body["spec"].get("subscriptions") or ()}
+    return any((of := held_place(other)) is not None and of.name in named for other in world.server.objects.values())
+
+
 def _any_above(world: World, body: Object, check: object) -> bool:
     parent = parent_key(body)
     while parent is not None and (above := world.server.objects.get(parent)) is not None:
@@ -162,4 +178,6 @@ def _parent_exists(world: World, body: Object) -> bool:
         return False
     if place.kind == "Namespace":
         return place.name.split("/")[0] in broker.tenants
+    if place.kind == "Subscription":
+        return place.name.partition("/subscription/")[0] in broker.topics
     return place.name.partition("://")[2].rpartition("/")[0] in broker.namespaces

@@ -30,6 +30,10 @@ def _topic(resource: str, reference: str = "pay", pause_s: float = 5.0, notes: A
     return _new("Topic", resource, pause_s, notes, **{"name": "orders", "namespaceRef": {"name": reference}, **spec})
 
 
+def _subscription(**spec: Any) -> Operation:
+    return _new("Subscription", "billing", name="billing", topicRef={"name": "orders"}, **spec)
+
+
 def _elsewhere(pause_s: float = 5.0, **spec: Any) -> Operation:
     return _topic("apps/orders", pause_s=pause_s, **{"namespaceRef": {"name": "pay", "namespace": "team"}, **spec})
 
@@ -58,6 +62,21 @@ SCENARIOS = {
         MESSAGES,
         _does("broker_full", False),
         _does("delete", "Topic", "orders", pause_s=60.0),
+    ],
+    "topic-takes-policies": [
+        SHOP,
+        PAY,
+        _topic("orders"),
+        _subscription(messageTTL="7d"),
+        _does("edit", "Topic", "orders", {"messageTTL": "1m"}),
+    ],
+    "subscriptions-not-below": [
+        SHOP,
+        PAY,
+        _topic("orders"),
+        _subscription(),
+        MESSAGES,
+        _does("delete", "Topic", "orders"),
     ],
     "deletions-by-watch-only": [
         SHOP,
@@ -135,6 +154,8 @@ KINDS = {
     "archive-without-consent": "an archive goes on",
     "archive-goes-on": "an archive goes on",
     "refused-is-own": "messages are lost",
+    "topic-takes-policies": "policies of another",
+    "subscriptions-not-below": "messages are lost",
     "deletions-by-watch-only": "a deletion hangs",
     "index-when-reconciled": "two owners",
     "older-wins": "two owners",

@@ -52,6 +52,7 @@ def test_histories_contain_everything_that_can_happen() -> None:
         "recreate",
         "consent",
         "publish",
+        "subscribe",
         "drift",
         "stop_operator",
         "kill_operator",
@@ -64,4 +65,4 @@ def test_histories_contain_everything_that_can_happen() -> None:
     created = {
         operation.arguments[0] for seed in range(SEEDS) for operation in generate(seed) if operation.kind == "create"
     }
-    assert created == {"BrokerCluster", "Tenant", "Namespace", "Topic"}
+    assert created == {"BrokerCluster", "Tenant", "Namespace", "Topic", "Subscription"}

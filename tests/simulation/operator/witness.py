@@ -28,7 +28,8 @@ from .claims import (
 
 #: Time (s) in which an operator may miss what a client creates: its listing is that old.
 _UNSEEN_S = 5.0
-POLICY_KINDS = ("Tenant", "Namespace", "Topic")
+POLICY_KINDS = ("Tenant", "Namespace", "Topic", "Subscription")
+_WITH_MESSAGES = ("Topic", "Subscription")
 #: Time (s) that a change in a broker may take which was decided before a consent was taken back.
 _UNDER_WAY_S = 2.0
 
@@ -53,9 +54,11 @@ class Witness:
         self._operators = operators
         #: The objects of unmanaged resources before they were released, by uid.
         self._released: dict[str, Place] = {}
+        #: When each resource was held (s), by uid.
+        self._held_since: dict[str, float] = {}
         #: The clusters of resources that were paused or not managed when their status was written, by uid.
         self._clusters: dict[str, str] = {}
-        #: Topics that a resource left behind on purpose, and the uids of the parents that knew of it.
+        #: Topics and subscriptions that a resource left behind on purpose, and the uids of the parents that knew of it.
         self._kept: dict[Place, set[str]] = {}
 
     def fail(self, kind: str, text: str) -> None:
@@ -80,6 +83,8 @@ class Witness:
     def _held(self, before: Object | None, now: Object) -> None:
         place = held_place(now)
         was = held_place(before) if before is not None else None
+        if place is not None and place != was:
+            self._held_since[now["metadata"]["uid"]] = asyncio.get_running_loop().time()
         if place is None:
             if was is not None and not is_managed(now):
                 self._released[now["metadata"]["uid"]] = was
@@ -94,7 +99,7 @@ class Witness:
                 self.fail("two owners", f"{key_of(now)} is made owner of {place.name}, which {key_of(body)} owns")
 
     def _gone(self, body: Object) -> None:
-        if body["kind"] != "Topic" or not keeps_data(body):
+        if body["kind"] not in _WITH_MESSAGES or not keeps_data(body):
             return
         place = held_place(body) or self._released.get(body["metadata"]["uid"])
         if place is None or any(place_of(self._server.objects, other) == place for other in self._policies()):
@@ -139,7 +144,8 @@ class Witness:
         about = event["involvedObject"]
         body = self._server.objects.get(Key(about["kind"], about["namespace"], about["name"]))
         place = held_place(body) if body is not None else None
-        if place is None:
+        if place is None or event["message"].startswith("subscriptionPolicies["):
+            # Another resource left these to the Topic.
             return
         changes = self._brokers[place.cluster].log.get((place.kind, place.name), [])
         resource = str(key_of(body or {}))
@@ -150,12 +156,25 @@ class Witness:
 
     def applied(self, broker: ModelBroker, kind: str, name: str, resource: str, operator: Any) -> None:
         place = Place(broker.cluster, kind, name)
-        namespace, own = resource.partition(" ")[2].split("/")
-        body = self._server.objects.get(Key(kind, namespace, own))
-        if body is None or held_place(body) != place:
+        of_kind, _, path = resource.partition(" ")
+        namespace, own = path.split("/")
+        body = self._server.objects.get(Key(of_kind, namespace, own))
+        if of_kind == "Topic" and kind == "Subscription":
+            self._applied_by_topic(place, resource, operator)
+        elif body is None or held_place(body) != place:
             self.fail("policies of another", f"{resource} was applied to {name}, which it does not own")
         elif not self._consented(body, place, operator):
             self.fail("without consent", f"{resource} was applied to {name}, which no consent opens to it")
+
+    def _applied_by_topic(self, place: Place, resource: str, operator: Connection) -> None:
+        """Note that a Topic changed the policies of a subscription, which must not be another resource's."""
+        for other in self._policies():
+            has_it = held_place(other) == place and is_allowed(self._server.objects, other, place)
+            if has_it and operator.knows(other) and self._held_for_s(other) >= _UNDER_WAY_S:
+                self.fail("policies of another", f"{resource} changed {place.name}, which {key_of(other)} owns")
+
+    def _held_for_s(self, body: Object) -> float:
+        return asyncio.get_running_loop().time() - self._held_since.get(body["metadata"]["uid"], 0.0)
 
     def protected(self, broker: ModelBroker, operator: Any) -> dict[str, str]:
         assert isinstance(operator, Connection)
@@ -165,7 +184,7 @@ class Witness:
         for body in self._policies():
             recorded = self._clusters.get(body["metadata"]["uid"], "")
             place = held_place(body) or place_by_spec(self._server.objects, body, recorded)
-            if place is None or place.kind != "Topic" or place.cluster != broker.cluster:
+            if place is None or place.kind not in _WITH_MESSAGES or place.cluster != broker.cluster:
                 continue
             cluster = self._cluster_of(body, place)
             known = any(each.knows(body) and (cluster is None or each.knows(cluster)) for each in operators)
@@ -182,14 +201,14 @@ class Witness:
         held = [body for body in self._policies() if held_place(body) == place]
         if held and not any(self._consented(body, place, operator) for body in held):
             self.fail("without consent", f"{key_of(held[0])} deleted {place.name}, which no consent opens to it")
-        if deletion.kind == "Topic" and deletion.lost and self._is_of_clients(broker, deletion.name):
+        if deletion.name in deletion.lost and self._is_of_clients(broker, place):
             self.fail("messages are lost", f"{deletion.name} was created by a client, and no deletionPolicy was stated")
         uids = {body["metadata"]["uid"] for body in self._policies()}
-        for topic, messages in deletion.lost.items():
-            kept = self._kept.get(Place(broker.cluster, "Topic", topic), set())
-            why = protected.get(topic) or ("it was retained" if deletion.kind != "Topic" and kept & uids else "")
+        for name, messages in deletion.lost.items():
+            kept = self._kept.get(Place(broker.cluster, _kind_of(name), name), set())
+            why = protected.get(name) or ("it was retained" if deletion.name != name and kept & uids else "")
             if why:
-                what = f"{messages} messages of {topic} went with {deletion.kind} {deletion.name}"
+                what = f"{messages} messages of {name} went with {deletion.kind} {deletion.name}"
                 self.fail("messages are lost", f"{what}, although {why}")
 
     def _consented(self, body: Object, place: Place, operator: Connection) -> bool:
@@ -205,15 +224,14 @@ class Witness:
         elsewhere = cluster is not None and cluster["metadata"]["namespace"] != body["metadata"]["namespace"]
         return cluster if elsewhere else None
 
-    def _is_of_clients(self, broker: ModelBroker, topic: str) -> bool:
-        """Whether a client created a topic well before a resource changed it, and no resource said to delete it."""
-        changes = broker.log[("Topic", topic)][:-1]
+    def _is_of_clients(self, broker: ModelBroker, place: Place) -> bool:
+        """Whether a client created something well before a resource changed it, and no resource said to delete it."""
+        changes = broker.log[place.kind, place.name][:-1]
         began = max((number + 1 for number, change in enumerate(changes) if change.now is None), default=0)
         life = changes[began:]
         taken_at = next((change.at for change in life if change.by), float("inf"))
         if not life or life[0].by or taken_at - life[0].at < _UNSEEN_S:
             return False
-        place = Place(broker.cluster, "Topic", topic)
         owners = [body["metadata"]["uid"] for body in self._policies() if held_place(body) == place]
         stated = [spec.get("deletionPolicy") for (uid, _), (_, spec) in self._server.specs.items() if uid in owners]
         return not any(stated)
@@ -228,9 +246,13 @@ def wanted_of(body: Object, spec: Object) -> Any:
     model: Any = KINDS[body["kind"]].model_validate(document)
     if body["kind"] == "Topic":
         return model.spec.partitions, model.spec.policies().message_ttl_ms
-    if body["kind"] == "Namespace":
+    if body["kind"] in ("Namespace", "Subscription"):
         return (model.spec.policies().message_ttl_ms,)
     return tuple(model.spec.admin_roles)
+
+
+def _kind_of(name: str) -> str:
+    return "Subscription" if "/subscription/" in name else "Topic"
 
 
 def ready_of(status: Object) -> Object:

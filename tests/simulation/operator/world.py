@@ -17,7 +17,7 @@ from heliograph_operator.objects.backoff import REFUSED
 from heliograph_operator.objects.kinds import API_VERSION, Key
 
 from .api_server import ORPHAN, ApiServer, Object
-from .broker import ModelBroker, ModelClient, ModelTopic
+from .broker import ModelBroker, ModelClient
 from .operator_process import OperatorProcess
 from .virtual_time import machine
 from .witness import Witness
@@ -160,16 +160,15 @@ class World:
         broker = self.brokers["main"]
         if broker.away or name.partition("://")[2].rpartition("/")[0] not in broker.namespaces:
             return
-        if name not in broker.topics:
-            broker.topics[name] = ModelTopic(0, broker.defaults)
-            broker.note("Topic", name)
-        broker.topics[name].messages += messages
+        broker.publish(name, messages)
+
+    async def subscribe(self, topic: str, name: str) -> None:
+        if not self.brokers["main"].away:
+            self.brokers["main"].subscribe(topic, name)
 
     async def drift(self, name: str, ttl_ms: int) -> None:
-        topic = self.brokers["main"].topics.get(name)
-        if topic is not None and not self.brokers["main"].away:
-            topic.policies = type(topic.policies)(message_ttl_ms=ttl_ms)
-            self.brokers["main"].note("Topic", name)
+        if not self.brokers["main"].away:
+            self.brokers["main"].drift(name, ttl_ms)
 
     async def wait(self) -> None:
         """Let time pass."""
