@@ -107,6 +107,9 @@ class _Planner:
         for index, spec in enumerate(resource.spec.subscription_policies):
             targets[f"spec.subscriptionPolicies[{index}].deadLetterTopic"] = spec.policies().dead_letter_topic
         self._check_dead_letters(resource, name, targets)
+        if resource.spec.schema_ is not None and resource.spec.schema_.definition_from is not None:
+            problem = "only the operator reads ConfigMaps; valid: the definition itself, in spec.schema.definition"
+            self._problem(resource, "spec.schema.definitionFrom", problem)
         self._check_subscriptions(resource)
         self.problems += self._contradictions(resource, namespace)
         self._step(resource, name)

@@ -39,12 +39,12 @@ def _kinds() -> list[Permission]:
     return found
 
 
-def _owned(group: str, resource: str) -> Permission:
+def _owned(group: str, resource: str, get: str = "compare it with its manifest") -> Permission:
     return Permission(
         group,
         resource,
         {
-            "get": "compare it with its manifest",
+            "get": get,
             "list": "find the objects of a deleted BrokerCluster by their labels",
             "watch": "learn of changes by others, to repair them",
             "create": "create it for a BrokerCluster",
@@ -63,7 +63,7 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
     ),
     _owned("apps", "statefulsets"),
     _owned("", "services"),
-    _owned("", "configmaps"),
+    _owned("", "configmaps", "compare it with its manifest, and read the definition of a Topic's schema"),
     _owned("", "serviceaccounts"),
     _owned("policy", "poddisruptionbudgets"),
     _owned("networking.k8s.io", "networkpolicies"),

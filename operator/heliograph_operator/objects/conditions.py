@@ -31,6 +31,7 @@ class Reason(StrEnum):
     CONFLICT = "Conflict"
     SUBSCRIPTION_OWNED = "SubscriptionOwned"
     EXPIRED = "Expired"
+    SCHEMA_MISSING = "SchemaMissing"
     ADOPTION_PENDING = "AdoptionPending"
     EXISTED_BEFORE = "ExistedBefore"
     RENAME_REFUSED = "RenameRefused"

@@ -99,6 +99,11 @@ OF_POLICIES: Final = (
         "remove it from the Topic, or delete the Subscription, which leaves it to the Topic",
     ),
     Guide(
+        ("SchemaMissing",),
+        "the ConfigMap that `schema.definitionFrom` names does not exist, or has no such entry; the message names it",
+        "create it; the operator reads it again every minute",
+    ),
+    Guide(
         ("Expired",),
         "nobody used the subscription for as long as its `expires` says, so the broker deleted it",
         "nothing: a consumer that subscribes creates it again; a change of the spec does, too",

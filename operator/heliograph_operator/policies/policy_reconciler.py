@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
 from heliograph_api.resources.broker_state import BrokerState
-from heliograph_api.resources.model import OfBroker, Subscription, Topic
+from heliograph_api.resources.model import Subscription, Topic
 from heliograph_api.values.durations import format_duration
 from heliograph_api.values.names import SubscriptionName
 from heliograph_api.values.quoting import quoted
@@ -43,6 +43,7 @@ from heliograph_operator.objects.targets import Target, Waiting, claim_of, http_
 
 from .policy_deletion import PolicyDeletion
 from .retained_data import protect_parents
+from .schema_definition import REREAD_S, Wanted, reads_config_map, with_definition
 
 log = structlog.get_logger(__name__)
 
@@ -127,9 +128,13 @@ class PolicyReconciler:
         if not url:
             message = f"{shown(target.cluster, resource.key.namespace)} has not published a broker address yet"
             return await self._not_ready(context, resource, Reason.CLUSTER_NOT_READY, message)
+        wanted = await with_definition(context, resource)
+        if isinstance(wanted, Waiting):
+            outcome = await self._not_ready(context, resource, wanted.reason, wanted.message)
+            return Outcome(outcome.result, REREAD_S)
         broker = self._brokers.at(url)
         try:
-            return await self._compare(context, resource, target, broker, await broker.recent_listing())
+            return await self._compare(context, resource, target, broker, await broker.recent_listing(), wanted)
         except AdminUnreachable as error:
             memory.unreachable = True
             return await self._not_ready(context, resource, Reason.BROKER_UNREACHABLE, str(error))
@@ -139,10 +144,15 @@ class PolicyReconciler:
             return Outcome(outcome.result, REFUSED.delay(memory.refused))
 
     async def _compare(
-        self, context: Context, resource: Resource, target: Target, broker: BrokerSession, listing: Listing
+        self,
+        context: Context,
+        resource: Resource,
+        target: Target,
+        broker: BrokerSession,
+        listing: Listing,
+        wanted: Wanted,
     ) -> Outcome:
-        model = resource.model
-        assert isinstance(model, OfBroker)
+        model, spec = wanted
         if (missing := _missing_parent(target, listing.state)) is not None:
             outcome = await self._not_ready(context, resource, *missing)
             return Outcome(outcome.result, PARENT_S)
@@ -174,7 +184,7 @@ class PolicyReconciler:
                 return Outcome("waiting", 0.0)
             partitions = too_many[0] if too_many is not None else None
             others = _others(context, resource, target)
-            await broker.apply(policy_manifest(resource.key, resource.spec, target, partitions, others))
+            await broker.apply(policy_manifest(resource.key, spec, target, partitions, others))
             await report_drift(context, resource, found)
             # Resources below a parent that was just created no longer have to wait.
             for child in context.cache.children(resource.key):
@@ -221,7 +231,8 @@ class PolicyReconciler:
         await report_policies(context, resource, all_verdicts, target.name, stats, archive.fields)
         resource.memory.observed = observed(target.kind, target.name, state)
         result = "ready" if verdicts[0].status == "True" else "waiting"
-        return Outcome(result, archive.requeue_s or context.settings.resync_s)
+        again_s = REREAD_S if reads_config_map(resource.spec) else context.settings.resync_s
+        return Outcome(result, min(archive.requeue_s or again_s, again_s))
 
     async def _not_ready(
         self, context: Context, resource: Resource, reason: Reason, message: str, name: str = ""

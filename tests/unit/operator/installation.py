@@ -21,7 +21,7 @@ from heliograph_api.resources.metadata import OTHER_SUBSCRIPTIONS
 from heliograph_api.resources.model import KINDS, Namespace, Subscription, Tenant, Topic
 from heliograph_api.values.names import SubscriptionName, TopicName
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
-from heliograph_operator.act.controller import Context
+from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.act.resource_memory import ResourceMemories
 from heliograph_operator.act.watch import Watcher
@@ -76,6 +76,8 @@ class Broker(BrokerSession):
             state.policies.subscription_policies = {**(state.policies.subscription_policies or {}), **kept} or None
             state.properties = dict(model.spec.properties)
             state.subscriptions = sorted({*state.subscriptions, *model.spec.all_subscriptions})
+            if (schema := model.spec.schema_) is not None and schema.digest not in state.schemas:
+                state.schemas.append(schema.digest)
 
     def _apply_subscription(self, model: Subscription) -> None:
         topic = self.topics[model.spec.topic_ref.name]
@@ -227,9 +229,9 @@ class Operator:
             queue.done(key)
         raise AssertionError("the operator does not come to an end")
 
-    async def reconcile(self, resource: Resource) -> None:
+    async def reconcile(self, resource: Resource) -> Outcome:
         """Reconcile one resource once, whatever is queued."""
-        await self._policies.reconcile(self.context, resource)
+        return await self._policies.reconcile(self.context, resource)
 
     async def resync(self) -> None:
         """Look at every resource again, and settle."""

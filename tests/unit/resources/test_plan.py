@@ -246,3 +246,11 @@ def test_subscriptions_that_cannot_be(text: str, problem: str) -> None:
     found = problems(text, EXISTING)
     assert len(found) == 1
     assert problem in found[0]
+
+
+def test_a_broker_reads_no_config_maps() -> None:
+    source = "schema: {type: AVRO, definitionFrom: {configMapKeyRef: {name: schemas, key: order}}}"
+    assert problems(resource("Topic", "orders", in_namespace("default", source)), EXISTING) == [
+        "m.yaml: document 1 (Topic orders): spec.schema.definitionFrom: only the operator reads ConfigMaps; valid: the"
+        " definition itself, in spec.schema.definition"
+    ]
