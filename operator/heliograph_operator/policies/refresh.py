@@ -6,6 +6,7 @@ Each broker has a task of its own: one that does not answer delays nothing of an
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 import structlog
 from heliograph_api.admin.admin_client import AdminError
@@ -16,6 +17,10 @@ from heliograph_operator.decide.broker_differences import observed
 from heliograph_operator.decide.resource_stats import worth_writing
 
 log = structlog.get_logger(__name__)
+
+
+#: Time (s) that every pause has at least: the end of a shorter one could be no later than now, by the clock.
+_SHORTEST_S: Final = 0.001
 
 
 class Refresh:
@@ -43,7 +48,8 @@ class Refresh:
         while True:
             await self._list(broker)
             # A broker that did not answer is asked again when the pause of its session ends.
-            await asyncio.sleep(broker.paused_s or self._context.settings.refresh_s)
+            pause_s = broker.paused_s
+            await asyncio.sleep(max(pause_s, _SHORTEST_S) if pause_s else self._context.settings.refresh_s)
 
     async def _list(self, broker: BrokerSession) -> None:
         loop = asyncio.get_running_loop()
