@@ -280,6 +280,37 @@ def test_backups_on_a_volume(broker_factory: Callable[..., BrokerProcess], bucke
     assert good(run(bucket, "list", url)) == ""
 
 
+def test_the_newest_backup_is_restored_by_the_name_latest(
+    broker_factory: Callable[..., BrokerProcess], bucket: Bucket, tmp_path: Path
+) -> None:
+    broker = broker_factory("data")
+    broker.start()
+    url = f"file://{tmp_path / 'backups'}"
+    refused = bad(run(bucket, "pull", url, "latest", "--data-dir", tmp_path / "none"))
+    assert "has no backup" in refused
+    for name, count in (("b", 3), ("a", 4)):
+        fill(broker, name, 100, count)
+        good(run(bucket, "push", url, name, "--http-url", broker.http_url))
+    assert "choose another name" in bad(run(bucket, "push", url, "latest", "--http-url", broker.http_url))
+    broker.terminate()
+    # One that was interrupted, and one that is damaged, are no backups.
+    for name, content in (("z", "{}"), ("y", "not JSON")):
+        (tmp_path / "backups" / name).mkdir()
+        (tmp_path / "backups" / name / ("begun.json" if name == "z" else "manifest.json")).write_text(content)
+    volume, result = tmp_path / "volume", tmp_path / "result.json"
+    pull = ("pull", url, "latest", "--data-dir", volume, "--once", "--result", result)
+    good(run(bucket, *pull))
+    assert json.loads(result.read_text())["name"] == "a"
+    # A restore that was interrupted is of the same backup when it begins again, although there is a newer one.
+    (volume / "RESTORED.json").rename(volume / "RESTORING.json")
+    manifest = json.loads((tmp_path / "backups" / "a" / "manifest.json").read_text())
+    (tmp_path / "backups" / "newer").mkdir()
+    newer = {**manifest, "name": "newer", "pointInTimeMs": manifest["pointInTimeMs"] + 60_000}
+    (tmp_path / "backups" / "newer" / "manifest.json").write_text(json.dumps(newer))
+    good(run(bucket, *pull))
+    assert json.loads(result.read_text())["name"] == "a"
+
+
 def test_a_store_that_cannot_be_used_is_one_line(bucket: Bucket, broker: BrokerProcess) -> None:
     done = run(bucket, "push", URL, "n", "--http-url", broker.http_url, environment={"AWS_SECRET_ACCESS_KEY": "wrong"})
     assert "refuses these keys: SignatureDoesNotMatch" in bad(done)

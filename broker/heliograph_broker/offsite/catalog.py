@@ -21,6 +21,8 @@ MANIFEST: Final = "manifest.json"
 VERIFIED: Final = "verified.json"
 #: Random hexadecimal digits of an upload; empty in a backup of a version without them.
 _Upload = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]*$", max_length=64)]
+LATEST: Final = "latest"
+"""Stands for the newest complete backup where one is restored; no backup has this name."""
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
 _MAX_NAME: Final = 253
 #: What a backup consists of. Whatever else is below its name is somebody else's, such as backups of a longer URL.
@@ -122,6 +124,21 @@ def get(store: ObjectStore, name: str) -> BackupRecord:
     raise StoreError(
         f"{store.url} has no backup {quoted(name)}; 'heliograph backup list {store.url}' shows what it has"
     )
+
+
+def latest(store: ObjectStore) -> BackupRecord:
+    """Return the record of the backup with the newest point in time. Raises :class:`StoreError`, also for none."""
+    records: list[BackupRecord] = []
+    for name in names(store)[0]:
+        try:
+            record = find(store, name)
+        except UnreadableManifestError:
+            continue
+        if record is not None:
+            records.append(record)
+    if not records:
+        raise StoreError(f"{store.url} has no backup; 'heliograph backup list {store.url}' shows what it has")
+    return max(records, key=lambda record: (record.point_in_time_ms, record.name))
 
 
 def names(store: ObjectStore) -> tuple[list[str], list[str]]:

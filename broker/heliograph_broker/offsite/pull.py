@@ -133,6 +133,14 @@ def restored_from(data_dir: Path) -> Origin | None:
         raise BackupError(f"{done} cannot be read: {error}") from error
 
 
+def begun(data_dir: Path) -> str:
+    """Return the name of the backup whose restore by :func:`bootstrap` was interrupted; empty if none was."""
+    try:
+        return msgspec.json.decode((data_dir / RESTORING).read_bytes(), type=Origin).name
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+
+
 def _check_ended(data_dir: Path, record: BackupRecord, origin: Origin) -> None:
     """Raise :class:`BackupError` unless a restore of ``origin`` has ended, but for the mark that it has.
 

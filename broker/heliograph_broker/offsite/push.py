@@ -23,7 +23,7 @@ from heliograph_broker.storage.disk.identity import Format, parse_format
 
 from . import catalog
 from .catalog import BackupRecord, Begun, Part
-from .object_store import ObjectStore
+from .object_store import ObjectStore, StoreError
 
 _PATH: Final = "/heliograph/v1/backup"
 _SLICE: Final = 1024 * 1024
@@ -97,6 +97,8 @@ async def push(
     first. With ``again``, a complete backup of the same name and source is returned. Raises :class:`StoreError`,
     :class:`BackupError` and what the client raises; what was uploaded until then is no backup.
     """
+    if name == catalog.LATEST:
+        raise StoreError(f"{name} stands for the newest backup and cannot be the name of one; choose another name")
     existing = await asyncio.to_thread(catalog.find, store, name)
     if existing is not None and (not again or source not in (None, existing.source)):
         raise catalog.taken(store, name)

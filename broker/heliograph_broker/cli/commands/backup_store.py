@@ -113,7 +113,10 @@ def push(
 
 def pull(
     url: StoreUrl,
-    name: BackupName,
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Name of the backup, or latest: the one with the newest point in time."),
+    ],
     data_dir: Annotated[
         Path,
         typer.Option("--data-dir", metavar="DIR", help="Data directory to write to; must be empty or not exist yet."),
@@ -136,8 +139,8 @@ def pull(
     \b
     Examples:
       heliograph backup pull s3://backups/orders monday --data-dir heliograph-data
+      heliograph backup pull s3://backups/orders latest --data-dir heliograph-data
     """
-    from heliograph_broker.offsite import catalog
     from heliograph_broker.offsite.pull import bootstrap, restored_from
     from heliograph_broker.offsite.pull import pull as fetch
 
@@ -148,7 +151,7 @@ def pull(
             print(f"{data_dir}: restored before, from {origin.url}/{origin.name}")
             return
         store = _store(url, endpoint, virtual_hosted, ca_file)
-        record = catalog.get(store, name)
+        record = _to_restore(store, name, data_dir if once else None)
         if once:
             data_dir.mkdir(parents=True, exist_ok=True)
             answer.update(_origin_fields(bootstrap(store, record, data_dir)))
@@ -242,6 +245,17 @@ def _store(url: str, endpoint: str, virtual_hosted: bool, ca_file: Path | None) 
     from heliograph_broker.offsite.object_store import Access, ObjectStore
 
     return ObjectStore(url, Access(endpoint, not virtual_hosted, ca_file))
+
+
+def _to_restore(store: ObjectStore, name: str, begun_in: Path | None) -> BackupRecord:
+    """Return the record of a backup; of ``latest``, the one that was begun in ``begun_in``, or else the newest."""
+    from heliograph_broker.offsite import catalog
+    from heliograph_broker.offsite.pull import begun
+
+    if name != catalog.LATEST:
+        return catalog.get(store, name)
+    before = begun(begun_in) if begun_in is not None else ""
+    return (catalog.find(store, before) if before else None) or catalog.latest(store)
 
 
 def _verified(store: ObjectStore, record: BackupRecord, scratch: Path) -> int:
