@@ -19,6 +19,8 @@ from .act.resource_memory import ResourceMemories
 from .act.watch import Watcher, kopf_settings, register
 from .act.work_queue import WorkQueue
 from .archive.archive_reconciler import ArchiveReconciler
+from .backup.backup_reconciler import BackupReconciler
+from .backup.schedule_reconciler import ScheduleReconciler
 from .cluster.cluster_reconciler import ClusterReconciler
 from .decide.archive_cron_job import ArchiveSite
 from .decide.owned_objects import watched
@@ -43,7 +45,9 @@ RELIST_S = 600.0
 _LIST_AGAIN_S = 10.0
 
 
-def reconcilers(clusters: ClusterReconciler, policies: PolicyReconciler) -> Mapping[str, Reconciler]:
+def reconcilers(
+    clusters: ClusterReconciler, policies: PolicyReconciler, backups: BackupReconciler
+) -> Mapping[str, Reconciler]:
     """Return the reconciler of each kind."""
     return {
         "BrokerCluster": clusters.reconcile,
@@ -51,6 +55,8 @@ def reconcilers(clusters: ClusterReconciler, policies: PolicyReconciler) -> Mapp
         "Namespace": policies.reconcile,
         "Topic": policies.reconcile,
         "Subscription": policies.reconcile,
+        "Backup": backups.reconcile,
+        "ScheduledBackup": ScheduleReconciler().reconcile,
     }
 
 
@@ -165,10 +171,10 @@ class Operator:
         archives = ArchiveReconciler(
             ArchiveSite(settings.archive_image, settings.archive_service_account, fixed_user=settings.fixed_user)
         )
-        policies = PolicyReconciler(self._brokers, archives)
+        by_kind = reconcilers(clusters, PolicyReconciler(self._brokers, archives), BackupReconciler(site))
         return [
             asyncio.create_task(self._watch(kopf_stop, stop), name="watch"),
-            asyncio.create_task(Controller(self._context, reconcilers(clusters, policies)).run(), name="workers"),
+            asyncio.create_task(Controller(self._context, by_kind).run(), name="workers"),
             asyncio.create_task(Refresh(self._context, self._brokers).run(), name="refresh"),
             asyncio.create_task(self._relist(), name="relist"),
         ]

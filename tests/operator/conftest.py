@@ -21,7 +21,8 @@ def definitions(cluster: Cluster) -> None:
     files = sorted((PROJECT / "crds").glob("*.yaml"))
     for file in files:
         cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(file))
-    for plural in ("brokerclusters", "tenants", "namespaces", "topics", "subscriptions"):
+    plurals = ("brokerclusters", "tenants", "namespaces", "topics", "subscriptions", "backups", "scheduledbackups")
+    for plural in plurals:
         cluster.kubectl("wait", "--for=condition=Established", f"crd/{plural}.heliograph.dev", "--timeout=60s")
 
 

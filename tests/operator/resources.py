@@ -8,7 +8,15 @@ from typing import Any
 from tests.support.cluster import Cluster, ClusterCommandError
 
 API_VERSION = "heliograph.dev/v1alpha1"
-PLURALS = {"Subscription": "hsub", "Topic": "htopic", "Namespace": "hns", "Tenant": "htenant", "BrokerCluster": "bcl"}
+PLURALS = {
+    "Subscription": "hsub",
+    "Topic": "htopic",
+    "Namespace": "hns",
+    "Tenant": "htenant",
+    "BrokerCluster": "bcl",
+    "Backup": "hbackup",
+    "ScheduledBackup": "hsbackup",
+}
 WITHIN_S = 120.0
 
 

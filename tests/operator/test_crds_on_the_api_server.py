@@ -43,7 +43,7 @@ def _resource(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def api(cluster: Cluster) -> ApiServer:
-    """The API server, which knows the four kinds."""
+    """The API server, which knows all kinds."""
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(_CRDS))
     names = [f"crd/{definition.plural}.{GROUP}" for definition in DEFINITIONS.values()]
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", *names)

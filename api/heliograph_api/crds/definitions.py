@@ -1,4 +1,4 @@
-"""The custom resource definitions of the kinds, made from the model: structural OpenAPI v3, with its rules in CEL.
+"""The custom resource definitions of all kinds, made from the model: structural OpenAPI v3, with its rules in CEL.
 
 ``scripts/generate-crds`` writes them to ``crds/``. The API server prunes fields that are not in them; `kubectl apply`
 and other clients that ask for strict validation get their names.
@@ -15,10 +15,12 @@ from pydantic import BaseModel
 
 from heliograph_api.resources.cel import RULES
 from heliograph_api.resources.fields import DURATION_FORMAT, SIZE_FORMAT
-from heliograph_api.resources.model import API_VERSION, KINDS, Kind
+from heliograph_api.resources.model import API_VERSION, KINDS, OperatorKind
 from heliograph_api.resources.status import (
+    BackupStatus,
     BrokerClusterStatus,
     NamespaceStatus,
+    ScheduledBackupStatus,
     SubscriptionStatus,
     TenantStatus,
     TopicStatus,
@@ -153,6 +155,39 @@ DEFINITIONS: Final[Mapping[str, Definition]] = {
             *_HELD_WIDE[2:],
         ),
     ),
+    "Backup": Definition(
+        "backups",
+        "hbackup",
+        BackupStatus,
+        (
+            Column("Phase", ".status.phase", "Waiting, Running, Succeeded or Failed."),
+            Column("Cluster", ".spec.clusterRef.name", "The BrokerCluster."),
+            Column("Size", ".status.size", "Bytes of the backup."),
+            Column("Completed", ".status.completionTime", "Time since it ended.", "date"),
+            _AGE,
+            Column("Verified", ".status.verifiedTime", "Time since it was verified.", "date", wide=True),
+            Column("Name-In-Store", ".status.name", "Name of the backup in the store.", wide=True),
+            Column("URL", ".status.url", "URL of the place in which it is stored.", wide=True),
+            _HELD_WIDE[-1],
+        ),
+    ),
+    "ScheduledBackup": Definition(
+        "scheduledbackups",
+        "hsbackup",
+        ScheduledBackupStatus,
+        (
+            *_READY,
+            Column("Schedule", ".spec.schedule", "Schedule of the backups."),
+            Column("Suspended", ".spec.suspend", "Whether no more backups are started.", "boolean"),
+            Column("Last-Success", ".status.lastSuccessTime", "Time since the last successful backup.", "date"),
+            Column("Backups", ".status.backups", "Number of successful backups.", "integer"),
+            _AGE,
+            Column("Cluster", ".spec.template.clusterRef.name", "The BrokerCluster.", wide=True),
+            Column("Next", ".status.nextTime", "Next time of the schedule.", wide=True),
+            Column("Last-Backup", ".status.lastBackup", "The Backup that was created last.", wide=True),
+            _HELD_WIDE[-1],
+        ),
+    ),
 }
 
 
@@ -162,7 +197,7 @@ def definitions() -> Iterator[_Schema]:
         yield _definition(kind, model, DEFINITIONS[kind])
 
 
-def _definition(kind: str, model: Kind, definition: Definition) -> _Schema:
+def _definition(kind: str, model: OperatorKind, definition: Definition) -> _Schema:
     subresources: _Schema = {"status": {}}
     if definition.scaled:
         subresources["scale"] = {
@@ -199,7 +234,7 @@ def _definition(kind: str, model: Kind, definition: Definition) -> _Schema:
     }
 
 
-def schema(model: Kind, status: type[BaseModel]) -> _Schema:
+def schema(model: OperatorKind, status: type[BaseModel]) -> _Schema:
     """Return the structural schema of a kind."""
     given = model.model_json_schema(by_alias=True)
     own = _Inliner(given["$defs"]).inlined(given)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from heliograph_api.resources.model import API_VERSION, KINDS, AnyResource
+from heliograph_api.resources.model import API_VERSION, BROKER_KINDS, KINDS, AnyResource
 from heliograph_api.values.quoting import quoted
 
 from .documents import NotReadable, read_json, read_yaml, write_yaml
@@ -139,11 +139,16 @@ def _resource(document: _Document, problems: list[str]) -> AnyResource | None:
     if named := title(content):
         where = f"{where} ({named})"
     version, kind = content.get("apiVersion"), content.get("kind")
-    model = KINDS.get(kind) if isinstance(kind, str) else None
+    model = BROKER_KINDS.get(kind) if isinstance(kind, str) else None
     if version != API_VERSION:
         problems.append(f"{where}: apiVersion: {_given(content, 'apiVersion')}; valid: {API_VERSION}")
     if model is None:
-        problems.append(f"{where}: kind: {_given(content, 'kind')}; valid: {', '.join(KINDS)}")
+        given = (
+            f"{quoted(kind)} is for the operator only"
+            if isinstance(kind, str) and kind in KINDS
+            else _given(content, "kind")
+        )
+        problems.append(f"{where}: kind: {given}; valid: {', '.join(BROKER_KINDS)}")
     if version != API_VERSION or model is None:
         return None
     try:

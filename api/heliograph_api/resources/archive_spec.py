@@ -91,6 +91,17 @@ def _master(text: str) -> str:
     return text
 
 
+Schedule = Annotated[
+    str,
+    AfterValidator(_schedule),
+    InSchema({"maxLength": _MAX_SCHEDULE_LENGTH}),
+    Rule(f"self.matches('{_SCHEDULE}')", f"not a schedule; valid: {_VALID_SCHEDULE.replace(chr(39), '')}"),
+    Rule(
+        "self.findAll('[0-9]+-[0-9]+').all(r, int(r.find('^[0-9]+')) <= int(r.find('[0-9]+$')))",
+        f"a range ends before it begins; valid: {_NOT_BACKWARDS}",
+    ),
+]
+"""Times, as CronJobs read them."""
 ArchivePath = Annotated[
     str,
     AfterValidator(_path),
@@ -115,16 +126,7 @@ class ArchiveSpec(Model):
         ),
     )
 
-    schedule: Annotated[
-        str,
-        AfterValidator(_schedule),
-        InSchema({"maxLength": _MAX_SCHEDULE_LENGTH}),
-        Rule(f"self.matches('{_SCHEDULE}')", f"not a schedule; valid: {_VALID_SCHEDULE.replace(chr(39), '')}"),
-        Rule(
-            "self.findAll('[0-9]+-[0-9]+').all(r, int(r.find('^[0-9]+')) <= int(r.find('[0-9]+$')))",
-            f"a range ends before it begins; valid: {_NOT_BACKWARDS}",
-        ),
-    ]
+    schedule: Schedule
     """Schedule of the runs in UTC, as in a CronJob: minute, hour, day, month and weekday, or @hourly, @daily and so on.
     A run is skipped if the previous one has not finished."""
     path: ArchivePath

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from .archive_consent_spec import ArchivesSpec
+from .backup_spec import BootstrapSpec
 from .cel import SIZE, InSchema, Rule
 from .fields import DeletionPolicy, Model, Reference, Size, named_once
 from .listener_spec import ListenerSpec
@@ -90,6 +91,8 @@ class BrokerClusterSpec(Model):
     """Secrets the image is pulled with."""
     storage: StorageSpec = StorageSpec(size=DEFAULT_STORAGE)
     """Volume of each broker; 10Gi of the default StorageClass if left out."""
+    bootstrap: BootstrapSpec = Field(default_factory=BootstrapSpec)
+    """Data that new brokers begin with; default: none."""
     config: Annotated[dict[str, Any], AfterValidator(check_settings), SettingsSchema()] = Field(default_factory=dict)
     """Settings of the broker process by name. A change restarts the pods."""
     env: Annotated[list[EnvVar], AfterValidator(named_once), _BY_NAME] = Field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The resources of ``heliograph.dev/v1alpha1``: BrokerCluster, Tenant, Namespace, Topic and Subscription.
+"""The resources a person applies: BrokerCluster, Tenant, Topic and the other kinds of ``heliograph.dev/v1alpha1``.
 
 One model for all: manifests are validated by it, and the custom resource definitions are generated from it (by
 :mod:`.crds`), its docstrings with it: they are what ``kubectl explain`` and ``docs/resources.md`` say.
@@ -25,6 +25,7 @@ from heliograph_api.values.names import (
 from heliograph_api.values.quoting import quoted
 
 from .archive_spec import SUBSCRIPTION, ArchiveSpec
+from .backup_spec import MAX_BACKUP_NAME, MAX_SCHEDULE_NAME, BackupSpec, ScheduledBackupSpec
 from .cel import SIZE, InSchema, Rule
 from .cluster_spec import BrokerClusterSpec
 from .fields import (
@@ -53,6 +54,7 @@ API_VERSION = "heliograph.dev/v1alpha1"
 # The rules for a topic's own name are the same in every namespace.
 _STANDS_IN = "tenant/namespace"
 _PERSISTENT_ONLY = "is for persistent topics only; valid: leave it out, or persistent: true"
+_LONG_NAME = "is too long, for its Jobs have longer ones; valid: at most"
 
 
 def _keeps_nothing(field: str, unset: str = "") -> Rule:
@@ -393,30 +395,80 @@ class Subscription(Resource):
         return self
 
 
+def _short_name(most: int) -> Rule:
+    return Rule(f"size(self.metadata.name) <= {most}", f"{_LONG_NAME} {most} characters", ".metadata.name")
+
+
+def _is_short(name: str, most: int) -> None:
+    if len(name) > most:
+        raise Contradiction([("metadata.name", f"{quoted(name)} {_LONG_NAME} {most} characters")])
+
+
+class Backup(Resource):
+    """One backup of a BrokerCluster in a store: the operator runs a Job for it, once."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        *(unchanged(field, ".spec") for field in ("clusterRef", "destination", "verify", "activeDeadlineSeconds")),
+        _short_name(MAX_BACKUP_NAME),
+    )
+
+    kind: Literal["Backup"]
+    spec: BackupSpec
+
+    @model_validator(mode="after")
+    def _has_a_short_name(self) -> Self:
+        _is_short(self.metadata.name, MAX_BACKUP_NAME)
+        return self
+
+
+class ScheduledBackup(Resource):
+    """Backups of a BrokerCluster on a schedule: the operator creates a Backup each time, and deletes old ones."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (_short_name(MAX_SCHEDULE_NAME),)
+
+    kind: Literal["ScheduledBackup"]
+    spec: ScheduledBackupSpec
+
+    @model_validator(mode="after")
+    def _has_a_short_name(self) -> Self:
+        _is_short(self.metadata.name, MAX_SCHEDULE_NAME)
+        return self
+
+
 OfBroker = Tenant | Namespace | Topic | Subscription
 """A resource that stands for an object of a broker."""
 AnyResource = BrokerCluster | OfBroker
+"""The resources that a broker can apply."""
 Kind = type[BrokerCluster] | type[Tenant] | type[Namespace] | type[Topic] | type[Subscription]
-KINDS: dict[str, Kind] = {
+BROKER_KINDS: dict[str, Kind] = {
     "BrokerCluster": BrokerCluster,
     "Tenant": Tenant,
     "Namespace": Namespace,
     "Topic": Topic,
     "Subscription": Subscription,
 }
-"""The kinds by name, parents first."""
+"""The kinds that a broker can apply, by name, parents first."""
+OperatorResource = AnyResource | Backup | ScheduledBackup
+OperatorKind = Kind | type[Backup] | type[ScheduledBackup]
+KINDS: dict[str, OperatorKind] = {**BROKER_KINDS, "Backup": Backup, "ScheduledBackup": ScheduledBackup}
+"""All kinds by name, parents first."""
 
 __all__ = [
     "API_VERSION",
+    "BROKER_KINDS",
     "KINDS",
     "AnyResource",
+    "Backup",
     "BrokerCluster",
     "Kind",
     "LimitsSpec",
     "Namespace",
     "OfBroker",
+    "OperatorKind",
+    "OperatorResource",
     "PolicySpec",
     "Resource",
+    "ScheduledBackup",
     "Subscription",
     "Tenant",
     "Topic",

@@ -45,6 +45,12 @@ def _zone(text: str) -> str:
     return text
 
 
+TimeZone = Annotated[
+    str, AfterValidator(_zone), InSchema({"maxLength": 64}), Rule(f"self.matches('^{_ZONE}$')", _NO_ZONE)
+]
+"""The name of a time zone."""
+
+
 class MaintenanceWindow(Model):
     """A time in which brokers may be replaced."""
 
@@ -60,9 +66,7 @@ class MaintenanceWindow(Model):
         Rule(DURATION.where("self", f"({{value}} >= {_MINUTE_MS} && {{value}} <= {_MAX_MS})"), _NO_DURATION),
     ]
     """Time for which it is open, such as 2h. A rollout that begins in it is finished also after it."""
-    time_zone: Annotated[
-        str, AfterValidator(_zone), InSchema({"maxLength": 64}), Rule(f"self.matches('^{_ZONE}$')", _NO_ZONE)
-    ] = "UTC"
+    time_zone: TimeZone = "UTC"
     """Time zone of `start`, such as Europe/Berlin."""
 
 

@@ -1,4 +1,4 @@
-"""The ``status`` of the kinds, as the operator reports it. A broker without the operator has none."""
+"""The ``status`` of each kind, as the operator reports it. A broker without the operator has none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Condition(StatusModel):
     """A condition: whether something is the case, with the reason."""
 
     type: Annotated[str, Field(min_length=1, max_length=316)]
-    """Type of the condition: Ready, PoliciesApplied, QuotaExceeded, Archived, Adopted, Progressing."""
+    """Type of the condition: Ready, PoliciesApplied, QuotaExceeded, Archived, Adopted, Progressing, Restored."""
     status: Literal["True", "False", "Unknown"]
     """Whether it is the case."""
     reason: Annotated[str, Field(max_length=1024)]
@@ -94,6 +94,23 @@ class BrokerClusterStatus(Status):
     """Addresses and names of the load balancer for clients, if serviceType is LoadBalancer."""
     listeners: list[ListenerStatus] | None = None
     """Addresses of the listeners."""
+    restore: RestoreStatus | None = None
+    """The backup that the brokers began with; the condition Restored has what happens before."""
+
+
+class RestoreStatus(StatusModel):
+    """The backup that was restored into the volume of a new broker."""
+
+    url: str | None = None
+    """URL of the place in which it is stored."""
+    name: str | None = None
+    """Its name in the store."""
+    point_in_time: AwareDatetime | None = None
+    """When the broker that it is of began it: everything with a receipt from before is in it."""
+    size: SizeShown | None = None
+    """Bytes of the backup, rounded: 1.2Mi."""
+    restored_time: AwareDatetime | None = None
+    """When the restore ended."""
 
 
 class ListenerStatus(StatusModel):
@@ -199,6 +216,52 @@ class SubscriptionStatus(Status):
     """Messages it has not acknowledged, over all partitions."""
     consumers: Count | None = None
     """Number of connected consumers."""
+
+
+class BackupStatus(Status):
+    """Status of a Backup."""
+
+    phase: Literal["Waiting", "Running", "Succeeded", "Failed"] | None = None
+    """Waiting: not begun yet. A Backup that Succeeded or Failed never runs a second time."""
+    start_time: AwareDatetime | None = None
+    """When its Job was created."""
+    completion_time: AwareDatetime | None = None
+    """When its Job ended."""
+    url: str | None = None
+    """URL of the place in which it is stored."""
+    name: str | None = None
+    """Its name in the store: that of the resource, and the first characters of its uid."""
+    size: SizeShown | None = None
+    """Bytes of the backup, rounded: 1.2Mi."""
+    size_bytes: Count | None = None
+    """Bytes of the backup."""
+    topics: Count | None = None
+    """Number of topics in it."""
+    point_in_time: AwareDatetime | None = None
+    """When the broker began it: everything with a receipt from before is in it."""
+    verified_time: AwareDatetime | None = None
+    """When it was restored into scratch space and found to be complete."""
+    damaged: Count | None = None
+    """Damages in the broker's store when the backup was made; the log of its Job names them."""
+    version: str | None = None
+    """Version of the broker."""
+
+
+class ScheduledBackupStatus(Status):
+    """Status of a ScheduledBackup."""
+
+    last_schedule_time: AwareDatetime | None = None
+    """The time of the schedule for which a Backup was created last."""
+    last_backup: str | None = None
+    """The Backup that was created last."""
+    last_success_time: AwareDatetime | None = None
+    """When the last successful Backup ended."""
+    last_success: str | None = None
+    """The last successful Backup."""
+    next_time: AwareDatetime | None = None
+    """The next time of the schedule."""
+    backups: Count | None = None
+    """Number of successful Backups."""
 
 
 BrokerClusterStatus.model_rebuild()

@@ -9,9 +9,9 @@ from .cel import Rule
 _FOR_GOOD: Final = "cannot be changed; valid: the previous value, or a new resource"
 
 
-def unchanged(field: str) -> Rule:
-    """Return the rule that a field stays as it is."""
-    return Rule(f"self.{field} == oldSelf.{field}", _FOR_GOOD, f".{field}")
+def unchanged(field: str, within: str = "") -> Rule:
+    """Return the rule that a field stays as it is; ``within`` is a path to it, such as ``.spec``."""
+    return Rule(f"self{within}.{field} == oldSelf{within}.{field}", _FOR_GOOD, f"{within}.{field}")
 
 
 def cluster_unchanged() -> Rule:

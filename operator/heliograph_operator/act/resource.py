@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from heliograph_api.manifests.explain import explain
-from heliograph_api.resources.model import KINDS, AnyResource
+from heliograph_api.resources.model import KINDS, OperatorResource
 from pydantic import ValidationError
 
 from heliograph_operator.decide.broker_manifests import manifest
@@ -71,7 +71,7 @@ class Resource:
         return "annotation heliograph.dev/paused is true" if self.paused else ""
 
     @property
-    def model(self) -> AnyResource | None:
+    def model(self) -> OperatorResource | None:
         """The parsed resource; None if it is invalid, and ``memory.problem`` says why.
 
         The API server checks the same rules; an invalid resource comes from another version of the definitions.

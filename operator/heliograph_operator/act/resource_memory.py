@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from heliograph_api.resources.model import AnyResource
+from heliograph_api.resources.model import OperatorResource
 
-from heliograph_operator.decide.archive_runs import Run
+from heliograph_operator.decide.job_runs import Run
 from heliograph_operator.decide.resource_stats import ResourceStats
 from heliograph_operator.objects.conditions import Verdict
 from heliograph_operator.objects.kinds import Body, Key
@@ -19,7 +19,7 @@ class ResourceMemory:
     uid: str
     #: The generation that ``model`` was parsed from.
     generation: int = -1
-    model: AnyResource | None = None
+    model: OperatorResource | None = None
     #: Why the resource is invalid.
     problem: str = ""
     #: The statistics last written to the status, and when (s, of the loop's clock).

@@ -40,6 +40,8 @@ _EXPECTED: Final = (
     ClusterReason.PREFLIGHT_RUNNING,
     ClusterReason.STOPPED,
     ClusterReason.VOLUMES_GROWING,
+    Reason.BACKUP_WAITING,
+    Reason.BACKUP_RUNNING,
 )
 #: Attempts to write a status while others change the resource.
 ATTEMPTS: Final = 5

@@ -1,4 +1,4 @@
-"""Watches the kinds with kopf, caches their objects, and enqueues the resources that are affected.
+"""Watches all kinds with kopf, caches their objects, and enqueues the resources that are affected.
 
 It also passes on what watches tell of the objects that resources own.
 Nothing here waits or writes, and kopf stores nothing in the resources.
@@ -12,6 +12,7 @@ from typing import Any
 import kopf
 import structlog
 
+from heliograph_operator.decide.owned_objects import resources_of
 from heliograph_operator.kube.client import PAGE, credentials
 from heliograph_operator.objects.conditions import READY, condition
 from heliograph_operator.objects.kinds import (
@@ -95,6 +96,10 @@ class Watcher:
             # Subscriptions may refer to it by its name in the broker.
             for child in self._cache.ownership.below(claim):
                 self._queue.add(child)
+        for owner in resources_of(body):
+            # A schedule waits for its Backups.
+            if self._cache.get(owner) is not None:
+                self._queue.add(owner)
         # A deleted parent waits for its children.
         parent = parent_of(body)
         above = self._cache.get(parent) if parent is not None else None
@@ -117,12 +122,13 @@ def _spec_version(body: Body) -> Any:
 
 
 def _exported_state(body: Body) -> Any:
-    """Return the fields other resources depend on: deletion, names, readiness, endpoints and consents."""
+    """Return the fields other resources depend on: deletion, names, readiness, phase, endpoints and consents."""
     metadata, status, spec = body["metadata"], body.get("status") or {}, body.get("spec") or {}
     ready = condition(status, READY).get("status", "")
     stated = spec.get("name"), spec.get("consents"), spec.get("archives")
     named = named_subscriptions(body) if body["kind"] == TOPIC.name else ()
-    return metadata.get("uid"), metadata.get("deletionTimestamp"), stated, named, ready, status.get("endpoints")
+    reported = ready, status.get("phase"), status.get("endpoints")
+    return metadata.get("uid"), metadata.get("deletionTimestamp"), stated, named, reported
 
 
 def register(watcher: Watcher, owned: OwnedWatch, kinds: Iterable[Kind]) -> kopf.OperatorRegistry:

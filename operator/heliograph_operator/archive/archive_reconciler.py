@@ -26,7 +26,6 @@ from heliograph_operator.decide.archive_cron_job import (
     cron_job_name,
 )
 from heliograph_operator.decide.archive_runs import (
-    Run,
     archive_fields,
     archive_verdict,
     last_ended,
@@ -34,6 +33,7 @@ from heliograph_operator.decide.archive_runs import (
     with_result,
 )
 from heliograph_operator.decide.cluster_objects import POD
+from heliograph_operator.decide.job_runs import Run
 from heliograph_operator.decide.stateful_set import as_selector
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.conditions import ARCHIVED, Reason, Verdict, condition

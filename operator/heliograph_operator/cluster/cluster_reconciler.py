@@ -39,11 +39,12 @@ from heliograph_operator.decide.cluster_status import (
     readiness,
 )
 from heliograph_operator.decide.listeners import advertised, balancer_addresses, listeners, pending, problem, status
+from heliograph_operator.decide.restore import may_fetch, restore_fields, restored, restoring
 from heliograph_operator.decide.rollout import PendingRollout, as_applied, is_finished, recorded, with_origin
 from heliograph_operator.decide.stateful_set import Site, as_selector, name_problem, selector
 from heliograph_operator.decide.strategic_merge import PatchError
 from heliograph_operator.objects.backoff import UNREACHABLE
-from heliograph_operator.objects.conditions import Reason, Verdict, ready
+from heliograph_operator.objects.conditions import READY, RESTORED, Reason, Verdict, ready
 from heliograph_operator.objects.kinds import BROKER_CLUSTER, Body, is_deleted, is_held
 
 from .cluster_deletion import delete_cluster, orphan_objects
@@ -111,6 +112,10 @@ class ClusterReconciler:
         found = await context.kube.find(STATEFUL_SET, namespace, name)
         of_pods = await context.kube.list(POD, namespace, labels=as_selector(selector(name)))
         pods = pods_of(found, of_pods)
+        stated = cluster.spec.bootstrap.restore_from
+        before_start = restoring(stated, as_applied(found), resource.status) if found is not None else None
+        restore = restore_fields(resource.status, of_pods)
+        from_backup = restored(stated, before_start, restore, of_pods) if found is not None or restore else None
         services = applied.services
         if services is None and cluster.spec.listeners:
             services = await find_listeners(context, resource)
@@ -127,6 +132,8 @@ class ClusterReconciler:
         failed = rollout.failed if rollout else None
         unapplied = volumes.growing or missing or (rollout.unapplied if rollout else None)
         ready_now = readiness(pods, policies, refused, failed or blocked, unapplied)
+        if from_backup is not None and from_backup.reason == ClusterReason.RESTORE_FAILED and pods.ready < pods.wanted:
+            ready_now = replace(from_backup, type=READY)
         moving = rollout.verdict() if rollout else progressing(pods, volumes.growing)
         if resource.paused:
             ready_now = ready(Reason.PAUSED, f"{_PAUSED}: {ready_now.message}", "Unknown")
@@ -145,8 +152,10 @@ class ClusterReconciler:
             "endpoints": urls if known else None,
             "addresses": await _addresses(context, resource, cluster) or None,
             "listeners": status(listening, of_pods) or None,
+            "restore": restore,
         }
-        await report(context, resource, [ready_now, policies, moving], fields)
+        verdicts = [ready_now, policies, moving, *([from_backup] if from_backup is not None else [])]
+        await report(context, resource, verdicts, fields, without=() if from_backup is not None else (RESTORED,))
         if listing is not None:
             # A later listing that differs requeues the resource.
             resource.memory.observed = observed(BROKER_CLUSTER.name, "", listing.state)
@@ -181,8 +190,19 @@ class ClusterReconciler:
         services = await find_listeners(context, resource)
         listening = listeners(cluster, resource.body, self._site, services, last)
         given = advertised(listening, resource.body, self._site)
+        before_start = restoring(cluster.spec.bootstrap.restore_from, last, resource.status)
+        of_pods = await context.kube.list(POD, namespace, labels=as_selector(selector(name))) if before_start else []
         try:
-            wanted = manifests(cluster, resource.body, self._site, storage=volumes.stated, advertised=given, found=last)
+            wanted = manifests(
+                cluster,
+                resource.body,
+                self._site,
+                storage=volumes.stated,
+                advertised=given,
+                found=last,
+                before_start=before_start,
+                restores=may_fetch(before_start, of_pods),
+            )
         except PatchError as error:
             raise ObjectRefused(Reason.INVALID, str(error)) from error
         # The last manifest is the StatefulSet. If it is refused, the settings of its pods do not change either.

@@ -15,6 +15,7 @@ from .stateful_set import (
     HTTP_PORT,
     METRICS_PORT,
     Advertised,
+    BeforeStart,
     Manifest,
     Site,
     metadata,
@@ -50,11 +51,13 @@ def manifests(
     storage: str | None = None,
     advertised: Advertised | None = None,
     found: Body | None = None,
+    before_start: BeforeStart | None = None,
+    restores: bool = False,
 ) -> list[Manifest]:
     """Return all objects of a BrokerCluster but the Services of listeners, of which ``advertised`` has the addresses.
 
-    ``found`` is its StatefulSet as it is, of which listeners keep their ports. ``storage`` and what it raises: see
-    :func:`.stateful_set.stateful_set`.
+    ``found`` is its StatefulSet as it is, of which listeners keep their ports. ``restores``: brokers may have to fetch
+    a backup. ``storage`` and what it raises: see :func:`.stateful_set.stateful_set`.
     """
     return [
         service_account(body),
@@ -64,9 +67,13 @@ def manifests(
         admin_service(cluster, body),
         client_service(cluster, body),
         metrics_service(body),
-        *([network_policy(cluster, body, site, found)] if cluster.spec.network_policy.enabled else []),
+        *(
+            [network_policy(cluster, body, site, found, restores=restores)]
+            if cluster.spec.network_policy.enabled
+            else []
+        ),
         *([disruption_budget(cluster, body)] if cluster.spec.pod_disruption_budget.enabled else []),
-        stateful_set(cluster, body, site, storage=storage, advertised=advertised),
+        stateful_set(cluster, body, site, storage=storage, advertised=advertised, before_start=before_start),
     ]
 
 

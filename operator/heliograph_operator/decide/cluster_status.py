@@ -33,6 +33,10 @@ class ClusterReason(StrEnum):
     LISTENER_PENDING = "ListenerPending"
     VOLUMES_GROWING = "VolumesGrowing"
     VOLUME_GROWTH_FAILED = "VolumeGrowthFailed"
+    RESTORE_RUNNING = "RestoreRunning"
+    RESTORE_FAILED = "RestoreFailed"
+    RESTORED = "Restored"
+    RESTORE_IGNORED = "RestoreIgnored"
 
 
 @dataclass(frozen=True, slots=True)

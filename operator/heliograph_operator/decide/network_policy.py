@@ -11,6 +11,7 @@ from heliograph_api.resources.network_spec import Peer
 from heliograph_operator.objects.kinds import Body
 
 from .archive_cron_job import CLIENT_LABELS
+from .backup_jobs import CLIENT_LABELS as BACKUP_LABELS
 from .listeners import bind_ports
 from .stateful_set import BROKER_PORT, HTTP_PORT, METRICS_PORT, Manifest, Site, metadata, selector
 
@@ -25,12 +26,19 @@ _PROMETHEUS: Final[Manifest] = {
 }
 
 
-def network_policy(cluster: BrokerCluster, body: Body, site: Site, stateful_set: Body | None = None) -> Manifest:
+def network_policy(
+    cluster: BrokerCluster, body: Body, site: Site, stateful_set: Body | None = None, *, restores: bool = False
+) -> Manifest:
     """Return the policy: what is not named in it is refused, in both directions.
 
-    Listeners that brokers of ``stateful_set`` have keep their ports.
+    Listeners that brokers of ``stateful_set`` have keep their ports. While one ``restores`` a backup, it may connect to
+    its store: to everything by TCP, for policies know neither names nor the ports of Services.
     """
     name = body["metadata"]["name"]
+    dns = [{"port": port, "protocol": protocol} for port in _DNS_PORTS for protocol in ("UDP", "TCP")]
+    egress: list[Manifest] = [{"ports": dns}]
+    if restores:
+        egress.append({"ports": [{"port": 1, "endPort": 65535, "protocol": "TCP"}]})
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -39,9 +47,7 @@ def network_policy(cluster: BrokerCluster, body: Body, site: Site, stateful_set:
             "podSelector": {"matchLabels": selector(name)},
             "policyTypes": ["Ingress", "Egress"],
             "ingress": _ingress(cluster, site, stateful_set),
-            "egress": [
-                {"ports": [{"port": port, "protocol": protocol} for port in _DNS_PORTS for protocol in ("UDP", "TCP")]}
-            ],
+            "egress": egress,
         },
     }
 
@@ -49,13 +55,18 @@ def network_policy(cluster: BrokerCluster, body: Body, site: Site, stateful_set:
 def _ingress(cluster: BrokerCluster, site: Site, stateful_set: Body | None) -> list[dict[str, Any]]:
     stated = cluster.spec.network_policy
     archives = [{"podSelector": {"matchLabels": CLIENT_LABELS}}] if cluster.spec.archives.enabled else []
+    backups = {"podSelector": {"matchLabels": BACKUP_LABELS}}
     operator = {
         "namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: site.operator_namespace}},
         "podSelector": {"matchLabels": _OPERATOR},
     }
     clients = None if stated.clients is None else [*archives, *_peers(stated.clients)]
     metrics = [_PROMETHEUS] if stated.metrics is None else _peers(stated.metrics)
-    by_port = {BROKER_PORT: clients, HTTP_PORT: [operator, *archives, *_peers(stated.admin)], METRICS_PORT: metrics}
+    by_port = {
+        BROKER_PORT: clients,
+        HTTP_PORT: [operator, backups, *archives, *_peers(stated.admin)],
+        METRICS_PORT: metrics,
+    }
     ports = bind_ports(cluster, stateful_set)
     for listener in cluster.spec.listeners:
         # Those who come from outside are not known by the labels of a pod, and often not by their addresses either.

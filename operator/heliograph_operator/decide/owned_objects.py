@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from heliograph_operator.objects.kinds import BROKER_CLUSTER, GROUP, KINDS, Body, Key, Kind
+from heliograph_operator.objects.kinds import BACKUP, BROKER_CLUSTER, GROUP, KINDS, Body, Key, Kind
 
 from .archive_cron_job import CRON_JOB, JOB
+from .backup_jobs import OF as OF_BACKUP
 from .cluster_objects import OWNED, POD, VOLUME_CLAIM
 
 _MANAGED: Final = "app.kubernetes.io/managed-by=heliograph-operator"
@@ -16,7 +17,7 @@ _OF_BROKERS: Final = "app.kubernetes.io/component=broker,app.kubernetes.io/name=
 
 def watched(*, archives: bool) -> dict[Kind, str]:
     """Return the kinds to watch, with the selector of the operator's own objects."""
-    kinds = (*OWNED.values(), POD, *((CRON_JOB, JOB) if archives else ()))
+    kinds = (*OWNED.values(), POD, JOB, *((CRON_JOB,) if archives else ()))
     return {**dict.fromkeys(kinds, _MANAGED), VOLUME_CLAIM: _OF_BROKERS}
 
 
@@ -34,4 +35,6 @@ def resources_of(body: Body) -> set[Key]:
     }
     if labels.get("app.kubernetes.io/component") == "broker" and (name := labels.get("app.kubernetes.io/instance")):
         found.add(Key(BROKER_CLUSTER.name, namespace, name))
+    if backup := labels.get(OF_BACKUP):
+        found.add(Key(BACKUP.name, namespace, backup))
     return found

@@ -42,8 +42,8 @@ _OWN_VARIABLES: Final = frozenset(f"HELIOGRAPH_{name.upper()}" for name in OPERA
 }
 #: The container of the broker; a pod template may add others.
 BROKER: Final = "broker"
-_DATA_PATH: Final = "/data"
-_ESSENTIALS: Final = Essentials(BROKER, VOLUME, _DATA_PATH, _OWN_VARIABLES, frozenset({"pulsar", "http", "metrics"}))
+DATA_PATH: Final = "/data"
+_ESSENTIALS: Final = Essentials(BROKER, VOLUME, DATA_PATH, _OWN_VARIABLES, frozenset({"pulsar", "http", "metrics"}))
 #: A broker without requests would be the first to be evicted. docs/install.md says what the memory is for.
 DEFAULT_RESOURCES: Final[Manifest] = {
     "requests": {"cpu": "100m", "memory": "512Mi"},
@@ -69,6 +69,17 @@ class Advertised:
 
     variables: tuple[Manifest, ...]
     ports: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeStart:
+    """A container of the broker's image that has to end before the broker starts, with the data volume."""
+
+    name: str
+    arguments: tuple[str, ...]
+    variables: tuple[Manifest, ...] = ()
+    volumes: tuple[Manifest, ...] = ()
+    mounts: tuple[Manifest, ...] = ()
 
 
 def broker_host(body: Body, site: Site) -> str:
@@ -156,6 +167,7 @@ def stateful_set(
     *,
     storage: str | None = None,
     advertised: Advertised | None = None,
+    before_start: BeforeStart | None = None,
 ) -> Manifest:
     """Return the StatefulSet. ``storage`` is the size in the spec of the current one, where it is immutable.
 
@@ -187,7 +199,7 @@ def stateful_set(
                 # A cluster scaled to 0 is stopped; its messages are still wanted.
                 "whenScaled": "Retain",
             },
-            "template": _pod(cluster, body, site, advertised),
+            "template": _pod(cluster, body, site, advertised, before_start),
             "volumeClaimTemplates": [
                 {
                     "apiVersion": "v1",
@@ -200,7 +212,13 @@ def stateful_set(
     }
 
 
-def _pod(cluster: BrokerCluster, body: Body, site: Site, advertised: Advertised | None) -> Manifest:
+def _pod(
+    cluster: BrokerCluster,
+    body: Body,
+    site: Site,
+    advertised: Advertised | None,
+    before_start: BeforeStart | None,
+) -> Manifest:
     spec = cluster.spec
     name = body["metadata"]["name"]
     given = advertised or Advertised((), ())
@@ -214,6 +232,9 @@ def _pod(cluster: BrokerCluster, body: Body, site: Site, advertised: Advertised 
         "containers": [_container(cluster, body, site, given)],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }
+    if before_start is not None:
+        pod["initContainers"] = [_init_container(cluster, site, before_start)]
+        pod["volumes"] += before_start.volumes
     optional = {
         "imagePullSecrets": [{"name": secret.name} for secret in spec.image_pull_secrets],
         "nodeSelector": spec.node_selector,
@@ -244,7 +265,7 @@ def _container(cluster: BrokerCluster, body: Body, site: Site, advertised: Adver
     container: dict[str, Any] = {
         "name": BROKER,
         "image": spec.image or site.broker_image,
-        "args": ["standalone", "--bind", "*", "--data-dir", _DATA_PATH],
+        "args": ["standalone", "--bind", "*", "--data-dir", DATA_PATH],
         "envFrom": [{"configMapRef": {"name": name}}],
         "env": [
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
@@ -265,7 +286,28 @@ def _container(cluster: BrokerCluster, body: Body, site: Site, advertised: Adver
         "livenessProbe": _probe("/health/live", period=10, failures=6),
         "readinessProbe": _probe("/health/ready", period=2, failures=3),
         "resources": spec.resources or DEFAULT_RESOURCES,
-        "volumeMounts": [{"name": VOLUME, "mountPath": _DATA_PATH}, {"name": "tmp", "mountPath": "/tmp"}],
+        "volumeMounts": [{"name": VOLUME, "mountPath": DATA_PATH}, {"name": "tmp", "mountPath": "/tmp"}],
+    }
+    if spec.image_pull_policy is not None:
+        container["imagePullPolicy"] = spec.image_pull_policy
+    return container
+
+
+def _init_container(cluster: BrokerCluster, site: Site, before_start: BeforeStart) -> Manifest:
+    spec = cluster.spec
+    container: Manifest = {
+        "name": before_start.name,
+        "image": spec.image or site.broker_image,
+        "args": list(before_start.arguments),
+        "env": list(before_start.variables),
+        "securityContext": CONTAINER_SECURITY,
+        "resources": spec.resources or DEFAULT_RESOURCES,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": VOLUME, "mountPath": DATA_PATH},
+            {"name": "tmp", "mountPath": "/tmp"},
+            *before_start.mounts,
+        ],
     }
     if spec.image_pull_policy is not None:
         container["imagePullPolicy"] = spec.image_pull_policy

@@ -22,19 +22,18 @@ class Permission:
 
 def _kinds() -> list[Permission]:
     found = []
-    for plural in ("brokerclusters", "tenants", "namespaces", "topics", "subscriptions"):
-        found.append(
-            Permission(
-                GROUP,
-                plural,
-                {
-                    "get": "read a resource again after a conflict",
-                    "list": "list all resources at the start and every ten minutes",
-                    "watch": "learn of changes",
-                    "patch": "write finalizers, and annotations with the broker object of a resource",
-                },
-            )
-        )
+    for plural in ("brokerclusters", "tenants", "namespaces", "topics", "subscriptions", "backups", "scheduledbackups"):
+        verbs = {
+            "get": "read a resource again after a conflict",
+            "list": "list all resources at the start and every ten minutes",
+            "watch": "learn of changes",
+        }
+        if plural != "scheduledbackups":
+            verbs["patch"] = "write finalizers, and annotations with the broker object of a resource"
+        if plural == "backups":
+            verbs["create"] = "create it for a ScheduledBackup"
+            verbs["delete"] = "delete those that a ScheduledBackup does not keep"
+        found.append(Permission(GROUP, plural, verbs))
         found.append(Permission(GROUP, f"{plural}/status", {"patch": "write conditions and statistics"}))
     return found
 
@@ -87,6 +86,18 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
             "delete": "delete volumes of a BrokerCluster with storage.retainOnDelete: false",
         },
     ),
+    Permission(
+        "batch",
+        "jobs",
+        {
+            "get": "read the outcome of a Backup's Job",
+            "list": "read the outcome of an archive's runs",
+            "watch": "learn of its end",
+            "create": "create it for a Backup",
+            "patch": "create it by an apply, as everything else",
+            "delete": "end it with its Backup, or try the deletion of a stored backup again",
+        },
+    ),
     Permission("", "namespaces", {"get": "tell whether the Kubernetes namespace is being deleted"}),
     Permission("", "events", {"create": "emit Events"}),
 )
@@ -105,7 +116,6 @@ ARCHIVE_PERMISSIONS: Final[tuple[Permission, ...]] = (
             "delete": "delete it with the archive, or when its BrokerCluster does not allow it",
         },
     ),
-    Permission("batch", "jobs", {"list": "read the outcome of an archive's runs", "watch": "learn of its end"}),
 )
 """In every watched Kubernetes namespace, for archives: who may create CronJobs may run any pod."""
 

@@ -14,6 +14,7 @@ POLICIES_APPLIED = "PoliciesApplied"
 QUOTA_EXCEEDED = "QuotaExceeded"
 ARCHIVED = "Archived"
 ADOPTED = "Adopted"
+RESTORED = "Restored"
 
 
 class Reason(StrEnum):
@@ -52,6 +53,13 @@ class Reason(StrEnum):
     ARCHIVE_FAILED = "ArchiveFailed"
     ARCHIVE_SUSPENDED = "ArchiveSuspended"
     ARCHIVE_NOT_ALLOWED = "ArchiveNotAllowed"
+    BACKUP_WAITING = "BackupWaiting"
+    BACKUP_RUNNING = "BackupRunning"
+    BACKUP_SUCCEEDED = "BackupSucceeded"
+    BACKUP_FAILED = "BackupFailed"
+    BACKUP_DELETION_FAILED = "BackupDeletionFailed"
+    BACKUP_SCHEDULED = "BackupScheduled"
+    BACKUP_SUSPENDED = "BackupSuspended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,7 @@ class Verdict:
     message: str = ""
 
 
-def ready(reason: Reason, message: str, status: Truth = "False") -> Verdict:
+def ready(reason: StrEnum, message: str, status: Truth = "False") -> Verdict:
     """Return the Ready condition; by default, one of a resource that is not ready."""
     return Verdict(READY, status, reason, message)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from heliograph_api.resources.model import AnyResource, Namespace, Subscription, Topic
+from heliograph_api.resources.model import Namespace, OperatorResource, Subscription, Topic
 from heliograph_api.values.names import TopicName
 
 from .kinds import Body, Key, shown
@@ -35,7 +35,7 @@ def refusal(bodies: Bodies, key: Key, claim: Claim) -> str:
     )
 
 
-def foreign_dead_letters(bodies: Bodies, key: Key, cluster: Key, resource: AnyResource) -> str:
+def foreign_dead_letters(bodies: Bodies, key: Key, cluster: Key, resource: OperatorResource) -> str:
     """Return why the dead letter topics of a resource are not allowed: the broker would write to other tenants."""
     body = _other_cluster(bodies, key, cluster)
     if body is None:
@@ -64,7 +64,7 @@ def _consents(cluster: Body, key: Key, tenant: str, kind: str) -> bool:
     )
 
 
-def _dead_letters(resource: AnyResource) -> Iterator[tuple[str, TopicName]]:
+def _dead_letters(resource: OperatorResource) -> Iterator[tuple[str, TopicName]]:
     if not isinstance(resource, Namespace | Topic | Subscription):
         return
     policies = resource.spec.policies()

@@ -37,7 +37,13 @@ TENANT: Final = Kind("Tenant", "tenants")
 NAMESPACE: Final = Kind("Namespace", "namespaces")
 TOPIC: Final = Kind("Topic", "topics")
 SUBSCRIPTION: Final = Kind("Subscription", "subscriptions")
-KINDS: Final = {kind.name: kind for kind in (BROKER_CLUSTER, TENANT, NAMESPACE, TOPIC, SUBSCRIPTION)}
+BACKUP: Final = Kind("Backup", "backups")
+SCHEDULED_BACKUP: Final = Kind("ScheduledBackup", "scheduledbackups")
+OF_BROKERS: Final = (TENANT.name, NAMESPACE.name, TOPIC.name, SUBSCRIPTION.name)
+"""The kinds that stand for objects of a broker, parents first."""
+KINDS: Final = {
+    kind.name: kind for kind in (BROKER_CLUSTER, TENANT, NAMESPACE, TOPIC, SUBSCRIPTION, BACKUP, SCHEDULED_BACKUP)
+}
 """The kinds by name, parents first."""
 
 

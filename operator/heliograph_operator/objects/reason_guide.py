@@ -1,11 +1,11 @@
-"""The meaning of each reason, and what to do: the tables of docs/operator.md and docs/install.md, cell by cell."""
+"""The meaning of each reason, and what to do: the tables of docs/operator.md, install.md and backup.md."""
 
 from __future__ import annotations
 
 import re
 from typing import Final, NamedTuple
 
-from .kinds import BROKER_CLUSTER
+from .kinds import BACKUP, BROKER_CLUSTER, SCHEDULED_BACKUP
 
 _LINK: Final = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
@@ -241,6 +241,21 @@ OF_CLUSTERS: Final = (
         "set the old size, or `allowVolumeExpansion: true` in the StorageClass if its driver can do it",
     ),
     Guide(
+        ("RestoreRunning", "Restored"),
+        "a [backup](backup.md#a-new-brokercluster-from-a-backup) is restored before the broker starts, or has been",
+        "",
+    ),
+    Guide(
+        ("RestoreFailed",),
+        "the restore failed and is tried again; the message has the cause. The broker does not start",
+        "correct `spec.bootstrap.restoreFrom`, the Secret or the store; data that the volume has is never replaced",
+    ),
+    Guide(
+        ("RestoreIgnored",),
+        "of `Restored`: `restoreFrom` was set after the broker had started",
+        "remove it; to restore, create another BrokerCluster",
+    ),
+    Guide(
         ("Forbidden",),
         "the API server forbids a change; the message names it",
         "check permissions, quotas of the Kubernetes namespace, and admission policies",
@@ -256,12 +271,48 @@ OF_CLUSTERS: Final = (
     Guide(("ApplyFailed",), "the API server failed; the message has its error", "none; the operator retries"),
 )
 """Reasons on BrokerClusters."""
+OF_BACKUPS: Final = (
+    Guide(
+        ("BackupWaiting",),
+        "another Backup of the BrokerCluster has not ended; a broker makes one at a time",
+        "",
+    ),
+    Guide(
+        ("BackupRunning",),
+        "the Job runs, or its pod cannot start; the message has Kubernetes' own reason",
+        "see the Job's log; fix the cause",
+    ),
+    Guide(("BackupSucceeded",), "the backup is stored; the message says where", ""),
+    Guide(
+        ("BackupFailed",),
+        "the Job failed, and the message has what it said; on a ScheduledBackup: the last Backup failed",
+        "correct the cause and create another Backup; a schedule continues by itself",
+    ),
+    Guide(
+        ("BackupDeletionFailed",),
+        "what is stored could not be deleted; it is tried again every minute",
+        "correct the cause, or leave it there: annotation `heliograph.dev/managed=false`",
+    ),
+    Guide(("BackupScheduled",), "the message has the next time", ""),
+    Guide(("BackupSuspended",), "`suspend` is set: no Backup is created", ""),
+    Guide(("ParentMissing",), "the BrokerCluster does not exist, or is not valid", "apply it, or correct `clusterRef`"),
+    Guide(
+        ("ClusterNotReady",),
+        "no broker of the BrokerCluster is ready; the backup begins when one is",
+        "see the conditions of the BrokerCluster",
+    ),
+)
+"""Reasons on Backups and ScheduledBackups."""
+_TABLES: Final = {
+    BROKER_CLUSTER.name: (OF_CLUSTERS, OF_POLICIES),
+    BACKUP.name: (OF_BACKUPS, OF_POLICIES, OF_CLUSTERS),
+    SCHEDULED_BACKUP.name: (OF_BACKUPS, OF_POLICIES, OF_CLUSTERS),
+}
 
 
 def guide(kind: str, reason: str) -> Guide | None:
     """Return the row of a reason on a resource of a kind, as plain text; None for a reason that has none."""
-    tables = (OF_CLUSTERS, OF_POLICIES) if kind == BROKER_CLUSTER.name else (OF_POLICIES,)
-    for row in (each for table in tables for each in table):
+    for row in (each for table in _TABLES.get(kind, (OF_POLICIES,)) for each in table):
         if reason in row.reasons:
             return row._replace(means=_LINK.sub(r"\1", row.means), advice=_LINK.sub(r"\1", row.advice))
     return None

@@ -6,14 +6,12 @@ from collections.abc import Callable
 from typing import Final
 
 from .consent import refusal
-from .kinds import BROKER_CLUSTER, KINDS, Body, Key, annotation, is_deleted, is_managed, key_of, owned
+from .kinds import BROKER_CLUSTER, OF_BROKERS, Body, Key, annotation, is_deleted, is_managed, key_of, owned
 from .ownership import OwnershipIndex, Stake
 from .targets import claim_of, is_established, other_clusters, parent_of
 
 #: Number of uids of deleted objects that are remembered, to ignore late news of them.
 _DELETED_REMEMBERED: Final = 10_000
-#: The kinds that stand for objects of a broker, parents first.
-_OF_BROKERS: Final = tuple(kind for kind in KINDS if kind != BROKER_CLUSTER.name)
 
 
 class ResourceCache:
@@ -115,7 +113,7 @@ class ResourceCache:
     def named_by(self, key: Key) -> list[Key]:
         """Return a resource and all whose place in a broker may depend on it, parents first."""
         if key.kind == BROKER_CLUSTER.name:
-            own = (each for kind in _OF_BROKERS for each in self.keys(kind, key.namespace))
+            own = (each for kind in OF_BROKERS for each in self.keys(kind, key.namespace))
             found = dict.fromkeys([*own, *sorted(self._from_elsewhere.get(key, ()))])
         else:
             found = {key: None}
@@ -149,7 +147,7 @@ class ResourceCache:
 
     def _stake(self, key: Key) -> Stake | None:
         body = self._bodies.get(key)
-        claim = claim_of(self, body) if body is not None else None
+        claim = claim_of(self, body) if body is not None and key.kind in OF_BROKERS else None
         # Its annotations may have been written by hand: only the BrokerCluster's consent counts.
         if body is None or claim is None or refusal(self, key, claim):
             return None

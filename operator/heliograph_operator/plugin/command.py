@@ -19,6 +19,7 @@ from heliograph_operator.objects.kinds import KINDS, full_name, key_of
 
 from .explanation import explanation
 from .kubectl import Kubectl, KubectlFailed, kubectl
+from .new_backup import NotEnded, create, follow, template
 from .overview import ResourceState, cluster_rows, kind_rows, not_ready
 from .support_bundle import write_bundle
 
@@ -64,6 +65,7 @@ def heliograph() -> None:
       kubectl heliograph status -A
       kubectl heliograph explain htopic orders
       kubectl heliograph logs main --follow
+      kubectl heliograph backup before-upgrade --like nightly --wait
       kubectl heliograph support-bundle
 
     It runs kubectl for every request: contexts, users and permissions are those of kubectl.
@@ -126,7 +128,10 @@ def _print_status(clusters: list[tuple[str, ...]], kinds: list[tuple[str, ...]],
 @app.command()
 def explain(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="bcl, htenant, hns, htopic or hsub, or a longer name of these")
+        str,
+        typer.Argument(
+            metavar="KIND", help="bcl, htenant, hns, htopic, hsub, hbackup or hsbackup, or a longer name of these"
+        ),
     ],
     name: Annotated[str, typer.Argument(metavar="NAME", help="metadata.name of the resource")],
     namespace: Where = "",
@@ -184,6 +189,62 @@ def logs(
     sys.stdout.flush()
     # kubectl takes this process's place: its output, its signals and its exit code are the person's.
     os.execvp(command[0], [*command, "--follow"] if follow else command)
+
+
+@app.command()
+def backup(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="metadata.name of the Backup to create.")],
+    cluster: Annotated[str, typer.Option("--cluster", metavar="NAME", help="The BrokerCluster.")] = "",
+    like: Annotated[
+        str, typer.Option("--like", metavar="NAME", help="Take cluster and destination from this ScheduledBackup.")
+    ] = "",
+    bucket: Annotated[str, typer.Option("--bucket", metavar="NAME", help="Bucket of an S3-compatible store.")] = "",
+    prefix: Annotated[str, typer.Option("--prefix", metavar="PATH", help="Path in the bucket.")] = "",
+    endpoint: Annotated[str, typer.Option("--endpoint", metavar="URL", help="URL of the store.")] = "",
+    region: Annotated[str, typer.Option("--region", metavar="NAME", help="Region of the bucket.")] = "",
+    secret: Annotated[str, typer.Option("--secret", metavar="NAME", help="Secret with the keys of the store.")] = "",
+    claim: Annotated[str, typer.Option("--claim", metavar="NAME", help="PersistentVolumeClaim, in place of S3.")] = "",
+    directory: Annotated[str, typer.Option("--directory", metavar="PATH", help="Directory of its volume.")] = "",
+    verify: Annotated[bool, typer.Option("--verify", help="Restore it into scratch space and compare it.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end.")] = False,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="With --wait: at most.")] = 3600.0,
+    namespace: Where = "",
+    context: Context = "",
+    config: Config = "",
+) -> None:
+    """Create a Backup of a BrokerCluster; with --wait, print its progress.
+
+    Exit codes: 0: it is created or, with --wait, has succeeded; 1: it has failed, or not ended in time; 2: kubectl
+    failed.
+
+    \b
+    Examples:
+      kubectl heliograph backup before-upgrade --like nightly --wait
+      kubectl heliograph backup first --cluster main --bucket backups --prefix main --secret store
+      kubectl heliograph backup first --cluster main --claim backups --directory main
+    """
+    if bool(like) == bool(cluster):
+        raise typer.BadParameter("give --like, or --cluster with a destination")
+    if cluster and bool(bucket) == bool(claim):
+        raise typer.BadParameter("give --bucket with --prefix and --secret, or --claim with --directory")
+    ask = _asking(context, config, namespace)
+    try:
+        if like:
+            spec = template(ask, like)
+        else:
+            s3 = {"bucket": bucket, "prefix": prefix, "endpoint": endpoint, "region": region}
+            given = {field: text for field, text in s3.items() if text} | {"credentialsRef": {"name": secret}}
+            volume = {"claimRef": {"name": claim}, "directory": directory}
+            spec = {"clusterRef": {"name": cluster}, "destination": {"s3": given} if bucket else {"volume": volume}}
+        created = create(ask, name, spec | ({"verify": True} if verify else {}))
+        print(f"{full_name(created['kind'])} {name} created")
+        if wait and not follow(ask, name, timeout, lambda line: print(line, flush=True)):
+            raise typer.Exit(1)
+    except NotEnded as error:
+        print(f"Error: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except KubectlFailed as error:
+        _fail(error)
 
 
 @app.command("support-bundle")

@@ -29,11 +29,16 @@ class Kubectl:
         """Return the command line of a request in the namespace that is meant."""
         return ["kubectl", *self.options, *arguments, *self.scope]
 
-    def run(self, *arguments: str) -> str:
-        """Return what ``kubectl`` prints. Raises :class:`KubectlFailed`."""
+    def run(self, *arguments: str, given: str = "") -> str:
+        """Return what ``kubectl`` prints; ``given`` is its input. Raises :class:`KubectlFailed`."""
         try:
             done = subprocess.run(
-                self.command(*arguments), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+                self.command(*arguments),
+                input=given or None,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_S,
+                check=False,
             )
         except FileNotFoundError:
             raise KubectlFailed("there is no kubectl on the PATH") from None

@@ -44,7 +44,7 @@ class ApiServer:
         self.observers: list[Observer] = []
         self._here = asyncio.Event()
         self._here.set()
-        #: Writes to the four kinds and what is made for them, without Events and Leases: what was before and after.
+        #: Writes to the kinds and what is made for them, without Events and Leases: what was before and after.
         self.writes: list[tuple[Object | None, Object | None]] = []
         self._version = 0
         self._uid = 0

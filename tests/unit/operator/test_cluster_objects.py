@@ -206,6 +206,7 @@ OPERATOR = {
     "podSelector": {"matchLabels": {"app.kubernetes.io/name": "heliograph", "app.kubernetes.io/component": "operator"}},
 }
 ARCHIVES = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "heliograph-archive"}}}
+BACKUPS = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "heliograph-backup"}}}
 PROMETHEUS = {
     "namespaceSelector": {},
     "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
@@ -221,7 +222,7 @@ def let_in(*, archives: bool = True, **policy: Any) -> dict[int, Any]:
 
 
 def test_clients_come_from_everywhere_admins_are_the_operator_and_metrics_are_prometheus() -> None:
-    assert let_in() == {6650: None, 8080: [OPERATOR, ARCHIVES], 8081: [PROMETHEUS]}
+    assert let_in() == {6650: None, 8080: [OPERATOR, BACKUPS, ARCHIVES], 8081: [PROMETHEUS]}
 
 
 def test_who_is_named_may_connect_and_nobody_else() -> None:
@@ -230,18 +231,18 @@ def test_who_is_named_may_connect_and_nobody_else() -> None:
     tools = {"podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["tools"]}]}}
     assert let_in(clients=[shop, office], admin=[tools], metrics=[tools]) == {
         6650: [ARCHIVES, shop, office],
-        8080: [OPERATOR, ARCHIVES, tools],
+        8080: [OPERATOR, BACKUPS, ARCHIVES, tools],
         8081: [tools],
     }
 
 
 def test_an_empty_list_lets_nobody_in() -> None:
-    assert let_in(clients=[], metrics=[]) == {6650: [ARCHIVES], 8080: [OPERATOR, ARCHIVES]}
+    assert let_in(clients=[], metrics=[]) == {6650: [ARCHIVES], 8080: [OPERATOR, BACKUPS, ARCHIVES]}
 
 
 def test_where_archives_are_not_allowed_their_pods_are_like_any_others() -> None:
-    assert let_in(archives=False) == {6650: None, 8080: [OPERATOR], 8081: [PROMETHEUS]}
-    assert let_in(archives=False, clients=[], metrics=[]) == {8080: [OPERATOR]}
+    assert let_in(archives=False) == {6650: None, 8080: [OPERATOR, BACKUPS], 8081: [PROMETHEUS]}
+    assert let_in(archives=False, clients=[], metrics=[]) == {8080: [OPERATOR, BACKUPS]}
 
 
 def test_brokers_connect_to_dns_only_where_its_pods_listen_too() -> None:

@@ -15,7 +15,7 @@ from heliograph_api.resources.model import BrokerCluster
 from heliograph_operator.decide.cluster_status import ClusterReason
 from heliograph_operator.decide.rollout import TEMPLATE, with_origin
 from heliograph_operator.objects.conditions import Reason
-from heliograph_operator.objects.reason_guide import OF_CLUSTERS, OF_POLICIES, guide
+from heliograph_operator.objects.reason_guide import OF_BACKUPS, OF_CLUSTERS, OF_POLICIES, guide
 from heliograph_operator.plugin.explanation import explanation
 from heliograph_operator.plugin.overview import cluster_rows, kind_rows, not_ready, state_of
 from heliograph_operator.plugin.support_bundle import redacted
@@ -41,7 +41,10 @@ def ready(status: str, reason: str = "Reconciled", message: str = "", generation
     return {"conditions": [found], "observedGeneration": generation}
 
 
-@pytest.mark.parametrize(("page", "rows"), [("docs/operator.md", OF_POLICIES), ("docs/install.md", OF_CLUSTERS)])
+@pytest.mark.parametrize(
+    ("page", "rows"),
+    [("docs/operator.md", OF_POLICIES), ("docs/install.md", OF_CLUSTERS), ("docs/backup.md", OF_BACKUPS)],
+)
 def test_the_tables_of_the_guides_are_those_of_the_command(page: str, rows: Any) -> None:
     found = _ROWS.search((PROJECT / page).read_text("utf-8"))
     assert found is not None
@@ -50,7 +53,9 @@ def test_the_tables_of_the_guides_are_those_of_the_command(page: str, rows: Any)
 
 
 def test_every_reason_has_a_row() -> None:
-    assert [each for each in Reason if guide("Topic", each) is None] == [Reason.DELETING]
+    of_backups = {reason for row in OF_BACKUPS for reason in row.reasons}
+    assert [each for each in Reason if each not in of_backups and guide("Topic", each) is None] == [Reason.DELETING]
+    assert all(guide(kind, each) is not None for kind in ("Backup", "ScheduledBackup") for each in of_backups)
     assert [each for each in ClusterReason if guide("BrokerCluster", each) is None] == []
 
 
@@ -174,7 +179,7 @@ def test_wrong_arguments_are_named(plugin: Plugin) -> None:
     for arguments, message in (
         (("status", "-n", "a", "-A"), "not both"),
         (("status", "-o", "yaml"), "text or json"),
-        (("explain", "queue", "a"), "none of bcl, htenant, hns, htopic, hsub"),
+        (("explain", "queue", "a"), "none of bcl, htenant, hns, htopic, hsub, hbackup, hsbackup"),
         (("logs", "main", "--operator"), "not both"),
     ):
         refused = plugin.run(*arguments)
@@ -190,6 +195,73 @@ def test_an_empty_place_and_programs_get_their_answers(plugin: Plugin) -> None:
     found = plugin.run("status", "-o", "json")
     assert found.returncode == 1
     assert json.loads(found.stdout)["notReady"][0]["reason"] == "Refused"
+
+
+#: Answers a request for a schedule, keeps what is created, and has a Backup that runs once and then has ended.
+_BACKUPS = """
+case "$*" in
+  *scheduledbackups*) echo '{"kind": "ScheduledBackup", "spec": {"template": {"clusterRef": {"name": "main"}}}}';;
+  create*) read -r given; echo "$given" > created.json; echo '{"kind": "Backup"}';;
+  *) if [ -e began ]; then cat ended.json; exit; fi
+     : > began; echo '{"kind": "Backup", "status": {"phase": "Running"}}';;
+esac
+"""
+
+
+@pytest.mark.parametrize(("phase", "code"), [("Succeeded", 0), ("Failed", 1)])
+def test_a_backup_is_created_and_followed(plugin: Plugin, phase: str, code: int) -> None:
+    plugin.kubectl("PATH=/usr/bin:/bin\n" + _BACKUPS)
+    conditions = [{"type": "Ready", "message": "as the operator says"}]
+    ended = {"kind": "Backup", "status": {"phase": phase, "conditions": conditions}}
+    (plugin.directory / "ended.json").write_text(json.dumps(ended))
+    done = plugin.run("backup", "now", "--like", "nightly", "--verify", "--wait")
+    assert (done.returncode, done.stdout.splitlines()) == (
+        code,
+        [
+            "backups.heliograph.dev now created",
+            "Running: the operator has not reported yet",
+            f"{phase}: as the operator says",
+        ],
+    ), done.stderr
+    created = json.loads((plugin.directory / "created.json").read_text())
+    assert created["spec"] == {"clusterRef": {"name": "main"}, "verify": True}
+    late = plugin.run("backup", "now", "--like", "nightly", "--wait", "--timeout", "0")
+    assert late.returncode == code
+
+
+def test_a_backup_goes_to_a_bucket_or_a_volume(plugin: Plugin) -> None:
+    plugin.kubectl("PATH=/usr/bin:/bin\n" + _BACKUPS)
+    bucket = ("--bucket", "b", "--prefix", "p", "--endpoint", "http://s3", "--secret", "store")
+    s3 = {"bucket": "b", "prefix": "p", "endpoint": "http://s3", "credentialsRef": {"name": "store"}}
+    volume = {"claimRef": {"name": "disk"}, "directory": "main"}
+    places: list[tuple[tuple[str, ...], dict[str, Any]]] = [
+        (bucket, {"s3": s3}),
+        (("--claim", "disk", "--directory", "main"), {"volume": volume}),
+    ]
+    for arguments, destination in places:
+        done = plugin.run("backup", "now", "--cluster", "main", *arguments)
+        assert done.returncode == 0, done.stderr
+        created = json.loads((plugin.directory / "created.json").read_text())
+        assert created == {
+            "apiVersion": "heliograph.dev/v1alpha1",
+            "kind": "Backup",
+            "metadata": {"name": "now"},
+            "spec": {"clusterRef": {"name": "main"}, "destination": destination},
+        }
+    wrong: list[tuple[tuple[str, ...], str]] = [
+        ((), "give --like, or --cluster"),
+        (("--like", "a", "--cluster", "b"), "give --like, or --cluster"),
+        (("--cluster", "main"), "give --bucket with --prefix"),
+        (("--cluster", "main", "--bucket", "b", "--claim", "c"), "give --bucket with --prefix"),
+    ]
+    for arguments, message in wrong:
+        refused = plugin.run("backup", "now", *arguments)
+        assert refused.returncode == 2
+        assert message in " ".join(refused.stderr.replace("│", " ").split())
+    plugin.kubectl("PATH=/usr/bin:/bin\n" + _BACKUPS.replace("cat ended.json", "false"))
+    (plugin.directory / "began").unlink(missing_ok=True)
+    late = plugin.run("backup", "now", "--like", "nightly", "--wait", "--timeout", "0")
+    assert (late.returncode, late.stderr) == (1, "Error: Backup now has not ended within 0 s; it goes on\n")
 
 
 def test_a_bundle_says_what_could_not_be_read_and_replaces_no_file(plugin: Plugin) -> None:

@@ -23,12 +23,18 @@ from pydantic import BaseModel
 _PROJECT = Path(__file__).parents[3]
 _Schema = dict[str, Any]
 _MADE = {definition["spec"]["names"]["kind"]: definition for definition in definitions()}
+_BACKUP: _Schema = {
+    "clusterRef": {"name": "main"},
+    "destination": {"volume": {"claimRef": {"name": "disk"}, "directory": "main"}},
+}
 _MINIMAL: dict[str, _Schema] = {
     "BrokerCluster": {},
     "Tenant": {},
     "Namespace": {"tenantRef": {"name": "shop"}},
     "Topic": {"namespaceRef": {"name": "payments"}},
     "Subscription": {"topicRef": {"name": "orders"}},
+    "Backup": _BACKUP,
+    "ScheduledBackup": {"schedule": "@daily", "template": _BACKUP},
 }
 
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -77,7 +83,8 @@ def test_the_files_are_current() -> None:
 def test_names(kind: str) -> None:
     names, metadata = _MADE[kind]["spec"]["names"], _MADE[kind]["metadata"]
     assert names["categories"] == ["heliograph"]
-    short = {"BrokerCluster": "bcl", "Tenant": "htenant", "Namespace": "hns", "Topic": "htopic", "Subscription": "hsub"}
+    of_brokers = {"BrokerCluster": "bcl", "Tenant": "htenant", "Namespace": "hns", "Topic": "htopic"}
+    short = {**of_brokers, "Subscription": "hsub", "Backup": "hbackup", "ScheduledBackup": "hsbackup"}
     assert names["shortNames"] == [short[kind]]
     assert metadata["name"] == f"{names['plural']}.heliograph.dev"
 
@@ -132,11 +139,7 @@ def test_defaults_are_those_of_the_model(kind: str) -> None:
                 filled[name] = defaulted(field, filled[name])
         return filled
 
-    rates = (
-        {}
-        if kind in ("Tenant", "BrokerCluster", "Subscription")
-        else {"publishRate": {}, "subscribeRate": {"perConsumer": 3}}
-    )
+    rates = {} if kind not in ("Namespace", "Topic") else {"publishRate": {}, "subscribeRate": {"perConsumer": 3}}
     spec = {**_MINIMAL[kind], **rates}
     head = {"apiVersion": "heliograph.dev/v1alpha1", "kind": kind, "metadata": {"name": "x"}}
     stored = defaulted(_schema(kind)["properties"]["spec"], spec)
@@ -173,8 +176,9 @@ def test_columns_show_what_there_is(kind: str) -> None:
         path = re.sub(r"\[\?\(@\.type==\"\w+\"\)\]\.\w+$", "", column["jsonPath"])
         assert path == ".metadata.creationTimestamp" or _at(_schema(kind), path) is not None, path
     shown = [column["name"] for column in columns if not column.get("priority")]
-    assert {"Ready", "Reason", "Age"} <= set(shown)
-    assert kind == "BrokerCluster" or {"Backlog", "Oldest"} <= set(shown)
+    assert "Age" in shown
+    assert "Phase" in shown if kind == "Backup" else {"Ready", "Reason"} <= set(shown)
+    assert kind not in ("Tenant", "Namespace", "Topic") or {"Backlog", "Oldest"} <= set(shown)
     assert kind != "Topic" or "Quota" in shown
 
 

@@ -1,0 +1,1 @@
+"""Backups of BrokerClusters, and their schedules."""

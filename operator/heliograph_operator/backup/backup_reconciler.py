@@ -1,0 +1,166 @@
+"""Makes each Backup once, by a Job, and deletes what is stored with the resource if it says so."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import structlog
+from heliograph_api.resources.model import Backup, BrokerCluster
+
+from heliograph_operator.act.controller import Context, Outcome
+from heliograph_operator.act.finalizers import hold
+from heliograph_operator.act.object_apply import ObjectRefused, apply_all, check_owner, refusal_reason, remove_all
+from heliograph_operator.act.resource import Resource
+from heliograph_operator.act.status_report import report
+from heliograph_operator.decide.archive_cron_job import JOB
+from heliograph_operator.decide.backup_jobs import backup_pods, push_job, push_job_name
+from heliograph_operator.decide.backup_state import (
+    FAILED,
+    ended_fields,
+    first_in_turn,
+    is_over,
+    phase_of,
+    waiting_text,
+)
+from heliograph_operator.decide.job_runs import failure_of, last_end, run_of
+from heliograph_operator.decide.stateful_set import Site
+from heliograph_operator.kube.client import KubeRefused
+from heliograph_operator.objects.conditions import READY, Reason, Truth, condition, ready, timestamp
+from heliograph_operator.objects.kinds import BACKUP, BROKER_CLUSTER, Body, Key, is_held
+from heliograph_operator.objects.targets import http_url
+
+from .backup_deletion import BackupDeletion
+from .backup_pods import pods_of_job
+
+log = structlog.get_logger(__name__)
+
+_KINDS: Final = {JOB.name: JOB}
+#: Time (s) between two looks at what a Backup waits for.
+_WAIT_S: Final = 5.0
+#: Time (s) between two looks at a Job that runs, in case a watch missed a change.
+_RUN_S: Final = 60.0
+
+
+class BackupReconciler:
+    """The reconciler of Backups."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._deletion = BackupDeletion(site)
+
+    async def reconcile(self, context: Context, resource: Resource) -> Outcome:
+        """See :data:`.controller.Reconciler`."""
+        if resource.deleted:
+            return await self._deletion.proceed(context, resource)
+        if is_over(resource.body):
+            try:
+                return await self._keep(context, resource)
+            except ObjectRefused as error:
+                log.warning("the Job of a Backup could not be deleted", resource=str(resource.key), error=str(error))
+                return Outcome("waiting", _RUN_S)
+        if not resource.managed:
+            return await self._say(
+                context, resource, Reason.UNMANAGED, "annotation heliograph.dev/managed is false", "Unknown"
+            )
+        model = resource.model
+        if not isinstance(model, Backup):
+            return await self._say(context, resource, Reason.INVALID, resource.memory.problem)
+        if not is_held(resource.body):
+            # Its Job and the stored backup have to be taken care of when it is deleted.
+            return await self.reconcile(context, resource) if await hold(context, resource) else Outcome("gone")
+        try:
+            return await self._make(context, resource, model)
+        except ObjectRefused as error:
+            return await self._say(context, resource, error.reason, str(error))
+        except KubeRefused as error:
+            return await self._say(context, resource, refusal_reason(error), str(error))
+
+    async def _make(self, context: Context, resource: Resource, model: Backup) -> Outcome:
+        namespace, name = resource.key.namespace, push_job_name(resource.key.name)
+        job = await context.kube.find(JOB, namespace, name)
+        if job is not None:
+            check_owner(resource, JOB, job)
+            return await self._follow(context, resource, job)
+        if resource.status.get("startTime"):
+            message = f"its Job {name} was deleted before its end was seen; create another Backup"
+            return await self._end(context, resource, FAILED, message, {"completionTime": timestamp(datetime.now(UTC))})
+        if resource.paused:
+            return await self._say(
+                context, resource, Reason.PAUSED, "annotation heliograph.dev/paused is true", "Unknown"
+            )
+        return await self._begin(context, resource, model)
+
+    async def _begin(self, context: Context, resource: Resource, model: Backup) -> Outcome:
+        key = resource.key
+        cluster_key = Key(BROKER_CLUSTER.name, key.namespace, model.spec.cluster_ref.name)
+        found = context.resource(cluster_key)
+        cluster = found.model if found is not None else None
+        if found is None or not isinstance(cluster, BrokerCluster):
+            problem = f"there is no BrokerCluster {cluster_key.name} in Kubernetes namespace {key.namespace}"
+            message = f"BrokerCluster {cluster_key.name} is not valid" if found is not None else problem
+            return await self._say(context, resource, Reason.PARENT_MISSING, message)
+        url = http_url(found.body)
+        if not url or found.status.get("readyReplicas") == 0:
+            message = f"no broker of BrokerCluster {cluster_key.name} is ready"
+            return await self._say(context, resource, Reason.CLUSTER_NOT_READY, message)
+        others = [context.cache.get(each) for each in context.cache.keys(BACKUP.name, key.namespace)]
+        first = first_in_turn([each for each in others if each is not None], cluster_key.name)
+        if first is not None and first != key.name:
+            return await self._say(context, resource, Reason.BACKUP_WAITING, waiting_text(first))
+        wanted = push_job(model.spec, resource.body, backup_pods(cluster, self._site), url, found.uid)
+        await apply_all(context, resource, [wanted], kinds=_KINDS, existed=False)
+        fields = {"phase": "Running", "startTime": timestamp(datetime.now(UTC))}
+        await self._report(context, resource, Reason.BACKUP_RUNNING, f"Job {wanted['metadata']['name']} began", fields)
+        return Outcome("waiting", _RUN_S)
+
+    async def _follow(self, context: Context, resource: Resource, job: Body) -> Outcome:
+        run, pods = run_of(job), await pods_of_job(context, job)
+        end = last_end([pod for pod, _ in pods], "backup")
+        if run.succeeded is None:
+            problems = [f"{pod['metadata']['name']}: {problem}" for pod, problem in pods if problem]
+            if end is not None and end.get("exitCode") and not problems:
+                problems = [f"it is tried again after: {failure_of(end)}"]
+            message = "; ".join(problems) or f"Job {run.name} runs; its log has the progress"
+            fields = {"phase": "Running", "startTime": resource.status.get("startTime") or run.began}
+            await self._report(context, resource, Reason.BACKUP_RUNNING, message, fields)
+            return Outcome("waiting", _RUN_S)
+        fields = ended_fields(resource.body, run, end)
+        if run.succeeded:
+            message = f"{fields['name']} is stored" + (f" at {fields['url']}" if "url" in fields else "")
+            return await self._end(context, resource, "Succeeded", message, fields)
+        why = failure_of(end) if end is not None and end.get("exitCode") else run.message
+        return await self._end(context, resource, FAILED, f"Job {run.name} failed: {why}", fields)
+
+    async def _end(
+        self, context: Context, resource: Resource, phase: str, message: str, fields: dict[str, Any]
+    ) -> Outcome:
+        succeeded = phase != FAILED
+        reason = Reason.BACKUP_SUCCEEDED if succeeded else Reason.BACKUP_FAILED
+        verdict = ready(reason, message, "True" if succeeded else "False")
+        await report(context, resource, [verdict], {"phase": phase, **fields})
+        return Outcome("ready" if succeeded else "waiting")
+
+    async def _keep(self, context: Context, resource: Resource) -> Outcome:
+        """Report on a Backup that has ended, whose generation may have changed since."""
+        was = condition(resource.status, READY)
+        succeeded = phase_of(resource.body) != FAILED
+        if succeeded and resource.spec.get("verify"):
+            # Its pod keeps the scratch space, which is as large as a broker's volume.
+            await remove_all(context, resource, [(JOB, push_job_name(resource.key.name))])
+        reason = Reason.BACKUP_SUCCEEDED if succeeded else Reason.BACKUP_FAILED
+        await report(context, resource, [ready(reason, str(was.get("message", "")), "True" if succeeded else "False")])
+        return Outcome("ready")
+
+    async def _say(
+        self, context: Context, resource: Resource, reason: Any, message: str, status: Truth = "False"
+    ) -> Outcome:
+        """Report why nothing is begun."""
+        fields = {} if resource.status.get("startTime") else {"phase": "Waiting"}
+        await report(context, resource, [ready(reason, message, status)], fields)
+        return Outcome("waiting", _WAIT_S)
+
+    async def _report(
+        self, context: Context, resource: Resource, reason: Reason, message: str, fields: dict[str, Any]
+    ) -> None:
+        await report(context, resource, [ready(reason, message)], fields)

@@ -1,0 +1,102 @@
+"""Creates a Backup at each time of a ScheduledBackup, and deletes those that are not kept any longer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from heliograph_api.resources.model import ScheduledBackup
+
+from heliograph_operator.act.controller import Context, Outcome
+from heliograph_operator.act.object_apply import ObjectRefused, apply_all, refusal_reason
+from heliograph_operator.act.resource import Resource
+from heliograph_operator.act.status_report import report
+from heliograph_operator.decide.backup_schedule import SCHEDULE, backup_of, plan, schedule_fields, schedule_verdict
+from heliograph_operator.decide.backup_state import EXPIRED
+from heliograph_operator.decide.cron_times import ScheduleError
+from heliograph_operator.kube.client import KubeRefused
+from heliograph_operator.objects.conditions import Reason, Truth, ready, timestamp
+from heliograph_operator.objects.kinds import BACKUP, GROUP, Body
+
+_KINDS: Final = {BACKUP.name: BACKUP}
+#: Time (s) after which a refused change is tried again.
+_REFUSED_S: Final = 30.0
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class ScheduleReconciler:
+    """The reconciler of ScheduledBackups. Kubernetes deletes their Backups with them."""
+
+    def __init__(self, now: Callable[[], datetime] = _now) -> None:
+        self._now = now
+
+    async def reconcile(self, context: Context, resource: Resource) -> Outcome:
+        """See :data:`.controller.Reconciler`."""
+        if resource.deleted:
+            return Outcome("gone")
+        resync_s = context.settings.resync_s
+        if not resource.managed or resource.paused:
+            reason, note = (
+                (Reason.PAUSED, "paused is true") if resource.managed else (Reason.UNMANAGED, "managed is false")
+            )
+            return await self._say(context, resource, reason, f"annotation heliograph.dev/{note}", "Unknown")
+        model = resource.model
+        if not isinstance(model, ScheduledBackup):
+            return await self._say(context, resource, Reason.INVALID, resource.memory.problem)
+        now, backups = self._now(), _backups(context, resource)
+        try:
+            wanted = plan(model.spec, resource.body, backups, now)
+            fields = schedule_fields(wanted, backups, model.spec.suspend)
+            if wanted.due is not None:
+                made = backup_of(resource.body, wanted.due)
+                await apply_all(context, resource, [made], kinds=_KINDS, existed=False)
+                name = made["metadata"]["name"]
+                await context.events.emit(resource.body, "BackupCreated", name)
+                fields |= {"lastScheduleTime": timestamp(wanted.due), "lastBackup": name}
+            for each in wanted.expired:
+                await self._delete(context, resource, each)
+        except ScheduleError as error:
+            return await self._say(context, resource, Reason.INVALID, str(error))
+        except ObjectRefused as error:
+            return await self._say(context, resource, error.reason, str(error))
+        except KubeRefused as error:
+            return await self._say(context, resource, refusal_reason(error), str(error))
+        await report(context, resource, [schedule_verdict(model.spec, wanted, backups)], fields)
+        return Outcome("ready", min(max((wanted.next_time - now).total_seconds(), 0.0) + 0.1, resync_s))
+
+    async def _delete(self, context: Context, resource: Resource, backup: Body) -> None:
+        """Delete a Backup with what is stored, whatever its deletionPolicy says."""
+        name, namespace = backup["metadata"]["name"], resource.key.namespace
+        note = {"metadata": {"annotations": {f"{GROUP}/{EXPIRED}": "true"}}}
+        try:
+            await context.kube.patch(BACKUP, namespace, name, note)
+            await context.kube.delete(BACKUP, namespace, name)
+        except KubeRefused as error:
+            if error.status != 404:
+                raise
+            return
+        await context.events.emit(resource.body, "BackupExpired", name)
+
+    async def _say(
+        self, context: Context, resource: Resource, reason: Any, message: str, status: Truth = "False"
+    ) -> Outcome:
+        """Report why nothing is done."""
+        await report(context, resource, [ready(reason, message, status)], {"nextTime": None})
+        return Outcome("waiting", _REFUSED_S)
+
+
+def _backups(context: Context, resource: Resource) -> list[Body]:
+    """Return the Backups of a ScheduledBackup."""
+    found = (context.cache.get(key) for key in context.cache.keys(BACKUP.name, resource.key.namespace))
+    return [body for body in found if body is not None and _is_of(body, resource)]
+
+
+def _is_of(body: Body, resource: Resource) -> bool:
+    metadata = body["metadata"]
+    owners = metadata.get("ownerReferences") or ()
+    label = (metadata.get("labels") or {}).get(SCHEDULE)
+    return label == resource.key.name and any(owner.get("uid") == resource.uid for owner in owners)

@@ -1,0 +1,113 @@
+"""The Backups of a ScheduledBackup: the one that is due, and those that are not kept any longer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from heliograph_api.resources.backup_spec import ScheduledBackupSpec
+
+from heliograph_operator.objects.conditions import READY, Reason, Verdict, condition, ready, timestamp
+from heliograph_operator.objects.kinds import API_VERSION, BACKUP, GROUP, SCHEDULED_BACKUP, Body, is_deleted
+
+from .backup_state import FAILED, SUCCEEDED, is_over, phase_of
+from .cron_times import last_time, next_time
+from .stateful_set import Manifest
+
+#: Label with the name of the ScheduledBackup, on its Backups.
+SCHEDULE: Final = f"{GROUP}/schedule"
+#: Failed Backups that are kept while none has succeeded after them.
+_MOST_FAILED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The next steps for a schedule: the time of the Backup to create, and the Backups to delete."""
+
+    #: None: nothing is due.
+    due: datetime | None
+    next_time: datetime
+    expired: tuple[Body, ...]
+    #: Why what is due has to wait; empty if it does not.
+    waits: str = ""
+
+
+def plan(spec: ScheduledBackupSpec, body: Body, backups: Sequence[Body], now: datetime) -> Plan:
+    """Return the plan for a ScheduledBackup with its Backups. Raises :class:`.cron_times.ScheduleError`.
+
+    Only the last one of several times that have passed since the last Backup is due.
+    """
+    expired = tuple(_expired(spec, backups, now))
+    following = next_time(spec.schedule, spec.time_zone, now)
+    last = last_time(spec.schedule, spec.time_zone, now)
+    before = (body.get("status") or {}).get("lastScheduleTime") or body["metadata"]["creationTimestamp"]
+    if spec.suspend or last <= datetime.fromisoformat(before):
+        return Plan(None, following, expired)
+    running = next((each for each in backups if not is_over(each) and not is_deleted(each)), None)
+    if running is not None:
+        return Plan(None, following, expired, f"the one of {timestamp(last)} waits for Backup {_name(running)} to end")
+    return Plan(last, following, expired)
+
+
+def _expired(spec: ScheduledBackupSpec, backups: Sequence[Body], now: datetime) -> list[Body]:
+    over = sorted((each for each in backups if is_over(each)), key=_ended, reverse=True)
+    good = [each for each in over if phase_of(each) == SUCCEEDED]
+    bad = [each for each in over if phase_of(each) == FAILED]
+    found = good[spec.keep :] if spec.keep is not None else []
+    if spec.keep_for is not None and spec.keep_for >= 0:
+        oldest = timestamp(now - timedelta(milliseconds=spec.keep_for))
+        # However old it is, the last one that can be restored stays.
+        found += [each for each in good[1:] if each not in found and _ended(each)[0] < oldest]
+    found += bad[_MOST_FAILED:] if not good else [each for each in bad if _ended(each) < _ended(good[0])]
+    return [each for each in found if not is_deleted(each)]
+
+
+def _ended(backup: Body) -> tuple[str, str]:
+    return str((backup.get("status") or {}).get("completionTime") or ""), _name(backup)
+
+
+def _name(backup: Body) -> str:
+    return str(backup["metadata"]["name"])
+
+
+def backup_of(body: Body, due: datetime) -> Manifest:
+    """Return the Backup of a ScheduledBackup for a time of its schedule."""
+    own = body["metadata"]
+    owner = {"apiVersion": API_VERSION, "kind": SCHEDULED_BACKUP.name, "name": own["name"], "uid": own["uid"]}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": BACKUP.name,
+        "metadata": {
+            "name": f"{own['name']}-{due:%Y%m%d%H%M}",
+            "namespace": own["namespace"],
+            "labels": {SCHEDULE: own["name"], "app.kubernetes.io/managed-by": "heliograph-operator"},
+            "ownerReferences": [{**owner, "controller": True}],
+        },
+        "spec": dict(body["spec"]["template"]),
+    }
+
+
+def schedule_fields(plan: Plan, backups: Sequence[Body], suspended: bool) -> dict[str, Any]:
+    """Return the fields of the status that follow from the Backups; those of deleted ones stay."""
+    good = sorted((each for each in backups if phase_of(each) == SUCCEEDED), key=_ended)
+    fields: dict[str, Any] = {
+        "nextTime": None if suspended else timestamp(plan.next_time),
+        "backups": sum(1 for each in good if not is_deleted(each)),
+    }
+    if good:
+        fields |= {"lastSuccess": _name(good[-1]), "lastSuccessTime": _ended(good[-1])[0]}
+    return fields
+
+
+def schedule_verdict(spec: ScheduledBackupSpec, plan: Plan, backups: Sequence[Body]) -> Verdict:
+    """Return the Ready condition: False if the last Backup that ended has failed."""
+    over = sorted((each for each in backups if is_over(each)), key=_ended)
+    if over and phase_of(over[-1]) == FAILED:
+        why = condition(over[-1].get("status") or {}, READY).get("message", "")
+        return ready(Reason.BACKUP_FAILED, f"Backup {_name(over[-1])}: {why}")
+    if spec.suspend:
+        return ready(Reason.BACKUP_SUSPENDED, "spec.suspend: no Backup is created", "True")
+    message = f"the next Backup is created at {timestamp(plan.next_time)}"
+    return ready(Reason.BACKUP_SCHEDULED, f"{message}; {plan.waits}" if plan.waits else message, "True")

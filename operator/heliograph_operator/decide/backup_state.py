@@ -1,0 +1,74 @@
+"""The state of Backups: which have ended, which is the next one to begin, and the fields of their status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from heliograph_api.values.readable import readable_size
+
+from heliograph_operator.objects.kinds import Body, is_deleted, is_managed, is_paused
+
+from .backup_jobs import stored_name
+from .job_runs import Run, result_of
+from .restore import of_ms
+
+SUCCEEDED: Final = "Succeeded"
+FAILED: Final = "Failed"
+#: Annotation of a Backup whose stored data goes with it, whatever its deletionPolicy: it is not kept any longer.
+EXPIRED: Final = "expired"
+
+
+def phase_of(body: Body) -> str:
+    """Return the phase of a Backup; empty before its first reconcile."""
+    return str((body.get("status") or {}).get("phase") or "")
+
+
+def is_over(body: Body) -> bool:
+    """Whether a Backup has ended: it never runs a second time."""
+    return phase_of(body) in (SUCCEEDED, FAILED)
+
+
+def first_in_turn(backups: Iterable[Body], cluster: str) -> str | None:
+    """Return the name of the Backup of a BrokerCluster that runs or may begin; a broker makes one at a time."""
+    waiting = [
+        body
+        for body in backups
+        if body["spec"]["clusterRef"]["name"] == cluster and not is_over(body) and _may_begin(body)
+    ]
+    return min(waiting, key=_turn)["metadata"]["name"] if waiting else None
+
+
+def _may_begin(body: Body) -> bool:
+    began = bool((body.get("status") or {}).get("startTime"))
+    return began or not (is_deleted(body) or is_paused(body) or not is_managed(body))
+
+
+def _turn(body: Body) -> tuple[bool, str, str]:
+    metadata = body["metadata"]
+    began = bool((body.get("status") or {}).get("startTime"))
+    return not began, str(metadata.get("creationTimestamp", "")), metadata["name"]
+
+
+def waiting_text(first: str) -> str:
+    """Return why a Backup waits for another one."""
+    return f"waiting for Backup {first}: a broker makes one backup at a time"
+
+
+def ended_fields(body: Body, run: Run, end: Body | None) -> dict[str, Any]:
+    """Return the fields of the status of a Backup whose Job has ended; ``end``: how its last container did."""
+    fields: dict[str, Any] = {"completionTime": run.ended}
+    if not run.succeeded:
+        return fields
+    result = result_of(end) if end is not None else {}
+    fields["name"] = str(result.get("name") or stored_name(body))
+    size = result.get("bytes")
+    if isinstance(size, int):
+        fields |= {"size": readable_size(size), "sizeBytes": size}
+    for field, name in (("url", "url"), ("topics", "topics"), ("version", "version"), ("damaged", "damaged")):
+        if result.get(name) is not None:
+            fields[field] = result[name]
+    for field, name in (("pointInTime", "pointInTimeMs"), ("verifiedTime", "verifiedMs")):
+        if (at := of_ms(result.get(name))) is not None:
+            fields[field] = at
+    return fields
