@@ -1,4 +1,4 @@
-"""The metrics of resources, read from the cache at each scrape: readiness, rollouts and archives.
+"""The metrics of resources, read from the cache at each scrape: readiness, rollouts, archives and backups.
 
 Ten thousand Topics that are ready are one series: resources are counted by kind, status and reason, and only those that
 are not ready have a series of their own, up to a limit.
@@ -14,9 +14,11 @@ from typing import Any, Final
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from .decide.backup_schedule import SCHEDULE
+from .decide.backup_state import FAILED, is_over, phase_of
 from .decide.cluster_status import PROGRESSING
 from .objects.conditions import ARCHIVED, READY, Reason, condition
-from .objects.kinds import BROKER_CLUSTER, KINDS, TOPIC, Body, Key
+from .objects.kinds import BACKUP, BROKER_CLUSTER, KINDS, SCHEDULED_BACKUP, TOPIC, Body, Key
 from .objects.resource_cache import ResourceCache
 
 #: Resources of a kind that are shown one by one while they are not ready: those that have waited longest.
@@ -46,6 +48,10 @@ class ResourceMetrics(Collector):
                     families.add_brokers(key, body)
                 elif kind == TOPIC.name:
                     families.add_archive(key, body)
+                elif kind == SCHEDULED_BACKUP.name:
+                    families.add_schedule(key, body)
+            if kind == BACKUP.name:
+                families.add_backups(body for _, body in bodies)
         return families.all()
 
 
@@ -83,10 +89,21 @@ class _Families:
             "1 if the last run of an archive failed or its CronJob cannot be applied, else 0",
             labels=["namespace", "topic"],
         )
+        self.backup_success = GaugeMetricFamily(
+            "heliograph_backup_last_success_timestamp_seconds",
+            "End of the last backup by a schedule that succeeded; before the first one, creation of the schedule",
+            labels=["namespace", "cluster", "schedule"],
+        )
+        self.backup_failed = GaugeMetricFamily(
+            "heliograph_backup_failed",
+            "1 if the last backup of a BrokerCluster by a schedule, or by none, failed, else 0",
+            labels=["namespace", "cluster", "schedule"],
+        )
 
     def all(self) -> Iterator[Metric]:
         yield from (self.resources, self.not_ready, self.brokers, self.rollout)
         yield from (self.archive_success, self.archive_failed)
+        yield from (self.backup_success, self.backup_failed)
 
     def add_readiness(self, kind: str, bodies: Iterable[tuple[Key, Body]]) -> None:
         counts: Counter[tuple[str, str]] = Counter()
@@ -121,6 +138,29 @@ class _Families:
         ended = (status.get("archive") or {}).get("lastSuccessTime")
         self.archive_success.add_metric(labels, _seconds(ended or verdict["lastTransitionTime"]))
         self.archive_failed.add_metric(labels, float(verdict["status"] == "False"))
+
+    def add_schedule(self, key: Key, body: Body) -> None:
+        spec, status = body.get("spec") or {}, body.get("status") or {}
+        if spec.get("suspend"):
+            return
+        ended = status.get("lastSuccessTime") or body["metadata"].get("creationTimestamp")
+        self.backup_success.add_metric([key.namespace, _cluster(spec.get("template") or {}), key.name], _seconds(ended))
+
+    def add_backups(self, bodies: Iterable[Body]) -> None:
+        last: dict[tuple[str, str, str], tuple[str, bool]] = {}
+        for body in bodies:
+            if is_over(body):
+                metadata = body["metadata"]
+                schedule = (metadata.get("labels") or {}).get(SCHEDULE, "")
+                labels = (metadata.get("namespace", ""), _cluster(body.get("spec") or {}), schedule)
+                ended = str((body.get("status") or {}).get("completionTime") or "")
+                last[labels] = max(last.get(labels, ("", False)), (ended, phase_of(body) == FAILED))
+        for labels, (_, failed) in sorted(last.items()):
+            self.backup_failed.add_metric(list(labels), float(failed))
+
+
+def _cluster(spec: Mapping[str, Any]) -> str:
+    return str((spec.get("clusterRef") or {}).get("name", ""))
 
 
 def _seconds(timestamp: Any) -> float:

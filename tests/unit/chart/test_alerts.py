@@ -16,8 +16,6 @@ from .conftest import CHART, PROJECT, Helm
 FILES = ("broker.yaml", "operator.yaml")
 RUNBOOKS = PROJECT / "docs" / "runbooks"
 MONITORING = "--api-versions=monitoring.coreos.com/v1/PrometheusRule"
-#: Metrics of scheduled backups, which the operator does not take yet.
-NOT_YET = {"heliograph_backup_last_success_timestamp_seconds"}
 #: Abbreviations of the cases.
 LABELS = {
     "T": {"namespace": "public/default", "topic": "persistent://public/default/t"},
@@ -136,7 +134,7 @@ def test_alerts_ask_for_metrics_that_are_documented() -> None:
     asked = {
         name: set(re.findall(r"\b(?:heliograph|pulsar)_\w+", rule["expr"])) - labels for name, rule in rules().items()
     }
-    assert {name: unknown for name, used in asked.items() if (unknown := used - documented - NOT_YET)} == {}
+    assert {name: unknown for name, used in asked.items() if (unknown := used - documented)} == {}
     assert [name for name, used in asked.items() if not used and "up{" not in rules()[name]["expr"]] == []
 
 

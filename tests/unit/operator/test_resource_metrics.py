@@ -1,4 +1,4 @@
-"""The operator's metrics about resources: readiness with few series, rollouts and archives; and their documentation."""
+"""The operator's metrics about resources: readiness with few series, rollouts, archives, backups; and their table."""
 
 from __future__ import annotations
 
@@ -103,6 +103,32 @@ def test_brokers_are_counted_by_state_and_a_rollout_shows_since_when_it_lasts() 
     }
     done = _samples(_with(cluster("main"), _condition("Progressing", "False", "RolledOut"), readyReplicas=1))
     assert _values(done, "heliograph_cluster_rollout_since_timestamp_seconds") == {}
+
+
+def test_a_schedule_shows_its_last_success_and_whether_its_last_backup_failed() -> None:
+    template = {"template": {"clusterRef": {"name": "main"}}}
+    labels = {"labels": {"heliograph.dev/schedule": "ran"}}
+
+    def backup(name: str, phase: str, ended: str, **metadata: Any) -> dict[str, Any]:
+        found = body("Backup", name, {"clusterRef": {"name": "main"}}, **metadata)
+        return {**found, "status": {"phase": phase, "completionTime": ended} if ended else {"phase": phase}}
+
+    samples = _samples(
+        body("ScheduledBackup", "new", template),
+        _with(body("ScheduledBackup", "ran", template), lastSuccessTime="2026-01-03T00:00:00Z"),
+        body("ScheduledBackup", "rests", {**template, "suspend": True}),
+        backup("a", "Failed", "2026-01-04T00:00:00Z", **labels),
+        backup("b", "Succeeded", "2026-01-03T00:00:00Z", **labels),
+        backup("c", "Running", "", **labels),
+        backup("d", "Failed", "2026-01-01T00:00:00Z"),
+        backup("e", "Succeeded", "2026-01-02T00:00:00Z"),
+    )
+    created = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    assert _values(samples, "heliograph_backup_last_success_timestamp_seconds") == {
+        ("team", "main", "new"): created,
+        ("team", "main", "ran"): _SINCE_S + 86400,
+    }
+    assert _values(samples, "heliograph_backup_failed") == {("team", "main", "ran"): 1, ("team", "main", ""): 0}
 
 
 def test_an_archive_shows_its_last_success_or_since_when_it_waits_for_one() -> None:
