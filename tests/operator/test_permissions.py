@@ -12,6 +12,7 @@ from heliograph_operator import operator_metrics
 from heliograph_operator.act.controller import Context
 from heliograph_operator.act.finalizers import note_retained
 from heliograph_operator.act.resource_memory import ResourceMemories
+from heliograph_operator.act.status_report import report
 from heliograph_operator.act.work_queue import WorkQueue
 from heliograph_operator.decide.owned_objects import watched
 from heliograph_operator.kube.client import Kube
@@ -89,8 +90,9 @@ async def _meet_another_writer(resources: Resources) -> None:
         queue: WorkQueue[Key] = WorkQueue()
         cache = ResourceCache()
         context = Context(Settings(), kube, cache, ResourceMemories(), queue, Events(kube, "test"))
-        for kind in KINDS:
-            name = "away" if kind == "BrokerCluster" else "lost"
+        of_brokers = ("Tenant", "Namespace", "Topic", "Subscription")
+        away = (("BrokerCluster", "away"), *((kind, "lost") for kind in of_brokers))
+        for kind, name in (*away, ("Backup", "waits")):
             stale = resources.get(kind, name)
             cache.put(stale)
             resources.annotate(kind, name, "example.org/touched=yes")
@@ -98,6 +100,42 @@ async def _meet_another_writer(resources: Resources) -> None:
             assert resource is not None
             await note_retained(context, resource)
             assert resources.get(kind, name)["metadata"]["annotations"]["heliograph.dev/holds-retained"] == "true"
+        stale = resources.get("ScheduledBackup", "often")
+        cache.put(stale)
+        resources.annotate("ScheduledBackup", "often", "example.org/touched=yes")
+        resource = context.resource(key_of(stale))
+        assert resource is not None
+        await report(context, resource, [], {"lastBackup": "as-it-was"})
+
+
+def _backups(resources: Resources) -> None:
+    """Let a schedule create a Backup that ends, and delete what is stored; and leave one that waits."""
+    destination = {"volume": {"claimRef": {"name": "disk"}, "directory": "main"}}
+    template = {"clusterRef": {"name": "main"}, "destination": destination, "activeDeadlineSeconds": 60}
+    resources.cluster.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "disk", "namespace": resources.namespace},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+        }
+    )
+    schedule = {"schedule": "* * * * *", "keep": 1, "template": template}
+    resources.apply("ScheduledBackup", "often", schedule)
+
+    def kept() -> bool:
+        assert resources.status("ScheduledBackup", "often").get("lastSuccess")
+        return bool(resources.events("often", "BackupExpired"))
+
+    resources.wait("a Backup that is not kept any longer was deleted", kept, within_s=300)
+    resources.apply("ScheduledBackup", "often", {**schedule, "suspend": True})
+    resources.apply("Backup", "waits", {**template, "clusterRef": {"name": "nobody"}})
+    resources.wait_reason("Backup", "waits", "ParentMissing")
+    # A Job whose Backup is deleted while it runs is deleted, too.
+    resources.apply("Backup", "now", template)
+    resources.wait("its Job was created", lambda: resources.status("Backup", "now").get("startTime"))
+    resources.delete("Backup", "now")
+    resources.wait_gone("Backup", "now")
 
 
 async def test_every_permission_is_used_and_none_is_missing(
@@ -148,6 +186,7 @@ async def test_every_permission_is_used_and_none_is_missing(
         resources.endpoints("away", "http://127.0.0.1:1")
         for kind in ("Subscription", "Topic", "Namespace", "Tenant"):
             resources.wait_reason(kind, "lost", "BrokerUnreachable")
+        _backups(resources)
         monkeypatch.setenv("KUBECONFIG", environment["KUBECONFIG"])
         await _meet_another_writer(resources)
         resources.delete("Subscription", "lost")

@@ -13,7 +13,7 @@ from tests.support.operator_process import OperatorProcess
 
 from .resources import Resources
 
-STATUS, EXPLAIN, LOGS, BUNDLE = (
+STATUS, EXPLAIN, LOGS, BACKUP, BUNDLE = (
     command.removeprefix("kubectl heliograph ").split()
     for command in commands("docs/operator.md", "A plugin for kubectl")
 )
@@ -57,6 +57,16 @@ def test_the_plugin_shows_and_explains_what_is_not_ready(
     assert "Ready is False: Conflict" in explained.stdout
     assert "What to do: delete one of them" in explained.stdout
     assert "Error from server (NotFound)" in run(served, tmp_path, "explain", "htopic", "none").stderr
+
+    # The operator is here, the cluster of the schedule is not.
+    volume = {"volume": {"claimRef": {"name": "disk"}, "directory": "main"}}
+    template = {"clusterRef": {"name": "nobody"}, "destination": volume}
+    served.apply("ScheduledBackup", "nightly", {"schedule": "@yearly", "suspend": True, "template": template})
+    assert BACKUP == ["backup", "now", "--like", "nightly"]
+    created = run(served, tmp_path, *BACKUP)
+    assert (created.returncode, created.stdout) == (0, "backups.heliograph.dev now created\n"), created.stderr
+    served.wait_reason("Backup", "now", "ParentMissing")
+    assert "Ready is False: ParentMissing" in run(served, tmp_path, "explain", "hbackup", "now").stdout
 
     bundle = run(served, tmp_path, *BUNDLE, "-f", "bundle.tar.gz")
     assert bundle.returncode == 0, bundle.stderr
