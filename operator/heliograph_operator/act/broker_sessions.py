@@ -92,8 +92,12 @@ class BrokerSession:
 
     @property
     def paused_s(self) -> float:
-        """Seconds for which requests fail at once, because it did not answer the last one."""
-        return max(0.0, self._paused_until - asyncio.get_running_loop().time())
+        """Seconds for which requests fail at once, because it did not answer the last one.
+
+        A timer can fire a moment before it is due, so they are a millisecond more.
+        """
+        left_s = self._paused_until - asyncio.get_running_loop().time()
+        return left_s + 0.001 if left_s > 0 else 0.0
 
     def reset(self) -> None:
         """End the pause after failures: the broker may be reachable again."""

@@ -7,7 +7,10 @@ from collections.abc import Callable
 
 import pytest
 from heliograph_api.admin.admin_client import AdminUnreachable
+from heliograph_api.resources.broker_state import BrokerState
 from heliograph_operator.act.broker_sessions import BrokerSession
+
+from tests.simulation.operator.virtual_time import VirtualLoop
 
 
 class Silent(BrokerSession):
@@ -53,3 +56,24 @@ async def test_a_deposed_operator_sends_no_change_to_a_broker() -> None:
     assert not session.asked.is_set()
     assert session.reachable
     await session.close()
+
+
+def test_who_sleeps_for_the_pause_of_a_session_does_not_wake_before_its_end() -> None:
+    async def refuse(namespace: str | None = None) -> BrokerState:
+        raise AdminUnreachable("connection refused")
+
+    async def check() -> None:
+        session = Silent(0.0)
+        session._client.state = refuse  # type: ignore[method-assign]
+        with pytest.raises(AdminUnreachable):
+            await session.listing(0.0)
+        loop = asyncio.get_running_loop()
+        # A loop also calls what is due within its clock's resolution.
+        for early_s in (0.001 + 1e-10, 1e-10):
+            loop.call_at(loop.time() + session.paused_s - early_s, lambda: None)
+        await asyncio.sleep(session.paused_s)
+        assert session.paused_s == 0
+        await session.close()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(check())
