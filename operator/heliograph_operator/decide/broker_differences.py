@@ -81,6 +81,12 @@ def exists(kind: str, name: str, state: BrokerState) -> bool:
     return name in objects[kind]
 
 
+def is_empty(kind: str, name: str, state: BrokerState) -> bool:
+    """Whether there is nothing in a tenant or namespace of a broker."""
+    inside = state.namespaces if kind == "Tenant" else (topic.partition("://")[2] for topic in state.topics)
+    return not any(each.startswith(f"{name}/") for each in inside)
+
+
 def observed(kind: str, name: str, state: BrokerState) -> object:
     """Return a broker's state of an object without its statistics: a change of it requires a reconcile."""
     if kind == "Topic":

@@ -23,7 +23,7 @@ from heliograph_operator.act.resource import Resource
 from heliograph_operator.act.status_report import named, report_policies
 from heliograph_operator.archive.archive_deletion import ends_archive
 from heliograph_operator.decide.adoption import was_never_applied
-from heliograph_operator.decide.broker_differences import exists
+from heliograph_operator.decide.broker_differences import exists, is_empty
 from heliograph_operator.decide.resource_stats import stats_of
 from heliograph_operator.kube.kube_namespaces import namespace_ends
 from heliograph_operator.objects.backoff import REFUSED, UNREACHABLE
@@ -86,9 +86,7 @@ class PolicyDeletion:
         stated = resource.spec.get("deletionPolicy")
         children = [child for child in context.cache.ownership.below(claim) if _is_held(context, child)]
         if children and stated != "Retain":
-            return await self._wait(
-                context, resource, Reason.CHILDREN_EXIST, _children_message(context, children, key.namespace)
-            )
+            return await self._wait_for_children(context, resource, children)
         if kept := _kept(resource, name):
             noted = _policy(resource) == "Retain" or not is_established(resource.body)
             return await self._retain(context, resource, kept, with_parents=noted)
@@ -125,14 +123,16 @@ class PolicyDeletion:
         kind, name = claim.kind, claim.name
         if kind == "Topic" and await ends_archive(context, resource):
             return Outcome("waiting", _ARCHIVE_S)
+        guarded: list[Key] = []
         if context.cache.ownership.below(claim):
             state = (await _now(broker)).state
+            below = context.cache.ownership.below(claim)
             # Nothing was recorded for these, but what they stand for may exist all the same.
-            below = [child for child in context.cache.ownership.below(claim) if _exists(context, child, state)]
-            if below:
-                return await self._wait(
-                    context, resource, Reason.CHILDREN_EXIST, _children_message(context, below, resource.key.namespace)
-                )
+            if there := [child for child in below if _exists(context, child, state)]:
+                return await self._wait_for_children(context, resource, there)
+            # It may also appear before the broker gets the deletion, which it then refuses. Of a topic, it would refuse
+            # that for connected clients, too.
+            guarded = below if kind != "Topic" and is_empty(kind, name, state) else []
         if why := _not_to_delete(context, resource.key, claim):
             return await self._retain(context, resource, why, with_parents=False)
         if_empty = _policy(resource) == "DeleteIfEmpty"
@@ -142,7 +142,12 @@ class PolicyDeletion:
         if not context.has(resource):
             return Outcome("gone")
         if not if_empty:
-            await broker.delete(kind, name, force=True)
+            try:
+                await broker.delete(kind, name, force=not guarded)
+            except AdminRefused as error:
+                if not guarded or error.status not in _NOT_EMPTY:
+                    raise
+                return await self._wait_for_children(context, resource, guarded)
             return await self._release(context, resource)
         if content := _content((await _now(broker)).state, kind, name, retained_subscriptions(body)):
             return await self._retain(context, resource, f"{name} stays in the broker: {content}")
@@ -187,6 +192,10 @@ class PolicyDeletion:
     async def _wait(self, context: Context, resource: Resource, reason: Reason, message: str) -> Outcome:
         await report_policies(context, resource, [ready(reason, message)])
         return Outcome("waiting", UNREACHABLE.cap_s)
+
+    async def _wait_for_children(self, context: Context, resource: Resource, children: list[Key]) -> Outcome:
+        message = _children_message(context, children, resource.key.namespace)
+        return await self._wait(context, resource, Reason.CHILDREN_EXIST, message)
 
     async def _retain(
         self, context: Context, resource: Resource, message: str, *, with_parents: bool = True

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from heliograph_api.admin.admin_client import AdminRefused
+from heliograph_api.policies.policies import Policies
+from heliograph_api.resources.broker_state import NamespaceState
 from heliograph_operator.act.broker_sessions import Listing
 from heliograph_operator.objects.conditions import POLICIES_APPLIED, condition
 from heliograph_operator.objects.kinds import FINALIZER, Key, is_held, owned
@@ -216,6 +218,33 @@ async def test_what_nothing_was_recorded_for_yet_is_not_deleted_with_its_namespa
     await operator.resync()
     assert PAYMENTS not in world.server.objects
     assert world.broker.topics == {}
+
+
+@pytest.mark.parametrize("key", [PAYMENTS, SHOP])
+async def test_what_appears_while_its_parent_is_deleted_is_not_deleted_with_it(
+    key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above = [tenant()] if key == SHOP else [tenant(), namespace()]
+    world = Installation(cluster(), *above)
+    await world.started().settle()
+    for body_below in (namespace(), topic(namespaceRef={"name": "shop/payments"})):
+        world.apply(body_below)
+    world.delete(key)
+    listing = world.broker.listing
+
+    async def then_a_client_publishes(since: float) -> Listing:
+        found = await listing(since)
+        world.broker.namespaces.setdefault("shop/payments", NamespaceState(4, Policies()))
+        world.broker.publish(ORDERS, 3)
+        return found
+
+    operator = world.started()
+    monkeypatch.setattr(world.broker, "listing", then_a_client_publishes)
+    deleted = operator.context.resource(key)
+    assert deleted is not None
+    await operator.reconcile(deleted)
+    assert world.broker.topics[ORDERS].backlog_messages == 3
+    assert world.ready(key)[0] == "ChildrenExist"
 
 
 async def test_of_two_that_are_deleted_together_the_owner_decides() -> None:
