@@ -8,7 +8,7 @@ from tests.support.cluster import Cluster
 
 #: The Kubernetes namespace, as the guides call it.
 NAMESPACE: Final = "heliograph"
-KINDS: Final = ("scheduledbackups", "backups", "topics", "namespaces", "tenants", "brokerclusters")
+KINDS: Final = ("scheduledbackups", "backups", "subscriptions", "topics", "namespaces", "tenants", "brokerclusters")
 
 
 def remove(cluster: Cluster) -> None:
