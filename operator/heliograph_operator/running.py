@@ -22,6 +22,7 @@ from .archive.archive_reconciler import ArchiveReconciler
 from .backup.backup_reconciler import BackupReconciler
 from .backup.schedule_reconciler import ScheduleReconciler
 from .cluster.cluster_reconciler import ClusterReconciler
+from .connection.connection_reconciler import ConnectionReconciler
 from .decide.archive_cron_job import ArchiveSite
 from .decide.owned_objects import watched
 from .decide.stateful_set import Site
@@ -46,11 +47,15 @@ _LIST_AGAIN_S = 10.0
 
 
 def reconcilers(
-    clusters: ClusterReconciler, policies: PolicyReconciler, backups: BackupReconciler
+    clusters: ClusterReconciler,
+    connections: ConnectionReconciler,
+    policies: PolicyReconciler,
+    backups: BackupReconciler,
 ) -> Mapping[str, Reconciler]:
     """Return the reconciler of each kind."""
     return {
         "BrokerCluster": clusters.reconcile,
+        "BrokerConnection": connections.reconcile,
         "Tenant": policies.reconcile,
         "Namespace": policies.reconcile,
         "Topic": policies.reconcile,
@@ -171,7 +176,8 @@ class Operator:
         archives = ArchiveReconciler(
             ArchiveSite(settings.archive_image, settings.archive_service_account, fixed_user=settings.fixed_user)
         )
-        by_kind = reconcilers(clusters, PolicyReconciler(self._brokers, archives), BackupReconciler(site))
+        policies = PolicyReconciler(self._brokers, archives)
+        by_kind = reconcilers(clusters, ConnectionReconciler(self._brokers), policies, BackupReconciler(site))
         return [
             asyncio.create_task(self._watch(kopf_stop, stop), name="watch"),
             asyncio.create_task(Controller(self._context, by_kind).run(), name="workers"),

@@ -8,7 +8,16 @@ from tests.support.cluster import Cluster
 
 #: The Kubernetes namespace, as the guides call it.
 NAMESPACE: Final = "heliograph"
-KINDS: Final = ("scheduledbackups", "backups", "subscriptions", "topics", "namespaces", "tenants", "brokerclusters")
+KINDS: Final = (
+    "scheduledbackups",
+    "backups",
+    "subscriptions",
+    "topics",
+    "namespaces",
+    "tenants",
+    "brokerconnections",
+    "brokerclusters",
+)
 
 
 def remove(cluster: Cluster) -> None:

@@ -11,7 +11,7 @@ from tests.support.cluster_fixtures import Images
 from .waiting import leader, wait_ready
 
 CHART = PROJECT / "charts" / "heliograph"
-KINDS = ("subscriptions", "topics", "namespaces", "tenants", "brokerclusters")
+KINDS = ("subscriptions", "topics", "namespaces", "tenants", "brokerconnections", "brokerclusters")
 
 
 def values(images: Images, namespace: str, directory: Path) -> Path:

@@ -69,6 +69,14 @@ async def test_resources_are_created_then_unchanged_then_configured(api: HttpApi
     assert retention == {"retentionTimeInMinutes": 1440, "retentionSizeInMB": 1024}
 
 
+async def test_a_connection_is_left_to_the_operator(api: HttpApi) -> None:
+    connection = (
+        "{apiVersion: heliograph.dev/v1alpha1, kind: BrokerConnection, metadata: {name: other},"
+        " spec: {adminUrl: 'http://other:8080'}}"
+    )
+    assert await _actions(api, connection) == [("BrokerConnection", "other", "unchanged")]
+
+
 async def test_a_retention_that_is_left_out_is_not_one_of_nothing(api: HttpApi) -> None:
     manifests = MANIFESTS.replace("PARTITIONS", "2")
     path = "/admin/v2/namespaces/shop/payments/retention"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from heliograph_operator.objects.kinds import KINDS
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.cluster import PROJECT, Cluster
@@ -21,9 +22,8 @@ def definitions(cluster: Cluster) -> None:
     files = sorted((PROJECT / "crds").glob("*.yaml"))
     for file in files:
         cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(file))
-    plurals = ("brokerclusters", "tenants", "namespaces", "topics", "subscriptions", "backups", "scheduledbackups")
-    for plural in plurals:
-        cluster.kubectl("wait", "--for=condition=Established", f"crd/{plural}.heliograph.dev", "--timeout=60s")
+    for kind in KINDS.values():
+        cluster.kubectl("wait", "--for=condition=Established", f"crd/{kind.plural}.heliograph.dev", "--timeout=60s")
 
 
 @pytest.fixture

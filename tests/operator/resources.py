@@ -16,6 +16,7 @@ PLURALS = {
     "BrokerCluster": "bcl",
     "Backup": "hbackup",
     "ScheduledBackup": "hsbackup",
+    "BrokerConnection": "hconnection",
 }
 WITHIN_S = 120.0
 
@@ -35,6 +36,10 @@ class Resources:
         """Apply a BrokerCluster without pods, with the endpoints of another broker in its status."""
         self.apply("BrokerCluster", name, {}, annotations={"heliograph.dev/managed": "false"})
         self.endpoints(name, http_url, broker_url)
+
+    def connection_to(self, name: str, http_url: str, **spec: Any) -> None:
+        """Apply a BrokerConnection."""
+        self.apply("BrokerConnection", name, {"adminUrl": http_url, **spec})
 
     def endpoints(self, name: str, http_url: str, broker_url: str = "pulsar://127.0.0.1:1") -> None:
         patch = {"status": {"endpoints": {"http": http_url, "broker": broker_url}}}

@@ -13,6 +13,7 @@ import pytest
 from heliograph_api.crds.definitions import DEFINITIONS, GROUP
 from heliograph_api.manifests.documents import read_yaml
 from heliograph_api.manifests.manifest_reader import ManifestError, parse, read_documents
+from heliograph_api.resources.model import BROKER_KINDS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,8 @@ _CRDS = _PROJECT / "crds"
 _EXAMPLES = _PROJECT / "examples"
 _TABLE = [case for case in cases() if case.resource is not None]
 _SPECS: dict[str, dict[str, Any]] = {
+    "Subscription": {"topicRef": {"name": "orders"}},
+    "BrokerConnection": {"adminUrl": "http://pulsar:8080"},
     "Topic": {"namespaceRef": {"name": "payments"}},
     "Namespace": {"tenantRef": {"name": "shop"}},
     "Tenant": {},
@@ -277,15 +280,15 @@ def test_kubectl_explains_fields(field: str, output: str, api: ApiServer, cluste
 
 
 def test_what_kubectl_gets_can_be_given_to_standalone(api: ApiServer, cluster: Cluster, kube_namespace: str) -> None:
-    for kind in DEFINITIONS:
+    for kind in BROKER_KINDS:
         cluster.apply(
             _resource(kind, "same", {"limits": {"publishRate": {}}} if kind == "Tenant" else {}),
             namespace=kube_namespace,
         )
     text = cluster.kubectl("get", "bcl/same", "-n", kube_namespace, "-o", "yaml", "--show-managed-fields")
-    for kind in ("htenant", "hns", "htopic"):
+    for kind in ("hconnection", "htenant", "hns", "htopic", "hsub"):
         text += "---\n" + cluster.kubectl("get", f"{kind}/same", "-n", kube_namespace, "-o", "yaml")
-    assert [resource.kind for resource in parse(text)] == list(DEFINITIONS)
+    assert [resource.kind for resource in parse(text)] == list(BROKER_KINDS)
 
 
 def test_kubectl_get_shows_what_the_operator_reports(api: ApiServer, cluster: Cluster, kube_namespace: str) -> None:

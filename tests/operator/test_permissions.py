@@ -17,7 +17,13 @@ from heliograph_operator.act.work_queue import WorkQueue
 from heliograph_operator.decide.owned_objects import watched
 from heliograph_operator.kube.client import Kube
 from heliograph_operator.kube.events import Events
-from heliograph_operator.kube.permissions import ARCHIVE_PERMISSIONS, LEADER_PERMISSIONS, PERMISSIONS, Permission
+from heliograph_operator.kube.permissions import (
+    ARCHIVE_PERMISSIONS,
+    CONNECTION_PERMISSIONS,
+    LEADER_PERMISSIONS,
+    PERMISSIONS,
+    Permission,
+)
 from heliograph_operator.objects.kinds import KINDS, Key, key_of
 from heliograph_operator.objects.resource_cache import ResourceCache
 from heliograph_operator.operator_settings import Settings
@@ -30,6 +36,8 @@ from .in_network import SPEC, Brokers, OperatorInNetwork
 from .resources import FAMILY, Resources
 
 Uses = set[tuple[str, str, str]]
+#: The Secret that the operator may read.
+TOKEN = "broker-token"
 
 #: Permissions that no request of the operator's own shows: kopf lists and watches, and some clusters ask for the last
 #: on every owned object.
@@ -52,6 +60,11 @@ def _account(cluster: Cluster, namespace: str, directory: Path) -> dict[str, str
     rules = [
         {"apiGroups": [each.group], "resources": [each.resource], "verbs": sorted(each.verbs)}
         for each in (*PERMISSIONS, *ARCHIVE_PERMISSIONS, *LEADER_PERMISSIONS)
+    ]
+    # As the chart does for the names in its values.
+    rules += [
+        {"apiGroups": [each.group], "resources": [each.resource], "resourceNames": [TOKEN], "verbs": sorted(each.verbs)}
+        for each in CONNECTION_PERMISSIONS
     ]
     metadata = {"name": "restricted", "namespace": namespace}
     rbac = "rbac.authorization.k8s.io"
@@ -91,7 +104,7 @@ async def _meet_another_writer(resources: Resources) -> None:
         cache = ResourceCache()
         context = Context(Settings(), kube, cache, ResourceMemories(), queue, Events(kube, "test"))
         of_brokers = ("Tenant", "Namespace", "Topic", "Subscription")
-        away = (("BrokerCluster", "away"), *((kind, "lost") for kind in of_brokers))
+        away = (("BrokerCluster", "away"), ("BrokerConnection", "external"), *((kind, "lost") for kind in of_brokers))
         for kind, name in (*away, ("Backup", "waits")):
             stale = resources.get(kind, name)
             cache.put(stale)
@@ -169,6 +182,16 @@ async def test_every_permission_is_used_and_none_is_missing(
         brokers.wait_observed()
         # It is a broker that answers until resources are held for it.
         resources.cluster_at("away", brokers.get("bcl")["status"]["endpoints"]["http"])
+        secret = {"apiVersion": "v1", "kind": "Secret", "stringData": {"token": "t0ken"}}
+        for name in (TOKEN, "another"):
+            cluster.apply({**secret, "metadata": {"name": name, "namespace": kube_namespace}})
+        http_url = brokers.get("bcl")["status"]["endpoints"]["http"]
+        resources.connection_to("forbidden", http_url, auth={"secretRef": {"name": "another"}})
+        message = resources.wait_reason("BrokerConnection", "forbidden", "CredentialsMissing")
+        assert "the operator may not read Secret another" in message
+        resources.delete("BrokerConnection", "forbidden")
+        resources.connection_to("external", http_url, auth={"secretRef": {"name": TOKEN}})
+        resources.wait_ready("BrokerConnection", "external")
         resources.tenant(clusterRef={"name": "main"})
         resources.hns()
         # At no time does it run.
@@ -206,7 +229,7 @@ async def test_every_permission_is_used_and_none_is_missing(
     finally:
         operator.close()
     assert "orbidden" not in operator.log_tail(100_000), operator.log_tail(100)
-    granted = _granted((*PERMISSIONS, *ARCHIVE_PERMISSIONS, *LEADER_PERMISSIONS))
+    granted = _granted((*PERMISSIONS, *ARCHIVE_PERMISSIONS, *CONNECTION_PERMISSIONS, *LEADER_PERMISSIONS))
     unused = granted - used - WITHOUT_REQUEST
     if cluster.is_kind:
         # kind's volumes cannot grow.

@@ -18,6 +18,7 @@ _KINDS = {
     "namespace": "Namespace",
     "tenant": "Tenant",
     "cluster": "BrokerCluster",
+    "connection": "BrokerConnection",
 }
 _REFERENCES = {
     "subscription": {"topicRef": {"name": "orders"}},

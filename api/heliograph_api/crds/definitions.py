@@ -19,6 +19,7 @@ from heliograph_api.resources.model import API_VERSION, KINDS, OperatorKind
 from heliograph_api.resources.status import (
     BackupStatus,
     BrokerClusterStatus,
+    BrokerConnectionStatus,
     NamespaceStatus,
     ScheduledBackupStatus,
     SubscriptionStatus,
@@ -97,6 +98,20 @@ DEFINITIONS: Final[Mapping[str, Definition]] = {
             _HELD_WIDE[-1],
         ),
         scaled=True,
+    ),
+    "BrokerConnection": Definition(
+        "brokerconnections",
+        "hconnection",
+        BrokerConnectionStatus,
+        (
+            *_READY,
+            Column("Product", ".status.product", "Product of the brokers."),
+            Column("Version", ".status.version", "Version of the brokers."),
+            _AGE,
+            Column("Admin-URL", ".spec.adminUrl", "URL of the admin API.", wide=True),
+            Column("Endpoint", ".spec.serviceUrl", "Address for clients.", wide=True),
+            _HELD_WIDE[-1],
+        ),
     ),
     "Tenant": Definition(
         "tenants",

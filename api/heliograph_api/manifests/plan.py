@@ -6,7 +6,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from heliograph_api.policies.policies import Policies, contradictions, resolve
-from heliograph_api.resources.model import AnyResource, BrokerCluster, Namespace, Subscription, Tenant, Topic
+from heliograph_api.resources.model import (
+    AnyResource,
+    BrokerCluster,
+    BrokerConnection,
+    Namespace,
+    Subscription,
+    Tenant,
+    Topic,
+)
 from heliograph_api.resources.references import ResourceReference
 from heliograph_api.values.names import COMPACTION, InvalidName, SubscriptionName, TopicName
 
@@ -43,7 +51,7 @@ def plan(resources: Iterable[AnyResource], existing: Existing | None = None) -> 
     """
     planner = _Planner(existing or Existing())
     given = list(resources)
-    for kind in (BrokerCluster, Tenant, Namespace, Topic, Subscription):
+    for kind in (BrokerCluster, BrokerConnection, Tenant, Namespace, Topic, Subscription):
         for resource in given:
             if isinstance(resource, kind):
                 planner.add(resource)

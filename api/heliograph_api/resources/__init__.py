@@ -1,1 +1,1 @@
-"""The resource model: BrokerCluster, Tenant, Namespace, Topic and Subscription, their fields and checks."""
+"""The resource model: the kinds of ``heliograph.dev/v1alpha1``, their fields and checks."""

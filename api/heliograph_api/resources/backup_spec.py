@@ -33,7 +33,7 @@ _NO_PATH: Final = (
 )
 _NO_URL: Final = "not the URL of a store; valid: https://HOST or http://HOST:PORT"
 _NO_BACKUP: Final = f"not the name of a backup; valid: lower-case letters, digits, - and . between them, or {LATEST}"
-_ONE_OF: Final = "is one store; valid: s3 or volume, and not both"
+_ONE_OF: Final = "a destination is one store; valid: s3 or volume, and not both"
 _MINUTE_MS: Final = 60_000
 _NO_AGE: Final = "would delete backups at once; valid: 1m or more, or -1 or infinite for no limit"
 
@@ -108,7 +108,7 @@ class VolumeDestination(Model):
 class BackupDestination(Model):
     """A place for backups: a bucket or a volume."""
 
-    cel_rules: ClassVar[tuple[Rule, ...]] = (Rule("has(self.s3) != has(self.volume)", _ONE_OF),)
+    cel_rules: ClassVar[tuple[Rule, ...]] = (Rule("has(self.s3) != has(self.volume)", _ONE_OF, ".s3"),)
 
     s3: S3Destination | None = None
     """A bucket of a store that speaks S3."""
@@ -118,7 +118,7 @@ class BackupDestination(Model):
     @model_validator(mode="after")
     def _is_one(self) -> Self:
         if (self.s3 is None) == (self.volume is None):
-            raise Contradiction([("", _ONE_OF)])
+            raise Contradiction([("s3", _ONE_OF)])
         return self
 
 

@@ -20,7 +20,7 @@ class TenantState(msgspec.Struct, rename="camel"):
 
 
 class NamespaceState(msgspec.Struct, rename="camel"):
-    """A namespace and the policies set for its topics."""
+    """A namespace and the policies set for its topics; ``bundles`` 0: the broker does not say."""
 
     bundles: int
     policies: Policies

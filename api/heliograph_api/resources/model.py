@@ -28,6 +28,7 @@ from .archive_spec import SUBSCRIPTION, ArchiveSpec
 from .backup_spec import MAX_BACKUP_NAME, MAX_SCHEDULE_NAME, BackupSpec, ScheduledBackupSpec
 from .cel import SIZE, InSchema, Rule
 from .cluster_spec import BrokerClusterSpec
+from .connection_spec import BrokerConnectionSpec
 from .fields import (
     MAX_SUBSCRIPTION_POLICIES,
     MAX_SUBSCRIPTIONS,
@@ -44,7 +45,7 @@ from .fields import (
     unique,
 )
 from .metadata import Metadata
-from .references import ResourceReference
+from .references import ClusterReference, ResourceReference
 from .schema_spec import SchemaSpec
 from .specs import LimitsSpec, NamespacePolicySpec, PolicySpec, SubscriptionPolicySpec
 from .subscription_spec import SubscriptionSpec
@@ -90,9 +91,10 @@ class TenantSpec(Model):
 
     name: Part | None = None
     """The tenant's name in the broker; `metadata.name` if left out. Cannot be changed."""
-    cluster_ref: ResourceReference | None = None
+    cluster_ref: ClusterReference | None = None
     """BrokerCluster of the tenant; default: the one it has been on, else the only one in the Kubernetes namespace, else
-    the one named default. Cannot be changed once it is set. A broker without the operator ignores it."""
+    the one named default. A BrokerConnection has to be named. Cannot be changed once it is set. A broker without the
+    operator ignores it."""
     admin_roles: Unique[str] = Field(default_factory=list)
     """Roles that may administer the tenant."""
     allowed_clusters: Unique[str] = Field(default_factory=list)
@@ -120,7 +122,7 @@ class NamespaceSpec(NamespacePolicySpec):
     """The Tenant it belongs to. Cannot be changed."""
     name: Part | None = None
     """The namespace's own name in the broker, without its tenant's; `metadata.name` if left out. Cannot be changed."""
-    cluster_ref: ResourceReference | None = None
+    cluster_ref: ClusterReference | None = None
     """BrokerCluster of the namespace; default: its Tenant's. Names the one that is meant if the tenant has no resource.
     Cannot be changed once it is set. A broker without the operator ignores it."""
     bundles: int = Field(default=4, ge=1, le=1024)
@@ -179,7 +181,7 @@ class TopicSpec(PolicySpec):
         | None
     ) = None
     """The topic's own name in the broker, without its namespace's; `metadata.name` if left out. Cannot be changed."""
-    cluster_ref: ResourceReference | None = None
+    cluster_ref: ClusterReference | None = None
     """BrokerCluster of the topic; default: its Namespace's. Names the one that is meant if the namespace, such as
     public/default, has no resource. Cannot be changed once it is set. A broker without the operator ignores it."""
     persistent: bool = True
@@ -282,6 +284,13 @@ class BrokerCluster(Resource):
 
     kind: Literal["BrokerCluster"]
     spec: BrokerClusterSpec = BrokerClusterSpec()
+
+
+class BrokerConnection(Resource):
+    """A connection to brokers that this operator did not make, such as Apache Pulsar's, to manage what is in them."""
+
+    kind: Literal["BrokerConnection"]
+    spec: BrokerConnectionSpec
 
 
 class Tenant(Resource):
@@ -437,11 +446,12 @@ class ScheduledBackup(Resource):
 
 OfBroker = Tenant | Namespace | Topic | Subscription
 """A resource that stands for an object of a broker."""
-AnyResource = BrokerCluster | OfBroker
+AnyResource = BrokerCluster | BrokerConnection | OfBroker
 """The resources that a broker can apply."""
-Kind = type[BrokerCluster] | type[Tenant] | type[Namespace] | type[Topic] | type[Subscription]
+Kind = type[BrokerCluster] | type[BrokerConnection] | type[Tenant] | type[Namespace] | type[Topic] | type[Subscription]
 BROKER_KINDS: dict[str, Kind] = {
     "BrokerCluster": BrokerCluster,
+    "BrokerConnection": BrokerConnection,
     "Tenant": Tenant,
     "Namespace": Namespace,
     "Topic": Topic,
@@ -460,6 +470,7 @@ __all__ = [
     "AnyResource",
     "Backup",
     "BrokerCluster",
+    "BrokerConnection",
     "Kind",
     "LimitsSpec",
     "Namespace",

@@ -34,6 +34,13 @@ class ResourceReference(Reference):
     """Its Kubernetes namespace; default: that of the resource that refers to it."""
 
 
+class ClusterReference(ResourceReference):
+    """A reference to the brokers that a resource is on."""
+
+    kind: Literal["BrokerCluster", "BrokerConnection"] = "BrokerCluster"
+    """Kind of the resource that has the brokers."""
+
+
 class Consent(Model):
     """Kubernetes namespaces whose resources may be in some tenants of the brokers."""
 

@@ -113,6 +113,17 @@ class RestoreStatus(StatusModel):
     """When the restore ended."""
 
 
+class BrokerConnectionStatus(Status):
+    """Brokers that answer at the address."""
+
+    product: Literal["Heliograph", "Apache Pulsar"] | None = None
+    """Product of the brokers."""
+    version: str | None = None
+    """Version that they report."""
+    endpoints: Endpoints | None = None
+    """Addresses, as the spec has them."""
+
+
 class ListenerStatus(StatusModel):
     """Addresses of a listener."""
 
@@ -138,7 +149,7 @@ class RolloutStatus(StatusModel):
 
 
 class Endpoints(StatusModel):
-    """Addresses inside the Kubernetes cluster."""
+    """Addresses; those of a BrokerCluster are inside the Kubernetes cluster."""
 
     broker: str | None = None
     """URL for clients: pulsar://…"""
@@ -265,3 +276,4 @@ class ScheduledBackupStatus(Status):
 
 
 BrokerClusterStatus.model_rebuild()
+BrokerConnectionStatus.model_rebuild()

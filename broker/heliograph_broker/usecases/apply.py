@@ -15,7 +15,15 @@ from heliograph_api.manifests.plan import Existing, Step, plan
 from heliograph_api.policies.policies import MAX_PARTITIONS, Policies, resolve
 from heliograph_api.resources.fields import MAX_SUBSCRIPTION_POLICIES
 from heliograph_api.resources.metadata import OTHER_SUBSCRIPTIONS
-from heliograph_api.resources.model import AnyResource, BrokerCluster, Namespace, Subscription, Tenant, Topic
+from heliograph_api.resources.model import (
+    AnyResource,
+    BrokerCluster,
+    BrokerConnection,
+    Namespace,
+    Subscription,
+    Tenant,
+    Topic,
+)
 from heliograph_api.values.names import SubscriptionName, TopicName
 
 from heliograph_broker.messaging.base.errors import BrokerError, PreconditionFailed
@@ -79,6 +87,11 @@ class _Changes:
             self._do("BrokerCluster", name, UNCHANGED, [])
         else:
             self._do("BrokerCluster", name, CONFIGURED, [lambda: broker.policies.set_broker(defaults, limits)])
+
+    def connection(self, resource: BrokerConnection) -> None:
+        """Leave a BrokerConnection to the operator."""
+        note = "the operator connects to other brokers, a broker does not"
+        self._do("BrokerConnection", resource.metadata.name, UNCHANGED, [], note)
 
     def tenant(self, name: str, resource: Tenant) -> None:
         broker = self._broker
@@ -387,8 +400,10 @@ def apply_resources(broker: Broker, resources: Sequence[AnyResource]) -> list[Ap
             changes.topic(TopicName.parse(step.name), resource)
         elif isinstance(resource, Subscription):
             changes.subscription(SubscriptionName.parse(step.name), resource)
-        else:
+        elif isinstance(resource, BrokerCluster):
             changes.cluster(resource)
+        else:
+            changes.connection(resource)
     if changes.problems:
         raise PreconditionFailed("\n".join(changes.problems))
     for change in changes.changes:

@@ -15,11 +15,13 @@ from typing import Any, Final, TypeVar
 import structlog
 from heliograph_api.admin.admin_client import AdminClient, AdminRefused, AdminUnreachable
 from heliograph_api.resources.broker_state import BrokerState
+from heliograph_api.resources.model import OfBroker
 from heliograph_api.values.names import NamespaceName, SubscriptionName, TopicName
 
 from heliograph_operator import operator_metrics
 from heliograph_operator.decide.resource_stats import ResourceStats, stats_of, totals_of
 from heliograph_operator.objects.backoff import UNREACHABLE
+from heliograph_operator.objects.targets import CONNECTION
 
 log = structlog.get_logger(__name__)
 
@@ -63,10 +65,19 @@ class BrokerSession:
     Changes fail once ``deposed`` returns True: another operator may lead by then.
     """
 
-    def __init__(self, http_url: str, batch_s: float, deposed: Callable[[], bool] = lambda: False) -> None:
+    #: Whether one listing has all objects; else each is in the listing of :meth:`listing_of` only.
+    lists_everything = True
+
+    def __init__(
+        self,
+        http_url: str,
+        batch_s: float,
+        deposed: Callable[[], bool] = lambda: False,
+        client: AdminClient | None = None,
+    ) -> None:
         self.http_url = http_url
         self._deposed = deposed
-        self._client = AdminClient(http_url)
+        self._client = client or AdminClient(http_url)
         self._opened = False
         self._batch_s = batch_s
         self._listing: Listing | None = None
@@ -130,6 +141,22 @@ class BrokerSession:
     async def recent_listing(self, since: float = 0.0) -> Listing:
         """Return a listing that is at most ``FRESH_S`` old, and requested no earlier than ``since``."""
         return await self.listing(max(since, asyncio.get_running_loop().time() - FRESH_S))
+
+    async def listing_of(self, kind: str, name: str, since: float) -> Listing:
+        """Return a listing as :meth:`listing` does; a broker that cannot list everything lists this one object."""
+        return await self.listing(since)
+
+    async def recent_listing_of(self, kind: str, name: str, since: float = 0.0) -> Listing:
+        """Return a listing that has this object, as :meth:`recent_listing` does."""
+        return await self.listing_of(kind, name, max(since, asyncio.get_running_loop().time() - FRESH_S))
+
+    def unsupported(self, resource: OfBroker) -> list[str]:
+        """Return the fields of a resource that the broker does not have, each with what is valid."""
+        return []
+
+    def fitted(self, resource: OfBroker) -> OfBroker:
+        """Return a resource without the fields that the broker does not tell from fields that are left out."""
+        return resource
 
     async def apply(self, manifest: Manifest) -> None:
         """Apply one manifest, in a batch with others of its kind that are submitted at about the same time."""
@@ -246,17 +273,41 @@ def _settle(batch: Sequence[_Submitted], error: BaseException | None) -> None:
 
 
 class BrokerSessions:
-    """One :class:`BrokerSession` for each URL."""
+    """One :class:`BrokerSession` for each address: the URL of a BrokerCluster, or the address of a BrokerConnection."""
 
     def __init__(self, batch_s: float, deposed: Callable[[], bool] = lambda: False) -> None:
-        self._batch_s = batch_s
-        self._deposed = deposed
+        self.batch_s = batch_s
+        self.deposed = deposed
         self._brokers: dict[str, BrokerSession] = {}
+        #: When (s, of the loop's clock) connections that have no session were first found to be without, by addresses.
+        self._unconnected: dict[str, float] = {}
+
+    def has(self, address: str) -> bool:
+        """Whether there is a session at an address; one for a URL is made when it is asked for."""
+        return bool(address) and (not address.startswith(CONNECTION) or address in self._brokers)
+
+    def unconnected_s(self, address: str) -> float:
+        """Return the seconds since a connection was found to be without a session, 0 if it was not tried yet."""
+        since = self._unconnected.get(address)
+        return 0.0 if since is None else asyncio.get_running_loop().time() - since
+
+    async def connect(self, address: str, session: BrokerSession) -> None:
+        """Use a session for a BrokerConnection, in place of the one before."""
+        self._unconnected.pop(address, None)
+        before, self._brokers[address] = self._brokers.get(address), session
+        if before is not None:
+            await before.close()
+
+    async def disconnect(self, address: str) -> None:
+        """End the session of a BrokerConnection: there are no credentials for it, or no broker."""
+        self._unconnected.setdefault(address, asyncio.get_running_loop().time())
+        if (session := self._brokers.pop(address, None)) is not None:
+            await session.close()
 
     def at(self, http_url: str) -> BrokerSession:
-        """Return the broker at a URL."""
+        """Return the broker at an address that :meth:`has` a session."""
         if http_url not in self._brokers:
-            self._brokers[http_url] = BrokerSession(http_url, self._batch_s, self._deposed)
+            self._brokers[http_url] = BrokerSession(http_url, self.batch_s, self.deposed)
         return self._brokers[http_url]
 
     async def keep_only(self, http_urls: set[str]) -> None:

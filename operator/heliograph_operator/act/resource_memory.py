@@ -31,7 +31,7 @@ class ResourceMemory:
     refused: int = 0
     #: Whether it waits for a broker that did not answer.
     unreachable: bool = False
-    #: Its broker's URL and its full name there, once they are known.
+    #: Its broker's address (see :func:`.targets.broker_address`) and its full name there, once they are known.
     http_url: str = ""
     name: str = ""
     #: Whether its archive has a CronJob, as a watch told.

@@ -16,6 +16,7 @@ from heliograph_operator.decide.owned_objects import resources_of
 from heliograph_operator.kube.client import PAGE, credentials
 from heliograph_operator.objects.conditions import READY, condition
 from heliograph_operator.objects.kinds import (
+    CLUSTER_KINDS,
     GROUP,
     KINDS,
     TOPIC,
@@ -86,7 +87,7 @@ class Watcher:
             self._enqueue_dependents(key, body)
 
     def _enqueue_dependents(self, key: Key, body: Body) -> None:
-        if key.kind == "BrokerCluster":
+        if key.kind in CLUSTER_KINDS:
             for other in self._cache.named_by(key):
                 self._queue.add(other)
             return

@@ -15,6 +15,8 @@ from heliograph_api.values.durations import format_duration
 from heliograph_api.values.names import SubscriptionName
 from heliograph_api.values.sizes import format_size
 
+from heliograph_operator.objects.kinds import CLUSTER_KINDS
+
 _NOT_SET: Final = "not set"
 _MISSING: Final = "missing"
 #: Parts of policies that are sizes.
@@ -101,7 +103,7 @@ def observed(kind: str, name: str, state: BrokerState) -> object:
     if kind == "Namespace":
         namespace = state.namespaces.get(name)
         return (namespace.bundles, namespace.policies) if namespace is not None else ()
-    if kind == "BrokerCluster":
+    if kind in CLUSTER_KINDS:
         return state.version, state.defaults, state.limits
     tenant = state.tenants.get(name)
     return (tenant.admin_roles, tenant.allowed_clusters, tenant.limits) if tenant is not None else ()
@@ -125,7 +127,8 @@ def _of_namespace(resource: Namespace, name: str, state: BrokerState) -> Iterato
     if namespace is None:
         yield Difference(f"namespace {name}", _MISSING, "there")
         return
-    if namespace.bundles != resource.spec.bundles:
+    # Some brokers split bundles by themselves, and do not say how many were asked for.
+    if namespace.bundles and namespace.bundles != resource.spec.bundles:
         # The API server fills in the default, so that it looks like a stated number.
         by_default = resource.spec.bundles == type(resource.spec).model_fields["bundles"].default
         yield Difference("bundles", str(namespace.bundles), str(resource.spec.bundles), by_default)

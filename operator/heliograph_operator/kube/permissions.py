@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from heliograph_operator.objects.kinds import GROUP
+from heliograph_operator.objects.kinds import GROUP, KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,8 @@ class Permission:
 
 def _kinds() -> list[Permission]:
     found = []
-    for plural in ("brokerclusters", "tenants", "namespaces", "topics", "subscriptions", "backups", "scheduledbackups"):
+    for kind in KINDS.values():
+        plural = kind.plural
         verbs = {
             "get": "read a resource again after a conflict",
             "list": "list all resources at the start and every ten minutes",
@@ -118,6 +119,11 @@ ARCHIVE_PERMISSIONS: Final[tuple[Permission, ...]] = (
     ),
 )
 """In every watched Kubernetes namespace, for archives: who may create CronJobs may run any pod."""
+
+CONNECTION_PERMISSIONS: Final[tuple[Permission, ...]] = (
+    Permission("", "secrets", {"get": "read the token of a BrokerConnection, and the authorities that it trusts"}),
+)
+"""In every watched Kubernetes namespace, for Secrets of the names that the installation states, and for no others."""
 
 LEADER_PERMISSIONS: Final[tuple[Permission, ...]] = (
     Permission(

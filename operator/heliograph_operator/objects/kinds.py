@@ -33,6 +33,7 @@ class Kind:
 
 
 BROKER_CLUSTER: Final = Kind("BrokerCluster", "brokerclusters")
+BROKER_CONNECTION: Final = Kind("BrokerConnection", "brokerconnections")
 TENANT: Final = Kind("Tenant", "tenants")
 NAMESPACE: Final = Kind("Namespace", "namespaces")
 TOPIC: Final = Kind("Topic", "topics")
@@ -42,9 +43,12 @@ SCHEDULED_BACKUP: Final = Kind("ScheduledBackup", "scheduledbackups")
 OF_BROKERS: Final = (TENANT.name, NAMESPACE.name, TOPIC.name, SUBSCRIPTION.name)
 """The kinds that stand for objects of a broker, parents first."""
 KINDS: Final = {
-    kind.name: kind for kind in (BROKER_CLUSTER, TENANT, NAMESPACE, TOPIC, SUBSCRIPTION, BACKUP, SCHEDULED_BACKUP)
+    kind.name: kind
+    for kind in (BROKER_CLUSTER, BROKER_CONNECTION, TENANT, NAMESPACE, TOPIC, SUBSCRIPTION, BACKUP, SCHEDULED_BACKUP)
 }
 """The kinds by name, parents first."""
+CLUSTER_KINDS: Final = (BROKER_CLUSTER.name, BROKER_CONNECTION.name)
+"""The kinds that Tenants, Namespaces and Topics are on."""
 
 
 def full_name(kind: str) -> str:
@@ -95,15 +99,21 @@ def owned(body: Body) -> tuple[str, str]:
 
 
 def cluster_note(cluster: Key, body: Body) -> str:
-    """Return the annotation of a resource that records its BrokerCluster; see :func:`cluster_key`."""
+    """Return the annotation of a resource that records what it is on; see :func:`cluster_key`."""
     own = body["metadata"].get("namespace", "")
-    return cluster.name if cluster.namespace == own else f"{cluster.namespace}/{cluster.name}"
+    name = cluster.name if cluster.namespace == own else f"{cluster.namespace}/{cluster.name}"
+    return f"{cluster.kind}:{name}" if cluster.kind == BROKER_CONNECTION.name else name
 
 
 def cluster_key(body: Body, note: str) -> Key:
-    """Return the BrokerCluster of a note: ``main`` in the Kubernetes namespace of the resource, or ``other/main``."""
-    namespace, _, name = note.rpartition("/")
-    return Key(BROKER_CLUSTER.name, namespace or body["metadata"].get("namespace", ""), name)
+    """Return the key that a note stands for: ``main`` in the Kubernetes namespace of the resource, or ``other/main``.
+
+    That is a BrokerCluster; a BrokerConnection has its kind before it: ``BrokerConnection:main``.
+    """
+    prefix = f"{BROKER_CONNECTION.name}:"
+    kind = BROKER_CONNECTION if note.startswith(prefix) else BROKER_CLUSTER
+    namespace, _, name = note.removeprefix(prefix).rpartition("/")
+    return Key(kind.name, namespace or body["metadata"].get("namespace", ""), name)
 
 
 def shown(key: Key, namespace: str) -> str:

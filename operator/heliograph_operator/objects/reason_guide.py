@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from .kinds import BACKUP, BROKER_CLUSTER, SCHEDULED_BACKUP
+from .kinds import BACKUP, BROKER_CLUSTER, BROKER_CONNECTION, SCHEDULED_BACKUP
 
 _LINK: Final = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
@@ -22,7 +22,10 @@ OF_POLICIES: Final = (
     Guide(("Reconciled",), "the broker matches the resource", ""),
     Guide(
         ("ParentMissing",),
-        "the parent it refers to (for a Tenant: the BrokerCluster) does not exist; the message names it",
+        (
+            "the parent it refers to (for a Tenant: the BrokerCluster or BrokerConnection) does not exist; the message"
+            " names it"
+        ),
         "apply the parent, or correct the reference",
     ),
     Guide(("ParentNotReady",), "the parent does not exist in the broker yet", "see the parent's conditions"),
@@ -41,8 +44,8 @@ OF_POLICIES: Final = (
     ),
     Guide(
         ("ClusterNotReady",),
-        "the BrokerCluster has not published a broker address yet",
-        "see the conditions of the BrokerCluster",
+        "the BrokerCluster has not published a broker address yet, or the BrokerConnection has not reached its brokers",
+        "see the conditions of the BrokerCluster or BrokerConnection",
     ),
     Guide(
         ("ClusterAmbiguous",),
@@ -66,6 +69,14 @@ OF_POLICIES: Final = (
         ("Refused",),
         "the broker refuses the change; the message has its reason (such as `maxTopics` of the namespace)",
         ("change the field that the message names; the operator retries with growing pauses of up to 5 minutes"),
+    ),
+    Guide(
+        ("NotSupported",),
+        (
+            "the brokers of a [BrokerConnection](broker-connections.md) do not have a field, or not this value; the"
+            " message names it"
+        ),
+        "change or remove the field",
     ),
     Guide(
         ("NotApplied",),
@@ -303,7 +314,45 @@ OF_BACKUPS: Final = (
     ),
 )
 """Reasons on Backups and ScheduledBackups."""
+
+OF_CONNECTIONS: Final = (
+    Guide(("Reconciled",), "the brokers answer; the status has what they are", ""),
+    Guide(
+        ("BrokerUnreachable",),
+        "nothing answers at `adminUrl`; the message has the error",
+        (
+            "check the URL, the network (the operator's NetworkPolicy, `connections.egress`) and the certificate; the"
+            " operator tries again every 30 seconds"
+        ),
+    ),
+    Guide(
+        ("Unauthorized",),
+        "the brokers do not know the token, or do not allow what it asks",
+        "correct the Secret; the operator reads it every minute",
+    ),
+    Guide(
+        ("CredentialsMissing",),
+        "a Secret, a ConfigMap or an entry does not exist, may not be read, or has no token or certificate",
+        "create it, or name it in the chart's `connections.secrets`",
+    ),
+    Guide(
+        ("Refused",),
+        "something answers, but not as an admin API does; the message has the answer",
+        "correct `adminUrl`",
+    ),
+    Guide(
+        ("ChildrenExist",),
+        "it is being deleted, and resources are on it; the message names them",
+        'delete these, or leave their data with the annotation `heliograph.dev/managed: "false"`',
+    ),
+    Guide(("Unmanaged",), "the annotation `heliograph.dev/managed` is `false`", "remove the annotation"),
+    Guide(("Invalid",), "the spec is not valid, although the API server accepted it", "correct it"),
+)
+"""Reasons on BrokerConnections."""
+
+
 _TABLES: Final = {
+    BROKER_CONNECTION.name: (OF_CONNECTIONS,),
     BROKER_CLUSTER.name: (OF_CLUSTERS, OF_POLICIES),
     BACKUP.name: (OF_BACKUPS, OF_POLICIES, OF_CLUSTERS),
     SCHEDULED_BACKUP.name: (OF_BACKUPS, OF_POLICIES, OF_CLUSTERS),

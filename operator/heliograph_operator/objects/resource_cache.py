@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from .consent import refusal
-from .kinds import BROKER_CLUSTER, OF_BROKERS, Body, Key, annotation, is_deleted, is_managed, key_of, owned
+from .kinds import CLUSTER_KINDS, OF_BROKERS, Body, Key, annotation, is_deleted, is_managed, key_of, owned
 from .ownership import OwnershipIndex, Stake
 from .targets import claim_of, is_established, other_clusters, parent_of
 
@@ -30,7 +30,7 @@ class ResourceCache:
         # The uids of objects that were deleted, oldest first.
         self._deleted: dict[str, None] = {}
         self._children: dict[Key, set[Key]] = {}
-        # By BrokerClusters in other Kubernetes namespaces.
+        # By BrokerClusters and BrokerConnections in other Kubernetes namespaces.
         self._from_elsewhere: dict[Key, set[Key]] = {}
         # By Kubernetes namespace and kind, so that a cluster finds its resources; in the order in which they came.
         self._namespaces: dict[str, dict[str, dict[Key, None]]] = {}
@@ -100,8 +100,8 @@ class ResourceCache:
         return [key for each in ([kind] if kind else list(kinds)) for key in kinds.get(each, ())]
 
     def broker_cluster(self, key: Key) -> Key | None:
-        """Return the BrokerCluster whose broker the reconcile of a resource asks; None if that is not known yet."""
-        if key.kind == BROKER_CLUSTER.name:
+        """Return the BrokerCluster or BrokerConnection whose broker a reconcile asks; None if that is not known yet."""
+        if key.kind in CLUSTER_KINDS:
             return key
         stake = self.ownership.stake(key)
         return stake.claim.cluster if stake is not None else None
@@ -112,7 +112,7 @@ class ResourceCache:
 
     def named_by(self, key: Key) -> list[Key]:
         """Return a resource and all whose place in a broker may depend on it, parents first."""
-        if key.kind == BROKER_CLUSTER.name:
+        if key.kind in CLUSTER_KINDS:
             own = (each for kind in OF_BROKERS for each in self.keys(kind, key.namespace))
             found = dict.fromkeys([*own, *sorted(self._from_elsewhere.get(key, ()))])
         else:
@@ -169,7 +169,7 @@ def _discard(index: dict[Key, set[Key]], entry: Key, key: Key) -> None:
 
 def _names(body: Body) -> object:
     """Return all that decides what a resource and those that name it stand for, and who owns that."""
-    if body["kind"] == BROKER_CLUSTER.name:
+    if body["kind"] in CLUSTER_KINDS:
         return (body.get("spec") or {}).get("consents") or ()
     uid, cluster = body["metadata"]["uid"], annotation(body, "cluster")
     return uid, body.get("spec"), owned(body), cluster, is_managed(body), is_deleted(body)

@@ -1,4 +1,7 @@
-"""Resolves a resource to its object in a broker: Subscription, Topic, Namespace, Tenant each name the next one up."""
+"""Resolves a resource to its object in a broker: Subscription, Topic, Namespace, Tenant each name the next one up.
+
+A Tenant names its brokers: a BrokerCluster, or a BrokerConnection.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,20 @@ from heliograph_api.values.names import (
 )
 from heliograph_api.values.quoting import quoted
 
-from .conditions import Reason
-from .kinds import BROKER_CLUSTER, Body, Key, annotation, cluster_key, full_name, is_deleted, owned, shown
+from .conditions import READY, Reason, condition
+from .kinds import (
+    BROKER_CLUSTER,
+    BROKER_CONNECTION,
+    Body,
+    Key,
+    annotation,
+    cluster_key,
+    full_name,
+    is_deleted,
+    key_of,
+    owned,
+    shown,
+)
 from .ownership import Claim
 
 #: The field in which a kind names its parent, and the parent's kind.
@@ -28,6 +43,8 @@ PARENTS: Final = {
     "Namespace": ("tenantRef", "Tenant"),
 }
 _DEFAULT: Final = "default"
+#: Begins the addresses of BrokerConnections.
+CONNECTION: Final = "connection://"
 _UNWATCHED: Final = ", or the operator does not watch that"
 
 
@@ -69,6 +86,26 @@ def http_url(cluster: Body) -> str:
     return str(((cluster.get("status") or {}).get("endpoints") or {}).get("http") or "")
 
 
+def broker_address(cluster: Body) -> str:
+    """Return the address that sessions with the brokers of a BrokerCluster or BrokerConnection are known by.
+
+    Empty: there is none yet. That of a connection tells it from another one with the same URL and other credentials.
+    """
+    if cluster["kind"] == BROKER_CONNECTION.name:
+        key = key_of(cluster)
+        return f"{CONNECTION}{key.namespace}/{key.name}"
+    return http_url(cluster)
+
+
+def no_address(key: Key, cluster: Body, namespace: str) -> str:
+    """Return why there is no session with the brokers of a resource in a Kubernetes namespace."""
+    if key.kind == BROKER_CONNECTION.name:
+        why = condition(cluster.get("status") or {}, READY)
+        problem = why.get("message") if why.get("status") == "False" else ""
+        return f"{shown(key, namespace)} has not reached its broker{f': {problem}' if problem else ' yet'}"
+    return f"{shown(key, namespace)} has not published a broker address yet"
+
+
 def parent_of(body: Body) -> Key | None:
     """Return the key of the Topic of a Subscription, the Namespace of a Topic, or the Tenant of a Namespace."""
     if body["kind"] not in PARENTS:
@@ -78,8 +115,8 @@ def parent_of(body: Body) -> Key | None:
 
 
 def other_clusters(body: Body) -> set[Key]:
-    """Return the BrokerClusters in other Kubernetes namespaces that a resource names, or that are recorded for it."""
-    stated, note = _referred(body, "clusterRef", BROKER_CLUSTER.name), annotation(body, "cluster")
+    """Return what a resource is on by its spec or its annotation, where that is in another Kubernetes namespace."""
+    stated, note = _stated_cluster(body), annotation(body, "cluster")
     named = {stated} if stated.name else set()
     if note:
         named.add(cluster_key(body, note))
@@ -137,13 +174,15 @@ def target_of(
         above = _above(bodies, body, parent, through_deleted, recorded)
         if isinstance(above, Waiting):
             return above
-        stated = _referred(body, "clusterRef", BROKER_CLUSTER.name)
+        stated = _stated_cluster(body)
         if stated.name and stated != above.cluster:
             own, there = stated.namespace, above.cluster
             valid = there.name if there.namespace == own else f"{there.name} in Kubernetes namespace {there.namespace}"
+            if stated.kind != there.kind:
+                valid = f"{there.kind} {valid}"
             return Waiting(
                 Reason.INVALID,
-                f"spec.clusterRef.name: {stated.name} is not the BrokerCluster of its {parent.kind} {parent.name};"
+                f"spec.clusterRef.name: {stated.name} is not the {stated.kind} of its {parent.kind} {parent.name};"
                 f" valid: {valid}, or leave it out",
             )
         if kind == "Subscription" and not TopicName.parse(above.name).is_persistent:
@@ -208,7 +247,7 @@ def _above(bodies: Bodies, child: Body, parent: Key, through_deleted: bool, reco
             for part in parent.name.split("/"):
                 check_part("tenant or namespace", part)
             return Target(cluster, parent.kind, parent.name, parent.name.partition("/")[0])
-        if cluster.reason is not Reason.PARENT_MISSING or _referred(child, "clusterRef", BROKER_CLUSTER.name).name:
+        if cluster.reason is not Reason.PARENT_MISSING or _stated_cluster(child).name:
             return cluster
     return Waiting(
         Reason.PARENT_MISSING,
@@ -235,15 +274,18 @@ def _existing_topic(cluster: Key, text: str) -> Target | Waiting:
 
 
 def _cluster(bodies: Bodies, body: Body, recorded: Key | None) -> Key | Waiting:
-    """Return the BrokerCluster that is named, else the one recorded, else the only one, else ``default``."""
+    """Return what is named, else what is recorded, else the only BrokerCluster, else the one named ``default``.
+
+    A BrokerConnection is never chosen: one that somebody adds changes nothing for others.
+    """
     namespace = body["metadata"].get("namespace", "")
-    stated = _referred(body, "clusterRef", BROKER_CLUSTER.name)
+    stated = _stated_cluster(body)
     named = stated if stated.name else recorded
     if named is not None:
         if bodies.get(named) is not None:
             return named
         where = "spec.clusterRef.name" if stated.name else "annotation heliograph.dev/cluster"
-        missing = f"{where}: there is no BrokerCluster {named.name!r} in Kubernetes namespace {named.namespace}"
+        missing = f"{where}: there is no {named.kind} {named.name!r} in Kubernetes namespace {named.namespace}"
         return Waiting(Reason.PARENT_MISSING, f"{missing}{_UNWATCHED if named.namespace != namespace else ''}")
     known = {key.name: key for key in bodies.keys(BROKER_CLUSTER.name, namespace)}
     if len(known) == 1:
@@ -265,6 +307,12 @@ def _referred(body: Body, field: str, kind: str) -> Key:
     reference = (body.get("spec") or {}).get(field) or {}
     namespace = str(reference.get("namespace") or body["metadata"].get("namespace", ""))
     return Key(kind, namespace, str(reference.get("name") or ""))
+
+
+def _stated_cluster(body: Body) -> Key:
+    """Return the key in ``clusterRef``; without a name if the field is not set."""
+    kind = ((body.get("spec") or {}).get("clusterRef") or {}).get("kind")
+    return _referred(body, "clusterRef", (BROKER_CONNECTION if kind == BROKER_CONNECTION.name else BROKER_CLUSTER).name)
 
 
 def _own_name(body: Body) -> str:

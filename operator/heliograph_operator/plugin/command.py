@@ -20,7 +20,7 @@ from heliograph_operator.objects.kinds import KINDS, full_name, key_of
 from .explanation import explanation
 from .kubectl import Kubectl, KubectlFailed, kubectl
 from .new_backup import NotEnded, create, follow, template
-from .overview import ResourceState, cluster_rows, kind_rows, not_ready
+from .overview import ResourceState, cluster_rows, connection_rows, kind_rows, not_ready
 from .support_bundle import write_bundle
 
 app = typer.Typer(
@@ -86,7 +86,7 @@ def status(
     context: Context = "",
     config: Config = "",
 ) -> None:
-    """Print every BrokerCluster, the number of ready resources of each kind, and why the others are not ready.
+    """Print BrokerClusters and BrokerConnections, the number of ready resources of each kind, and why others are not.
 
     Exit codes: 0: all are ready; 1: some are not; 2: the API server could not be asked.
     """
@@ -102,11 +102,16 @@ def status(
     elif not bodies:
         print("There are no resources of heliograph.dev here; -A is about all Kubernetes namespaces.")
     else:
-        _print_status(cluster_rows(bodies), kind_rows(bodies), waiting)
+        _print_status(cluster_rows(bodies), connection_rows(bodies), kind_rows(bodies), waiting)
     raise typer.Exit(1 if waiting else 0)
 
 
-def _print_status(clusters: list[tuple[str, ...]], kinds: list[tuple[str, ...]], waiting: list[ResourceState]) -> None:
+def _print_status(
+    clusters: list[tuple[str, ...]],
+    connections: list[tuple[str, ...]],
+    kinds: list[tuple[str, ...]],
+    waiting: list[ResourceState],
+) -> None:
     from rich.console import Console
 
     console = Console(soft_wrap=True, highlight=False, markup=False)
@@ -115,6 +120,12 @@ def _print_status(clusters: list[tuple[str, ...]], kinds: list[tuple[str, ...]],
         table.add_row(*row)
     console.print(table if clusters else "There is no BrokerCluster here.")
     console.print()
+    if connections:
+        table = new_table("NAMESPACE", "BROKERCONNECTION", "READY", "REASON", "PRODUCT", "VERSION", "ADMIN-URL")
+        for row in connections:
+            table.add_row(*row)
+        console.print(table)
+        console.print()
     table = new_table("KIND", ">RESOURCES", ">READY")
     for row in kinds:
         table.add_row(*row)
@@ -130,7 +141,8 @@ def explain(
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="KIND", help="bcl, htenant, hns, htopic, hsub, hbackup or hsbackup, or a longer name of these"
+            metavar="KIND",
+            help="bcl, hconnection, htenant, hns, htopic, hsub, hbackup or hsbackup, or a longer name of these",
         ),
     ],
     name: Annotated[str, typer.Argument(metavar="NAME", help="metadata.name of the resource")],

@@ -1,4 +1,4 @@
-"""The state of all resources: each BrokerCluster, how many of each kind are ready, and why the others are not."""
+"""The state of resources: BrokerClusters and BrokerConnections, how many of each kind are ready, why others are not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heliograph_operator.objects.conditions import READY, condition
-from heliograph_operator.objects.kinds import BROKER_CLUSTER, KINDS, full_name, key_of
+from heliograph_operator.objects.kinds import BROKER_CLUSTER, BROKER_CONNECTION, CLUSTER_KINDS, KINDS, full_name, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,23 @@ def cluster_rows(bodies: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     return rows
 
 
+def connection_rows(bodies: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Return a row for each BrokerConnection: namespace, name, ready, reason, product, version, admin URL."""
+    rows: list[tuple[str, ...]] = []
+    for body in bodies:
+        if body["kind"] == BROKER_CONNECTION.name:
+            state, status = state_of(body), body.get("status") or {}
+            found = (status.get("product") or "-", status.get("version") or "-")
+            address = str((body.get("spec") or {}).get("adminUrl", "-"))
+            rows.append((*key_of(body)[1:], "True" if state.ready else "False", state.reason, *found, address))
+    return rows
+
+
 def kind_rows(bodies: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Return a row for each kind below the BrokerClusters: full name, number of resources, number of ready ones."""
+    """Return a row for each kind on brokers: full name, number of resources, number of ready ones."""
     states = [state_of(body) for body in bodies]
     total, ready = Counter(each.kind for each in states), Counter(each.kind for each in states if each.ready)
-    return [(full_name(kind), str(total[kind]), str(ready[kind])) for kind in KINDS if kind != BROKER_CLUSTER.name]
+    return [(full_name(kind), str(total[kind]), str(ready[kind])) for kind in KINDS if kind not in CLUSTER_KINDS]
 
 
 def not_ready(bodies: Sequence[dict[str, Any]]) -> list[ResourceState]:

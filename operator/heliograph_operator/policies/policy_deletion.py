@@ -30,6 +30,8 @@ from heliograph_operator.objects.backoff import REFUSED, UNREACHABLE
 from heliograph_operator.objects.conditions import Reason, ready
 from heliograph_operator.objects.consent import refusal
 from heliograph_operator.objects.kinds import (
+    BROKER_CLUSTER,
+    BROKER_CONNECTION,
     Body,
     Key,
     annotation,
@@ -45,7 +47,7 @@ from heliograph_operator.objects.kinds import (
 )
 from heliograph_operator.objects.ownership import Claim
 from heliograph_operator.objects.subscriptions import retained_subscriptions, topic_that_names
-from heliograph_operator.objects.targets import claim_of, http_url, is_established, recorded_claim
+from heliograph_operator.objects.targets import broker_address, claim_of, is_established, no_address, recorded_claim
 
 from .retained_data import protect_parents
 
@@ -95,10 +97,14 @@ class PolicyDeletion:
             # Brokers that were kept may be taken up by another BrokerCluster of this name.
             why = f"{name} was not deleted in the broker: {shown(claim.cluster, key.namespace)} is gone"
             return await self._retain(context, resource, why)
-        resource.memory.http_url, resource.memory.name = http_url(cluster), name
+        address = broker_address(cluster)
+        resource.memory.http_url, resource.memory.name = address if self._brokers.has(address) else "", name
         if not resource.memory.http_url:
-            message = f"{shown(claim.cluster, key.namespace)} has not published a broker address"
-            return await self._without_broker(context, resource, cluster, message, deleted_for_s(resource.body))
+            message, unreachable_s = no_address(claim.cluster, cluster, key.namespace), deleted_for_s(resource.body)
+            if claim.cluster.kind == BROKER_CONNECTION.name:
+                # After its start, the operator has to try first.
+                unreachable_s = min(unreachable_s, self._brokers.unconnected_s(address))
+            return await self._without_broker(context, resource, cluster, message, unreachable_s)
         broker = self._brokers.at(resource.memory.http_url)
         try:
             return await self._delete(context, resource, broker, claim)
@@ -125,14 +131,15 @@ class PolicyDeletion:
             return Outcome("waiting", _ARCHIVE_S)
         guarded: list[Key] = []
         if context.cache.ownership.below(claim):
-            state = (await _now(broker)).state
+            listing = await _now(broker, kind, name)
             below = context.cache.ownership.below(claim)
             # Nothing was recorded for these, but what they stand for may exist all the same.
-            if there := [child for child in below if _exists(context, child, state)]:
+            if there := [child for child in below if await _exists(context, broker, child, listing)]:
                 return await self._wait_for_children(context, resource, there)
-            # It may also appear before the broker gets the deletion, which it then refuses. Of a topic, it would refuse
-            # that for connected clients, too.
-            guarded = below if kind != "Topic" and is_empty(kind, name, state) else []
+            # It may also appear before the broker gets the deletion, which it then refuses. It would refuse to delete a
+            # topic with connected clients, too.
+            alone = kind != "Topic" and broker.lists_everything and is_empty(kind, name, listing.state)
+            guarded = below if alone else []
         if why := _not_to_delete(context, resource.key, claim):
             return await self._retain(context, resource, why, with_parents=False)
         if_empty = _policy(resource) == "DeleteIfEmpty"
@@ -149,7 +156,7 @@ class PolicyDeletion:
                     raise
                 return await self._wait_for_children(context, resource, guarded)
             return await self._release(context, resource)
-        if content := _content((await _now(broker)).state, kind, name, retained_subscriptions(body)):
+        if content := _content((await _now(broker, kind, name)).state, kind, name, retained_subscriptions(body)):
             return await self._retain(context, resource, f"{name} stays in the broker: {content}")
         if not context.has(resource):
             return Outcome("gone")
@@ -167,11 +174,13 @@ class PolicyDeletion:
     ) -> Outcome:
         """Wait for a broker that has not answered for ``unreachable_s``: until it does, unless its spec limits that.
 
-        Not for one that is being deleted itself, with its BrokerCluster or with all of the Kubernetes namespace.
+        Not for one that is being deleted itself, with its BrokerCluster or with all of the Kubernetes namespace. That
+        of a BrokerConnection is not deleted with anything here.
         """
         memory = resource.memory
         ends = is_deleted(cluster) and not _keeps_running(cluster)
-        if ends or await namespace_ends(context.kube, cluster["metadata"]["namespace"]):
+        made_here = cluster["kind"] == BROKER_CLUSTER.name
+        if made_here and (ends or await namespace_ends(context.kube, cluster["metadata"]["namespace"])):
             log.info("nothing to delete", resource=str(resource.key), reason="its broker is being deleted too")
             return await self._release(context, resource)
         orphan = resource.spec.get("deletionWhenUnreachable") == "Orphan"
@@ -217,8 +226,8 @@ def _keeps_running(cluster: Body) -> bool:
     return retains or is_paused(cluster) or not is_managed(cluster)
 
 
-async def _now(broker: BrokerSession) -> Listing:
-    return await broker.listing(asyncio.get_running_loop().time())
+async def _now(broker: BrokerSession, kind: str, name: str) -> Listing:
+    return await broker.listing_of(kind, name, asyncio.get_running_loop().time())
 
 
 def _content(state: BrokerState, kind: str, name: str, retained: Collection[str]) -> str:
@@ -287,10 +296,15 @@ def _is_held(context: Context, key: Key) -> bool:
     return body is not None and is_held(body)
 
 
-def _exists(context: Context, key: Key, state: BrokerState) -> bool:
-    """Whether the broker has the object that a resource stands for."""
+async def _exists(context: Context, broker: BrokerSession, key: Key, listing: Listing) -> bool:
+    """Whether the broker has the object that a resource stands for, no earlier than at the time of a listing."""
     stake = context.cache.ownership.stake(key)
-    return stake is not None and exists(stake.claim.kind, stake.claim.name, state)
+    if stake is None:
+        return False
+    kind, name = stake.claim.kind, stake.claim.name
+    if not broker.lists_everything:
+        listing = await broker.listing_of(kind, name, listing.at)
+    return exists(kind, name, listing.state)
 
 
 def _children_message(context: Context, children: list[Key], namespace: str) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
 from heliograph_api.resources.broker_state import BrokerState
-from heliograph_api.resources.model import Subscription, Topic
+from heliograph_api.resources.model import OfBroker, Subscription, Topic
 from heliograph_api.values.durations import format_duration
 from heliograph_api.values.names import SubscriptionName
 from heliograph_api.values.quoting import quoted
@@ -36,10 +36,26 @@ from heliograph_operator.objects.conditions import (
     ready,
 )
 from heliograph_operator.objects.consent import foreign_dead_letters, refusal
-from heliograph_operator.objects.kinds import cluster_key, cluster_note, is_adopted, is_held, owned, shown
+from heliograph_operator.objects.kinds import (
+    BROKER_CONNECTION,
+    cluster_key,
+    cluster_note,
+    is_adopted,
+    is_held,
+    owned,
+    shown,
+)
 from heliograph_operator.objects.ownership import Claim, conflict
 from heliograph_operator.objects.subscriptions import other_subscriptions, rival_topic
-from heliograph_operator.objects.targets import Target, Waiting, claim_of, http_url, is_established, target_of
+from heliograph_operator.objects.targets import (
+    Target,
+    Waiting,
+    broker_address,
+    claim_of,
+    is_established,
+    no_address,
+    target_of,
+)
 
 from .policy_deletion import PolicyDeletion
 from .retained_data import protect_parents
@@ -53,6 +69,7 @@ PARENT_S: Final = 30.0
 _NOT_APPLIED: Final = (
     Reason.REFUSED,
     Reason.NOT_APPLIED,
+    Reason.NOT_SUPPORTED,
     Reason.NOT_ALLOWED,
     Reason.INVALID,
     Reason.CONFLICT,
@@ -99,8 +116,9 @@ class PolicyReconciler:
             return await self._not_ready(context, resource, Reason.RENAME_REFUSED, message)
         if name and (cluster_key(resource.body, cluster), name) != (target.cluster, target.name):
             wanted = f"{target.name} in {cluster_note(target.cluster, resource.body)}"
+            recorded = shown(cluster_key(resource.body, cluster), key.namespace)
             message = (
-                f"it stands for {name} in BrokerCluster {cluster} and cannot become {wanted}; valid: the old name, or"
+                f"it stands for {name} in {recorded} and cannot become {wanted}; valid: the old name, or"
                 " delete the resource and create a new one"
             )
             return await self._not_ready(context, resource, Reason.RENAME_REFUSED, message)
@@ -123,10 +141,10 @@ class PolicyReconciler:
     async def _with_broker(self, context: Context, resource: Resource, target: Target) -> Outcome:
         memory = resource.memory
         cluster = context.cache.get(target.cluster)
-        url = http_url(cluster) if cluster is not None else ""
-        memory.http_url, memory.name = url, target.name
-        if not url:
-            message = f"{shown(target.cluster, resource.key.namespace)} has not published a broker address yet"
+        url = broker_address(cluster) if cluster is not None else ""
+        memory.http_url, memory.name = url if self._brokers.has(url) else "", target.name
+        if not memory.http_url:
+            message = no_address(target.cluster, cluster or {}, resource.key.namespace)
             return await self._not_ready(context, resource, Reason.CLUSTER_NOT_READY, message)
         wanted = await with_definition(context, resource)
         if isinstance(wanted, Waiting):
@@ -134,7 +152,10 @@ class PolicyReconciler:
             return Outcome(outcome.result, REREAD_S)
         broker = self._brokers.at(url)
         try:
-            return await self._compare(context, resource, target, broker, await broker.recent_listing(), wanted)
+            if unsupported := _unsupported(target, wanted.model) + broker.unsupported(wanted.model):
+                return await self._not_ready(context, resource, Reason.NOT_SUPPORTED, "; ".join(unsupported))
+            listing = await broker.recent_listing_of(target.kind, target.name)
+            return await self._compare(context, resource, target, broker, listing, wanted)
         except AdminUnreachable as error:
             memory.unreachable = True
             return await self._not_ready(context, resource, Reason.BROKER_UNREACHABLE, str(error))
@@ -152,7 +173,7 @@ class PolicyReconciler:
         listing: Listing,
         wanted: Wanted,
     ) -> Outcome:
-        model, spec = wanted
+        model, spec = broker.fitted(wanted.model), wanted.spec
         if (missing := _missing_parent(target, listing.state)) is not None:
             outcome = await self._not_ready(context, resource, *missing)
             return Outcome(outcome.result, PARENT_S)
@@ -189,7 +210,7 @@ class PolicyReconciler:
             # Resources below a parent that was just created no longer have to wait.
             for child in context.cache.children(resource.key):
                 context.queue.add(child)
-            listing = await broker.listing(0.0)
+            listing = await broker.listing_of(target.kind, target.name, 0.0)
             if left := differences(model, target.name, listing.state, _others(context, resource, target) | others):
                 return await self._not_ready(context, resource, Reason.NOT_APPLIED, named(left), target.name)
         resource.memory.refused = 0
@@ -205,7 +226,7 @@ class PolicyReconciler:
     async def _take(self, context: Context, resource: Resource, target: Target, broker: BrokerSession) -> Outcome:
         """Hold the resource, and record whether its object existed before the operator saw the resource."""
         memory = resource.memory
-        listing = await broker.recent_listing(memory.began_at)
+        listing = await broker.recent_listing_of(target.kind, target.name, memory.began_at)
         adopted = exists(target.kind, target.name, listing.state)
         names_it = rival_topic(context.cache, resource.body, target.claim)
         if context.cache.ownership.owner(target.claim) != resource.key or names_it is not None:
@@ -279,6 +300,13 @@ class PolicyReconciler:
         verdicts = [*stated, *([archive] if archive is not None else [])]
         await report_policies(context, resource, verdicts)
         return Outcome("unmanaged")
+
+
+def _unsupported(target: Target, model: OfBroker) -> list[str]:
+    """Return the fields that need a BrokerCluster."""
+    if target.cluster.kind != BROKER_CONNECTION.name or not isinstance(model, Topic) or model.spec.archive is None:
+        return []
+    return ["spec.archive: an archive needs a BrokerCluster, which consents to it; valid: leave it out"]
 
 
 def _missing_parent(target: Target, state: BrokerState) -> tuple[Reason, str] | None:

@@ -9,12 +9,13 @@ import asyncio
 from typing import Final
 
 import structlog
-from heliograph_api.admin.admin_client import AdminError
+from heliograph_api.admin.admin_client import AdminError, AdminUnreachable
 
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions
 from heliograph_operator.act.controller import Context
 from heliograph_operator.decide.broker_differences import observed
 from heliograph_operator.decide.resource_stats import worth_writing
+from heliograph_operator.objects.kinds import CLUSTER_KINDS
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +37,8 @@ class Refresh:
         async with asyncio.TaskGroup() as group:
             while True:
                 await asyncio.sleep(self._context.settings.refresh_s)
-                urls = {memory.http_url for _, memory in self._context.memories.all() if memory.http_url}
+                addresses = {memory.http_url for _, memory in self._context.memories.all()}
+                urls = {url for url in addresses if self._brokers.has(url)}
                 for url in sorted(followed.keys() - urls):
                     followed.pop(url).cancel()
                 await self._brokers.keep_only(urls)
@@ -44,18 +46,19 @@ class Refresh:
                     followed[url] = group.create_task(self._follow(url), name=f"refresh of {url}")
 
     async def _follow(self, url: str) -> None:
-        broker = self._brokers.at(url)
-        while True:
-            await self._list(broker)
+        # The session of a connection changes with its credentials.
+        while self._brokers.has(url):
+            broker = self._brokers.at(url)
+            await self._list(url, broker)
             # A broker that did not answer is asked again when the pause of its session ends.
             pause_s = broker.paused_s
             await asyncio.sleep(max(pause_s, _SHORTEST_S) if pause_s else self._context.settings.refresh_s)
 
-    async def _list(self, broker: BrokerSession) -> None:
+    async def _list(self, url: str, broker: BrokerSession) -> None:
         loop = asyncio.get_running_loop()
-        url = broker.http_url
+        began = loop.time()
         try:
-            listing = await broker.listing(loop.time())
+            whole = await broker.listing(began)
         except AdminError as error:
             log.debug("broker unreachable", url=url, error=str(error))
             self._enqueue(url, unreachable=False)
@@ -64,6 +67,16 @@ class Refresh:
         for key, memory in self._context.memories.all():
             # A resource that is being reconciled, or waits for something else, is requeued by that.
             if memory.http_url != url or memory.observed is None:
+                continue
+            try:
+                listing = whole
+                if not broker.lists_everything and key.kind not in CLUSTER_KINDS:
+                    listing = await broker.listing_of(key.kind, memory.name, began)
+            except AdminError as error:
+                # Its reconcile reports it.
+                self._context.queue.add(key)
+                if isinstance(error, AdminUnreachable):
+                    return
                 continue
             if observed(key.kind, memory.name, listing.state) != memory.observed:
                 self._context.queue.add(key)

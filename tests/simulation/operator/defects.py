@@ -152,7 +152,7 @@ DEFECTS: Final = {
     "only-held-children": Defect(
         "D2",
         "resources that nothing was recorded for do not count as what is below a parent",
-        (Patch(policy_deletion, "_exists", _nothing_exists),),
+        (Patch(policy_deletion, "exists", _nothing_exists),),
     ),
     "newest-generation": Defect(
         "D4",

@@ -135,6 +135,8 @@ SCENARIOS = {
     "cluster-of-held-only": [
         SHOP,
         PAY,
+        # The broker has the namespace then.
+        _does("wait"),
         MESSAGES,
         _topic("orders", "shop/pay", notes={"managed": "false"}),
         _new("BrokerCluster", "other"),

@@ -17,7 +17,13 @@ from heliograph_operator.decide.cluster_objects import OWNED
 from heliograph_operator.decide.cluster_objects import manifests as manifests_of
 from heliograph_operator.decide.network_policy import network_policy
 from heliograph_operator.decide.stateful_set import Site
-from heliograph_operator.kube.permissions import ARCHIVE_PERMISSIONS, LEADER_PERMISSIONS, PERMISSIONS, Permission
+from heliograph_operator.kube.permissions import (
+    ARCHIVE_PERMISSIONS,
+    CONNECTION_PERMISSIONS,
+    LEADER_PERMISSIONS,
+    PERMISSIONS,
+    Permission,
+)
 
 from .conftest import CHART, PROJECT, Helm, Manifest
 
@@ -104,6 +110,27 @@ def test_an_operator_that_runs_no_archives_may_not_make_cron_jobs(helm: Helm) ->
     for each, archives in ((helm.template(), False), (manifests, True)):
         [container] = operator_pod(each)["spec"]["containers"]
         assert ("--archives" in container["args"]) is archives
+
+
+def test_the_operator_reads_no_secrets_but_those_that_are_named(helm: Helm) -> None:
+    [without] = of_kind(helm.template(), "ClusterRole")
+    assert not any(resource == "secrets" for _, resource, _ in granted(without))
+    [role] = of_kind(helm.template(connections={"secrets": ["pulsar-token", "pulsar-ca"]}), "ClusterRole")
+    assert granted(role) == needed((*PERMISSIONS, *CONNECTION_PERMISSIONS))
+    [rule] = [each for each in role["rules"] if "secrets" in each["resources"]]
+    assert rule["resourceNames"] == ["pulsar-token", "pulsar-ca"]
+    assert (rule["resources"], rule["verbs"]) == (["secrets"], ["get"])
+
+
+def test_the_operator_may_connect_to_the_brokers_of_connections(helm: Helm) -> None:
+    rule = {"to": [{"ipBlock": {"cidr": "10.20.0.0/16"}}], "ports": [{"port": 8443, "protocol": "TCP"}]}
+
+    def allowed(**values: Any) -> list[Any]:
+        [policy] = of_kind(helm.template(**values), "NetworkPolicy")
+        egress: list[Any] = policy["spec"]["egress"]
+        return egress
+
+    assert allowed(connections={"egress": [rule]}) == [*allowed(), rule]
 
 
 def test_executors_without_archives_are_refused(helm: Helm) -> None:
@@ -210,11 +237,11 @@ def test_everything_that_is_made_for_a_broker_is_in_the_table_of_permissions() -
 
 
 def test_no_verb_is_wanted_for_everything_and_each_says_what_for() -> None:
-    for permission in (*PERMISSIONS, *ARCHIVE_PERMISSIONS, *LEADER_PERMISSIONS):
+    for permission in (*PERMISSIONS, *ARCHIVE_PERMISSIONS, *CONNECTION_PERMISSIONS, *LEADER_PERMISSIONS):
         assert permission.resource != "*"
         assert all(verb != "*" and len(reason) > 5 for verb, reason in permission.verbs.items())
-        # An operator that could read Secrets would be worth breaking into.
-        assert permission.resource != "secrets"
+        # An operator that could read all Secrets would be worth breaking into.
+        assert permission.resource != "secrets" or permission in CONNECTION_PERMISSIONS
 
 
 @pytest.mark.parametrize("which", ["Deployment", "Pod"])

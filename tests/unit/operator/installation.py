@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,10 +27,11 @@ from heliograph_operator.act.resource_memory import ResourceMemories
 from heliograph_operator.act.watch import Watcher
 from heliograph_operator.act.work_queue import WorkQueue
 from heliograph_operator.archive.archive_reconciler import ArchiveReconciler
+from heliograph_operator.connection.connection_reconciler import ConnectionReconciler
 from heliograph_operator.decide.archive_cron_job import ArchiveSite
 from heliograph_operator.kube.events import Events
 from heliograph_operator.objects.conditions import READY, condition
-from heliograph_operator.objects.kinds import GROUP, Body, Key, Kind, is_deleted, key_of
+from heliograph_operator.objects.kinds import CLUSTER_KINDS, GROUP, Body, Key, Kind, is_deleted, key_of
 from heliograph_operator.objects.resource_cache import ResourceCache
 from heliograph_operator.operator_settings import Settings
 from heliograph_operator.policies.policy_reconciler import PolicyReconciler
@@ -167,10 +168,12 @@ class Installation:
         self.server = Server(*bodies)
         self.broker = Broker()
 
-    def started(self, order: Iterable[Key] | None = None, **settings: Any) -> Operator:
-        """Return an operator that has listed all resources, in this order."""
+    def started(
+        self, order: Iterable[Key] | None = None, sessions: BrokerSessions | None = None, **settings: Any
+    ) -> Operator:
+        """Return an operator that has listed all resources, in this order, by default with the broker in memory."""
         listed = [self.server.objects[key] for key in order or self.server.objects if key.kind in KINDS]
-        return Operator(self, listed, Settings(**settings))
+        return Operator(self, listed, Settings(**settings), sessions)
 
     def body(self, key: Key) -> dict[str, Any]:
         return self.server.objects[key]
@@ -205,18 +208,33 @@ class Installation:
 class Operator:
     """An operator's parts in memory, which end with it."""
 
-    def __init__(self, installation: Installation, bodies: Iterable[Body], settings: Settings) -> None:
+    def __init__(
+        self,
+        installation: Installation,
+        bodies: Iterable[Body],
+        settings: Settings,
+        sessions: BrokerSessions | None = None,
+    ) -> None:
         self._server = installation.server
         cache, queue = ResourceCache(), WorkQueue[Key]()
         self.watcher = Watcher(cache, queue)
         self.context = Context(settings, self._server, cache, ResourceMemories(), queue, Events(self._server, "test"))
         archives = ArchiveReconciler(ArchiveSite("image"))
-        self._policies = PolicyReconciler(OneBroker(installation.broker), archives)
+        self.sessions = sessions or OneBroker(installation.broker)
+        self._policies = PolicyReconciler(self.sessions, archives)
+        self._connections = ConnectionReconciler(self.sessions)
         for body in bodies:
             self.watcher.seen(body)
 
     async def settle(self) -> None:
         """Reconcile whatever is queued until nothing is due, as one worker does; take in what the server has."""
+        await self._settle(without=("BrokerCluster",))
+
+    async def settle_policies(self) -> None:
+        """Do the same without checks of BrokerConnections: their sessions are there, or not."""
+        await self._settle(without=CLUSTER_KINDS)
+
+    async def _settle(self, without: Collection[str]) -> None:
         queue = self.context.queue
         for _ in range(1000):
             self._watch()
@@ -224,20 +242,28 @@ class Operator:
                 return
             key = await queue.take()
             resource = self.context.resource(key)
-            if resource is not None and key.kind != "BrokerCluster":
-                await self._policies.reconcile(self.context, resource)
+            if resource is not None and key.kind not in without:
+                await self.reconcile(resource)
             queue.done(key)
         raise AssertionError("the operator does not come to an end")
 
     async def reconcile(self, resource: Resource) -> Outcome:
         """Reconcile one resource once, whatever is queued."""
-        return await self._policies.reconcile(self.context, resource)
+        of_connection = resource.key.kind == "BrokerConnection"
+        reconciler = self._connections.reconcile if of_connection else self._policies.reconcile
+        return await reconciler(self.context, resource)
 
     async def resync(self) -> None:
         """Look at every resource again, and settle."""
         for key in self.context.cache.keys(""):
             self.context.queue.add(key)
         await self.settle()
+
+    async def resync_policies(self) -> None:
+        """Look at every Tenant, Namespace and Topic again, and settle."""
+        for key in self.context.cache.keys(""):
+            self.context.queue.add(key)
+        await self.settle_policies()
 
     def _watch(self) -> None:
         for key, body in list(self._server.objects.items()):

@@ -15,9 +15,9 @@ from heliograph_api.resources.model import BrokerCluster
 from heliograph_operator.decide.cluster_status import ClusterReason
 from heliograph_operator.decide.rollout import TEMPLATE, with_origin
 from heliograph_operator.objects.conditions import Reason
-from heliograph_operator.objects.reason_guide import OF_BACKUPS, OF_CLUSTERS, OF_POLICIES, guide
+from heliograph_operator.objects.reason_guide import OF_BACKUPS, OF_CLUSTERS, OF_CONNECTIONS, OF_POLICIES, guide
 from heliograph_operator.plugin.explanation import explanation
-from heliograph_operator.plugin.overview import cluster_rows, kind_rows, not_ready, state_of
+from heliograph_operator.plugin.overview import cluster_rows, connection_rows, kind_rows, not_ready, state_of
 from heliograph_operator.plugin.support_bundle import redacted
 
 from tests.support.cluster import PROJECT
@@ -43,7 +43,12 @@ def ready(status: str, reason: str = "Reconciled", message: str = "", generation
 
 @pytest.mark.parametrize(
     ("page", "rows"),
-    [("docs/operator.md", OF_POLICIES), ("docs/install.md", OF_CLUSTERS), ("docs/backup.md", OF_BACKUPS)],
+    [
+        ("docs/operator.md", OF_POLICIES),
+        ("docs/install.md", OF_CLUSTERS),
+        ("docs/backup.md", OF_BACKUPS),
+        ("docs/broker-connections.md", OF_CONNECTIONS),
+    ],
 )
 def test_the_tables_of_the_guides_are_those_of_the_command(page: str, rows: Any) -> None:
     found = _ROWS.search((PROJECT / page).read_text("utf-8"))
@@ -54,7 +59,8 @@ def test_the_tables_of_the_guides_are_those_of_the_command(page: str, rows: Any)
 
 def test_every_reason_has_a_row() -> None:
     of_backups = {reason for row in OF_BACKUPS for reason in row.reasons}
-    assert [each for each in Reason if each not in of_backups and guide("Topic", each) is None] == [Reason.DELETING]
+    known = [each for each in Reason if guide("Topic", each) or guide("BrokerConnection", each)]
+    assert [each for each in Reason if each not in of_backups and each not in known] == [Reason.DELETING]
     assert all(guide(kind, each) is not None for kind in ("Backup", "ScheduledBackup") for each in of_backups)
     assert [each for each in ClusterReason if guide("BrokerCluster", each) is None] == []
 
@@ -76,7 +82,21 @@ def test_clusters_and_kinds_have_a_row_each() -> None:
     ]
     assert cluster_rows(bodies) == [("shop", "main", "True", "Reconciled", "1/1", "-", "pulsar://main.shop:6650")]
     assert ("topics.heliograph.dev", "2", "1") in kind_rows(bodies)
+    assert [row[0] for row in kind_rows(bodies)] == [
+        f"{each}.heliograph.dev"
+        for each in ("tenants", "namespaces", "topics", "subscriptions", "backups", "scheduledbackups")
+    ]
     assert [(each.name, each.reason) for each in not_ready(bodies)] == [("again", "Conflict")]
+
+
+def test_connections_have_a_row_with_what_answers() -> None:
+    status = ready("True") | {"product": "Apache Pulsar", "version": "4.2.4"}
+    found = {**resource("BrokerConnection", "external", status=status), "spec": {"adminUrl": "http://pulsar:8080"}}
+    unreached = {**found, "status": ready("False", "BrokerUnreachable")}
+    assert connection_rows([resource(), found, unreached]) == [
+        ("shop", "external", "True", "Reconciled", "Apache Pulsar", "4.2.4", "http://pulsar:8080"),
+        ("shop", "external", "False", "BrokerUnreachable", "-", "-", "http://pulsar:8080"),
+    ]
 
 
 def test_an_explanation_says_what_a_reason_means_and_what_to_do() -> None:
@@ -179,7 +199,7 @@ def test_wrong_arguments_are_named(plugin: Plugin) -> None:
     for arguments, message in (
         (("status", "-n", "a", "-A"), "not both"),
         (("status", "-o", "yaml"), "text or json"),
-        (("explain", "queue", "a"), "none of bcl, htenant, hns, htopic, hsub, hbackup, hsbackup"),
+        (("explain", "queue", "a"), "none of bcl, hconnection, htenant, hns, htopic, hsub, hbackup, hsbackup"),
         (("logs", "main", "--operator"), "not both"),
     ):
         refused = plugin.run(*arguments)

@@ -29,6 +29,7 @@ _BACKUP: _Schema = {
 }
 _MINIMAL: dict[str, _Schema] = {
     "BrokerCluster": {},
+    "BrokerConnection": {"adminUrl": "http://pulsar:8080"},
     "Tenant": {},
     "Namespace": {"tenantRef": {"name": "shop"}},
     "Topic": {"namespaceRef": {"name": "payments"}},
@@ -83,8 +84,9 @@ def test_the_files_are_current() -> None:
 def test_names(kind: str) -> None:
     names, metadata = _MADE[kind]["spec"]["names"], _MADE[kind]["metadata"]
     assert names["categories"] == ["heliograph"]
-    of_brokers = {"BrokerCluster": "bcl", "Tenant": "htenant", "Namespace": "hns", "Topic": "htopic"}
-    short = {**of_brokers, "Subscription": "hsub", "Backup": "hbackup", "ScheduledBackup": "hsbackup"}
+    short = {"BrokerCluster": "bcl", "BrokerConnection": "hconnection", "Tenant": "htenant"}
+    short |= {"Namespace": "hns", "Topic": "htopic", "Subscription": "hsub"}
+    short |= {"Backup": "hbackup", "ScheduledBackup": "hsbackup"}
     assert names["shortNames"] == [short[kind]]
     assert metadata["name"] == f"{names['plural']}.heliograph.dev"
 
@@ -139,7 +141,8 @@ def test_defaults_are_those_of_the_model(kind: str) -> None:
                 filled[name] = defaulted(field, filled[name])
         return filled
 
-    rates = {} if kind not in ("Namespace", "Topic") else {"publishRate": {}, "subscribeRate": {"perConsumer": 3}}
+    rates: _Schema = {"publishRate": {}, "subscribeRate": {"perConsumer": 3}} if kind in ("Namespace", "Topic") else {}
+    rates |= {"auth": {"secretRef": {"name": "a"}}} if kind == "BrokerConnection" else {}
     spec = {**_MINIMAL[kind], **rates}
     head = {"apiVersion": "heliograph.dev/v1alpha1", "kind": kind, "metadata": {"name": "x"}}
     stored = defaulted(_schema(kind)["properties"]["spec"], spec)

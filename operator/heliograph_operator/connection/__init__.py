@@ -1,0 +1,1 @@
+"""BrokerConnection: checks brokers that somebody else runs, and opens the sessions with them."""

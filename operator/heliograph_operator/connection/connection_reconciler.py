@@ -1,0 +1,172 @@
+"""Checks what answers at the address of a BrokerConnection, and gives its resources a session with it.
+
+Nothing is created for a connection, and nothing in its brokers is changed or deleted because of it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from heliograph_api.admin.admin_client import AdminClient, AdminRefused, AdminUnreachable
+from heliograph_api.resources.model import BrokerConnection
+
+from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions
+from heliograph_operator.act.controller import Context, Outcome
+from heliograph_operator.act.finalizers import hold, release
+from heliograph_operator.act.pulsar_session import PulsarSession
+from heliograph_operator.act.resource import Resource
+from heliograph_operator.act.status_report import named, report
+from heliograph_operator.decide.broker_differences import observed
+from heliograph_operator.objects.backoff import UNREACHABLE
+from heliograph_operator.objects.conditions import Reason, ready
+from heliograph_operator.objects.kinds import is_held, key_of, shown
+from heliograph_operator.objects.targets import broker_address
+
+from .connection_access import Access, AccessMissing, access_of
+
+HELIOGRAPH: Final = "Heliograph"
+PULSAR: Final = "Apache Pulsar"
+#: Time (s) between two reads of the credentials: Secrets are not watched.
+CHECK_S: Final = 60.0
+_RECHECK_S: Final = 1.0
+_MAX_NAMED: Final = 5
+_VERSION: Final = re.compile(r"[0-9]+\.[0-9]")
+_REFUSED_AS_UNKNOWN: Final = (401, 403)
+
+
+class ConnectionReconciler:
+    """The reconciler of BrokerConnections."""
+
+    def __init__(self, brokers: BrokerSessions) -> None:
+        self._brokers = brokers
+        #: With what the session at each address was opened, and what the brokers there are.
+        self._opened: dict[str, tuple[Access, str]] = {}
+
+    async def reconcile(self, context: Context, resource: Resource) -> Outcome:
+        """See :data:`.controller.Reconciler`."""
+        memory = resource.memory
+        memory.observed, memory.unreachable = None, False
+        if resource.deleted:
+            return await self._delete(context, resource)
+        if not resource.managed:
+            await self._disconnect(resource)
+            await release(context, resource)
+            message = "not reconciled: annotation heliograph.dev/managed is false"
+            await report(context, resource, [ready(Reason.UNMANAGED, message, "Unknown")])
+            return Outcome("unmanaged")
+        model = resource.model
+        if not isinstance(model, BrokerConnection):
+            await self._disconnect(resource)
+            return await self._not_ready(context, resource, Reason.INVALID, memory.problem)
+        if not is_held(resource.body):
+            return await self.reconcile(context, resource) if await hold(context, resource) else Outcome("gone")
+        try:
+            access = await access_of(context.kube, resource.key.namespace, model.spec)
+            session, product = await self._session(context, resource, access)
+            listing = await session.recent_listing()
+        except (AccessMissing, ValueError) as error:
+            await self._disconnect(resource)
+            return await self._not_ready(context, resource, Reason.CREDENTIALS_MISSING, str(error))
+        except AdminUnreachable as error:
+            self._note_unreachable(resource)
+            await self._not_ready(context, resource, Reason.BROKER_UNREACHABLE, str(error))
+            return Outcome("waiting", UNREACHABLE.cap_s)
+        except AdminRefused as error:
+            self._note_unreachable(resource)
+            unknown = error.status in _REFUSED_AS_UNKNOWN
+            reason = Reason.UNAUTHORIZED if unknown else Reason.REFUSED
+            return await self._not_ready(context, resource, reason, f"{access.http_url}: {error.reason}")
+        endpoints = {"http": model.spec.admin_url, "broker": model.spec.service_url}
+        fields: dict[str, Any] = {
+            "product": product,
+            "version": listing.state.version,
+            "endpoints": {name: url for name, url in endpoints.items() if url},
+        }
+        await report(context, resource, [ready(Reason.RECONCILED, f"{product} answers", "True")], fields)
+        # A later listing that differs, as after an upgrade, requeues the connection.
+        memory.observed = observed(resource.key.kind, "", listing.state)
+        return Outcome("ready", CHECK_S)
+
+    async def _session(self, context: Context, resource: Resource, access: Access) -> tuple[BrokerSession, str]:
+        """Return the session of a connection, and what the brokers are; open one if there is none with this access."""
+        address = broker_address(resource.body)
+        opened = self._opened.get(address)
+        if opened is not None and opened[0] == access and self._brokers.has(address):
+            resource.memory.http_url = address
+            return self._brokers.at(address), opened[1]
+        # A session with other credentials is not used any more, whatever comes of this.
+        await self._disconnect(resource)
+        product = await _product(access)
+        made: type[BrokerSession] = PulsarSession if product == PULSAR else BrokerSession
+        session = made(access.http_url, self._brokers.batch_s, self._brokers.deposed, _client(access))
+        self._opened[address] = (access, product)
+        # Before the session is there: sessions that no resource names are closed.
+        resource.memory.http_url = address
+        await self._brokers.connect(address, session)
+        # Their status does not show that this operator has a session again.
+        for key in context.cache.named_by(resource.key):
+            context.queue.add(key)
+        return session, product
+
+    async def _disconnect(self, resource: Resource) -> None:
+        address = broker_address(resource.body)
+        resource.memory.http_url = ""
+        self._opened.pop(address, None)
+        await self._brokers.disconnect(address)
+
+    def _note_unreachable(self, resource: Resource) -> None:
+        """Let the next answer requeue a connection whose session stays."""
+        resource.memory.unreachable = bool(resource.memory.http_url)
+
+    async def _not_ready(self, context: Context, resource: Resource, reason: Reason, message: str) -> Outcome:
+        await report(context, resource, [ready(reason, message)])
+        return Outcome("waiting", CHECK_S)
+
+    async def _delete(self, context: Context, resource: Resource) -> Outcome:
+        """Wait for the resources on it: their deletion needs the session, and theirs alone deletes anything."""
+        if is_held(resource.body):
+            found = (context.cache.get(key) for key in context.cache.ownership.on_cluster(resource.key))
+            held = [body for body in found if body is not None and is_held(body)]
+            if held:
+                await self._keep(context, resource)
+                names = [shown(key_of(body), resource.key.namespace) for body in held]
+                message = (
+                    f"resources are on it: {named(names, _MAX_NAMED, ', ')}; valid: delete these, too, or leave their"
+                    " data in the brokers with annotation heliograph.dev/managed=false"
+                )
+                await report(context, resource, [ready(Reason.CHILDREN_EXIST, message)])
+                return Outcome("waiting", _RECHECK_S if resource.memory.http_url else UNREACHABLE.first_s)
+        await self._disconnect(resource)
+        await release(context, resource)
+        return Outcome("gone")
+
+    async def _keep(self, context: Context, resource: Resource) -> None:
+        """Open the session for the deletion of its resources, if this operator has none yet."""
+        model = resource.model
+        if not isinstance(model, BrokerConnection) or resource.memory.http_url:
+            return
+        try:
+            access = await access_of(context.kube, resource.key.namespace, model.spec)
+            await self._session(context, resource, access)
+        except (AccessMissing, ValueError, AdminUnreachable, AdminRefused):
+            await self._disconnect(resource)
+
+
+def _client(access: Access) -> AdminClient:
+    return AdminClient(access.http_url, token=access.token, trusted=access.trusted)
+
+
+async def _product(access: Access) -> str:
+    """Return what answers. Raises :class:`.admin_client.AdminError`, or ValueError for unreadable certificates."""
+    async with _client(access) as client:
+        version = await client.broker_version()
+        if not _VERSION.match(version):
+            raise AdminRefused(200, "the answer to /admin/v2/brokers/version is no version")
+        try:
+            await client.exchange("GET", "/heliograph/v1/status")
+        except AdminRefused as error:
+            if error.status != 404:
+                raise
+            return PULSAR
+        return HELIOGRAPH
