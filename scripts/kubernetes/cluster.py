@@ -46,15 +46,25 @@ With Docker and kind on the machine it is a kind cluster. Without, it is Kuberne
 modules, once, into .cache/kubernetes-VERSION (needs Go; about 12 minutes on 2 cores), on Debian's
 etcd, containerd and runc, in namespaces of its own (needs root; installs the packages that are
 missing). The host reaches its API server, pods and Services at {NETWORK}. State is in .cache/cluster,
-or in the directory HELIOGRAPH_CLUSTER_DIR names."""
+or in the directory HELIOGRAPH_CLUSTER_DIR names. HELIOGRAPH_KUBERNETES_VERSION=1.29.15 chooses an
+older Kubernetes; default: 1.34.4."""
+
+
+def kubernetes_versions() -> list[str]:
+    """Return the versions that can be built, the default first."""
+    return re.findall(r"^(?:older_)?kubernetes=(\S+)$", (HERE / "versions").read_text("utf-8"), re.MULTILINE)
 
 
 def kubernetes_version() -> str:
-    """Return the version that is built. Raises :class:`ValueError` if ``versions`` names none."""
-    match = re.search(r"^kubernetes=(\S+)$", (HERE / "versions").read_text("utf-8"), re.MULTILINE)
-    if match is None:
-        raise ValueError(f"{HERE / 'versions'} names no version of Kubernetes")
-    return match[1]
+    """Return the version that the environment chooses, or else the default.
+
+    Raises :class:`ClusterError` for one that cannot be built.
+    """
+    known = kubernetes_versions()
+    wanted = os.environ.get("HELIOGRAPH_KUBERNETES_VERSION") or known[0]
+    if wanted not in known:
+        raise ClusterError(f"HELIOGRAPH_KUBERNETES_VERSION is {wanted!r}; valid are {' and '.join(known)}")
+    return wanted
 
 
 def _run(*command: str | Path) -> None:
@@ -64,9 +74,10 @@ def _run(*command: str | Path) -> None:
 class Cluster:
     """The cluster whose state is in one directory, whether it is up or not."""
 
-    def __init__(self, state: Path, programs: Path) -> None:
+    def __init__(self, state: Path, programs: Path, version: str) -> None:
         self.state = state
         self.programs = programs
+        self._version = version
         self._node = NodeProcess(state)
         self.second = SecondNode(state, programs)
 
@@ -100,7 +111,7 @@ class Cluster:
             if shutil.which("helm") is None:
                 print("scripts/cluster: kind is used; install helm for the tests of the chart", file=sys.stderr)
             return
-        subprocess.run([HERE / "build", self.programs], check=True)
+        subprocess.run([HERE / "build", self.programs, self._version], check=True)
         if os.geteuid() == 0:
             machine.install_packages()
 
@@ -277,8 +288,9 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     os.chdir(root)
     os.environ["PATH"] += ":/usr/local/sbin:/usr/sbin:/sbin"
     state = Path(os.environ.get("HELIOGRAPH_CLUSTER_DIR") or ".cache/cluster").resolve()
-    cluster = Cluster(state, root / ".cache" / f"kubernetes-{kubernetes_version()}")
     try:
+        version = kubernetes_version()
+        cluster = Cluster(state, root / ".cache" / f"kubernetes-{version}", version)
         return run(cluster, options.command, options.archives)
     except ClusterError as error:
         print(f"scripts/cluster: {error}", file=sys.stderr)

@@ -28,7 +28,7 @@ def cluster(tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch)
         programs.add(program)
     (tmp_path / "built").mkdir()
     (tmp_path / "built" / ".built").touch()
-    return Cluster(tmp_path / "state", tmp_path / "built")
+    return Cluster(tmp_path / "state", tmp_path / "built", "1.34.4")
 
 
 def bring_up(cluster: Cluster, pid: int) -> None:
@@ -251,6 +251,26 @@ def test_the_commands_exit_codes(
     assert output("check") == (1, "no Go, and no Docker with kind\n", "")
     monkeypatch.setattr(Cluster, "impossible", lambda self: None)
     assert output("check") == (0, "", "")
+
+
+def test_an_older_kubernetes_can_be_chosen(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    versions = module.kubernetes_versions()
+    assert len({version.rpartition(".")[0] for version in versions}) >= 2
+    for version, modules in zip(versions, ("go.mod", *(f"{older}.mod" for older in versions[1:])), strict=True):
+        text = (module.HERE / "kube" / modules).read_text()
+        assert f"k8s.io/kubernetes v{version}\n" in text
+        assert version in module.DESCRIPTION
+    monkeypatch.setenv("HELIOGRAPH_CLUSTER_DIR", str(cluster.state))
+    monkeypatch.setenv("HELIOGRAPH_KUBERNETES_VERSION", "1.2")
+    assert main(["status"]) == 1
+    assert capsys.readouterr().err == (
+        f"scripts/cluster: HELIOGRAPH_KUBERNETES_VERSION is '1.2'; valid are {' and '.join(versions)}\n"
+    )
+    monkeypatch.setenv("HELIOGRAPH_KUBERNETES_VERSION", versions[1])
+    assert main(["status"]) == 1
+    assert capsys.readouterr().out == "not up\n"
 
 
 @pytest.mark.parametrize("wrong", [[], ["restart"], ["up", "a.tar"]])
