@@ -117,6 +117,9 @@ class ObjectStore:
 def _s3(bucket: str, prefix: str, access: Access, environment: Mapping[str, str]) -> S3Store:
     if not (environment.get("AWS_ACCESS_KEY_ID") and environment.get("AWS_SECRET_ACCESS_KEY")):
         raise StoreError("there are no keys for the store; valid: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        if not environment.get(name, "x").isprintable():
+            raise StoreError(f"{name} has a line break or another control character; valid: the key alone")
     client: dict[str, Any] = {
         "allow_http": True,
         "connect_timeout": timedelta(seconds=_CONNECT_S),

@@ -13,7 +13,7 @@ from heliograph_operator.decide.object_differences import differences, foreign_f
 from heliograph_operator.decide.stateful_set import Manifest, digest
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.conditions import Reason
-from heliograph_operator.objects.kinds import GROUP, Body, Kind
+from heliograph_operator.objects.kinds import BACKUP, GROUP, SCHEDULED_BACKUP, Body, Kind
 
 from .controller import Context
 from .resource import Resource
@@ -130,18 +130,21 @@ def _applied(found: Body) -> str | None:
     return (found["metadata"].get("annotations") or {}).get(APPLIED)
 
 
-def belongs_to(found: Body, uid: str) -> bool:
-    """Whether an object belongs to the resource, or is an orphan of an earlier BrokerCluster (Retain)."""
+def belongs_to(found: Body, uid: str, *, orphans: bool = True) -> bool:
+    """Whether an object belongs to the resource, or is an orphan of an earlier BrokerCluster (Retain).
+
+    Without ``orphans`` it has to be the resource's own: what ran for an earlier one of that name says nothing.
+    """
     metadata = found["metadata"]
     owners = [owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
     if owners:
         return bool(owners[0].get("uid") == uid)
-    return (metadata.get("labels") or {}).get("app.kubernetes.io/managed-by") == "heliograph-operator"
+    return orphans and (metadata.get("labels") or {}).get("app.kubernetes.io/managed-by") == "heliograph-operator"
 
 
 def check_owner(resource: Resource, kind: Kind, found: Body) -> None:
     """Raise :class:`ObjectRefused` for an object that is somebody else's."""
-    if not belongs_to(found, resource.uid):
+    if not belongs_to(found, resource.uid, orphans=resource.key.kind not in (BACKUP.name, SCHEDULED_BACKUP.name)):
         message = (
             f"{kind.name} {found['metadata']['name']} exists and does not belong to this {resource.key.kind}; delete"
             " it, or use another name"

@@ -22,12 +22,12 @@ from heliograph_operator.decide.backup_jobs import (
     push_job_name,
     stored_name,
 )
-from heliograph_operator.decide.backup_state import EXPIRED
+from heliograph_operator.decide.backup_state import EXPIRED, FAILED, is_over
 from heliograph_operator.decide.job_runs import failure_of, last_end, run_of
 from heliograph_operator.decide.stateful_set import Site
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.kube.kube_namespaces import namespace_ends
-from heliograph_operator.objects.conditions import Reason, ready
+from heliograph_operator.objects.conditions import Reason, ready, timestamp
 from heliograph_operator.objects.kinds import BROKER_CLUSTER, Key, annotation, is_deleted, is_held
 
 from .backup_pods import pods_of_job
@@ -59,7 +59,7 @@ class BackupDeletion:
     async def _proceed(self, context: Context, resource: Resource) -> Outcome:
         key, name = resource.key, push_job_name(resource.key.name)
         job = await context.kube.find(JOB, key.namespace, name)
-        mine = job is not None and belongs_to(job, resource.uid)
+        mine = job is not None and belongs_to(job, resource.uid, orphans=False)
         if not resource.managed or resource.paused:
             note = "paused is true" if resource.managed else "managed is false"
             return await self._retain(context, resource, f"annotation heliograph.dev/{note}")
@@ -80,6 +80,10 @@ class BackupDeletion:
         model = resource.model
         if not isinstance(model, Backup):
             return await self._failed(context, resource, Reason.INVALID, resource.memory.problem)
+        if not is_over(resource.body):
+            # Its Job has ended: it does not hold back another Backup.
+            fields = {"phase": FAILED, "completionTime": timestamp(datetime.now(UTC))}
+            await report(context, resource, [ready(Reason.DELETING, "it was deleted before it ended")], fields)
         return await self._delete(context, resource, model)
 
     async def _left(self, context: Context, key: Key, name: str) -> str:

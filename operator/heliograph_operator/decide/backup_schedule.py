@@ -42,8 +42,7 @@ def plan(spec: ScheduledBackupSpec, body: Body, backups: Sequence[Body], now: da
     expired = tuple(_expired(spec, backups, now))
     following = next_time(spec.schedule, spec.time_zone, now)
     last = last_time(spec.schedule, spec.time_zone, now)
-    before = (body.get("status") or {}).get("lastScheduleTime") or body["metadata"]["creationTimestamp"]
-    if spec.suspend or last <= datetime.fromisoformat(before):
+    if spec.suspend or last <= _last_schedule_time(body, backups, now):
         return Plan(None, following, expired)
     running = next((each for each in backups if not is_over(each) and not is_deleted(each)), None)
     if running is not None:
@@ -51,15 +50,35 @@ def plan(spec: ScheduledBackupSpec, body: Body, backups: Sequence[Body], now: da
     return Plan(last, following, expired)
 
 
+def _last_schedule_time(body: Body, backups: Sequence[Body], now: datetime) -> datetime:
+    """Return the time of the schedule for which a Backup was created last; the creation of the schedule for none.
+
+    A clock that was ahead may have recorded a time that is still to come. The Backups say more then.
+    """
+    created = str(body["metadata"]["creationTimestamp"])
+    recorded = datetime.fromisoformat((body.get("status") or {}).get("lastScheduleTime") or created)
+    if recorded <= now:
+        return recorded
+    return max((each for each in map(_created, [body, *backups]) if each <= now), default=now)
+
+
+def _created(body: Body) -> datetime:
+    return datetime.fromisoformat(str(body["metadata"]["creationTimestamp"]))
+
+
 def _expired(spec: ScheduledBackupSpec, backups: Sequence[Body], now: datetime) -> list[Body]:
     over = sorted((each for each in backups if is_over(each)), key=_ended, reverse=True)
-    good = [each for each in over if phase_of(each) == SUCCEEDED]
+    # One that is being deleted may be gone soon: it does not stand in for another.
+    good = [each for each in over if phase_of(each) == SUCCEEDED and not is_deleted(each)]
     bad = [each for each in over if phase_of(each) == FAILED]
     found = good[spec.keep :] if spec.keep is not None else []
     if spec.keep_for is not None and spec.keep_for >= 0:
         oldest = timestamp(now - timedelta(milliseconds=spec.keep_for))
         # However old it is, the last one that can be restored stays.
         found += [each for each in good[1:] if each not in found and _ended(each)[0] < oldest]
+    # A clock that was ahead may have ended an older one later.
+    newest = max(good, key=lambda each: (_created(each), _name(each)), default=None)
+    found = [each for each in found if each is not newest]
     found += bad[_MOST_FAILED:] if not good else [each for each in bad if _ended(each) < _ended(good[0])]
     return [each for each in found if not is_deleted(each)]
 
@@ -103,7 +122,7 @@ def schedule_fields(plan: Plan, backups: Sequence[Body], suspended: bool) -> dic
 
 def schedule_verdict(spec: ScheduledBackupSpec, plan: Plan, backups: Sequence[Body]) -> Verdict:
     """Return the Ready condition: False if the last Backup that ended has failed."""
-    over = sorted((each for each in backups if is_over(each)), key=_ended)
+    over = sorted((each for each in backups if is_over(each) and not is_deleted(each)), key=_ended)
     if over and phase_of(over[-1]) == FAILED:
         why = condition(over[-1].get("status") or {}, READY).get("message", "")
         return ready(Reason.BACKUP_FAILED, f"Backup {_name(over[-1])}: {why}")

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from heliograph_api.values.readable import readable_size
 
+from heliograph_operator.objects.conditions import READY, Reason, condition
 from heliograph_operator.objects.kinds import Body, is_deleted, is_managed, is_paused
 
 from .backup_jobs import stored_name
@@ -15,6 +16,8 @@ from .restore import of_ms
 
 SUCCEEDED: Final = "Succeeded"
 FAILED: Final = "Failed"
+#: Reasons of Backups that begin by themselves; none: it was not reconciled yet.
+_WAITS: Final = ("", Reason.BACKUP_WAITING, Reason.CLUSTER_NOT_READY, Reason.PAUSED, Reason.UNMANAGED)
 #: Annotation of a Backup whose stored data goes with it, whatever its deletionPolicy: it is not kept any longer.
 EXPIRED: Final = "expired"
 
@@ -40,8 +43,12 @@ def first_in_turn(backups: Iterable[Body], cluster: str) -> str | None:
 
 
 def _may_begin(body: Body) -> bool:
-    began = bool((body.get("status") or {}).get("startTime"))
-    return began or not (is_deleted(body) or is_paused(body) or not is_managed(body))
+    status = body.get("status") or {}
+    if status.get("startTime"):
+        return True
+    # One that something else keeps back does not keep back others.
+    waits = condition(status, READY).get("reason", "") in _WAITS
+    return waits and not (is_deleted(body) or is_paused(body) or not is_managed(body))
 
 
 def _turn(body: Body) -> tuple[bool, str, str]:

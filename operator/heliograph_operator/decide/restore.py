@@ -19,6 +19,11 @@ from .job_runs import failure_of, result_of
 from .stateful_set import DATA_PATH, BeforeStart
 
 CONTAINER: Final = "restore"
+#: The place of the backup's name among the arguments of the container, and the name of the newest one.
+_BACKUP: Final = 3
+_LATEST: Final = "latest"
+#: The fields of ``status.restore`` that tell one backup from another.
+_IDENTITY: Final = ("url", "name", "pointInTime")
 
 
 def restoring(stated: RestoreSpec | None, found: Body | None, status: Mapping[str, Any]) -> BeforeStart | None:
@@ -76,9 +81,11 @@ def _state(pod: Body) -> Mapping[str, Any] | None:
 
 
 def restore_fields(status: Mapping[str, Any], pods: Sequence[Body]) -> dict[str, Any] | None:
-    """Return the field ``restore`` of the status, once the restore has ended; what was known before stays."""
-    if known := status.get("restore"):
-        return dict(known)
+    """Return the field ``restore`` of the status, once a restore has ended; what was known before stays until another.
+
+    A volume that was lost is restored once more, perhaps from another backup.
+    """
+    known: Mapping[str, Any] | None = status.get("restore")
     for pod in pods:
         ended = (_state(pod) or {}).get("terminated") or {}
         result = result_of(ended) if ended.get("exitCode") == 0 else {}
@@ -90,8 +97,9 @@ def restore_fields(status: Mapping[str, Any], pods: Sequence[Body]) -> dict[str,
                 "size": readable_size(int(result.get("bytes", 0))),
                 "restoredTime": ended.get("finishedAt"),
             }
-            return {name: value for name, value in fields.items() if value is not None}
-    return None
+            same = known is not None and all(known.get(each) == fields[each] for each in _IDENTITY)
+            return dict(known) if known and same else {name: each for name, each in fields.items() if each is not None}
+    return dict(known) if known else None
 
 
 def of_ms(time_ms: Any) -> str | None:
@@ -106,7 +114,14 @@ def restored(
     pods: Sequence[Body],
 ) -> Verdict | None:
     """Return the Restored condition; None for a BrokerCluster that has nothing to do with a backup."""
+    failed = next((text for pod in pods if (text := _failure(pod))), "")
     if fields is not None:
+        if failed:
+            return _verdict("False", ClusterReason.RESTORE_FAILED, failed)
+        asked = before_start.arguments[_BACKUP] if before_start is not None else _LATEST
+        if asked not in (_LATEST, fields["name"]):
+            message = f"the volume was restored from backup {fields['name']} before; {asked} was not restored into it"
+            return _verdict("False", ClusterReason.RESTORE_IGNORED, f"{message}; valid: delete its claim first")
         message = f"the broker began with backup {fields['name']} of {fields['url']}, as of {fields.get('pointInTime')}"
         if stated is None or (before_start is not None and _wanted(stated) == before_start):
             return _verdict("True", ClusterReason.RESTORED, message)
@@ -117,7 +132,7 @@ def restored(
     if before_start is None:
         message = "the broker started before spec.bootstrap.restoreFrom was set, which has no effect on its volume"
         return _verdict("False", ClusterReason.RESTORE_IGNORED, message)
-    if failed := next((text for pod in pods if (text := _failure(pod))), ""):
+    if failed:
         return _verdict("False", ClusterReason.RESTORE_FAILED, failed)
     message = f"backup {stated.backup} of {store_access(stated.destination).url} is restored before the broker starts"
     return _verdict("False", ClusterReason.RESTORE_RUNNING, message)

@@ -17,6 +17,7 @@ from heliograph_operator.decide.backup_schedule import SCHEDULE, plan
 from heliograph_operator.decide.cron_times import ScheduleError, last_time, next_time
 from heliograph_operator.decide.owned_objects import resources_of
 from heliograph_operator.decide.stateful_set import Site
+from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.conditions import READY, condition
 from heliograph_operator.objects.kinds import FINALIZER, Key
 
@@ -265,6 +266,46 @@ async def test_annotations_keep_a_backup_from_being_begun(note: str) -> None:
     assert (condition_of(server)[0], server.applied) == ("Unknown", [])
 
 
+async def test_a_job_of_an_earlier_backup_of_that_name_says_nothing_about_this_one() -> None:
+    server = Server(main(), backup())
+    await reconcile(server)
+    end_job(server, PUSH, json.dumps(RESULT))
+    # Deleted with --cascade=orphan, and created again.
+    orphan = {**server.objects[PUSH]["metadata"], "ownerReferences": []}
+    server.objects[PUSH] = {**server.objects[PUSH], "metadata": orphan}
+    server.objects[MONDAY] = backup()
+    await reconcile(server)
+    assert condition_of(server)[:2] == ("False", "Conflict")
+    server.objects.pop(PUSH)
+    server.applied.clear()
+    await reconcile(server)
+    assert server.applied == [PUSH]
+
+
+async def test_a_backup_that_something_else_keeps_back_does_not_keep_back_others() -> None:
+    tuesday = Key("Backup", "team", "tuesday")
+    server = Server(main(), backup(), {**backup("tuesday"), "metadata": {**backup("tuesday")["metadata"], "uid": "t"}})
+    server.objects[PUSH] = body("Job", "monday-backup", labels={"app.kubernetes.io/managed-by": "somebody"})
+    await reconcile(server)
+    assert condition_of(server)[1] == "Conflict"
+    await reconcile(server, tuesday)
+    assert condition_of(server, tuesday)[1] == "BackupRunning"
+
+
+async def test_one_that_was_deleted_while_it_ran_does_not_keep_back_others() -> None:
+    tuesday = Key("Backup", "team", "tuesday")
+    server = Server(main(), backup(deletionPolicy="Delete"))
+    await reconcile(server)
+    server.change(MONDAY, deletionTimestamp=datetime.now(UTC).isoformat())
+    server.objects[tuesday] = {**backup("tuesday"), "metadata": {**backup("tuesday")["metadata"], "uid": "t"}}
+    for _ in range(2):
+        # Its Job is stopped; then what is stored is deleted, which may take any time.
+        await reconcile(server)
+    assert DELETE in server.objects
+    await reconcile(server, tuesday)
+    assert condition_of(server, tuesday)[1] == "BackupRunning"
+
+
 async def made(**spec: Any) -> Server:
     """Return a server with a Backup that succeeded, and whose deletion was requested."""
     server = Server(main(), backup(**spec))
@@ -459,7 +500,8 @@ async def test_backups_that_are_not_kept_go_with_what_is_stored(spec: dict[str, 
     server.objects[Key("Backup", "team", "manual")] = other
     await scheduled(server, "2026-01-05T09:00:00")
     assert names(server) == ["manual", *(f"nightly-202601{day:02}0315" for day in kept)]
-    assert {"annotations": {"heliograph.dev/expired": "true"}} in [each.get("metadata") for each in server.patches]
+    noted = [each.get("metadata", {}).get("annotations") for each in server.patches]
+    assert {"heliograph.dev/expired": "true"} in noted
 
 
 def test_the_last_backup_that_can_be_restored_is_kept_however_old_and_failed_ones_do_not_pile_up() -> None:
@@ -469,6 +511,61 @@ def test_the_last_backup_that_can_be_restored_is_kept_however_old_and_failed_one
     assert expired == ()
     expired = plan(spec, nightly(), backups[1:], at("2026-01-20T00:00:00")).expired
     assert [each["metadata"]["name"] for each in expired] == ["nightly-202601030315", "nightly-202601020315"]
+
+
+def going(day: int) -> dict[str, Any]:
+    """Return the Backup of a night, whose deletion was requested."""
+    found = night(day)
+    return {**found, "metadata": {**found["metadata"], "deletionTimestamp": "2026-01-06T00:00:00Z"}}
+
+
+@pytest.mark.parametrize("kept", [{"keep": 1}, {"keepFor": "50h"}])
+def test_one_that_is_being_deleted_does_not_stand_in_for_the_last_one(kept: dict[str, Any]) -> None:
+    spec = ScheduledBackupSpec.model_validate({**SPEC, **kept})
+    assert plan(spec, nightly(), [night(4), going(5)], at("2026-01-10T00:00:00")).expired == ()
+
+
+def test_a_clock_that_was_ahead_deletes_no_new_backup_and_does_not_end_the_schedule() -> None:
+    spec = ScheduledBackupSpec.model_validate({**SPEC, "keep": 1})
+    ahead, newer = night(4), night(5)
+    ahead["status"]["completionTime"] = "2027-01-01T00:00:00Z"
+    newer["metadata"]["creationTimestamp"] = "2026-01-05T03:15:00Z"
+    assert newer not in plan(spec, nightly(), [ahead, newer], at("2026-01-05T09:00:00")).expired
+    late = {**nightly(), "status": {"lastScheduleTime": "2027-01-01T03:15:00Z"}}
+    assert plan(spec, late, [newer], at("2026-01-05T09:00:00")).due is None
+    assert plan(spec, late, [newer], at("2026-01-06T09:00:00")).due == at("2026-01-06T03:15:00")
+
+
+async def test_what_marks_a_backup_as_expired_is_taken_back_if_it_is_kept() -> None:
+    server = Server(nightly(), night(1))
+    first = Key("Backup", "team", "nightly-202601010315")
+    server.change(first, annotations={"heliograph.dev/expired": "true"})
+    server.objects[NIGHTLY]["status"] = {"lastScheduleTime": "2026-01-01T03:15:00Z"}
+    await scheduled(server, "2026-01-01T09:00:00")
+    assert server.objects[first]["metadata"]["annotations"] == {}
+
+
+async def test_a_backup_is_created_once_for_a_time_even_if_an_expired_one_cannot_be_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = Server(nightly(keep=1), night(1), night(2))
+    server.objects[NIGHTLY]["status"] = {"lastScheduleTime": "2026-01-02T03:15:00Z"}
+
+    async def refused(*_: Any, **__: Any) -> None:
+        raise KubeRefused(403, "Forbidden", "no")
+
+    monkeypatch.setattr(server, "delete", refused)
+    await scheduled(server, "2026-01-03T09:00:00")
+    assert server.objects[NIGHTLY]["status"]["lastScheduleTime"] == "2026-01-03T03:15:00Z"
+    third = Key("Backup", "team", "nightly-202601030315")
+    # The operator is killed between the creation and the status; the template is another one when it returns.
+    server.objects[third] = night(3)
+    changed = {**SPEC["template"], "deletionPolicy": "Delete"}  # type: ignore[dict-item]
+    server.objects[NIGHTLY] = {**nightly(template=changed), "status": {"lastScheduleTime": "2026-01-02T03:15:00Z"}}
+    server.applied.clear()
+    await scheduled(server, "2026-01-03T09:00:10")
+    assert server.applied == []
+    assert server.objects[NIGHTLY]["status"]["lastBackup"] == third.name
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,27 @@ def test_the_condition_tells_of_each_step() -> None:
     assert restored(None, None, None, []) is None
 
 
+def test_another_backup_than_that_of_a_kept_volume_is_not_said_to_be_restored() -> None:
+    wanted = stated({**FROM_S3, "backup": "tuesday-1"})
+    verdict = restored(wanted, restoring(wanted, None, {}), RESTORED, [DONE])
+    assert verdict is not None
+    assert (verdict.status, verdict.reason) == ("False", "RestoreIgnored")
+    assert "tuesday-1 was not restored into it" in verdict.message
+
+
+def test_a_restore_into_a_new_volume_is_told_from_the_first_one() -> None:
+    wanted = stated(FROM_S3)
+    again = json.dumps({**RESULT, "name": "tuesday-1"})
+    done = pod(state={"terminated": {"exitCode": 0, "finishedAt": "2026-01-03T00:00:00Z", "message": again}})
+    fields = restore_fields({"restore": RESTORED}, [done])
+    assert fields is not None
+    assert (fields["name"], fields["restoredTime"]) == ("tuesday-1", "2026-01-03T00:00:00Z")
+    assert restore_fields({"restore": RESTORED}, [DONE]) == RESTORED
+    verdict = restored(wanted, restoring(wanted, None, {}), RESTORED, [FAILED])
+    assert verdict is not None
+    assert (verdict.status, verdict.reason) == ("False", "RestoreFailed")
+
+
 def test_brokers_reach_a_store_only_while_one_of_them_may_need_it() -> None:
     from_s3, from_volume = restoring(stated(FROM_S3), None, {}), restoring(stated(FROM_VOLUME), None, {})
     for pods in _UNFINISHED:
