@@ -18,7 +18,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=N
 
 @app.callback()
 def _group() -> None:
-    """Reconciles BrokerCluster, Tenant, Namespace, Topic and Subscription resources with brokers."""
+    """Reconciles resources of heliograph.dev with brokers."""
 
 
 @app.command("run")

@@ -149,7 +149,8 @@ class ScheduledBackupSpec(Model):
     suspend: bool = False
     """Whether no more backups are started."""
     keep: int | None = Field(default=None, ge=1, le=10_000)
-    """Number of successful backups to keep; older ones are deleted with what is stored. Default: all."""
+    """Number of successful backups to keep; older ones are deleted with what is stored, even if they are younger than
+    keepFor. Default: all."""
     keep_for: (
         Annotated[
             Duration,
@@ -158,8 +159,8 @@ class ScheduledBackupSpec(Model):
         ]
         | None
     ) = None
-    """Age after which a backup is deleted with what is stored, such as 30d; the last successful one is kept. Default:
-    never."""
+    """Age after which a backup is deleted with what is stored, such as 30d, even if keep would keep it; the last
+    successful one is kept. Default: never."""
     template: BackupSpec
     """The spec of each Backup. A change is for those that begin afterwards."""
 

@@ -78,7 +78,7 @@ class ConnectionTlsSpec(Model):
     )
 
     secret_ref: CertificateReference | None = None
-    """Secret with the certificates of the authorities to trust, besides no others. As for a token, the operator's chart
+    """Secret with the certificates of the authorities to trust, and no others. As for a token, the operator's chart
     has to name it."""
     config_map_ref: CertificateReference | None = None
     """ConfigMap with them."""

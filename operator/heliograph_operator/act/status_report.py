@@ -40,6 +40,7 @@ _EXPECTED: Final = (
     ClusterReason.PREFLIGHT_RUNNING,
     ClusterReason.STOPPED,
     ClusterReason.VOLUMES_GROWING,
+    Reason.EXPIRED,
     Reason.BACKUP_WAITING,
     Reason.BACKUP_RUNNING,
 )

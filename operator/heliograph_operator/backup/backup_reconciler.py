@@ -97,8 +97,12 @@ class BackupReconciler:
         found = context.resource(cluster_key)
         cluster = found.model if found is not None else None
         if found is None or not isinstance(cluster, BrokerCluster):
-            problem = f"there is no BrokerCluster {cluster_key.name} in Kubernetes namespace {key.namespace}"
-            message = f"BrokerCluster {cluster_key.name} is not valid" if found is not None else problem
+            message = f"BrokerCluster {cluster_key.name} is not valid; its condition Ready names the field"
+            if found is None:
+                message = (
+                    f"spec.clusterRef.name: there is no BrokerCluster {cluster_key.name!r} in Kubernetes namespace"
+                    f" {key.namespace}; valid: one that exists there"
+                )
             return await self._say(context, resource, Reason.PARENT_MISSING, message)
         url = http_url(found.body)
         if not url or found.status.get("readyReplicas") == 0:

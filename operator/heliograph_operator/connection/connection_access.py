@@ -69,10 +69,13 @@ async def _entry(
             " valid: one that its chart names in connections.secrets"
         ) from error
     if found is None:
-        raise AccessMissing(f"{where}.name: there is no {kind.name} {reference.name}")
+        raise AccessMissing(
+            f"{where}.name: there is no {kind.name} {reference.name} in Kubernetes namespace {namespace};"
+            " valid: one that exists there"
+        )
     data = found.get("data") or {}
     if reference.key not in data:
-        has = ", ".join(sorted(data)) or "none"
+        has = ", ".join(sorted(data)) or "add the entry to it"
         raise AccessMissing(f"{where}.key: {kind.name} {reference.name} has no entry {reference.key}; valid: {has}")
     text = str(data[reference.key])
     if kind is CONFIG_MAP:
@@ -80,4 +83,7 @@ async def _entry(
     try:
         return base64.b64decode(text).decode()
     except (binascii.Error, UnicodeDecodeError) as error:
-        raise AccessMissing(f"{where}.key: entry {reference.key} of Secret {reference.name} is no text") from error
+        raise AccessMissing(
+            f"{where}.key: entry {reference.key} of Secret {reference.name} is no text; valid: UTF-8, base64-encoded"
+            " once (stringData does that)"
+        ) from error

@@ -65,9 +65,13 @@ class ConnectionReconciler:
             access = await access_of(context.kube, resource.key.namespace, model.spec)
             session, product = await self._session(context, resource, access)
             listing = await session.recent_listing()
-        except (AccessMissing, ValueError) as error:
+        except AccessMissing as error:
             await self._disconnect(resource)
             return await self._not_ready(context, resource, Reason.CREDENTIALS_MISSING, str(error))
+        except ValueError as error:
+            await self._disconnect(resource)
+            message = f"spec.tls: {error}; valid: certificates in PEM (-----BEGIN CERTIFICATE-----)"
+            return await self._not_ready(context, resource, Reason.CREDENTIALS_MISSING, message)
         except AdminUnreachable as error:
             self._note_unreachable(resource)
             await self._not_ready(context, resource, Reason.BROKER_UNREACHABLE, str(error))
@@ -132,8 +136,8 @@ class ConnectionReconciler:
                 await self._keep(context, resource)
                 names = [shown(key_of(body), resource.key.namespace) for body in held]
                 message = (
-                    f"resources are on it: {named(names, _MAX_NAMED, ', ')}; valid: delete these, too, or leave their"
-                    " data in the brokers with annotation heliograph.dev/managed=false"
+                    f"resources are on it: {named(names, _MAX_NAMED, ', ')}; valid: delete these, too, or annotate each"
+                    " of these with heliograph.dev/managed=false, which leaves its data in the brokers"
                 )
                 await report(context, resource, [ready(Reason.CHILDREN_EXIST, message)])
                 return Outcome("waiting", _RECHECK_S if resource.memory.http_url else UNREACHABLE.first_s)

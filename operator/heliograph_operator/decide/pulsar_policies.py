@@ -284,7 +284,10 @@ def changes(level: Level, was: Policies, wanted: Policies) -> Iterator[Change]:
 def unsupported(resource: OfBroker) -> list[str]:
     """Return the fields of a resource that Pulsar does not have, or not with this value, each with what is valid."""
     if isinstance(resource, Subscription):
-        return ["the operator manages no Subscription on Apache Pulsar; valid: name it in subscriptions of its Topic"]
+        return [
+            "the operator manages no Subscription on Apache Pulsar; valid: delete this resource, and name the"
+            " subscription in spec.subscriptions of its Topic"
+        ]
     if isinstance(resource, Tenant):
         limits = resource.spec.limits.policies()
         return [_missing(f"limits.{name}") for field, name in _names() if getattr(limits, field) is not None]

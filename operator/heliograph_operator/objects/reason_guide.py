@@ -37,10 +37,10 @@ OF_POLICIES: Final = (
     Guide(
         ("NotAllowed",),
         (
-            "the BrokerCluster is in another Kubernetes namespace and does not consent; the message names what is"
-            " missing. Nothing is done in the broker"
+            "the BrokerCluster or BrokerConnection is in another Kubernetes namespace and does not consent; the message"
+            " names what is missing. Nothing is done in the broker"
         ),
-        "add it to [`spec.consents`](#other-kubernetes-namespaces) of the BrokerCluster",
+        "add it to [`spec.consents`](#other-kubernetes-namespaces) of the BrokerCluster or BrokerConnection",
     ),
     Guide(
         ("ClusterNotReady",),
@@ -58,7 +58,10 @@ OF_POLICIES: Final = (
     Guide(
         ("BrokerUnreachable",),
         "the broker does not answer; the message has the error",
-        "see its pods; the operator continues by itself",
+        (
+            "on a BrokerCluster: see its pods; on a BrokerConnection: see its conditions. The operator continues by"
+            " itself"
+        ),
     ),
     Guide(
         ("Invalid",),
@@ -305,6 +308,11 @@ OF_BACKUPS: Final = (
         "correct the cause, or leave it there: annotation `heliograph.dev/managed=false`",
     ),
     Guide(("BackupScheduled",), "the message has the next time", ""),
+    Guide(
+        ("Paused",),
+        "the annotation `heliograph.dev/paused` is set: nothing new is begun",
+        "remove the annotation",
+    ),
     Guide(("BackupSuspended",), "`suspend` is set: no Backup is created", ""),
     Guide(("ParentMissing",), "the BrokerCluster does not exist, or is not valid", "apply it, or correct `clusterRef`"),
     Guide(
@@ -337,13 +345,19 @@ OF_CONNECTIONS: Final = (
     ),
     Guide(
         ("Refused",),
-        "something answers, but not as an admin API does; the message has the answer",
-        "correct `adminUrl`",
+        "something answers with an error, or not as an admin API does; the message has the answer",
+        (
+            "an answer 5xx or 429: see the brokers, or the proxy before them; otherwise correct `adminUrl`. The"
+            " operator asks again every minute"
+        ),
     ),
     Guide(
         ("ChildrenExist",),
         "it is being deleted, and resources are on it; the message names them",
-        'delete these, or leave their data with the annotation `heliograph.dev/managed: "false"`',
+        (
+            'delete these, or annotate each of these with `heliograph.dev/managed: "false"`, which leaves its data'
+            " in the brokers"
+        ),
     ),
     Guide(("Unmanaged",), "the annotation `heliograph.dev/managed` is `false`", "remove the annotation"),
     Guide(("Invalid",), "the spec is not valid, although the API server accepted it", "correct it"),
@@ -354,8 +368,8 @@ OF_CONNECTIONS: Final = (
 _TABLES: Final = {
     BROKER_CONNECTION.name: (OF_CONNECTIONS,),
     BROKER_CLUSTER.name: (OF_CLUSTERS, OF_POLICIES),
-    BACKUP.name: (OF_BACKUPS, OF_POLICIES, OF_CLUSTERS),
-    SCHEDULED_BACKUP.name: (OF_BACKUPS, OF_POLICIES, OF_CLUSTERS),
+    BACKUP.name: (OF_BACKUPS, OF_CLUSTERS, OF_POLICIES),
+    SCHEDULED_BACKUP.name: (OF_BACKUPS, OF_CLUSTERS, OF_POLICIES),
 }
 
 

@@ -101,7 +101,7 @@ def no_address(key: Key, cluster: Body, namespace: str) -> str:
     """Return why there is no session with the brokers of a resource in a Kubernetes namespace."""
     if key.kind == BROKER_CONNECTION.name:
         why = condition(cluster.get("status") or {}, READY)
-        problem = why.get("message") if why.get("status") == "False" else ""
+        problem = why.get("message") if why.get("status") in ("False", "Unknown") else ""
         return f"{shown(key, namespace)} has not reached its broker{f': {problem}' if problem else ' yet'}"
     return f"{shown(key, namespace)} has not published a broker address yet"
 
@@ -180,10 +180,12 @@ def target_of(
             valid = there.name if there.namespace == own else f"{there.name} in Kubernetes namespace {there.namespace}"
             if stated.kind != there.kind:
                 valid = f"{there.kind} {valid}"
+            # That of a Subscription cannot name a BrokerConnection.
+            change = "" if kind == "Subscription" and stated.kind != there.kind else f"{valid}, or "
             return Waiting(
                 Reason.INVALID,
                 f"spec.clusterRef.name: {stated.name} is not the {stated.kind} of its {parent.kind} {parent.name};"
-                f" valid: {valid}, or leave it out",
+                f" valid: {change}leave it out",
             )
         if kind == "Subscription" and not TopicName.parse(above.name).is_persistent:
             message = f"spec.topicRef.name: {above.name} stores no messages; valid: a persistent topic"
@@ -286,6 +288,12 @@ def _cluster(bodies: Bodies, body: Body, recorded: Key | None) -> Key | Waiting:
             return named
         where = "spec.clusterRef.name" if stated.name else "annotation heliograph.dev/cluster"
         missing = f"{where}: there is no {named.kind} {named.name!r} in Kubernetes namespace {named.namespace}"
+        connection = named._replace(kind=BROKER_CONNECTION.name)
+        if connection != named and body["kind"] != "Subscription" and bodies.get(connection) is not None:
+            missing += (
+                f", but a BrokerConnection; valid: delete this resource, and create it with kind: {connection.kind} in"
+                " spec.clusterRef"
+            )
         return Waiting(Reason.PARENT_MISSING, f"{missing}{_UNWATCHED if named.namespace != namespace else ''}")
     known = {key.name: key for key in bodies.keys(BROKER_CLUSTER.name, namespace)}
     if len(known) == 1:

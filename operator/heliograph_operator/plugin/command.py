@@ -59,7 +59,7 @@ def _fail(reason: object) -> NoReturn:
 
 @app.callback()
 def heliograph() -> None:
-    """Shows the state of brokers, tenants, namespaces and topics on Kubernetes, and the reasons for it.
+    """Shows the state of Heliograph's resources on Kubernetes and the reasons for it, and makes Backups.
 
     \b
       kubectl heliograph status -A
@@ -236,9 +236,15 @@ def backup(
       kubectl heliograph backup first --cluster main --claim backups --directory main
     """
     if bool(like) == bool(cluster):
-        raise typer.BadParameter("give --like, or --cluster with a destination")
-    if cluster and bool(bucket) == bool(claim):
-        raise typer.BadParameter("give --bucket with --prefix and --secret, or --claim with --directory")
+        raise typer.BadParameter("give either --like, or --cluster with a destination")
+    in_bucket, on_volume, of_store = (bucket, prefix, secret), (claim, directory), (endpoint, region)
+    if like and any((*in_bucket, *on_volume, *of_store)):
+        raise typer.BadParameter(
+            "--like takes the destination of the ScheduledBackup; valid: no option for another one"
+        )
+    is_bucket, is_volume = all(in_bucket), all(on_volume)
+    if cluster and not (is_bucket and not any(on_volume)) and not (is_volume and not any((*in_bucket, *of_store))):
+        raise typer.BadParameter("give --bucket, --prefix and --secret, or --claim and --directory")
     ask = _asking(context, config, namespace)
     try:
         if like:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from heliograph_operator.objects.kinds import annotation, full_name, is_adopted, is_held, is_managed, is_paused, key_of
+from heliograph_operator.objects.kinds import (
+    BROKER_CONNECTION,
+    annotation,
+    cluster_key,
+    full_name,
+    is_adopted,
+    is_held,
+    is_managed,
+    is_paused,
+    key_of,
+)
 from heliograph_operator.objects.reason_guide import guide
 
 
@@ -35,8 +45,9 @@ def explanation(body: dict[str, Any], events: Sequence[dict[str, Any]]) -> Itera
 def _place(body: dict[str, Any], status: dict[str, Any]) -> Iterator[str]:
     if annotation(body, "broker-object"):
         yield f"object in the broker: {annotation(body, 'broker-object')}"
-    if annotation(body, "cluster"):
-        yield f"BrokerCluster: {annotation(body, 'cluster')}"
+    if note := annotation(body, "cluster"):
+        brokers = cluster_key(body, note)
+        yield f"{brokers.kind}: {note.removeprefix(f'{BROKER_CONNECTION.name}:')}"
     if is_adopted(body):
         yield "adopted: the object existed before the resource, and outlives it unless deletionPolicy says otherwise"
     if is_paused(body):

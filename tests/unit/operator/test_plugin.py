@@ -269,10 +269,10 @@ def test_a_backup_goes_to_a_bucket_or_a_volume(plugin: Plugin) -> None:
             "spec": {"clusterRef": {"name": "main"}, "destination": destination},
         }
     wrong: list[tuple[tuple[str, ...], str]] = [
-        ((), "give --like, or --cluster"),
-        (("--like", "a", "--cluster", "b"), "give --like, or --cluster"),
-        (("--cluster", "main"), "give --bucket with --prefix"),
-        (("--cluster", "main", "--bucket", "b", "--claim", "c"), "give --bucket with --prefix"),
+        ((), "give either --like, or --cluster"),
+        (("--like", "a", "--cluster", "b"), "give either --like, or --cluster"),
+        (("--cluster", "main"), "give --bucket, --prefix and --secret"),
+        (("--cluster", "main", "--bucket", "b", "--claim", "c"), "give --bucket, --prefix and --secret"),
     ]
     for arguments, message in wrong:
         refused = plugin.run("backup", "now", *arguments)

@@ -42,7 +42,7 @@ def backup(
     ] = None,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
-    """Copy all data of a running broker into one file, while it keeps serving; or, with a command, into a bucket.
+    """Copy all data of a running broker into one file, while it keeps serving; a command copies it to a store.
 
     Every message whose receipt was sent before the backup began is in it. The file gets its name once it is complete,
     synced and read back from end to end; a file of that name from before is kept until then.
