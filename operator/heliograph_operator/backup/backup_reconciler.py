@@ -123,8 +123,8 @@ class BackupReconciler:
         end = last_end([pod for pod, _ in pods], "backup")
         if run.succeeded is None:
             problems = [f"{pod['metadata']['name']}: {problem}" for pod, problem in pods if problem]
-            if end is not None and end.get("exitCode") and not problems:
-                problems = [f"it is tried again after: {failure_of(end)}"]
+            if end is not None and end.get("exitCode"):
+                problems.insert(0, f"it is tried again after: {failure_of(end)}")
             message = "; ".join(problems) or f"Job {run.name} runs; its log has the progress"
             fields = {"phase": "Running", "startTime": resource.status.get("startTime") or run.began}
             await self._report(context, resource, Reason.BACKUP_RUNNING, message, fields)

@@ -215,6 +215,15 @@ async def test_a_pod_that_cannot_run_is_named() -> None:
     server.objects[Key("Pod", "team", "monday-backup-x")] = pod
     await reconcile(server)
     assert condition_of(server)[1:] == ("BackupRunning", "monday-backup-x: ImagePullBackOff: no such image")
+    # What the attempt before it reported stays to be seen.
+    before = body("Pod", "monday-backup-w", labels={"batch.kubernetes.io/job-name": PUSH.name})
+    ended = {"exitCode": 1, "finishedAt": "2026-01-01T03:00:42Z", "message": "there are no keys"}
+    before["status"] = {"phase": "Failed", "containerStatuses": [{"name": "backup", "state": {"terminated": ended}}]}
+    server.objects[Key("Pod", "team", "monday-backup-w")] = before
+    await reconcile(server)
+    message = condition_of(server)[2]
+    assert "it is tried again after: there are no keys" in message
+    assert "monday-backup-x: ImagePullBackOff: no such image" in message
 
 
 @pytest.mark.parametrize(
