@@ -46,7 +46,7 @@ With Docker and kind on the machine it is a kind cluster. Without, it is Kuberne
 modules, once, into .cache/kubernetes-VERSION (needs Go; about 12 minutes on 2 cores), on Debian's
 etcd, containerd and runc, in namespaces of its own (needs root; installs the packages that are
 missing). The host reaches its API server, pods and Services at {NETWORK}. State is in .cache/cluster,
-or in the directory HELIOGRAPH_CLUSTER_DIR names. HELIOGRAPH_KUBERNETES_VERSION=1.29.15 chooses an
+or in the directory HELIOGRAPH_CLUSTER_DIR names. HELIOGRAPH_KUBERNETES_VERSION=1.32.2 chooses an
 older Kubernetes; default: 1.34.4."""
 
 

@@ -1,4 +1,4 @@
-//go:build !kubernetes_1_29
+//go:build !kubernetes_1_32
 
 package main
 
