@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from heliograph_api.policies.policies import BacklogQuota, Policies, Retention
-from heliograph_api.resources.broker_state import BrokerState
+from heliograph_api.resources.broker_state import BrokerState, SubscriptionState
 
 from .http_api import HttpApi, running_api
 
@@ -71,12 +71,15 @@ async def test_it_lists_what_is_set_at_each_level_and_no_more(api: HttpApi) -> N
     assert (live.partitions, live.policies, live.size_limit) == (0, Policies(), -1)
 
 
-async def test_a_subscription_that_one_partition_lacks_is_not_listed(api: HttpApi) -> None:
+async def test_a_subscription_that_one_partition_lacks_is_only_among_the_states(api: HttpApi) -> None:
     path = "/admin/v2/persistent/shop/payments/orders"
     await api.request("DELETE", f"{path}-partition-0/subscription/billing")
     await api.request("PUT", f"{path}/subscription/audit")
     state = await _state(api)
-    assert state.topics["persistent://shop/payments/orders"].subscriptions == ["audit"]
+    orders = state.topics["persistent://shop/payments/orders"]
+    assert orders.subscriptions == ["audit"]
+    # There is nothing else to say of it, but it exists.
+    assert orders.subscription_states == {"billing": SubscriptionState()}
 
 
 async def test_one_namespace_can_be_asked_for(api: HttpApi) -> None:

@@ -56,7 +56,7 @@ class TopicState(msgspec.Struct, rename="camel"):
     subscriptions: list[str] = []
     #: Messages that durable subscriptions are behind, over all partitions; those that are not are left out.
     behind: dict[str, int] = {}
-    #: More of subscriptions, also of those that only some partitions have; those with nothing to say are left out.
+    #: More of subscriptions, with all that only some partitions have; others with nothing to say are left out.
     subscription_states: dict[str, SubscriptionState] = {}
     backlog_messages: int = 0
     backlog_bytes: int = 0
@@ -76,6 +76,11 @@ class TopicState(msgspec.Struct, rename="camel"):
     consumers: int = 0
     #: What tells the versions of its schema from others, by :func:`.schema_spec.schema_digest`; oldest first.
     schemas: list[str] = []
+
+    def subscription(self, name: str) -> SubscriptionState | None:
+        """Return the state of a subscription that at least one partition has; None if no partition has it."""
+        found = self.subscription_states.get(name)
+        return SubscriptionState() if found is None and name in self.subscriptions else found
 
 
 class BrokerState(msgspec.Struct, rename="camel"):

@@ -72,7 +72,7 @@ def surplus(resource: OfBroker, name: str, state: BrokerState) -> tuple[int, int
 
 
 def exists(kind: str, name: str, state: BrokerState) -> bool:
-    """Whether a broker has the object of a kind and full name; a subscription on all partitions."""
+    """Whether a broker has the object of a kind and full name; a subscription on any partition."""
     if kind == "Subscription":
         return _subscription_state(SubscriptionName.parse(name), state) is not None
     objects: dict[str, Mapping[str, object]] = {
@@ -98,8 +98,9 @@ def observed(kind: str, name: str, state: BrokerState) -> object:
         return *made, topic.schemas, topic.size_exceeded, topic.age_exceeded
     if kind == "Subscription":
         subscription = SubscriptionName.parse(name)
-        found = _subscription_state(subscription, state)
-        return (found.properties, _own_policies(subscription, state)) if found is not None else ()
+        if (found := _subscription_state(subscription, state)) is None:
+            return ()
+        return _on_all_partitions(subscription, state), found.properties, _own_policies(subscription, state)
     if kind == "Namespace":
         namespace = state.namespaces.get(name)
         return (namespace.bundles, namespace.policies) if namespace is not None else ()
@@ -160,17 +161,21 @@ def _of_subscription(resource: Subscription, name: SubscriptionName, state: Brok
     if found is None:
         yield Difference(f"subscription {name}", _MISSING, "there")
         return
+    if not _on_all_partitions(name, state):
+        yield Difference(f"subscription {name}", "missing on some partitions", "there")
     yield from _of_properties(found.properties, resource.spec.properties)
     yield from _of_policies("", _own_policies(name, state), resource.spec.policies(), of_subscription=True)
 
 
 def _subscription_state(name: SubscriptionName, state: BrokerState) -> SubscriptionState | None:
-    """Return the state of a subscription; None if a partition does not have it, or only while a reader is connected."""
+    """Return the state of a subscription; None if no partition has it, or one only while a reader is connected."""
     topic = state.topics.get(str(name.topic))
-    if topic is None or name.local not in topic.subscriptions:
-        return None
-    found = topic.subscription_states.get(name.local, SubscriptionState())
-    return found if found.durable else None
+    found = topic.subscription(name.local) if topic is not None else None
+    return found if found is not None and found.durable else None
+
+
+def _on_all_partitions(name: SubscriptionName, state: BrokerState) -> bool:
+    return name.local in state.topics[str(name.topic)].subscriptions
 
 
 def _own_policies(name: SubscriptionName, state: BrokerState) -> Policies:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from heliograph_api.resources.archive_spec import SUBSCRIPTION
-from heliograph_api.resources.broker_state import BrokerState, SubscriptionState, TopicState
+from heliograph_api.resources.broker_state import BrokerState, TopicState
 from heliograph_api.values.names import SubscriptionName
 from heliograph_api.values.readable import readable_duration, readable_size
 
@@ -99,9 +99,9 @@ def stats_of(kind: str, name: str, state: BrokerState, totals: Mapping[str, Reso
 
 def _of_subscription(name: SubscriptionName, state: BrokerState) -> ResourceStats | None:
     topic = state.topics.get(str(name.topic))
-    if topic is None or name.local not in topic.subscriptions:
+    found = topic.subscription(name.local) if topic is not None else None
+    if found is None:
         return None
-    found = topic.subscription_states.get(name.local, SubscriptionState())
     return ResourceStats(
         messages=found.messages,
         bytes=found.bytes,

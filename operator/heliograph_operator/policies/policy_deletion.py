@@ -238,7 +238,7 @@ def _content(state: BrokerState, kind: str, name: str, retained: Collection[str]
     topic = state.topics.get(name) if kind == "Topic" else None
     if topic is None:
         return ""
-    if kept := sorted(set(retained) & set(topic.subscriptions)):
+    if kept := [each for each in sorted(retained) if topic.subscription(each) is not None]:
         return f"it has subscriptions that were retained: {', '.join(kept)}"
     if topic.backlog_messages:
         return f"{topic.backlog_messages} messages are not acknowledged"

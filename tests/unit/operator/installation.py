@@ -132,6 +132,12 @@ class Broker(BrokerSession):
         there.subscription_states[name] = state or SubscriptionState()
         return there.subscription_states[name]
 
+    def unsubscribe(self, topic: str, name: str) -> None:
+        """Let clients or the broker itself delete a subscription; its policies stay."""
+        there = self.topics[topic]
+        there.subscriptions = [each for each in there.subscriptions if each != name]
+        there.subscription_states.pop(name, None)
+
     def publish(self, name: str, messages: int) -> None:
         """Store unacknowledged messages in a topic, which is created if it does not exist."""
         self.topics.setdefault(name, TopicState(0, Policies())).backlog_messages = messages

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from heliograph_api.policies.policies import Policies
-from heliograph_api.resources.broker_state import SubscriptionState
+from heliograph_api.resources.broker_state import SubscriptionState, TopicState
 from heliograph_operator.objects.conditions import ADOPTED, POLICIES_APPLIED, condition
 from heliograph_operator.objects.kinds import Key, is_held, owned
 
@@ -15,6 +15,7 @@ from .bodies import body, cluster, namespace, subscription, tenant, topic
 from .installation import Installation
 
 ORDERS = "persistent://shop/payments/orders"
+CLICKS = "persistent://public/default/clicks"
 BILLING = f"{ORDERS}/subscription/billing"
 TOPIC = Key("Topic", "team", "orders")
 OWNER = Key("Subscription", "team", "billing")
@@ -326,7 +327,7 @@ async def test_drift_is_repaired_and_named() -> None:
     await world.started().resync()
     assert own_policies(world).message_ttl_ms == WEEK_MS
     assert ("DriftRepaired", "messageTTL was 1m, is 7d") in world.server.events
-    world.broker.topics[ORDERS].subscriptions = []
+    world.broker.unsubscribe(ORDERS, "billing")
     await world.started().resync()
     assert subscriptions(world) == ["billing"]
     assert ("DriftRepaired", f"subscription {BILLING} was missing, is there") in world.server.events
@@ -336,7 +337,7 @@ async def test_a_subscription_that_expired_is_not_created_again() -> None:
     world = installed(subscription(expires="1h", messageTTL="7d"))
     operator = world.started()
     await operator.settle()
-    world.broker.topics[ORDERS].subscriptions = []
+    world.broker.unsubscribe(ORDERS, "billing")
     await operator.resync()
     assert world.ready(OWNER)[0] == "Expired"
     assert "expires when nobody uses it for 1h" in world.ready(OWNER)[1]
@@ -346,11 +347,89 @@ async def test_a_subscription_that_expired_is_not_created_again() -> None:
     world.broker.subscribe(ORDERS, "billing")
     await world.started().resync()
     assert world.ready(OWNER)[0] == "Reconciled"
-    world.broker.topics[ORDERS].subscriptions = []
+    world.broker.unsubscribe(ORDERS, "billing")
     await world.started().resync()
     world.apply(subscription(expires="2h", messageTTL="7d"))
     await world.started().settle()
     assert (world.ready(OWNER)[0], subscriptions(world)) == ("Reconciled", ["billing"])
+
+
+def partial(state: SubscriptionState, **spec: Any) -> Installation:
+    """A topic of clients with two partitions, of which one has the subscription."""
+    world = Installation(cluster(), subscription(topic_name=CLICKS, **spec))
+    topic = TopicState(2, Policies(), subscription_states={"billing": state})
+    world.broker.topics[CLICKS] = topic
+    return world
+
+
+async def test_a_subscription_that_some_partitions_have_is_adopted() -> None:
+    world = partial(SubscriptionState(messages=5))
+    await world.started().settle()
+    assert world.ready(OWNER)[0] == "Reconciled"
+    assert condition(world.body(OWNER)["status"], ADOPTED)["status"] == "True"
+    assert world.broker.topics[CLICKS].subscriptions == ["billing"]
+    world.delete(OWNER)
+    await world.started().settle()
+    assert OWNER not in world.server.objects
+    assert world.broker.topics[CLICKS].subscription_states["billing"].messages == 5
+
+
+async def test_what_a_subscription_on_some_partitions_would_lose_is_named_first() -> None:
+    world = partial(SubscriptionState(properties={"by": "client"}))
+    await world.started().settle()
+    reason, message = world.ready(OWNER)
+    assert reason == "AdoptionPending"
+    assert "properties.by client" in message
+    assert f"subscription {CLICKS}/subscription/billing was missing on some partitions, is there" in message
+    assert world.broker.topics[CLICKS].subscriptions == []
+
+
+async def test_delete_if_empty_leaves_the_backlog_of_some_partitions() -> None:
+    world = Installation(cluster(), subscription(topic_name=CLICKS, deletionPolicy="DeleteIfEmpty"))
+    world.broker.topics[CLICKS] = TopicState(2, Policies())
+    operator = world.started()
+    await operator.settle()
+    # One partition loses it just before the deletion.
+    world.broker.topics[CLICKS].subscriptions = []
+    world.broker.topics[CLICKS].subscription_states["billing"].messages = 5
+    world.delete(OWNER)
+    await operator.settle()
+    assert OWNER not in world.server.objects
+    assert world.broker.topics[CLICKS].subscription_states["billing"].messages == 5
+    why = f"{CLICKS}/subscription/billing stays in the broker: 5 messages are not acknowledged"
+    assert world.server.events[-1] == ("DataRetained", why)
+
+
+async def test_the_status_has_the_backlog_that_some_partitions_have() -> None:
+    world = partial(SubscriptionState(messages=5, consumers=1))
+    world.annotate(OWNER, paused="true")
+    await world.started().settle()
+    assert world.ready(OWNER)[0] == "Paused"
+    status = world.body(OWNER)["status"]
+    assert (status["backlog"]["messages"], status["consumers"]) == (5, 1)
+
+
+async def test_one_that_some_partitions_lose_is_repaired_and_not_taken_for_expired() -> None:
+    world = partial(SubscriptionState(), expires="1h")
+    operator = world.started()
+    await operator.settle()
+    world.broker.topics[CLICKS].subscriptions = []
+    await operator.resync()
+    assert world.ready(OWNER)[0] == "Reconciled"
+    assert world.broker.topics[CLICKS].subscriptions == ["billing"]
+
+
+async def test_a_topic_stays_for_a_retained_subscription_that_some_partitions_have() -> None:
+    world = installed(subscription(deletionPolicy="Retain"))
+    operator = world.started()
+    await operator.settle()
+    world.delete(OWNER)
+    await operator.settle()
+    world.broker.topics[ORDERS].subscriptions = []
+    world.delete(TOPIC)
+    await operator.settle()
+    assert TOPIC not in world.server.objects
+    assert ORDERS in world.broker.topics
 
 
 async def test_a_readers_subscription_is_not_taken_for_a_durable_one() -> None:

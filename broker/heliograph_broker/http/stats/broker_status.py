@@ -75,6 +75,12 @@ async def status(request: web.Request) -> web.Response:
             _add(state, topic, seen)
     for name, entry in state.topics.items():
         entry.subscriptions.sort()
+        # One that only some partitions have is in no other list.
+        entry.subscription_states = {
+            local: found
+            for local, found in entry.subscription_states.items()
+            if found != SubscriptionState() or local not in entry.subscriptions
+        }
         entry.schemas = [
             schema_digest(type_name(version.type), version.data) for version in broker.schemas.versions(name)
         ]
@@ -135,8 +141,6 @@ def _add_subscription(entry: TopicState, name: str, sub: AnySubscription) -> Non
     if in_backlog(sub) and (messages := sub.acks.backlog_messages):
         state.messages, state.bytes = messages, sub.acks.backlog_bytes
         state.oldest_age_ms = sub.acks.oldest_unacked_age_ms()
-    if state == SubscriptionState():
-        return
     if sub.persistent and state.oldest_age_ms >= 0:
         state.oldest_received_ms = sub.acks.oldest_unacked_receive_ms()
     before = entry.subscription_states.get(name)
