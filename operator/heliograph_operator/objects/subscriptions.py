@@ -35,19 +35,23 @@ def retained_subscriptions(topic: Body) -> frozenset[str]:
     return frozenset(each for each in noted if isinstance(each, str)) if isinstance(noted, list) else frozenset()
 
 
-def topic_that_names(cache: ResourceCache, claim: Claim) -> Key | None:
-    """Return the resource of a subscription's topic if its spec names the subscription, and it is to stay."""
+def topics_that_name(cache: ResourceCache, claim: Claim) -> list[Key]:
+    """Return the resources of a subscription's topic that are to stay and name the subscription in their specs.
+
+    The owner of the topic comes first; those that are not managed are among them.
+    """
     of = claim.topic
-    owner = cache.ownership.owner(of) if of is not None else None
-    body = cache.get(owner) if owner is not None else None
-    if body is None or is_deleted(body):
-        return None
-    return owner if SubscriptionName.parse(claim.name).local in named_subscriptions(body) else None
+    local = SubscriptionName.parse(claim.name).local if of is not None else ""
+    bodies = [(key, cache.get(key)) for key in (cache.ownership.claimants(of) if of is not None else ())]
+    return [key for key, body in bodies if body and not is_deleted(body) and local in named_subscriptions(body)]
 
 
 def rival_topic(cache: ResourceCache, body: Body, claim: Claim) -> Key | None:
     """Return the Topic that a Subscription has to leave its subscription to; None if it has it, or may take it."""
-    return None if owned(body)[1] else topic_that_names(cache, claim)
+    if owned(body)[1] or claim.topic is None:
+        return None
+    owner = cache.ownership.owner(claim.topic)
+    return owner if owner in topics_that_name(cache, claim) else None
 
 
 def other_subscriptions(cache: ResourceCache, topic: Body, claim: Claim) -> frozenset[str]:

@@ -46,7 +46,7 @@ from heliograph_operator.objects.kinds import (
     shown,
 )
 from heliograph_operator.objects.ownership import Claim
-from heliograph_operator.objects.subscriptions import retained_subscriptions, topic_that_names
+from heliograph_operator.objects.subscriptions import retained_subscriptions, topics_that_name
 from heliograph_operator.objects.targets import broker_address, claim_of, is_established, no_address, recorded_claim
 
 from .retained_data import protect_parents
@@ -278,7 +278,7 @@ def _not_to_delete(context: Context, key: Key, claim: Claim) -> str:
             f"it belongs to {shown(owner, key.namespace)}" if owner is not None else "this resource does not own it"
         )
         return f"{claim.name} stays in the broker: {belongs}"
-    heir = ownership.heir(key) or topic_that_names(context.cache, claim)
+    heir = ownership.heir(key) or next(iter(topics_that_name(context.cache, claim)), None)
     if heir is None:
         return ""
     if (stake := ownership.stake(heir)) is not None and not stake.managed:

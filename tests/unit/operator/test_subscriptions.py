@@ -231,6 +231,33 @@ async def test_a_topic_that_names_it_later_says_whose_it_is(named: dict[str, Any
     assert world.ready(TOPIC)[0] == "Reconciled"
 
 
+async def test_a_topic_that_is_not_managed_keeps_the_subscription_that_it_names() -> None:
+    world = installed(subscription())
+    operator = world.started()
+    await operator.settle()
+    world.apply(topic(subscriptions=["billing"]))
+    world.annotate(TOPIC, managed="false")
+    await operator.settle()
+    assert world.ready(TOPIC)[0] == "Unmanaged"
+    world.broker.subscribe(ORDERS, "billing", SubscriptionState(messages=9))
+    world.delete(OWNER)
+    await operator.settle()
+    assert OWNER not in world.server.objects
+    assert world.broker.topics[ORDERS].subscription_states["billing"].messages == 9
+    why = f"{BILLING} stays in the broker: Topic orders, which is not managed, describes it too"
+    assert world.server.events[-1] == ("DataRetained", why)
+
+
+async def test_a_topic_that_is_not_managed_takes_no_subscription_from_a_new_resource() -> None:
+    world = installed()
+    world.apply(topic(subscriptions=["billing"]))
+    world.annotate(TOPIC, managed="false")
+    world.broker.publish(ORDERS, 0)
+    world.apply(subscription())
+    await world.started().settle()
+    assert world.ready(OWNER)[0] == "Reconciled"
+
+
 async def test_a_deletion_disconnects_consumers_and_takes_the_policies_along() -> None:
     world = installed(subscription(messageTTL="7d"))
     await world.started().settle()
