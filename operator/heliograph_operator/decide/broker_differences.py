@@ -100,7 +100,7 @@ def observed(kind: str, name: str, state: BrokerState) -> object:
         subscription = SubscriptionName.parse(name)
         if (found := _subscription_state(subscription, state)) is None:
             return ()
-        return _on_all_partitions(subscription, state), found.properties, _own_policies(subscription, state)
+        return _on_all_partitions(subscription, state), found.properties, own_policies(subscription, state)
     if kind == "Namespace":
         namespace = state.namespaces.get(name)
         return (namespace.bundles, namespace.policies) if namespace is not None else ()
@@ -164,7 +164,7 @@ def _of_subscription(resource: Subscription, name: SubscriptionName, state: Brok
     if not _on_all_partitions(name, state):
         yield Difference(f"subscription {name}", "missing on some partitions", "there")
     yield from _of_properties(found.properties, resource.spec.properties)
-    yield from _of_policies("", _own_policies(name, state), resource.spec.policies(), of_subscription=True)
+    yield from _of_policies("", own_policies(name, state), resource.spec.policies(), of_subscription=True)
 
 
 def _subscription_state(name: SubscriptionName, state: BrokerState) -> SubscriptionState | None:
@@ -178,7 +178,8 @@ def _on_all_partitions(name: SubscriptionName, state: BrokerState) -> bool:
     return name.local in state.topics[str(name.topic)].subscriptions
 
 
-def _own_policies(name: SubscriptionName, state: BrokerState) -> Policies:
+def own_policies(name: SubscriptionName, state: BrokerState) -> Policies:
+    """Return the policies of a subscription, of a topic that exists; they may stay when the subscription is gone."""
     return (state.topics[str(name.topic)].policies.subscription_policies or {}).get(name.local, Policies())
 
 

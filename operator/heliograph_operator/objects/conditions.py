@@ -110,6 +110,12 @@ def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next((each for each in status.get("conditions") or () if each.get("type") == kind), {})
 
 
+def in_this_state_s(of: Mapping[str, Any]) -> float:
+    """Return the seconds for which a condition has had its status; 0 if it does not say when that began."""
+    since = of.get("lastTransitionTime")
+    return (datetime.now(UTC) - datetime.fromisoformat(str(since))).total_seconds() if since else 0.0
+
+
 def timestamp(now: datetime) -> str:
     """Format a time as the API server does: UTC, to the second."""
     return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -21,7 +21,7 @@ from heliograph_operator.act.resource import NOT_RECONCILED, Resource
 from heliograph_operator.act.status_report import named, report_drift, report_policies
 from heliograph_operator.archive.archive_reconciler import ArchiveReconciler, ArchiveReport
 from heliograph_operator.decide.adoption import adoption_message, is_somebody_elses, unnamed
-from heliograph_operator.decide.broker_differences import differences, exists, observed, surplus
+from heliograph_operator.decide.broker_differences import differences, exists, observed, own_policies, surplus
 from heliograph_operator.decide.broker_manifests import policy_manifest
 from heliograph_operator.decide.resource_stats import quota_verdict
 from heliograph_operator.objects.backoff import REFUSED
@@ -33,6 +33,7 @@ from heliograph_operator.objects.conditions import (
     Reason,
     Verdict,
     condition,
+    in_this_state_s,
     ready,
 )
 from heliograph_operator.objects.consent import foreign_dead_letters, refusal
@@ -340,12 +341,24 @@ def _owned_message(context: Context, target: Target, taken: Collection[str]) -> 
 
 
 def _has_expired(resource: Resource, model: Subscription, target: Target, state: BrokerState) -> bool:
-    """Whether the broker deleted a subscription that was there as the spec is now, because nobody used it."""
-    if exists(target.kind, target.name, state) or (model.spec.policies().subscription_expiration_ms or 0) <= 0:
+    """Whether the broker deleted a subscription that was there as the spec is now, because nobody used it.
+
+    It then keeps the subscription's policies; a topic that was created again, by whomever, does not have them.
+    Partitions expire one by one: what one of them lost has expired if no consumer is connected to the others.
+    """
+    period_ms = model.spec.policies().subscription_expiration_ms or 0
+    name = SubscriptionName.parse(target.name)
+    if period_ms <= 0 or own_policies(name, state).subscription_expiration_ms != period_ms:
+        return False
+    topic = state.topics[target.parent]
+    there = topic.subscription(name.local)
+    if there is not None and there.durable and (there.consumers or name.local in topic.subscriptions):
         return False
     before = condition(resource.status, POLICIES_APPLIED)
-    had_it = before.get("status") == "True" or before.get("reason") == Reason.EXPIRED
-    return had_it and before.get("observedGeneration") == resource.generation
+    if before.get("observedGeneration") != resource.generation:
+        return False
+    was_there = before.get("status") == "True" and in_this_state_s(before) * 1000 >= period_ms
+    return was_there or before.get("reason") == Reason.EXPIRED
 
 
 def _expired_message(model: Subscription, target: Target) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from itertools import permutations
 from typing import Any
 
 import pytest
 from heliograph_api.policies.policies import Policies
 from heliograph_api.resources.broker_state import SubscriptionState, TopicState
-from heliograph_operator.objects.conditions import ADOPTED, POLICIES_APPLIED, condition
+from heliograph_operator.objects.conditions import ADOPTED, POLICIES_APPLIED, condition, timestamp
 from heliograph_operator.objects.kinds import Key, is_held, owned
 
 from .bodies import body, cluster, namespace, subscription, tenant, topic
@@ -360,10 +361,43 @@ async def test_drift_is_repaired_and_named() -> None:
     assert ("DriftRepaired", f"subscription {BILLING} was missing, is there") in world.server.events
 
 
+def known_for(world: Installation, key: Key, age: timedelta) -> None:
+    """Let the policies of a resource have been applied for a time, by its status."""
+    applied = condition(world.body(key)["status"], POLICIES_APPLIED)
+    assert isinstance(applied, dict)
+    applied["lastTransitionTime"] = timestamp(datetime.now(UTC) - age)
+
+
+async def test_a_subscription_cannot_have_expired_before_its_time() -> None:
+    world = installed(subscription(expires="1h", position="earliest"))
+    operator = world.started()
+    await operator.settle()
+    known_for(world, OWNER, timedelta(minutes=59))
+    world.broker.unsubscribe(ORDERS, "billing")
+    await operator.resync()
+    assert (world.ready(OWNER)[0], subscriptions(world)) == ("Reconciled", ["billing"])
+    assert ("DriftRepaired", f"subscription {BILLING} was missing, is there") in world.server.events
+
+
+@pytest.mark.parametrize("order", list(permutations([TOPIC, OWNER])))
+async def test_a_subscription_did_not_expire_if_its_topic_is_another_one(order: tuple[Key, ...]) -> None:
+    world = installed(subscription(expires="1h", position="earliest"))
+    await world.started().settle()
+    known_for(world, OWNER, timedelta(days=30))
+    del world.broker.topics[ORDERS]
+    others = [key for key in world.server.objects if key not in order]
+    operator = world.started([*order, *others])
+    await operator.settle()
+    await operator.resync()
+    assert (world.ready(OWNER)[0], subscriptions(world)) == ("Reconciled", ["billing"])
+    assert own_policies(world).subscription_expiration_ms == 3_600_000
+
+
 async def test_a_subscription_that_expired_is_not_created_again() -> None:
     world = installed(subscription(expires="1h", messageTTL="7d"))
     operator = world.started()
     await operator.settle()
+    known_for(world, OWNER, timedelta(hours=1))
     world.broker.unsubscribe(ORDERS, "billing")
     await operator.resync()
     assert world.ready(OWNER)[0] == "Expired"
@@ -374,8 +408,10 @@ async def test_a_subscription_that_expired_is_not_created_again() -> None:
     world.broker.subscribe(ORDERS, "billing")
     await world.started().resync()
     assert world.ready(OWNER)[0] == "Reconciled"
+    known_for(world, OWNER, timedelta(hours=1))
     world.broker.unsubscribe(ORDERS, "billing")
     await world.started().resync()
+    assert world.ready(OWNER)[0] == "Expired"
     world.apply(subscription(expires="2h", messageTTL="7d"))
     await world.started().settle()
     assert (world.ready(OWNER)[0], subscriptions(world)) == ("Reconciled", ["billing"])
@@ -436,14 +472,21 @@ async def test_the_status_has_the_backlog_that_some_partitions_have() -> None:
     assert (status["backlog"]["messages"], status["consumers"]) == (5, 1)
 
 
-async def test_one_that_some_partitions_lose_is_repaired_and_not_taken_for_expired() -> None:
+@pytest.mark.parametrize(
+    ("age", "consumers", "reason"), [(59, 0, "Reconciled"), (60, 1, "Reconciled"), (60, 0, "Expired")]
+)
+async def test_one_that_some_partitions_lose_is_repaired_unless_it_is_expiring(
+    age: int, consumers: int, reason: str
+) -> None:
     world = partial(SubscriptionState(), expires="1h")
     operator = world.started()
     await operator.settle()
+    known_for(world, OWNER, timedelta(minutes=age))
     world.broker.topics[CLICKS].subscriptions = []
+    world.broker.topics[CLICKS].subscription_states["billing"].consumers = consumers
     await operator.resync()
-    assert world.ready(OWNER)[0] == "Reconciled"
-    assert world.broker.topics[CLICKS].subscriptions == ["billing"]
+    assert world.ready(OWNER)[0] == reason
+    assert world.broker.topics[CLICKS].subscriptions == (["billing"] if reason == "Reconciled" else [])
 
 
 async def test_a_topic_stays_for_a_retained_subscription_that_some_partitions_have() -> None:
