@@ -14,7 +14,7 @@ from heliograph_api.values.quoting import quoted
 
 from .cel import InSchema, Rule
 from .fields import AdoptionPolicy, DeletionPolicy, SubscriptionText, WhenUnreachable
-from .references import ResourceReference
+from .references import ClusterReference, ResourceReference
 from .specs import PolicyModel
 from .unchanged import cluster_unchanged, unchanged
 
@@ -82,9 +82,9 @@ class SubscriptionSpec(PolicyModel):
         | None
     ) = None
     """The subscription's name in the broker; `metadata.name` if left out. Cannot be changed."""
-    cluster_ref: ResourceReference | None = None
-    """BrokerCluster of the subscription; default: its Topic's. Names the one that is meant if the topic has no
-    resource. Cannot be changed once it is set. A broker without the operator ignores it."""
+    cluster_ref: ClusterReference | None = None
+    """BrokerCluster or BrokerConnection of the subscription; default: its Topic's. Names the one that is meant if the
+    topic has no resource. Cannot be changed once it is set. A broker without the operator ignores it."""
     position: Annotated[
         str,
         AfterValidator(_position),

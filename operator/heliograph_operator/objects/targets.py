@@ -180,12 +180,10 @@ def target_of(
             valid = there.name if there.namespace == own else f"{there.name} in Kubernetes namespace {there.namespace}"
             if stated.kind != there.kind:
                 valid = f"{there.kind} {valid}"
-            # That of a Subscription cannot name a BrokerConnection.
-            change = "" if kind == "Subscription" and stated.kind != there.kind else f"{valid}, or "
             return Waiting(
                 Reason.INVALID,
                 f"spec.clusterRef.name: {stated.name} is not the {stated.kind} of its {parent.kind} {parent.name};"
-                f" valid: {change}leave it out",
+                f" valid: {valid}, or leave it out",
             )
         if kind == "Subscription" and not TopicName.parse(above.name).is_persistent:
             message = f"spec.topicRef.name: {above.name} stores no messages; valid: a persistent topic"
@@ -289,7 +287,7 @@ def _cluster(bodies: Bodies, body: Body, recorded: Key | None) -> Key | Waiting:
         where = "spec.clusterRef.name" if stated.name else "annotation heliograph.dev/cluster"
         missing = f"{where}: there is no {named.kind} {named.name!r} in Kubernetes namespace {named.namespace}"
         connection = named._replace(kind=BROKER_CONNECTION.name)
-        if connection != named and body["kind"] != "Subscription" and bodies.get(connection) is not None:
+        if connection != named and bodies.get(connection) is not None:
             missing += (
                 f", but a BrokerConnection; valid: delete this resource, and create it with kind: {connection.kind} in"
                 " spec.clusterRef"

@@ -6,12 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
+from heliograph_api.resources.references import ClusterReference
+from heliograph_api.resources.subscription_spec import SubscriptionSpec
 from heliograph_operator.act.broker_sessions import BrokerSessions
 from heliograph_operator.objects.kinds import FINALIZER, Key, Kind, cluster_key, cluster_note
 from heliograph_operator.objects.resource_cache import ResourceCache
 from heliograph_operator.objects.targets import Target, Waiting, broker_address, target_of
 
-from .bodies import body, cluster, namespace, tenant, topic
+from .bodies import body, cluster, namespace, subscription, tenant, topic
 from .installation import Installation, OneBroker, Operator, Server
 
 CONNECTION = Key("BrokerConnection", "team", "external")
@@ -48,6 +50,27 @@ def test_a_resource_is_on_the_connection_that_its_tenant_names() -> None:
     assert found(named, connection()) == Target(
         CONNECTION, "Topic", "persistent://public/default/orders", "public/default"
     )
+
+
+async def test_a_subscription_of_a_topic_without_a_resource_names_the_connection() -> None:
+    named = subscription(topic_name="public/default/clicks", **ON)
+    # The API server drops what the schema lacks.
+    reference = SubscriptionSpec.model_validate(named["spec"]).cluster_ref
+    assert reference == ClusterReference.model_validate(ON["clusterRef"])
+    installation = Installation(connection(), named)
+    installation.broker.publish("persistent://public/default/clicks", 3)
+    operator = await connected(installation)
+    await operator.settle_policies()
+    assert installation.ready(Key("Subscription", "team", "billing")) == ("Reconciled", "")
+    assert installation.broker.topics["persistent://public/default/clicks"].subscriptions == ["billing"]
+
+
+def test_a_wrong_cluster_of_a_subscription_is_named_with_the_right_one() -> None:
+    named = subscription(clusterRef={"name": "main"})
+    waiting = found(named, cluster(), connection(), *family())
+    assert isinstance(waiting, Waiting)
+    message = "spec.clusterRef.name: main is not the BrokerCluster of its Topic orders"
+    assert waiting.message == f"{message}; valid: BrokerConnection external, or leave it out"
 
 
 def test_a_connection_is_not_chosen_by_itself() -> None:
