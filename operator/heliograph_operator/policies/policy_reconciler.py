@@ -77,6 +77,8 @@ _NOT_APPLIED: Final = (
     Reason.ADOPTION_PENDING,
     Reason.EXPIRED,
 )
+#: Reasons for which nothing is known of the broker.
+_NO_ANSWER: Final = (Reason.BROKER_UNREACHABLE, Reason.CLUSTER_NOT_READY)
 
 
 class PolicyReconciler:
@@ -272,7 +274,7 @@ class PolicyReconciler:
         if resource.memory.archive_refused is not None:
             verdicts.append(resource.memory.archive_refused)
         # The quota of a broker that does not answer is unknown.
-        if reason is Reason.BROKER_UNREACHABLE and condition(resource.status, QUOTA_EXCEEDED):
+        if reason in _NO_ANSWER and condition(resource.status, QUOTA_EXCEEDED):
             verdicts.append(Verdict(QUOTA_EXCEEDED, "Unknown", reason, message))
         await report_policies(context, resource, verdicts, name)
         return Outcome("waiting", context.settings.resync_s)

@@ -9,6 +9,7 @@ import pytest
 from heliograph_api.resources.references import ClusterReference
 from heliograph_api.resources.subscription_spec import SubscriptionSpec
 from heliograph_operator.act.broker_sessions import BrokerSessions
+from heliograph_operator.objects.conditions import QUOTA_EXCEEDED, condition
 from heliograph_operator.objects.kinds import FINALIZER, Key, Kind, cluster_key, cluster_note
 from heliograph_operator.objects.resource_cache import ResourceCache
 from heliograph_operator.objects.targets import Target, Waiting, broker_address, target_of
@@ -17,6 +18,7 @@ from .bodies import body, cluster, namespace, subscription, tenant, topic
 from .installation import Installation, OneBroker, Operator, Server
 
 CONNECTION = Key("BrokerConnection", "team", "external")
+ORDERS = "persistent://shop/payments/orders"
 TENANT, TOPIC = Key("Tenant", "team", "shop"), Key("Topic", "team", "orders")
 ON: dict[str, Any] = {"clusterRef": {"name": "external", "kind": "BrokerConnection"}}
 
@@ -205,6 +207,21 @@ async def test_resources_whose_connection_is_gone_leave_their_data() -> None:
     assert TOPIC not in installation.server.objects
     assert "persistent://shop/payments/orders" in installation.broker.topics
     assert any(reason == "DataRetained" for reason, _ in installation.server.events)
+
+
+async def test_the_quota_is_unknown_after_a_restart_until_the_connection_answers() -> None:
+    installation = Installation(connection(), *family())
+    await (await connected(installation)).settle_policies()
+    installation.broker.topics[ORDERS].size_limit = 10
+    installation.broker.topics[ORDERS].size_exceeded = True
+    await (await connected(installation)).resync_policies()
+    assert condition(installation.body(TOPIC)["status"], QUOTA_EXCEEDED)["status"] == "True"
+    await installation.started(sessions=BrokerSessions(0.0)).settle_policies()
+    assert installation.ready(TOPIC)[0] == "ClusterNotReady"
+    quota = condition(installation.body(TOPIC)["status"], QUOTA_EXCEEDED)
+    assert (quota["status"], quota["reason"]) == ("Unknown", "ClusterNotReady")
+    await (await connected(installation)).settle_policies()
+    assert condition(installation.body(TOPIC)["status"], QUOTA_EXCEEDED)["status"] == "True"
 
 
 async def test_an_archive_is_refused_and_its_subscription_not_made() -> None:
