@@ -100,7 +100,16 @@ class PulsarSession(BrokerSession):
         await self._shown(model, name)
 
     async def delete(self, kind: str, name: str, *, force: bool) -> None:
-        """Delete an object with its data, with what is in it one by one; a missing one counts as deleted."""
+        """Delete an object with its data, with what is in it one by one; a missing one counts as deleted.
+
+        Raises :class:`AdminRefused` for a Subscription, which may be one of a Heliograph that was there before.
+        """
+        if kind not in ("Tenant", "Namespace", "Topic"):
+            raise AdminRefused(
+                405,
+                f"a {kind} is not deleted in an Apache Pulsar: {name}; valid: annotation heliograph.dev/managed=false"
+                " on the resource, which leaves it",
+            )
         try:
             if kind == "Topic":
                 await self._delete(lambda: self._client.delete_topic(TopicName.parse(name), force=force))

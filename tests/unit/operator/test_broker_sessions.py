@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from heliograph_api.admin.admin_client import AdminUnreachable
+from heliograph_api.admin.admin_client import AdminClient, AdminRefused, AdminUnreachable
 from heliograph_api.resources.broker_state import BrokerState
 from heliograph_operator.act.broker_sessions import BrokerSession
+from heliograph_operator.act.pulsar_session import PulsarSession
 
 from tests.simulation.operator.virtual_time import VirtualLoop
 
@@ -77,3 +78,22 @@ def test_who_sleeps_for_the_pause_of_a_session_does_not_wake_before_its_end() ->
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(check())
+
+
+@pytest.mark.parametrize("force", [True, False])
+async def test_a_subscription_of_a_pulsar_is_not_deleted_as_a_tenant(
+    force: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    async def request(method: str, path: str, **_: object) -> None:
+        asked.append((method, path))
+
+    client = AdminClient("http://pulsar")
+    monkeypatch.setattr(client, "request", request)
+    session = PulsarSession("http://pulsar", 0.0, lambda: False, client)
+    with pytest.raises(AdminRefused, match="a Subscription is not deleted in an Apache Pulsar") as caught:
+        await session.delete("Subscription", "persistent://shop/a/b/subscription/c", force=force)
+    # It is neither one that has content, which is left, nor one that is missing, which counts as deleted.
+    assert caught.value.status == 405
+    assert asked == []
