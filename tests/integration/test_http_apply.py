@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from heliograph_api.admin.admin_client import AdminClient
+from heliograph_api.resources.fields import MAX_SUBSCRIPTION_POLICIES
 from heliograph_api.resources.schema_spec import schema_digest
 from heliograph_api.values.names import SubscriptionName, TopicName
 from heliograph_broker.messaging.clients.producer import Producer
@@ -293,6 +294,35 @@ async def test_subscriptions_are_counted_for_the_maximum_and_a_readers_name_is_t
     assert f"a reader is connected to {ORDERS} as 'warehouse'" in answer.body["reason"]
     state = (await api.get("/heliograph/v1/status"))["topics"][ORDERS]["subscriptionStates"]["warehouse"]
     assert state["durable"] is False
+
+
+def _of_orders(*names: str) -> str:
+    """Return Subscriptions, each with a policy."""
+    head = "apiVersion: heliograph.dev/v1alpha1\nkind: Subscription\n"
+    spec = "spec: {topicRef: {name: shop/payments/orders}, messageTTL: 30m}\n"
+    return "---\n".join(f"{head}metadata: {{name: {name}}}\n{spec}" for name in names)
+
+
+async def test_policies_of_subscriptions_are_counted_with_those_of_the_same_request(api: HttpApi) -> None:
+    await _actions(api, MANIFESTS.replace("PARTITIONS", "0"))
+    names = [f"s{at:03}" for at in range(MAX_SUBSCRIPTION_POLICIES + 1)]
+    answer = await api.request("POST", "/heliograph/v1/apply", _of_orders(*names))
+    assert answer.status == 412
+    why = f"Subscription {names[-1]}: {ORDERS} would have policies of 101 subscriptions; valid: at most 100"
+    assert answer.body["reason"] == why
+    await _actions(api, _of_orders(*names[:-1]))
+    answer = await api.request("POST", "/heliograph/v1/apply", _of_orders(names[-1]))
+    assert why in answer.body["reason"]
+    # One that has them already counts once, also if its topic is applied with it.
+    topic = f"{MANIFESTS.replace('PARTITIONS', '0')}---\n"
+    assert (await _actions(api, topic + _of_orders(*names[:-1])))[-1][-1] == "unchanged"
+
+
+async def test_policies_of_subscriptions_are_counted_with_those_of_their_topic(api: HttpApi) -> None:
+    own = ", ".join(f"{{name: s{at:03}, messageTTL: 1h}}" for at in range(MAX_SUBSCRIPTION_POLICIES))
+    topic = MANIFESTS.replace("PARTITIONS", "0").replace("messageTTL: 2h", f"subscriptionPolicies: [{own}]")
+    answer = await api.request("POST", "/heliograph/v1/apply", f"{topic}---{SUBSCRIPTION}")
+    assert "would have policies of 101 subscriptions; valid: at most 100" in answer.body["reason"]
 
 
 @pytest.mark.parametrize("partitions", ["0", "2"])

@@ -65,6 +65,8 @@ class _Changes:
         self._topics: dict[str, Policies] = {}
         self._partitioned: set[str] = set()
         self._declared: dict[str, set[str]] = {}
+        #: By topics, the subscriptions that will have policies of their own.
+        self._with_policies: dict[str, set[str]] = {}
 
     def _refuse(self, resource: AnyResource, reason: str) -> None:
         self.problems.append(f"{resource.kind} {resource.metadata.name}: {reason}")
@@ -189,9 +191,20 @@ class _Changes:
                 return
         wanted = spec.policies()
         by_name = (own.subscription_policies if own is not None else None) or {}
-        if wanted != Policies() and len({*by_name, local}) > MAX_SUBSCRIPTION_POLICIES:
-            self._refuse(resource, f"{topic} has policies of {MAX_SUBSCRIPTION_POLICIES} subscriptions already")
+        of_topic = self._topics.get(str(topic), own)
+        there_are = (of_topic.subscription_policies if of_topic is not None else None) or {}
+        with_policies = self._with_policies.setdefault(str(topic), set(there_are))
+        if wanted == Policies():
+            with_policies.discard(local)
+        elif len(with_policies | {local}) > MAX_SUBSCRIPTION_POLICIES:
+            self._refuse(
+                resource,
+                f"{topic} would have policies of {len(with_policies) + 1} subscriptions; valid: at most"
+                f" {MAX_SUBSCRIPTION_POLICIES}",
+            )
             return
+        else:
+            with_policies.add(local)
         changes: list[Change] = []
         # Policies first: a message must not expire by those of the topic in between.
         if by_name.get(local, Policies()) != wanted:
