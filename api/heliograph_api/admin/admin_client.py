@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 import ssl
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import aiohttp
 import msgspec
@@ -25,8 +25,10 @@ from .admin_paths import encoded, namespace_path, subscription_path, tenant_path
 #: An answer's JSON; its shape is Pulsar's, stated by each method.
 Json = Any
 
-_TIMEOUT = aiohttp.ClientTimeout(total=60, connect=5)
-_STREAM_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5, sock_read=120)
+#: Time (s) to connect.
+CONNECT_S: Final = 4.0
+_TIMEOUT = aiohttp.ClientTimeout(total=60, connect=CONNECT_S)
+_STREAM_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=CONNECT_S, sock_read=120)
 
 
 class AdminError(Exception):
@@ -59,18 +61,29 @@ class AdminClient:
 
     ``token`` is sent with each request, but not to other servers that the broker redirects to. ``trusted`` are the
     certificate authorities in PEM (empty: those of the system); the constructor raises :class:`ValueError` if they
-    cannot be read.
+    cannot be read. Once ``deposed`` returns True, only GET requests are sent: another client makes the changes.
     """
 
-    def __init__(self, http_url: str, *, token: str = "", trusted: str = "") -> None:
+    def __init__(
+        self,
+        http_url: str,
+        *,
+        token: str = "",
+        trusted: str = "",
+        deposed: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.http_url = http_url.rstrip("/")
+        self._deposed = deposed
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._tls = _trusting(trusted) if trusted else True
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            timeout=_TIMEOUT, headers=self._headers, connector=aiohttp.TCPConnector(ssl=self._tls)
+            timeout=_TIMEOUT,
+            headers=self._headers,
+            connector=aiohttp.TCPConnector(ssl=self._tls),
+            middlewares=(self._fence,),
         )
         return self
 
@@ -132,6 +145,12 @@ class AdminClient:
                 return Answer(response.status, response.headers, answer)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise AdminUnreachable(f"no broker answers at {self.http_url}: {_cause(error)}") from error
+
+    async def _fence(self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        """Check each attempt: aiohttp itself resends a request whose connection the server closed."""
+        if request.method != "GET" and self._deposed():
+            raise AdminUnreachable("this operator does not lead any more")
+        return await send(request)
 
     async def stream(self, path: str) -> AsyncGenerator[bytes, None]:
         """Yield the body of a GET part by part, however long it takes in all."""

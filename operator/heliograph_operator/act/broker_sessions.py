@@ -77,7 +77,7 @@ class BrokerSession:
     ) -> None:
         self.http_url = http_url
         self._deposed = deposed
-        self._client = client or AdminClient(http_url)
+        self._client = client or AdminClient(http_url, deposed=deposed)
         self._opened = False
         self._batch_s = batch_s
         self._listing: Listing | None = None

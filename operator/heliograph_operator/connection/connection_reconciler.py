@@ -6,6 +6,7 @@ Nothing is created for a connection, and nothing in its brokers is changed or de
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 from heliograph_api.admin.admin_client import AdminClient, AdminRefused, AdminUnreachable
@@ -103,7 +104,8 @@ class ConnectionReconciler:
         await self._disconnect(resource)
         product = await _product(access)
         made: type[BrokerSession] = PulsarSession if product == PULSAR else BrokerSession
-        session = made(access.http_url, self._brokers.batch_s, self._brokers.deposed, _client(access))
+        client = client_of(access, self._brokers.deposed)
+        session = made(access.http_url, self._brokers.batch_s, self._brokers.deposed, client)
         self._opened[address] = (access, product)
         # Before the session is there: sessions that no resource names are closed.
         resource.memory.http_url = address
@@ -157,13 +159,14 @@ class ConnectionReconciler:
             await self._disconnect(resource)
 
 
-def _client(access: Access) -> AdminClient:
-    return AdminClient(access.http_url, token=access.token, trusted=access.trusted)
+def client_of(access: Access, deposed: Callable[[], bool] = lambda: False) -> AdminClient:
+    """Return a client with the credentials of a connection. Raises ValueError for unreadable certificates."""
+    return AdminClient(access.http_url, token=access.token, trusted=access.trusted, deposed=deposed)
 
 
 async def _product(access: Access) -> str:
     """Return what answers. Raises :class:`.admin_client.AdminError`, or ValueError for unreadable certificates."""
-    async with _client(access) as client:
+    async with client_of(access) as client:
         version = await client.broker_version()
         if not _VERSION.match(version):
             raise AdminRefused(200, "the answer to /admin/v2/brokers/version is no version")

@@ -20,7 +20,9 @@ from heliograph_operator.objects.kinds import Body, Kind
 log = structlog.get_logger(__name__)
 
 FIELD_MANAGER = "heliograph-operator"
-_TIMEOUT = aiohttp.ClientTimeout(total=60, connect=10)
+#: Time (s) to connect. A leader that checked at the end of its time to renew sends before its Lease expires.
+CONNECT_S: Final = 4.0
+_TIMEOUT = aiohttp.ClientTimeout(total=60, connect=CONNECT_S)
 #: Objects in one response of a listing.
 PAGE: Final = 500
 #: Pause (s) after status 429 without a Retry-After header.
@@ -222,7 +224,14 @@ class Kube:
             headers={"User-Agent": FIELD_MANAGER, "Accept": "application/json", **info.as_http_headers()},
             timeout=_TIMEOUT,
             trust_env=True,
+            middlewares=(self._fence,),
         )
+
+    async def _fence(self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        """Check each attempt: aiohttp itself resends a request whose connection the server closed."""
+        if request.method != "GET":
+            self.check_leadership()
+        return await send(request)
 
     async def _renew(self, expired: aiohttp.ClientSession) -> None:
         """Log in again: the token of a service account is renewed every hour."""
