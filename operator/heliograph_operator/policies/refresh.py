@@ -42,6 +42,8 @@ class Refresh:
                 for url in sorted(followed.keys() - urls):
                     followed.pop(url).cancel()
                 await self._brokers.keep_only(urls)
+                # One that found no session has ended, and there is another session by now.
+                followed = {url: task for url, task in followed.items() if not task.done()}
                 for url in sorted(urls - followed.keys()):
                     followed[url] = group.create_task(self._follow(url), name=f"refresh of {url}")
 
