@@ -5,6 +5,7 @@ Nothing is created for a connection, and nothing in its brokers is changed or de
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from typing import Any, Final
@@ -43,6 +44,8 @@ class ConnectionReconciler:
         self._brokers = brokers
         #: With what the session at each address was opened, and what the brokers there are.
         self._opened: dict[str, tuple[Access, str]] = {}
+        #: When (s, of the loop's clock) the access of connections that are being deleted was last read.
+        self._kept_at: dict[str, float] = {}
 
     async def reconcile(self, context: Context, resource: Resource) -> Outcome:
         """See :data:`.controller.Reconciler`."""
@@ -144,14 +147,19 @@ class ConnectionReconciler:
                 await report(context, resource, [ready(Reason.CHILDREN_EXIST, message)])
                 return Outcome("waiting", _RECHECK_S if resource.memory.http_url else UNREACHABLE.first_s)
         await self._disconnect(resource)
+        self._kept_at.pop(broker_address(resource.body), None)
         await release(context, resource)
         return Outcome("gone")
 
     async def _keep(self, context: Context, resource: Resource) -> None:
-        """Open the session for the deletion of its resources, if this operator has none yet."""
-        model = resource.model
-        if not isinstance(model, BrokerConnection) or resource.memory.http_url:
+        """Open the session for the deletion of its resources, if this operator has none with its credentials of now."""
+        model, address = resource.model, broker_address(resource.body)
+        now = asyncio.get_running_loop().time()
+        if not isinstance(model, BrokerConnection):
             return
+        if resource.memory.http_url and now < self._kept_at.get(address, -CHECK_S) + CHECK_S:
+            return
+        self._kept_at[address] = now
         try:
             access = await access_of(context.kube, resource.key.namespace, model.spec)
             await self._session(context, resource, access)
