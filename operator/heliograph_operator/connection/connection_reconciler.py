@@ -13,7 +13,7 @@ from typing import Any, Final
 from heliograph_api.admin.admin_client import AdminClient, AdminRefused, AdminUnreachable
 from heliograph_api.resources.model import BrokerConnection
 
-from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions
+from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
 from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.act.finalizers import hold, release
 from heliograph_operator.act.pulsar_session import PulsarSession
@@ -44,6 +44,8 @@ class ConnectionReconciler:
         self._brokers = brokers
         #: With what the session at each address was opened, and what the brokers there are.
         self._opened: dict[str, tuple[Access, str]] = {}
+        #: The version in the first listing of each session.
+        self._versions: dict[str, str] = {}
         #: When (s, of the loop's clock) the access of connections that are being deleted was last read.
         self._kept_at: dict[str, float] = {}
 
@@ -67,8 +69,7 @@ class ConnectionReconciler:
             return await self.reconcile(context, resource) if await hold(context, resource) else Outcome("gone")
         try:
             access = await access_of(context.kube, resource.key.namespace, model.spec)
-            session, product = await self._session(context, resource, access)
-            listing = await session.recent_listing()
+            product, listing = await self._listing(context, resource, access)
         except AccessMissing as error:
             await self._disconnect(resource)
             return await self._not_ready(context, resource, Reason.CREDENTIALS_MISSING, str(error))
@@ -96,6 +97,21 @@ class ConnectionReconciler:
         memory.observed = observed(resource.key.kind, "", listing.state)
         return Outcome("ready", CHECK_S)
 
+    async def _listing(self, context: Context, resource: Resource, access: Access) -> tuple[str, Listing]:
+        """Return what the brokers are, and their listing; end the session if something else answers by now."""
+        address = broker_address(resource.body)
+        session, product = await self._session(context, resource, access)
+        try:
+            listing = await session.recent_listing()
+        except AdminRefused as error:
+            if error.status == 404:
+                await self._disconnect(resource)
+            raise
+        if self._versions.setdefault(address, listing.state.version) != listing.state.version:
+            await self._disconnect(resource)
+            return await self._listing(context, resource, access)
+        return product, listing
+
     async def _session(self, context: Context, resource: Resource, access: Access) -> tuple[BrokerSession, str]:
         """Return the session of a connection, and what the brokers are; open one if there is none with this access."""
         address = broker_address(resource.body)
@@ -122,6 +138,7 @@ class ConnectionReconciler:
         address = broker_address(resource.body)
         resource.memory.http_url = ""
         self._opened.pop(address, None)
+        self._versions.pop(address, None)
         await self._brokers.disconnect(address)
 
     def _note_unreachable(self, resource: Resource) -> None:

@@ -13,9 +13,11 @@ import pytest
 from aiohttp import web
 from heliograph_api.policies.policies import Policies
 from heliograph_api.resources.broker_state import BrokerState
-from heliograph_operator.act.broker_sessions import BrokerSessions
+from heliograph_operator.act import broker_sessions
+from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions
 from heliograph_operator.connection import connection_reconciler
 from heliograph_operator.objects.kinds import Key
+from heliograph_operator.objects.targets import broker_address
 
 from .bodies import body, tenant
 from .http_server import serve
@@ -117,3 +119,29 @@ async def test_a_connection_that_is_being_deleted_reads_a_new_token(
     assert TENANT not in installation.server.objects
     assert CONNECTION not in installation.server.objects
     assert pulsar.tenants == {}
+
+
+async def test_what_answers_is_asked_again_when_it_was_replaced(
+    pulsar: Pulsar, sessions: BrokerSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Every check lists anew.
+    monkeypatch.setattr(broker_sessions, "FRESH_S", 0.0)
+    installation, operator = await connected(pulsar, sessions)
+
+    def shown() -> tuple[str, str]:
+        status = installation.body(CONNECTION)["status"]
+        return status["product"], status["version"]
+
+    assert shown() == ("Apache Pulsar", "4.2.4")
+    pulsar.version, pulsar.heliograph = "1.0", True
+    await operator.resync()
+    assert shown() == ("Heliograph", "1.0")
+    assert type(sessions.at(broker_address(connection()))) is BrokerSession
+    pulsar.version, pulsar.heliograph = "4.3.0", False
+    await operator.resync()
+    # Heliograph's listing is not there any more: nothing is applied by its API, and the next check asks what it is.
+    assert installation.ready(CONNECTION)[0] == "Refused"
+    assert not sessions.has(broker_address(connection()))
+    await operator.resync()
+    assert shown() == ("Apache Pulsar", "4.3.0")
+    assert installation.ready(CONNECTION)[0] == "Reconciled"
