@@ -305,7 +305,9 @@ class BrokerSessions:
             await session.close()
 
     def at(self, http_url: str) -> BrokerSession:
-        """Return the broker at an address that :meth:`has` a session."""
+        """Return the broker at an address that :meth:`has` a session. Raises AdminUnreachable at any other."""
+        if not self.has(http_url):
+            raise AdminUnreachable(f"there is no session with {http_url}")
         if http_url not in self._brokers:
             self._brokers[http_url] = BrokerSession(http_url, self.batch_s, self.deposed)
         return self._brokers[http_url]

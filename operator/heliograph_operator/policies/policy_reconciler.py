@@ -143,13 +143,14 @@ class PolicyReconciler:
 
     async def _with_broker(self, context: Context, resource: Resource, target: Target) -> Outcome:
         memory = resource.memory
+        # Before the look-up: the session of a connection may end at every await.
+        wanted = await with_definition(context, resource)
         cluster = context.cache.get(target.cluster)
         url = broker_address(cluster) if cluster is not None else ""
         memory.http_url, memory.name = url if self._brokers.has(url) else "", target.name
         if not memory.http_url:
             message = no_address(target.cluster, cluster or {}, resource.key.namespace)
             return await self._not_ready(context, resource, Reason.CLUSTER_NOT_READY, message)
-        wanted = await with_definition(context, resource)
         if isinstance(wanted, Waiting):
             outcome = await self._not_ready(context, resource, wanted.reason, wanted.message)
             return Outcome(outcome.result, REREAD_S)

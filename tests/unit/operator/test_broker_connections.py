@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from heliograph_api.admin.admin_client import AdminUnreachable
 from heliograph_api.resources.references import ClusterReference
 from heliograph_api.resources.subscription_spec import SubscriptionSpec
 from heliograph_operator.act.broker_sessions import BrokerSessions
@@ -230,3 +231,32 @@ async def test_an_archive_is_refused_and_its_subscription_not_made() -> None:
     await (await connected(installation)).settle_policies()
     assert installation.ready(TOPIC)[0] == "NotSupported"
     assert installation.broker.topics == {}
+
+
+async def test_a_session_that_ends_while_a_config_map_is_read_is_not_replaced_by_one_with_no_url() -> None:
+    reference = {"configMapKeyRef": {"name": "schemas", "key": "orders"}}
+    definition = '{"type": "record", "name": "R", "fields": []}'
+    config_map = {**body("ConfigMap", "schemas"), "data": {"orders": definition}}
+    orders = topic(schema={"type": "JSON", "definitionFrom": reference})
+    installation = Installation(connection(), tenant(**ON), namespace(), orders, config_map)
+    sessions, address = BrokerSessions(0.0), broker_address(connection())
+    await sessions.connect(address, installation.broker)
+    operator = installation.started(sessions=sessions)
+    await operator.settle_policies()
+    assert installation.ready(TOPIC)[0] == "Reconciled"
+    find = installation.server.find
+
+    async def find_late(kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+        found = await find(kind, namespace, name)
+        if kind.name == "ConfigMap":
+            await sessions.disconnect(address)
+        return found
+
+    installation.server.find = find_late  # type: ignore[method-assign]
+    operator.context.queue.add(TOPIC)
+    await operator.settle_policies()
+    assert installation.ready(TOPIC)[0] == "ClusterNotReady"
+    assert not sessions.has(address)
+    with pytest.raises(AdminUnreachable, match="no session"):
+        sessions.at(address)
+    await sessions.close()
