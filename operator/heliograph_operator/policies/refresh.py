@@ -6,6 +6,7 @@ Each broker has a task of its own: one that does not answer delays nothing of an
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Final
 
 import structlog
@@ -61,9 +62,14 @@ class Refresh:
         began = loop.time()
         try:
             whole = await broker.listing(began)
-        except AdminError as error:
+        except AdminUnreachable as error:
             log.debug("broker unreachable", url=url, error=str(error))
             self._enqueue(url, unreachable=False)
+            return
+        except AdminError as error:
+            # Brokers refuse the operator, as with a token that expired: no resource of theirs need ask as well.
+            log.debug("broker refuses the listing", url=url, error=str(error))
+            self._enqueue(url, unreachable=False, kinds=CLUSTER_KINDS)
             return
         self._enqueue(url, unreachable=True)
         for key, memory in self._context.memories.all():
@@ -87,8 +93,10 @@ class Refresh:
             if stats is not None and worth_writing(memory.written, stats, loop.time() - memory.written_at):
                 self._context.queue.add(key)
 
-    def _enqueue(self, url: str, *, unreachable: bool) -> None:
-        """Enqueue the resources of a broker that report it as unreachable, or that do not yet."""
+    def _enqueue(self, url: str, *, unreachable: bool, kinds: Collection[str] = ()) -> None:
+        """Enqueue the resources of a broker (those of ``kinds``) that report it as unreachable, or do not yet."""
         for key, memory in self._context.memories.all():
+            if kinds and key.kind not in kinds:
+                continue
             if memory.http_url == url and memory.unreachable is unreachable:
                 self._context.queue.add(key)

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 import pytest
 from heliograph_api.admin.admin_client import AdminRefused
 from heliograph_operator.act.broker_sessions import BrokerSessions, Listing
+from heliograph_operator.objects.kinds import Key
 from heliograph_operator.objects.targets import broker_address
 from heliograph_operator.policies.refresh import Refresh
 
 from tests.simulation.operator.virtual_time import VirtualLoop
 
 from .installation import Broker, Installation, Operator
-from .test_broker_connections import CONNECTION, TOPIC, connection, family
+from .test_broker_connections import CONNECTION, TENANT, TOPIC, connection, family
 
 ADDRESS = broker_address(connection())
 
@@ -69,3 +70,29 @@ def test_the_refresh_goes_on_with_the_session_that_replaces_another(runner: asyn
         return replacing.listings
 
     assert runner.run(check()) > 5
+
+
+def test_brokers_that_refuse_a_listing_are_reported_by_their_connection_alone(runner: asyncio.Runner) -> None:
+    async def check() -> list[Key]:
+        broker = Counted()
+        operator, _, refresh = await refreshed(broker)
+        broker.refuses = True
+        await asyncio.sleep(1)
+        refresh.cancel()
+        queue = operator.context.queue
+        return [await queue.take() for _ in range(len(queue))]
+
+    assert runner.run(check()) == [CONNECTION]
+
+
+def test_brokers_that_do_not_answer_are_reported_by_all_on_them(runner: asyncio.Runner) -> None:
+    async def check() -> list[Key]:
+        broker = Counted()
+        operator, _, refresh = await refreshed(broker)
+        broker.unreachable = True
+        await asyncio.sleep(1)
+        refresh.cancel()
+        queue = operator.context.queue
+        return [await queue.take() for _ in range(len(queue))]
+
+    assert {CONNECTION, TENANT, TOPIC} <= set(runner.run(check()))
