@@ -120,3 +120,11 @@ async def test_a_request_without_a_body_has_no_media_type() -> None:
     finally:
         await runner.cleanup()
     assert seen == [None, "application/json"]
+
+
+async def test_a_comment_in_another_script_does_not_spoil_authorities(encrypted: tuple[str, str]) -> None:
+    url, authority = encrypted
+    async with AdminClient(url, trusted=f"# Főtanúsítvány\n{authority}") as client:
+        assert await client.broker_version() == "4.2.4"
+    with pytest.raises(ValueError, match="there are none"):
+        AdminClient(url, trusted="# Főtanúsítvány\n")

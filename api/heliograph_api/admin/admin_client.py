@@ -279,8 +279,13 @@ def oldest_age_ms(stats: dict[str, Any], now_ms: int) -> int:
 
 
 def _trusting(authorities: str) -> ssl.SSLContext:
+    # OpenSSL takes a certificate's text in ASCII only; the comments around it may be in any script.
+    pem = "\n".join(line for line in authorities.splitlines() if line.isascii())
+    if not pem.strip():
+        # Without any, Python would trust those of the system.
+        raise ValueError("the certificates cannot be read: there are none")
     try:
-        return ssl.create_default_context(cadata=authorities)
+        return ssl.create_default_context(cadata=pem)
     except ssl.SSLError as error:
         raise ValueError(f"the certificates cannot be read: {error.reason}") from error
 

@@ -53,6 +53,11 @@ async def access_of(kube: Finder, namespace: str, spec: BrokerConnectionSpec) ->
         assert reference is not None
         kind, name = (SECRET, "secretRef") if spec.tls.secret_ref is not None else (CONFIG_MAP, "configMapRef")
         trusted = await _entry(kube, kind, namespace, reference, f"spec.tls.{name}")
+        if not trusted.strip():
+            raise AccessMissing(
+                f"spec.tls.{name}.key: entry {reference.key} of {kind.name} {reference.name} is empty;"
+                " valid: certificates in PEM (-----BEGIN CERTIFICATE-----)"
+            )
     return Access(spec.admin_url, token, trusted)
 
 

@@ -73,6 +73,10 @@ class ConnectionReconciler:
         except AccessMissing as error:
             await self._disconnect(resource)
             return await self._not_ready(context, resource, Reason.CREDENTIALS_MISSING, str(error))
+        except UnicodeError as error:
+            await self._disconnect(resource)
+            message = f"spec.adminUrl: {access.http_url} names no host: {error}; valid: the URL of the admin API"
+            return await self._not_ready(context, resource, Reason.BROKER_UNREACHABLE, message)
         except ValueError as error:
             await self._disconnect(resource)
             message = f"spec.tls: {error}; valid: certificates in PEM (-----BEGIN CERTIFICATE-----)"

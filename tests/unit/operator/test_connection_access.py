@@ -64,3 +64,10 @@ async def test_what_is_missing_is_named(server: ApiServer, problem: str) -> None
     with pytest.raises(AccessMissing, match=r"^spec\.auth\.secretRef") as missing:
         await access_of(server, "team", spec(**TOKEN))
     assert problem in str(missing.value)
+
+
+@pytest.mark.parametrize("blank", ["", " \n"])
+async def test_an_entry_without_authorities_does_not_mean_those_of_the_system(blank: str) -> None:
+    server = ApiServer({**body("ConfigMap", "authorities"), "data": {"ca.crt": blank}})
+    with pytest.raises(AccessMissing, match=r"^spec\.tls\.configMapRef\.key: .* is empty; valid: certificates in PEM"):
+        await access_of(server, "team", spec(tls={"configMapRef": {"name": "authorities"}}))

@@ -145,3 +145,11 @@ async def test_what_answers_is_asked_again_when_it_was_replaced(
     await operator.resync()
     assert shown() == ("Apache Pulsar", "4.3.0")
     assert installation.ready(CONNECTION)[0] == "Reconciled"
+
+
+async def test_a_url_that_no_request_can_be_sent_to_is_named_by_its_field(sessions: BrokerSessions) -> None:
+    installation = Installation(connection(adminUrl="http://a..b"))
+    await installation.started(sessions=sessions).settle()
+    reason, message = installation.ready(CONNECTION)
+    assert reason == "BrokerUnreachable"
+    assert message.startswith("spec.adminUrl: http://a..b ")
