@@ -315,7 +315,9 @@ class BrokerSessions:
     async def keep_only(self, http_urls: set[str]) -> None:
         """Close the sessions with all other brokers."""
         for url in self._brokers.keys() - http_urls:
-            await self._brokers.pop(url).close()
+            # Another task may have ended it meanwhile.
+            if (session := self._brokers.pop(url, None)) is not None:
+                await session.close()
 
     async def close(self) -> None:
         """End all sessions."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from heliograph_api.admin.admin_client import AdminClient, AdminRefused, AdminUnreachable
 from heliograph_api.resources.broker_state import BrokerState
-from heliograph_operator.act.broker_sessions import BrokerSession
+from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions
 from heliograph_operator.act.pulsar_session import PulsarSession
 
 from tests.simulation.operator.virtual_time import VirtualLoop
@@ -97,3 +97,19 @@ async def test_a_subscription_of_a_pulsar_is_not_deleted_as_a_tenant(
     # It is neither one that has content, which is left, nor one that is missing, which counts as deleted.
     assert caught.value.status == 405
     assert asked == []
+
+
+async def test_sessions_that_two_tasks_end_at_once_end_once() -> None:
+    sessions = BrokerSessions(0.0)
+    addresses = ["connection://team/first", "connection://team/second"]
+
+    class Ending(Silent):
+        async def close(self) -> None:
+            for address in addresses:
+                await sessions.disconnect(address)
+            await super().close()
+
+    for address in addresses:
+        await sessions.connect(address, Ending(0.0))
+    await sessions.keep_only(set())
+    assert not any(sessions.has(address) for address in addresses)
