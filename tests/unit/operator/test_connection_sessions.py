@@ -124,7 +124,7 @@ async def test_a_connection_that_is_being_deleted_reads_a_new_token(
 async def test_what_answers_is_asked_again_when_it_was_replaced(
     pulsar: Pulsar, sessions: BrokerSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Every check lists anew.
+    # Every check lists again.
     monkeypatch.setattr(broker_sessions, "FRESH_S", 0.0)
     installation, operator = await connected(pulsar, sessions)
 
