@@ -10,7 +10,8 @@ from tests.e2e.waiting import conditions, events, wait_ready
 from .conftest import Installation
 
 ORDERS = "persistent://shop/payments/orders"
-SUBSCRIPTIONS = ("billing", "warehouse")
+#: Those in the spec of the Topic, and the one with a resource of its own.
+SUBSCRIPTIONS = ("billing", "warehouse", "fraud-check")
 
 
 def exceeded(metrics: str) -> list[float]:
