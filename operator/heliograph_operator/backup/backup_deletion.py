@@ -60,9 +60,8 @@ class BackupDeletion:
         key, name = resource.key, push_job_name(resource.key.name)
         job = await context.kube.find(JOB, key.namespace, name)
         mine = job is not None and belongs_to(job, resource.uid, orphans=False)
-        if not resource.managed or resource.paused:
-            note = "paused is true" if resource.managed else "managed is false"
-            return await self._retain(context, resource, f"annotation heliograph.dev/{note}")
+        if why := resource.suspended:
+            return await self._retain(context, resource, why)
         begun = mine or resource.status.get("startTime")
         if job is not None and mine and run_of(job).succeeded is None:
             if not is_deleted(job):

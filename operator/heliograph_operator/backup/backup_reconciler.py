@@ -60,9 +60,7 @@ class BackupReconciler:
                 log.warning("the Job of a Backup could not be deleted", resource=str(resource.key), error=str(error))
                 return Outcome("waiting", _RUN_S)
         if not resource.managed:
-            return await self._say(
-                context, resource, Reason.UNMANAGED, "annotation heliograph.dev/managed is false", "Unknown"
-            )
+            return await self._say(context, resource, Reason.UNMANAGED, resource.suspended, "Unknown")
         model = resource.model
         if not isinstance(model, Backup):
             return await self._say(context, resource, Reason.INVALID, resource.memory.problem)
@@ -86,9 +84,7 @@ class BackupReconciler:
             message = f"its Job {name} was deleted before its end was seen; create another Backup"
             return await self._end(context, resource, FAILED, message, {"completionTime": timestamp(datetime.now(UTC))})
         if resource.paused:
-            return await self._say(
-                context, resource, Reason.PAUSED, "annotation heliograph.dev/paused is true", "Unknown"
-            )
+            return await self._say(context, resource, Reason.PAUSED, resource.suspended, "Unknown")
         return await self._begin(context, resource, model)
 
     async def _begin(self, context: Context, resource: Resource, model: Backup) -> Outcome:

@@ -39,11 +39,9 @@ class ScheduleReconciler:
         if resource.deleted:
             return Outcome("gone")
         resync_s = context.settings.resync_s
-        if not resource.managed or resource.paused:
-            reason, note = (
-                (Reason.PAUSED, "paused is true") if resource.managed else (Reason.UNMANAGED, "managed is false")
-            )
-            return await self._say(context, resource, reason, f"annotation heliograph.dev/{note}", "Unknown")
+        if why := resource.suspended:
+            reason = Reason.PAUSED if resource.managed else Reason.UNMANAGED
+            return await self._say(context, resource, reason, why, "Unknown")
         model = resource.model
         if not isinstance(model, ScheduledBackup):
             return await self._say(context, resource, Reason.INVALID, resource.memory.problem)

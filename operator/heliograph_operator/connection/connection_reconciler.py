@@ -17,7 +17,7 @@ from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSession
 from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.act.finalizers import hold, release
 from heliograph_operator.act.pulsar_session import PulsarSession
-from heliograph_operator.act.resource import Resource
+from heliograph_operator.act.resource import NOT_RECONCILED, Resource
 from heliograph_operator.act.status_report import named, report
 from heliograph_operator.decide.broker_differences import observed
 from heliograph_operator.objects.backoff import UNREACHABLE
@@ -58,8 +58,7 @@ class ConnectionReconciler:
         if not resource.managed:
             await self._disconnect(resource)
             await release(context, resource)
-            message = "not reconciled: annotation heliograph.dev/managed is false"
-            await report(context, resource, [ready(Reason.UNMANAGED, message, "Unknown")])
+            await report(context, resource, [ready(Reason.UNMANAGED, NOT_RECONCILED, "Unknown")])
             return Outcome("unmanaged")
         model = resource.model
         if not isinstance(model, BrokerConnection):
