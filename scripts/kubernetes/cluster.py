@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scripts.kubernetes import machine
+from scripts.kubernetes import machine, second_node
 from scripts.kubernetes.machine import NAME, ClusterError
 from scripts.kubernetes.node_process import NodeProcess, remove_groups
 from scripts.kubernetes.second_node import SecondNode
@@ -158,8 +158,10 @@ class Cluster:
             raise ClusterError(f"there can be none on this machine: {why}")
         if machine.has_kind():
             return
-        if NETWORK_NAMESPACE.exists():
+        if any(machine.has_processes(name) for name in (NAME, second_node.NAME)):
             raise ClusterError("another one runs on this machine, from another directory")
+        # One that was killed with its session, or whose directory was deleted, leaves its network behind.
+        self._remove_network()
         command = ["ip", "-4", "-o", "route", "show", "to", "match", NODE]
         routes = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout
         if any("default" not in route for route in routes.splitlines()):
@@ -223,12 +225,16 @@ class Cluster:
         # Another directory's cluster is not ours to remove.
         if not made.exists():
             return
-        self.second.down()
-        remove_groups(machine.control_groups())
+        self._remove_network()
         for line in made.read_text("utf-8").splitlines():
             directory = Path(line)
             if directory.is_dir() and not any(directory.iterdir()):
                 directory.rmdir()
+
+    def _remove_network(self) -> None:
+        """Remove both nodes' control groups and network, also what ended nodes of another directory left."""
+        self.second.down()
+        remove_groups(machine.control_groups())
         if Path(f"/sys/class/net/{LINK}").exists():
             _run("ip", "link", "delete", LINK)
         if NETWORK_NAMESPACE.exists():

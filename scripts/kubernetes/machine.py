@@ -65,6 +65,12 @@ def can_make_control_groups() -> bool:
     return True
 
 
+def has_processes(network_namespace: str) -> bool:
+    """Whether a process runs in a named network namespace; not, if there is none of that name."""
+    command = ["ip", "netns", "pids", network_namespace]
+    return bool(subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip())
+
+
 def missing(built: bool) -> list[str]:
     """Return the tools that this machine lacks for a node without Docker; ``built``: Kubernetes is built already."""
     lacking = []

@@ -136,7 +136,7 @@ def test_up_changes_nothing_when_it_is_up(cluster: Cluster, capsys: pytest.Captu
 def test_a_network_that_the_host_uses_is_not_taken(
     cluster: Cluster, programs: Programs, monkeypatch: pytest.MonkeyPatch, route: str, refused: bool
 ) -> None:
-    programs.add("ip", f"echo '{route}'")
+    programs.add("ip", f'case "$*" in *route*) echo "{route}";; esac')
     monkeypatch.setattr(cluster, "_start_node", lambda: None)
     if not refused:
         return cluster.up()
@@ -145,10 +145,30 @@ def test_a_network_that_the_host_uses_is_not_taken(
     assert not cluster.state.exists()
 
 
-def test_there_is_one_cluster_on_a_machine(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("node", ["heliograph", "heliograph-2"])
+def test_there_is_one_cluster_on_a_machine(
+    cluster: Cluster, tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch, node: str
+) -> None:
     (tmp_path / "netns").touch()
+    programs.add("ip", f'case "$*" in "netns pids {node}") echo 17;; esac')
+    monkeypatch.setattr(cluster, "_start_node", lambda: None)
     with pytest.raises(ClusterError, match="another one runs on this machine, from another directory"):
         cluster.up()
+    assert not any("delete" in call for call in programs.calls())
+
+
+def test_what_a_killed_cluster_of_another_directory_left_is_removed(
+    cluster: Cluster, tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("netns", "netns-2"):
+        (tmp_path / name).touch()
+    for name in ("heliograph", "heliograph-2"):
+        (tmp_path / name / "pod").mkdir(parents=True)
+    started = []
+    monkeypatch.setattr(cluster, "_start_node", lambda: started.append(programs.calls()))
+    cluster.up()
+    assert {"ip netns delete heliograph", "ip netns delete heliograph-2"} <= set(started[0])
+    assert not any((tmp_path / name).exists() for name in ("heliograph", "heliograph-2"))
 
 
 @pytest.mark.parametrize("error", [ClusterError("etcd ended"), KeyboardInterrupt(), SystemExit(143)])
