@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import kopf
@@ -179,8 +181,6 @@ class Kube:
         _count(method, path)
         data = json.dumps(body).encode() if body is not None else None
         for attempt in range(1, _ATTEMPTS + 1):
-            if method != "GET":
-                self.check_leadership()
             session = self._session
             if session is None:
                 raise RuntimeError("Kube is used outside its 'async with'")
@@ -223,7 +223,7 @@ class Kube:
             connector=aiohttp.TCPConnector(ssl=info.as_ssl_context(), limit=32),
             headers={"User-Agent": FIELD_MANAGER, "Accept": "application/json", **info.as_http_headers()},
             timeout=_TIMEOUT,
-            trust_env=True,
+            proxy=_proxy(self._server),
             middlewares=(self._fence,),
         )
 
@@ -240,6 +240,15 @@ class Kube:
                 log.info("renewed the credentials for the API server")
                 await self._open()
                 await expired.close()
+
+
+def _proxy(server: str) -> str | None:
+    """Return the URL of the proxy by which the environment has ``server`` reached; None: directly.
+
+    With ``trust_env``, aiohttp would read the environment and a ``.netrc`` in two threads for each request.
+    """
+    parts = urlsplit(server)
+    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
 
 
 def _count(method: str, path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -34,6 +35,32 @@ async def test_an_answer_that_is_no_object_is_an_error_of_the_request(answers: l
             answers.append(web.Response(text=text))
             with pytest.raises(KubeError, match="GET /version: the answer is not an object in JSON"):
                 await kube.version()
+
+
+@pytest.mark.parametrize(("without", "server"), [("", "api.test"), ("127.0.0.1,api.test:80", "")])
+async def test_the_proxy_of_the_environment_is_used_unless_the_api_server_is_excepted(
+    answers: list[web.Response], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: str, server: str
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    address = json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, without)
+    monkeypatch.setenv("http_proxy", address if server else "http://127.0.0.1:1")
+    if server:
+        kubeconfig.write_text(kubeconfig.read_text().replace(address, f"http://{server}"))
+    answers.append(web.json_response({"gitVersion": "v1.34.4"}))
+    async with Kube() as kube:
+        assert await kube.version() == "v1.34.4"
+
+
+async def test_a_netrc_does_not_take_the_place_of_the_kubeconfig(
+    answers: list[web.Response], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login someone password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    answers.append(web.json_response({"gitVersion": "v1.34.4"}))
+    async with Kube() as kube:
+        assert await kube.version() == "v1.34.4"
 
 
 async def test_an_overloaded_api_server_does_not_say_for_how_long_the_operator_waits(

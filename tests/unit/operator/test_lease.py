@@ -6,11 +6,8 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-from heliograph_operator.kube.client import Kube, KubeError
 from heliograph_operator.kube.kube_namespaces import KUBE_NAMESPACE
 from heliograph_operator.kube.lease import LEASE, LeaseLeadership, Observer, Times, held
-from heliograph_operator.objects.kinds import TOPIC
 
 TIMES = Times(duration_s=15)
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -112,20 +109,6 @@ async def test_who_stalled_knows_before_its_next_change_that_another_may_lead() 
     assert not leadership.deposed()
     clock.now += 0.2
     assert leadership.deposed()
-
-
-async def test_a_deposed_operator_sends_no_change_to_the_api_server() -> None:
-    kube = Kube()
-    kube.deposed = lambda: True
-    for change in (
-        kube.create(TOPIC, {"metadata": {"namespace": "here"}}),
-        kube.patch(TOPIC, "here", "orders", {}),
-        kube.replace(TOPIC, {"metadata": {"namespace": "here", "name": "orders"}}),
-        kube.apply(TOPIC, {"metadata": {"namespace": "here", "name": "orders"}}),
-        kube.delete(TOPIC, "here", "orders"),
-    ):
-        with pytest.raises(KubeError, match="does not lead any more"):
-            await change
 
 
 class ForgetfulServer(SilentServer):

@@ -15,12 +15,12 @@ from heliograph_operator.connection.connection_reconciler import client_of
 from heliograph_operator.kube import client
 from heliograph_operator.kube.client import Kube, KubeError
 from heliograph_operator.kube.lease import Times
-from heliograph_operator.objects.kinds import Kind
+from heliograph_operator.objects.kinds import TOPIC, Kind
 
 from .http_server import serve
 
 STATEFUL_SET = Kind("StatefulSet", "statefulsets", "apps/v1")
-TOPIC = "persistent://shop/payments/orders"
+ORDERS = "persistent://shop/payments/orders"
 
 
 class Dropping:
@@ -62,6 +62,23 @@ async def test_a_change_is_not_sent_to_the_api_server_again(server: Dropping) ->
     assert server.seen == ["DELETE", "GET"]
 
 
+async def test_a_deposed_operator_sends_no_change_to_the_api_server(server: Dropping) -> None:
+    server.requests = 0
+    orders = {"metadata": {"namespace": "here", "name": "orders"}}
+    async with Kube() as kube:
+        kube.deposed = server.deposed
+        for change in (
+            kube.create(TOPIC, orders),
+            kube.patch(TOPIC, "here", "orders", {}),
+            kube.replace(TOPIC, orders),
+            kube.apply(TOPIC, orders),
+            kube.delete(TOPIC, "here", "orders"),
+        ):
+            with pytest.raises(KubeError, match="does not lead any more"):
+                await change
+    assert server.seen == []
+
+
 @pytest.mark.parametrize("requests", [1, 2])
 async def test_a_change_is_not_sent_to_a_broker_after_a_request_that_preceded_it(
     server: Dropping, requests: int
@@ -69,7 +86,7 @@ async def test_a_change_is_not_sent_to_a_broker_after_a_request_that_preceded_it
     server.requests = requests
     session = BrokerSession(server.url, 0.0, server.deposed)
     with pytest.raises(AdminUnreachable, match="does not lead any more"):
-        await session.delete("Topic", TOPIC, force=True)
+        await session.delete("Topic", ORDERS, force=True)
     assert server.seen == ["GET", "DELETE"][:requests]
     await session.close()
 
