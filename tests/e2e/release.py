@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from heliograph_operator.objects import kinds
+
 from tests.support.cluster import Cluster
 
 #: The Kubernetes namespace, as the guides call it.
 NAMESPACE: Final = "heliograph"
-KINDS: Final = (
-    "scheduledbackups",
-    "backups",
-    "subscriptions",
-    "topics",
-    "namespaces",
-    "tenants",
-    "brokerconnections",
-    "brokerclusters",
-)
+#: The full names of the kinds, parents last.
+KINDS: Final = tuple(kinds.full_name(kind) for kind in reversed(kinds.KINDS))
 
 
 def remove(cluster: Cluster) -> None:
@@ -32,7 +26,7 @@ def remove(cluster: Cluster) -> None:
 def _remove_namespace(cluster: Cluster) -> None:
     if cluster.helm("list", "-n", NAMESPACE, "-q").split():
         for kind in KINDS:
-            cluster.kubectl("delete", f"{kind}.heliograph.dev", "-n", NAMESPACE, "--all", "--timeout=100s")
+            cluster.kubectl("delete", kind, "-n", NAMESPACE, "--all", "--timeout=100s")
         cluster.helm("uninstall", "heliograph", "-n", NAMESPACE, "--wait")
     for resource in cluster.kubectl("get", "heliograph", "-n", NAMESPACE, "-o", "name").split():
         cluster.kubectl("patch", resource, "-n", NAMESPACE, "--type=merge", "-p", '{"metadata": {"finalizers": null}}')

@@ -8,10 +8,10 @@ from pathlib import Path
 from tests.support.cluster import PROJECT, Cluster
 from tests.support.cluster_fixtures import Images
 
+from . import release
 from .waiting import leader, wait_ready
 
 CHART = PROJECT / "charts" / "heliograph"
-KINDS = ("subscriptions", "topics", "namespaces", "tenants", "brokerconnections", "brokerclusters")
 
 
 def values(images: Images, namespace: str, directory: Path) -> Path:
@@ -80,8 +80,8 @@ def test_a_release_is_installed_publishes_and_consumes_and_goes_away(
     output = cluster.kubectl("logs", *here, "-l", "app.kubernetes.io/component=operator", "--tail=-1")
     assert "forbidden" not in output.lower()
 
-    for kind in KINDS:
-        cluster.kubectl("delete", f"{kind}.heliograph.dev", *here, "--all", "--timeout=100s")
+    for kind in release.KINDS:
+        cluster.kubectl("delete", kind, *here, "--all", "--timeout=100s")
     cluster.helm("uninstall", "main", *here, "--wait")
     left = cluster.kubectl(
         "get", "deployments,statefulsets,services,roles,serviceaccounts", *here, "-o", "name"

@@ -9,11 +9,11 @@ from typing import Any, Final, Protocol
 
 from heliograph_api.resources.connection_spec import BrokerConnectionSpec, CertificateReference, TokenReference
 
+from heliograph_operator.decide.cluster_objects import CONFIG_MAP
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.kinds import Kind
 
 SECRET: Final = Kind("Secret", "secrets", "v1")
-CONFIG_MAP: Final = Kind("ConfigMap", "configmaps", "v1")
 
 
 class Finder(Protocol):

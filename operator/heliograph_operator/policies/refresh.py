@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from typing import Final
 
 import structlog
 from heliograph_api.admin.admin_client import AdminError, AdminUnreachable
@@ -19,10 +18,6 @@ from heliograph_operator.decide.resource_stats import worth_writing
 from heliograph_operator.objects.kinds import CLUSTER_KINDS
 
 log = structlog.get_logger(__name__)
-
-
-#: Time (s) that every pause has at least: the end of a shorter one could be no later than now, by the clock.
-_SHORTEST_S: Final = 0.001
 
 
 class Refresh:
@@ -54,8 +49,7 @@ class Refresh:
             broker = self._brokers.at(url)
             await self._list(url, broker)
             # A broker that did not answer is asked again when the pause of its session ends.
-            pause_s = broker.paused_s
-            await asyncio.sleep(max(pause_s, _SHORTEST_S) if pause_s else self._context.settings.refresh_s)
+            await asyncio.sleep(broker.paused_s or self._context.settings.refresh_s)
 
     async def _list(self, url: str, broker: BrokerSession) -> None:
         loop = asyncio.get_running_loop()
