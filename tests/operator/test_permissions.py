@@ -186,10 +186,10 @@ async def test_every_permission_is_used_and_none_is_missing(
         for name in (TOKEN, "another"):
             cluster.apply({**secret, "metadata": {"name": name, "namespace": kube_namespace}})
         http_url = brokers.get("bcl")["status"]["endpoints"]["http"]
-        resources.connection_to("forbidden", http_url, auth={"secretRef": {"name": "another"}})
-        message = resources.wait_reason("BrokerConnection", "forbidden", "CredentialsMissing")
+        resources.connection_to("unreadable", http_url, auth={"secretRef": {"name": "another"}})
+        message = resources.wait_reason("BrokerConnection", "unreadable", "CredentialsMissing")
         assert "the operator may not read Secret another" in message
-        resources.delete("BrokerConnection", "forbidden")
+        resources.delete("BrokerConnection", "unreadable")
         resources.connection_to("external", http_url, auth={"secretRef": {"name": TOKEN}})
         resources.wait_ready("BrokerConnection", "external")
         resources.tenant(clusterRef={"name": "main"})
