@@ -11,7 +11,8 @@ TIERS = ("unit", "property", "simulation", "integration", "faults", "operator", 
 DEFAULT = TIERS[:5]
 #: Times (s) that the tiers on a Kubernetes, the archives there, whose image takes minutes, and the tier on Spark need
 #: at most.
-KUBERNETES_S = 1700
+OPERATOR_S = 1200
+E2E_S = 1200
 ARCHIVES_S = 900
 SPARK_S = 1800
 
@@ -63,7 +64,8 @@ def plan(request: Request, *, building: bool) -> list[Part]:
     Processes share the tests unless there are arguments for pytest: with those, people expect one process, its order
     and its output. The tests marked ``alone`` measure the process they start, so nothing runs beside them. Where what
     a Kubernetes needs is ``building``, they wait for its end, and so does ``unit``, whose tests of the chart use the
-    helm that is built; the other tiers, and Spark's, run meanwhile.
+    helm that is built; the other tiers, and Spark's, run meanwhile. Processes share ``operator``: operators of single
+    Kubernetes namespaces run side by side, but not ``e2e``, whose releases serve the whole cluster.
     """
     tiers, shared = request.tiers, not request.arguments
 
@@ -86,7 +88,8 @@ def plan(request: Request, *, building: bool) -> list[Part]:
         + spark
         + part("unit", shared=shared, after_build=True)
         + part("integration", "faults", marker="alone", after_build=True)
-        + part("operator", "e2e", marker="not spark_image", on_kubernetes=True, needs_s=KUBERNETES_S)
+        + part("operator", on_kubernetes=True, shared=shared, needs_s=OPERATOR_S)
+        + part("e2e", marker="not spark_image", on_kubernetes=True, needs_s=E2E_S)
         + part("e2e", marker="spark_image", on_kubernetes=True, needs_s=ARCHIVES_S)
     )
 

@@ -13,6 +13,7 @@ from tests.support import real_pulsar as pulsar
 from tests.support.broker_process import BrokerProcess
 from tests.support.cluster import Cluster
 from tests.support.operator_process import OperatorProcess
+from tests.support.polling import eventually
 from tests.support.rest import fetch
 
 from .resources import Resources
@@ -51,7 +52,20 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pulsar.RealPulsar
     if (reason := pulsar.missing()) is not None:
         pytest.skip(reason)
     with pulsar.real_pulsar(tmp_path_factory.mktemp("pulsar"), "forceDeleteNamespaceAllowed=false") as running:
+        # On a busy machine, its first topic takes it longer than the operator waits for an answer.
+        eventually(lambda: answers(running), within_s=120, what="its first topic exists")
         yield running
+
+
+def answers(running: pulsar.RealPulsar) -> bool:
+    """Whether it creates a topic, or has it, in the time of a request."""
+    try:
+        fetch(f"{running.http_url}/admin/v2/persistent/public/default/first", "PUT")
+    except urllib.error.HTTPError as error:
+        return error.code == 409
+    except TimeoutError:
+        return False
+    return True
 
 
 @pytest.fixture(params=["Heliograph", "Apache Pulsar"])

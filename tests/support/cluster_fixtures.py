@@ -77,7 +77,9 @@ class Images:
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self._cluster = cluster
         self._directory = directory
-        self._loaded: set[str] = set()
+        # The processes that share the tests of one run share what they built.
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
+        self._loaded = cluster.state / "images" / run
 
     def __getitem__(self, target: str) -> str:
         return self.tagged(target, APP_VERSION)
@@ -85,15 +87,22 @@ class Images:
     def tagged(self, target: str, tag: str) -> str:
         """The name of the same image with another tag, in the cluster too: what an upgrade is upgraded to."""
         name = f"heliograph/{target}:{tag}"
-        if name not in self._loaded:
-            archive = self._directory / f"{target}.tar"
-            command = [str(BUILD_IMAGE), "--archive", str(archive), "--name", name, target]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=IMAGE_WITHIN_S, check=False)
-            assert done.returncode == 0, f"scripts/build-image {target}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}"
-            self._cluster.load_image(archive)
-            archive.unlink()
-            self._loaded.add(name)
+        self._loaded.mkdir(parents=True, exist_ok=True)
+        loaded = self._loaded / f"{target}-{tag}"
+        with (self._loaded / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not loaded.exists():
+                self._load(target, name)
+                loaded.touch()
         return name
+
+    def _load(self, target: str, name: str) -> None:
+        archive = self._directory / f"{target}.tar"
+        command = [str(BUILD_IMAGE), "--archive", str(archive), "--name", name, target]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=IMAGE_WITHIN_S, check=False)
+        assert done.returncode == 0, f"scripts/build-image {target}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}"
+        self._cluster.load_image(archive)
+        archive.unlink()
 
 
 @pytest.fixture(scope="session")

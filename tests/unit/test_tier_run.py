@@ -209,7 +209,8 @@ def test_kubernetes_is_built_before_what_runs_on_it(project: Project) -> None:
     assert {"cluster check", "cluster build", "build-image --base"} <= set(project.calls)
     assert [line.split(" -n ")[0] for line in project.tests()] == [
         "tests/property -m not alone",
-        "tests/operator tests/e2e -m not spark_image",
+        "tests/operator",
+        "tests/e2e -m not spark_image",
         "tests/e2e -m spark_image",
     ]
     built = project.calls.index("build-image --base")

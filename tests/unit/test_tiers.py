@@ -7,7 +7,8 @@ import pytest
 from scripts.tiers import (
     ARCHIVES_S,
     DEFAULT,
-    KUBERNETES_S,
+    E2E_S,
+    OPERATOR_S,
     SPARK_S,
     TIERS,
     Budget,
@@ -81,11 +82,13 @@ def test_beside_a_build_runs_what_needs_it_not_and_measures_nothing() -> None:
     assert [(part.tiers, part.marker) for part in after] == [
         (("unit",), ""),
         (("integration", "faults"), "alone"),
-        (("operator", "e2e"), "not spark_image"),
+        (("operator",), ""),
+        (("e2e",), "not spark_image"),
         (("e2e",), "spark_image"),
     ]
-    assert [part.needs_s for part in after] == [0, 0, KUBERNETES_S, ARCHIVES_S]
-    assert [part.on_kubernetes for part in after] == [False, False, True, True]
+    assert [part.needs_s for part in after] == [0, 0, OPERATOR_S, E2E_S, ARCHIVES_S]
+    assert [part.on_kubernetes for part in after] == [False, False, True, True, True]
+    assert [part.shared for part in after] == [True, False, True, False, False]
 
 
 def test_without_a_cluster_nothing_runs_on_one() -> None:
@@ -110,7 +113,7 @@ def test_every_test_of_a_tier_is_in_exactly_one_part(
         "simulation": [[""], ["not alone"]],
         "integration": [[""], ["not alone", "alone"]],
         "faults": [[""], ["not alone", "alone"]],
-        "operator": [["not spark_image"]] if building else [[]],
+        "operator": [[""]] if building else [[]],
         "e2e": [["not spark_image", "spark_image"]] if building else [[]],
         "spark": [[""]],
     }
