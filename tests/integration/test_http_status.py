@@ -82,6 +82,11 @@ async def test_a_subscription_that_one_partition_lacks_is_only_among_the_states(
     assert orders.subscription_states == {"billing": SubscriptionState()}
 
 
+async def test_it_tells_the_id_of_the_store(api: HttpApi, tmp_path: Path) -> None:
+    state = await _state(api)
+    assert (tmp_path / "data/FORMAT").read_text() == f"{state.store_format}\nstore {state.store_id}\n"
+
+
 async def test_one_namespace_can_be_asked_for(api: HttpApi) -> None:
     state = await _state(api, "?namespace=shop/payments")
     assert set(state.tenants) == {"shop"}

@@ -94,3 +94,5 @@ class BrokerState(msgspec.Struct, rename="camel"):
     topics: dict[str, TopicState]
     #: The format of its data directory, such as ``heliograph 3``; empty: the broker does not say.
     store_format: str = ""
+    #: The id of its store, which copies of the store have, too; empty: the broker does not say.
+    store_id: str = ""

@@ -60,6 +60,7 @@ async def status(request: web.Request) -> web.Response:
         },
         topics={},
         store_format=broker.store.format,
+        store_id=broker.store.identity.store_id,
     )
     # A partitioned topic is there before its first partition is looked at, and without any.
     for base, partitioned in broker.directory.partitioned.items():
