@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Iterator
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -279,6 +280,90 @@ async def test_a_deletion_waits_for_brokers_that_are_away(world: World) -> None:
     await world.until_gone(TOPIC)
     with pytest.raises(AdminRefused, match="not found"):
         await world.get(f"{TOPIC_PATH}/partitions")
+
+
+async def _made_by_somebody_else(brokers: BrokerProcess, tenant: str) -> dict[str, Any]:
+    """Make a topic of the World's name in other brokers; return its policies there."""
+    topic = f"/admin/v2/persistent/{tenant}/payments/orders"
+    async with AdminClient(brokers.http_url) as client:
+        tenant_info = {"adminRoles": ["somebody-else"], "allowedClusters": ["standalone"]}
+        await client.request("PUT", f"/admin/v2/tenants/{tenant}", body=tenant_info)
+        await client.request("PUT", f"/admin/v2/namespaces/{tenant}/payments")
+        await client.request("PUT", topic)
+        await client.request("POST", f"{topic}/messageTTL", body=7)
+    return await _policies_there(brokers, tenant)
+
+
+async def _policies_there(brokers: BrokerProcess, tenant: str) -> dict[str, Any]:
+    async with AdminClient(brokers.http_url) as client:
+        state = await client.state(f"{tenant}/payments")
+    return {**state.tenants, **state.namespaces, **{name: topic.policies for name, topic in state.topics.items()}}
+
+
+async def test_other_brokers_behind_the_url_keep_what_they_have(
+    world: World, broker_factory: Callable[..., BrokerProcess]
+) -> None:
+    world.apply(topic={"messageTTL": "1h"})
+    await world.until_ready(TOPIC)
+    with broker_factory() as others:
+        before = await _made_by_somebody_else(others, world.tenant)
+        world.installation.apply(body("BrokerConnection", "external", world.spec(others.http_url)))
+        message = await world.until_ready(CONNECTION, "BrokersChanged")
+        assert world.external.http_url in message
+        assert others.http_url in message
+        for key in (TENANT, NAMESPACE, TOPIC):
+            await world.until_ready(key, "BrokersChanged")
+        world.apply(topic={"messageTTL": "2h"})
+        await world.settled()
+        world.installation.delete(TOPIC)
+        await world.settled()
+        assert "is deleted when its own broker answers again" in await world.until_ready(TOPIC, "BrokersChanged")
+        assert await _policies_there(others, world.tenant) == before
+        world.installation.apply(body("BrokerConnection", "external", world.spec(world.external.http_url)))
+        await world.settled()
+        await world.until_gone(TOPIC)
+        with pytest.raises(AdminRefused, match="not found"):
+            await world.get(f"{TOPIC_PATH}/partitions")
+        # A person says that they are the same.
+        world.installation.annotate(CONNECTION, **{"same-brokers": others.http_url})
+        world.installation.apply(body("BrokerConnection", "external", world.spec(others.http_url)))
+        await world.settled()
+        await world.until_ready(CONNECTION)
+        await world.until_ready(NAMESPACE)
+        assert world.installation.body(CONNECTION)["status"]["endpoints"]["http"] == others.http_url
+        assert (await _policies_there(others, world.tenant))[world.tenant].admin_roles == []
+
+
+async def test_a_broker_is_known_by_its_store_at_any_address(
+    sessions: BrokerSessions, broker_factory: Callable[..., BrokerProcess]
+) -> None:
+    first = broker_factory("data")
+    first.start()
+    world = World(External(first.http_url, first.service_url, HELIOGRAPH), sessions, "shop")
+    world.apply(topic={"messageTTL": "1h"})
+    await world.until_ready(TOPIC)
+    store_id = world.installation.body(CONNECTION)["status"]["storeId"]
+    assert store_id in (first.data_dir / "FORMAT").read_text()
+    first.terminate()
+    first.data_dir.rename(first.data_dir.with_name("elsewhere"))
+    with broker_factory("elsewhere") as second:
+        assert second.http_url != first.http_url
+        world.installation.apply(body("BrokerConnection", "external", world.spec(second.http_url)))
+        await world.settled()
+        await world.until_ready(CONNECTION)
+        await world.until_ready(TOPIC)
+        assert world.installation.body(CONNECTION)["status"]["endpoints"]["http"] == second.http_url
+        # Its store is lost: there is another one at the same URL, and nothing of anybody else's in it.
+        second.terminate()
+        shutil.rmtree(second.data_dir)
+        second.start()
+        async with asyncio.timeout(WITHIN_S):
+            while world.installation.body(CONNECTION)["status"]["storeId"] == store_id:
+                await world.settled()
+                await asyncio.sleep(0.1)
+        world.external = External(second.http_url, second.service_url, HELIOGRAPH)
+        await world.until_ready(TOPIC)
+        assert await world.get(f"{TOPIC_PATH}/messageTTL") == 3600
 
 
 def _every_policy(level: Level) -> tuple[dict[str, Any], dict[str, Any]]:

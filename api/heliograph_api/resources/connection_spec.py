@@ -104,7 +104,8 @@ class BrokerConnectionSpec(Model):
         InSchema({"maxLength": _MAX_URL}),
     ] = Field(max_length=_MAX_URL)
     """URL of the admin REST API of a Heliograph or an Apache Pulsar, such as http://pulsar.example.com:8080. With
-    several brokers and a token: that of a proxy."""
+    several brokers and a token: that of a proxy. If it leads to other brokers than those that have the objects of its
+    resources, nothing is done there (`BrokersChanged`)."""
     service_url: (
         Annotated[
             str,

@@ -114,14 +114,16 @@ class RestoreStatus(StatusModel):
 
 
 class BrokerConnectionStatus(Status):
-    """Brokers that answer at the address."""
+    """Brokers that it was established with: those in which its resources have their objects."""
 
     product: Literal["Heliograph", "Apache Pulsar"] | None = None
     """Product of the brokers."""
     version: str | None = None
     """Version that they report."""
+    store_id: str | None = None
+    """Id of their store, if they are Heliograph's. A copy of the store has the same."""
     endpoints: Endpoints | None = None
-    """Addresses, as the spec has them."""
+    """Addresses that the spec had when they last answered there."""
 
 
 class ListenerStatus(StatusModel):

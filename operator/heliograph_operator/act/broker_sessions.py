@@ -59,10 +59,15 @@ class _Submitted:
     done: asyncio.Future[None]
 
 
+class StoreChanged(AdminUnreachable):
+    """Another store answers than the one that a session was opened with."""
+
+
 class BrokerSession:
     """The admin API at one URL. Every request may raise AdminUnreachable, a change also AdminRefused.
 
-    Changes fail once ``deposed`` returns True: another operator may lead by then.
+    Changes fail once ``deposed`` returns True: another operator may lead by then. With a ``store_id``, a listing of
+    another store raises :class:`StoreChanged`.
     """
 
     #: Whether one listing has all objects; else each is in the listing of :meth:`listing_of` only.
@@ -74,8 +79,10 @@ class BrokerSession:
         batch_s: float,
         deposed: Callable[[], bool] = lambda: False,
         client: AdminClient | None = None,
+        store_id: str = "",
     ) -> None:
         self.http_url = http_url
+        self._store_id = store_id
         self._deposed = deposed
         self._client = client or AdminClient(http_url, deposed=deposed)
         self._opened = False
@@ -135,6 +142,9 @@ class BrokerSession:
             if self._listing is None or self._listing.at < since or not self.reachable:
                 at = asyncio.get_running_loop().time()
                 state = await self._call("state", self._client.state)
+                if self._store_id and state.store_id not in ("", self._store_id):
+                    self._listing = None
+                    raise StoreChanged(f"store {state.store_id} answers at {self.http_url}, not {self._store_id}")
                 self._listing = Listing(state, at)
             return self._listing
 
@@ -171,6 +181,8 @@ class BrokerSession:
     async def delete(self, kind: str, name: str, *, force: bool) -> None:
         """Delete an object with its data; a missing one counts as deleted."""
         client = self._client
+        if self._store_id:
+            await self._check_store()
 
         async def call() -> None:
             if kind == "Subscription":
@@ -188,6 +200,12 @@ class BrokerSession:
         except AdminRefused as error:
             if error.status != 404:
                 raise
+
+    async def _check_store(self) -> None:
+        """List the broker if the last listing is old; changes do not make it old, as they do not change the store."""
+        oldest = asyncio.get_running_loop().time() - FRESH_S
+        if self._listing is None or self._listing.at < oldest or not self.reachable:
+            await self.listing(oldest)
 
     def _start(self, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work)

@@ -16,6 +16,7 @@ from heliograph_operator.decide.owned_objects import resources_of
 from heliograph_operator.kube.client import PAGE, credentials
 from heliograph_operator.objects.conditions import READY, condition
 from heliograph_operator.objects.kinds import (
+    BROKER_CONNECTION,
     CLUSTER_KINDS,
     GROUP,
     KINDS,
@@ -125,10 +126,13 @@ def _spec_version(body: Body) -> Any:
 def _exported_state(body: Body) -> Any:
     """Return the fields other resources depend on: deletion, names, readiness, phase, endpoints and consents."""
     metadata, status, spec = body["metadata"], body.get("status") or {}, body.get("spec") or {}
-    ready = condition(status, READY).get("status", "")
+    found = condition(status, READY)
+    ready = found.get("status", "")
+    # Its resources say why it has not reached its brokers.
+    why = (found.get("reason"), found.get("message")) if body["kind"] == BROKER_CONNECTION.name else ()
     stated = spec.get("name"), spec.get("consents"), spec.get("archives")
     named = named_subscriptions(body) if body["kind"] == TOPIC.name else ()
-    reported = ready, status.get("phase"), status.get("endpoints")
+    reported = ready, why, status.get("phase"), status.get("endpoints")
     return metadata.get("uid"), metadata.get("deletionTimestamp"), stated, named, reported
 
 

@@ -8,21 +8,23 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from heliograph_api.admin.admin_client import AdminClient, AdminRefused, AdminUnreachable
+from heliograph_api.resources.broker_state import BrokerState
 from heliograph_api.resources.model import BrokerConnection
 
-from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
+from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing, StoreChanged
 from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.act.finalizers import hold, release
 from heliograph_operator.act.pulsar_session import PulsarSession
 from heliograph_operator.act.resource import NOT_RECONCILED, Resource
 from heliograph_operator.act.status_report import named, report
-from heliograph_operator.decide.broker_differences import observed
+from heliograph_operator.decide.broker_differences import exists, observed
+from heliograph_operator.decide.established_brokers import SAME_BROKERS, Brokers, other_brokers, recorded_brokers
 from heliograph_operator.objects.backoff import UNREACHABLE
 from heliograph_operator.objects.conditions import Reason, ready
-from heliograph_operator.objects.kinds import is_held, key_of, shown
+from heliograph_operator.objects.kinds import Key, annotation, is_held, key_of, shown
 from heliograph_operator.objects.targets import broker_address
 
 from .connection_access import Access, AccessMissing, access_of
@@ -37,13 +39,17 @@ _VERSION: Final = re.compile(r"[0-9]+\.[0-9]")
 _REFUSED_AS_UNKNOWN: Final = (401, 403)
 
 
+class BrokersChanged(Exception):
+    """Other brokers answer than those that the connection was established with; the text says what is valid."""
+
+
 class ConnectionReconciler:
     """The reconciler of BrokerConnections."""
 
     def __init__(self, brokers: BrokerSessions) -> None:
         self._brokers = brokers
         #: With what the session at each address was opened, and what the brokers there are.
-        self._opened: dict[str, tuple[Access, str]] = {}
+        self._opened: dict[str, tuple[Access, Brokers]] = {}
         #: The version in the first listing of each session.
         self._versions: dict[str, str] = {}
         #: When (s, of the loop's clock) the access of connections that are being deleted was last read.
@@ -68,7 +74,7 @@ class ConnectionReconciler:
             return await self.reconcile(context, resource) if await hold(context, resource) else Outcome("gone")
         try:
             access = await access_of(context.kube, resource.key.namespace, model.spec)
-            product, listing = await self._listing(context, resource, access)
+            brokers, listing = await self._listing(context, resource, access)
         except AccessMissing as error:
             await self._disconnect(resource)
             return await self._not_ready(context, resource, Reason.CREDENTIALS_MISSING, str(error))
@@ -80,6 +86,8 @@ class ConnectionReconciler:
             await self._disconnect(resource)
             message = f"spec.tls: {error}; valid: certificates in PEM (-----BEGIN CERTIFICATE-----)"
             return await self._not_ready(context, resource, Reason.CREDENTIALS_MISSING, message)
+        except BrokersChanged as error:
+            return await self._not_ready(context, resource, Reason.BROKERS_CHANGED, str(error))
         except AdminUnreachable as error:
             self._note_unreachable(resource)
             await self._not_ready(context, resource, Reason.BROKER_UNREACHABLE, str(error))
@@ -89,23 +97,23 @@ class ConnectionReconciler:
             unknown = error.status in _REFUSED_AS_UNKNOWN
             reason = Reason.UNAUTHORIZED if unknown else Reason.REFUSED
             return await self._not_ready(context, resource, reason, f"{access.http_url}: {error.reason}")
-        endpoints = {"http": model.spec.admin_url, "broker": model.spec.service_url}
-        fields: dict[str, Any] = {
-            "product": product,
-            "version": listing.state.version,
-            "endpoints": {name: url for name, url in endpoints.items() if url},
-        }
-        await report(context, resource, [ready(Reason.RECONCILED, f"{product} answers", "True")], fields)
+        fields = {**brokers.status(), "version": listing.state.version}
+        if model.spec.service_url:
+            fields["endpoints"]["broker"] = model.spec.service_url
+        await report(context, resource, [ready(Reason.RECONCILED, f"{brokers.product} answers", "True")], fields)
         # A later listing that differs, as after an upgrade, requeues the connection.
         memory.observed = observed(resource.key.kind, "", listing.state)
         return Outcome("ready", CHECK_S)
 
-    async def _listing(self, context: Context, resource: Resource, access: Access) -> tuple[str, Listing]:
+    async def _listing(self, context: Context, resource: Resource, access: Access) -> tuple[Brokers, Listing]:
         """Return what the brokers are, and their listing; end the session if something else answers by now."""
         address = broker_address(resource.body)
-        session, product = await self._session(context, resource, access)
+        session, brokers = await self._session(context, resource, access)
         try:
             listing = await session.recent_listing()
+        except StoreChanged:
+            await self._disconnect(resource)
+            return await self._listing(context, resource, access)
         except AdminRefused as error:
             if error.status == 404:
                 await self._disconnect(resource)
@@ -113,10 +121,13 @@ class ConnectionReconciler:
         if self._versions.setdefault(address, listing.state.version) != listing.state.version:
             await self._disconnect(resource)
             return await self._listing(context, resource, access)
-        return product, listing
+        return brokers, listing
 
-    async def _session(self, context: Context, resource: Resource, access: Access) -> tuple[BrokerSession, str]:
-        """Return the session of a connection, and what the brokers are; open one if there is none with this access."""
+    async def _session(self, context: Context, resource: Resource, access: Access) -> tuple[BrokerSession, Brokers]:
+        """Return the session of a connection, and what the brokers are; open one if there is none with this access.
+
+        Raises :class:`BrokersChanged` rather than open one with other brokers.
+        """
         address = broker_address(resource.body)
         opened = self._opened.get(address)
         if opened is not None and opened[0] == access and self._brokers.has(address):
@@ -124,18 +135,26 @@ class ConnectionReconciler:
             return self._brokers.at(address), opened[1]
         # A session with other credentials is not used any more, whatever comes of this.
         await self._disconnect(resource)
-        product = await _product(access)
-        made: type[BrokerSession] = PulsarSession if product == PULSAR else BrokerSession
-        client = client_of(access, self._brokers.deposed)
-        session = made(access.http_url, self._brokers.batch_s, self._brokers.deposed, client)
-        self._opened[address] = (access, product)
+        brokers, state = await _answering(access)
+        await _establish(context, resource, brokers, state)
+        client, batch_s, deposed = (
+            client_of(access, self._brokers.deposed),
+            self._brokers.batch_s,
+            self._brokers.deposed,
+        )
+        session: BrokerSession
+        if brokers.product == PULSAR:
+            session = PulsarSession(access.http_url, batch_s, deposed, client)
+        else:
+            session = BrokerSession(access.http_url, batch_s, deposed, client, brokers.store_id)
+        self._opened[address] = (access, brokers)
         # Before the session is there: sessions that no resource names are closed.
         resource.memory.http_url = address
         await self._brokers.connect(address, session)
         # Their status does not show that this operator has a session again.
         for key in context.cache.named_by(resource.key):
             context.queue.add(key)
-        return session, product
+        return session, brokers
 
     async def _disconnect(self, resource: Resource) -> None:
         address = broker_address(resource.body)
@@ -158,33 +177,42 @@ class ConnectionReconciler:
             found = (context.cache.get(key) for key in context.cache.ownership.on_cluster(resource.key))
             held = [body for body in found if body is not None and is_held(body)]
             if held:
-                await self._keep(context, resource)
+                changed = await self._keep(context, resource)
                 names = [shown(key_of(body), resource.key.namespace) for body in held]
                 message = (
                     f"resources are on it: {named(names, _MAX_NAMED, ', ')}; valid: delete these, too, or annotate each"
                     " of these with heliograph.dev/managed=false, which leaves its data in the brokers"
                 )
-                await report(context, resource, [ready(Reason.CHILDREN_EXIST, message)])
+                verdict = ready(Reason.CHILDREN_EXIST, message)
+                if changed:
+                    verdict = ready(Reason.BROKERS_CHANGED, f"{message}. Their deletion waits: {changed}")
+                await report(context, resource, [verdict])
                 return Outcome("waiting", _RECHECK_S if resource.memory.http_url else UNREACHABLE.first_s)
         await self._disconnect(resource)
         self._kept_at.pop(broker_address(resource.body), None)
         await release(context, resource)
         return Outcome("gone")
 
-    async def _keep(self, context: Context, resource: Resource) -> None:
-        """Open the session for the deletion of its resources, if this operator has none with its credentials of now."""
+    async def _keep(self, context: Context, resource: Resource) -> str:
+        """Open the session for the deletion of its resources, if this operator has none with its credentials of now.
+
+        Return why it must not, as other brokers answer; empty otherwise.
+        """
         model, address = resource.model, broker_address(resource.body)
         now = asyncio.get_running_loop().time()
         if not isinstance(model, BrokerConnection):
-            return
+            return ""
         if resource.memory.http_url and now < self._kept_at.get(address, -CHECK_S) + CHECK_S:
-            return
+            return ""
         self._kept_at[address] = now
         try:
             access = await access_of(context.kube, resource.key.namespace, model.spec)
             await self._session(context, resource, access)
+        except BrokersChanged as error:
+            return str(error)
         except (AccessMissing, ValueError, AdminUnreachable, AdminRefused):
             await self._disconnect(resource)
+        return ""
 
 
 def client_of(access: Access, deposed: Callable[[], bool] = lambda: False) -> AdminClient:
@@ -192,16 +220,42 @@ def client_of(access: Access, deposed: Callable[[], bool] = lambda: False) -> Ad
     return AdminClient(access.http_url, token=access.token, trusted=access.trusted, deposed=deposed)
 
 
-async def _product(access: Access) -> str:
-    """Return what answers. Raises :class:`.admin_client.AdminError`, or ValueError for unreadable certificates."""
+async def _establish(context: Context, resource: Resource, brokers: Brokers, state: BrokerState | None) -> None:
+    """Record the brokers of a connection, before anything is done there. Raises :class:`BrokersChanged` for others.
+
+    Only objects of resources can be taken for those of others. ``state`` is all that a Heliograph has.
+    """
+    body = context.cache.get(resource.key) or resource.body
+    recorded = recorded_brokers(body.get("status") or {})
+    established = context.cache.ownership.established_on(resource.key)
+    if established and (why := other_brokers(recorded, brokers, annotation(body, SAME_BROKERS))):
+        lost = recorded is not None and recorded.product == brokers.product == HELIOGRAPH
+        at_the_same = recorded is not None and recorded.admin_url == brokers.admin_url
+        if not (lost and at_the_same and state is not None and not _have_any(context, established, state)):
+            raise BrokersChanged(why)
+    if recorded != brokers:
+        await report(context, resource, [], brokers.status())
+
+
+def _have_any(context: Context, keys: list[Key], state: BrokerState) -> bool:
+    """Whether a Heliograph has an object that one of the resources stands for."""
+    stakes = (context.cache.ownership.stake(key) for key in keys)
+    return any(exists(stake.claim.kind, stake.claim.name, state) for stake in stakes if stake is not None)
+
+
+async def _answering(access: Access) -> tuple[Brokers, BrokerState | None]:
+    """Return what answers, and all that it has if it is a Heliograph.
+
+    Raises :class:`.admin_client.AdminError`, or ValueError for unreadable certificates.
+    """
     async with client_of(access) as client:
         version = await client.broker_version()
         if not _VERSION.match(version):
             raise AdminRefused(200, "the answer to /admin/v2/brokers/version is no version")
         try:
-            await client.exchange("GET", "/heliograph/v1/status")
+            state = await client.state()
         except AdminRefused as error:
             if error.status != 404:
                 raise
-            return PULSAR
-        return HELIOGRAPH
+            return Brokers(access.http_url, PULSAR), None
+        return Brokers(access.http_url, HELIOGRAPH, state.store_id), state

@@ -29,6 +29,7 @@ class Reason(StrEnum):
     CLUSTER_NOT_READY = "ClusterNotReady"
     CLUSTER_AMBIGUOUS = "ClusterAmbiguous"
     BROKER_UNREACHABLE = "BrokerUnreachable"
+    BROKERS_CHANGED = "BrokersChanged"
     CONFLICT = "Conflict"
     SUBSCRIPTION_OWNED = "SubscriptionOwned"
     EXPIRED = "Expired"

@@ -154,6 +154,10 @@ class OwnershipIndex:
         """Return the resources whose objects are in the broker of a BrokerCluster."""
         return sorted(self._clusters.get(cluster, ()))
 
+    def established_on(self, cluster: Key) -> list[Key]:
+        """Return the resources that have their object in the broker of a BrokerCluster, or are about to."""
+        return [key for key in self.on_cluster(cluster) if self._stakes[key].established or key in self._reserved]
+
     def _concerned(self, claim: Claim) -> set[Key]:
         found = set(self._claimants.get(claim, ()))
         if claim.kind == "Topic":

@@ -56,6 +56,14 @@ OF_POLICIES: Final = (
         "name one in `clusterRef`",
     ),
     Guide(
+        ("BrokersChanged",),
+        (
+            "the BrokerConnection leads to other brokers than those that have the object; the message names both."
+            " Nothing is done there, and a deletion waits"
+        ),
+        "see [Other brokers behind the URL](broker-connections.md#other-brokers-behind-the-url)",
+    ),
+    Guide(
         ("BrokerUnreachable",),
         "the broker does not answer; the message has the error",
         (
@@ -331,6 +339,14 @@ OF_CONNECTIONS: Final = (
         (
             "check the URL, the network (the operator's NetworkPolicy, `connections.egress`) and the certificate; the"
             " operator tries again every 30 seconds"
+        ),
+    ),
+    Guide(
+        ("BrokersChanged",),
+        "other brokers answer than those that have the objects of its resources; the message names both",
+        (
+            "set `adminUrl` back; or say with the annotation in the message that they are"
+            " [the same](#other-brokers-behind-the-url)"
         ),
     ),
     Guide(

@@ -97,13 +97,17 @@ def broker_address(cluster: Body) -> str:
     return http_url(cluster)
 
 
-def no_address(key: Key, cluster: Body, namespace: str) -> str:
+def no_address(key: Key, cluster: Body, namespace: str) -> Waiting:
     """Return why there is no session with the brokers of a resource in a Kubernetes namespace."""
-    if key.kind == BROKER_CONNECTION.name:
-        why = condition(cluster.get("status") or {}, READY)
-        problem = why.get("message") if why.get("status") in ("False", "Unknown") else ""
-        return f"{shown(key, namespace)} has not reached its broker{f': {problem}' if problem else ' yet'}"
-    return f"{shown(key, namespace)} has not published a broker address yet"
+    if key.kind != BROKER_CONNECTION.name:
+        message = f"{shown(key, namespace)} has not published a broker address yet"
+        return Waiting(Reason.CLUSTER_NOT_READY, message)
+    why = condition(cluster.get("status") or {}, READY)
+    problem = why.get("message") if why.get("status") in ("False", "Unknown") else ""
+    if problem and why.get("reason") == Reason.BROKERS_CHANGED:
+        return Waiting(Reason.BROKERS_CHANGED, f"{shown(key, namespace)}: {problem}")
+    message = f"{shown(key, namespace)} has not reached its broker{f': {problem}' if problem else ' yet'}"
+    return Waiting(Reason.CLUSTER_NOT_READY, message)
 
 
 def parent_of(body: Body) -> Key | None:

@@ -100,11 +100,13 @@ class PolicyDeletion:
         address = broker_address(cluster)
         resource.memory.http_url, resource.memory.name = address if self._brokers.has(address) else "", name
         if not resource.memory.http_url:
-            message, unreachable_s = no_address(claim.cluster, cluster, key.namespace), deleted_for_s(resource.body)
+            missing, unreachable_s = no_address(claim.cluster, cluster, key.namespace), deleted_for_s(resource.body)
             if claim.cluster.kind == BROKER_CONNECTION.name:
                 # After its start, the operator has to try first.
                 unreachable_s = min(unreachable_s, self._brokers.unconnected_s(address))
-            return await self._without_broker(context, resource, cluster, message, unreachable_s)
+            changed = missing.reason is Reason.BROKERS_CHANGED
+            reason = missing.reason if changed else Reason.BROKER_UNREACHABLE
+            return await self._without_broker(context, resource, cluster, missing.message, unreachable_s, reason)
         broker = self._brokers.at(resource.memory.http_url)
         try:
             return await self._delete(context, resource, broker, claim)
@@ -170,7 +172,13 @@ class PolicyDeletion:
         return await self._release(context, resource)
 
     async def _without_broker(
-        self, context: Context, resource: Resource, cluster: Body, message: str, unreachable_s: float
+        self,
+        context: Context,
+        resource: Resource,
+        cluster: Body,
+        message: str,
+        unreachable_s: float,
+        reason: Reason = Reason.BROKER_UNREACHABLE,
     ) -> Outcome:
         """Wait for a broker that has not answered for ``unreachable_s``: until it does, unless its spec limits that.
 
@@ -190,11 +198,12 @@ class PolicyDeletion:
         memory.unreachable = True
         shown = f"{message}; spec.deletionWhenUnreachable is {'Orphan' if orphan else 'Wait'}: {memory.name}"
         if not orphan:
-            shown += " is deleted when the broker answers; annotation heliograph.dev/managed=false leaves it"
+            answers = "its own broker answers again" if reason is Reason.BROKERS_CHANGED else "the broker answers"
+            shown += f" is deleted when {answers}; annotation heliograph.dev/managed=false leaves it"
             # The deletion of a Kubernetes namespace is not watched, so it has to be polled.
-            return await self._wait(context, resource, Reason.BROKER_UNREACHABLE, shown)
+            return await self._wait(context, resource, reason, shown)
         shown += f" is left after {format_duration(int(context.settings.deletion_wait_s * 1000))} without an answer"
-        await self._wait(context, resource, Reason.BROKER_UNREACHABLE, shown)
+        await self._wait(context, resource, reason, shown)
         left_s = max(1.0, context.settings.deletion_wait_s - unreachable_s)
         return Outcome("waiting", min(UNREACHABLE.cap_s, left_s))
 

@@ -78,7 +78,7 @@ _NOT_APPLIED: Final = (
     Reason.EXPIRED,
 )
 #: Reasons for which nothing is known of the broker.
-_NO_ANSWER: Final = (Reason.BROKER_UNREACHABLE, Reason.CLUSTER_NOT_READY)
+_NO_ANSWER: Final = (Reason.BROKER_UNREACHABLE, Reason.CLUSTER_NOT_READY, Reason.BROKERS_CHANGED)
 
 
 class PolicyReconciler:
@@ -149,8 +149,8 @@ class PolicyReconciler:
         url = broker_address(cluster) if cluster is not None else ""
         memory.http_url, memory.name = url if self._brokers.has(url) else "", target.name
         if not memory.http_url:
-            message = no_address(target.cluster, cluster or {}, resource.key.namespace)
-            return await self._not_ready(context, resource, Reason.CLUSTER_NOT_READY, message)
+            missing = no_address(target.cluster, cluster or {}, resource.key.namespace)
+            return await self._not_ready(context, resource, missing.reason, missing.message)
         if isinstance(wanted, Waiting):
             outcome = await self._not_ready(context, resource, wanted.reason, wanted.message)
             return Outcome(outcome.result, REREAD_S)

@@ -85,10 +85,22 @@ class ApiServer(Kube):
         metadata["resourceVersion"] = str(int(now["metadata"]["resourceVersion"]) + 1)
         merged = {**now, "metadata": metadata}
         if "status" in patch:
-            status = {**now.get("status", {}), **patch["status"]}
-            merged["status"] = {name: value for name, value in status.items() if value is not None}
+            merged["status"] = _merged(now.get("status", {}), patch["status"])
         self.objects[key] = merged
         return merged
+
+
+def _merged(now: Any, patch: Any) -> Any:
+    """Return a value after a JSON merge patch."""
+    if not isinstance(patch, dict):
+        return patch
+    after = dict(now) if isinstance(now, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            after.pop(name, None)
+        else:
+            after[name] = _merged(after.get(name), value)
+    return after
 
 
 def resource_of(context: Context, key: Key) -> Resource:

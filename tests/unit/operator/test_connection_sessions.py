@@ -12,7 +12,8 @@ import msgspec
 import pytest
 from aiohttp import web
 from heliograph_api.policies.policies import Policies
-from heliograph_api.resources.broker_state import BrokerState
+from heliograph_api.resources.broker_state import BrokerState, TenantState
+from heliograph_api.resources.model import Tenant as TenantManifest
 from heliograph_operator.act import broker_sessions
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions
 from heliograph_operator.connection import connection_reconciler
@@ -36,18 +37,24 @@ class Pulsar:
         self.token = "first"
         self.version = "4.2.4"
         self.heliograph = False
+        self.store_id = ""
         self.tenants: dict[str, Any] = {}
         self.tokens: list[str] = []
+        #: The requests that were to change something.
+        self.changes: list[str] = []
 
     async def answer(self, request: web.Request) -> web.Response:
         self.tokens.append(request.headers.get("Authorization", "").removeprefix("Bearer "))
         if self.tokens[-1] != self.token:
             return web.Response(status=401)
+        if request.method != "GET":
+            self.changes.append(f"{request.method} {request.path}")
         if request.path == "/admin/v2/brokers/version":
             return web.Response(text=self.version)
         if request.path == "/heliograph/v1/status" and self.heliograph:
-            state = BrokerState(self.version, Policies(), Policies(), {}, {}, {})
-            return web.json_response(json.loads(msgspec.json.encode(state)))
+            return web.json_response(json.loads(msgspec.json.encode(self._state())))
+        if request.path == "/heliograph/v1/apply" and self.heliograph:
+            return await self._apply(request)
         if request.path == "/admin/v2/clusters":
             return web.json_response(["standalone"])
         if request.path.startswith("/admin/v2/namespaces/"):
@@ -55,6 +62,19 @@ class Pulsar:
         if request.path.startswith("/admin/v2/tenants/"):
             return await self._tenant(request, request.path.rpartition("/")[2])
         return web.Response(status=404)
+
+    def _state(self) -> BrokerState:
+        tenants = {
+            name: TenantState(made.get("adminRoles") or [], made.get("allowedClusters") or ["standalone"], Policies())
+            for name, made in self.tenants.items()
+        }
+        return BrokerState(self.version, Policies(), Policies(), tenants, {}, {}, store_id=self.store_id)
+
+    async def _apply(self, request: web.Request) -> web.Response:
+        for text in (await request.text()).split("\n---\n"):
+            model = TenantManifest.model_validate(json.loads(text))
+            self.tenants[model.tenant] = {"adminRoles": model.spec.admin_roles}
+        return web.json_response({"results": []})
 
     async def _tenant(self, request: web.Request, name: str) -> web.Response:
         if request.method in ("PUT", "POST"):
