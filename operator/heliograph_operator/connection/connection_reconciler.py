@@ -88,6 +88,9 @@ class ConnectionReconciler:
             return await self._not_ready(context, resource, Reason.CREDENTIALS_MISSING, message)
         except BrokersChanged as error:
             return await self._not_ready(context, resource, Reason.BROKERS_CHANGED, str(error))
+        except StoreChanged:
+            # The session has ended, so nothing is done until the next check has asked what answers now.
+            return Outcome("waiting", _RECHECK_S)
         except AdminUnreachable as error:
             self._note_unreachable(resource)
             await self._not_ready(context, resource, Reason.BROKER_UNREACHABLE, str(error))
@@ -113,7 +116,7 @@ class ConnectionReconciler:
             listing = await session.recent_listing()
         except StoreChanged:
             await self._disconnect(resource)
-            return await self._listing(context, resource, access)
+            raise
         except AdminRefused as error:
             if error.status == 404:
                 await self._disconnect(resource)
@@ -233,6 +236,8 @@ async def _establish(context: Context, resource: Resource, brokers: Brokers, sta
         at_the_same = recorded is not None and recorded.admin_url == brokers.admin_url
         if not (lost and at_the_same and state is not None and not _have_any(context, established, state)):
             raise BrokersChanged(why)
+        message = f"{recorded} has become {brokers}, without any object of the resources: they are created again"
+        await context.events.emit(body, "StoreReplaced", message, "Warning")
     if recorded != brokers:
         await report(context, resource, [], brokers.status())
 

@@ -173,6 +173,20 @@ async def test_a_store_that_was_lost_gets_its_objects_again(served: Served, sess
     assert installation.ready(CONNECTION)[0] == "Reconciled"
     assert brokers.tenants["shop"]["adminRoles"] == ["ours"]
     assert recorded(installation) == Brokers(brokers.url, HELIOGRAPH, "two")
+    events = [message for reason, message in installation.server.events if reason == "StoreReplaced"]
+    assert len(events) == 1
+    assert "with store one" in events[0]
+    assert "with store two" in events[0]
+
+
+async def test_brokers_without_any_object_at_another_url_are_not_the_same(
+    served: Served, sessions: BrokerSessions
+) -> None:
+    old, new = await served("one"), await served("two")
+    installation, operator = await established(old, sessions)
+    await moved(installation, operator, new)
+    assert installation.ready(TENANT)[0] == "BrokersChanged"
+    assert (new.changes, new.tenants) == ([], {})
 
 
 @pytest.mark.parametrize("heliograph", [False, True])
@@ -343,6 +357,19 @@ async def test_a_session_neither_lists_nor_changes_another_store(served: Served,
     with pytest.raises(AdminUnreachable):
         await session.delete("Tenant", "shop", force=True)
     assert brokers.changes == []
+
+
+async def test_resources_follow_the_message_of_their_connection(served: Served, sessions: BrokerSessions) -> None:
+    old, new, third = await served(), await served(), await served()
+    installation, operator = await established(old, sessions)
+    # Their connection is not Ready all the time.
+    for url, reason in (("http://127.0.0.1:9", "ClusterNotReady"), (new.url, "BrokersChanged")):
+        installation.apply(connection(adminUrl=url))
+        await operator.settle()
+        assert installation.ready(TENANT)[0] == reason
+    installation.apply(connection(adminUrl=third.url))
+    await operator.settle()
+    assert third.url in installation.ready(TENANT)[1]
 
 
 async def test_what_is_known_of_the_old_brokers_stays_known(served: Served, sessions: BrokerSessions) -> None:
