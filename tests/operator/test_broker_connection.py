@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -148,6 +149,46 @@ def test_a_deletion_waits_for_brokers_that_are_away(
     broker.start()
     resources.wait_gone("Topic", "orders")
     resources.wait_ready("BrokerConnection", "external")
+
+
+def test_other_brokers_behind_the_url_are_left_alone(
+    operator: OperatorProcess, resources: Resources, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    resources.connection_to("external", broker.http_url)
+    family(resources)
+    resources.wait_ready("Topic", "orders")
+    with BrokerProcess(tmp_path / "others") as running:
+        others = External(running.http_url, running.service_url, "Heliograph")
+        info = {"adminRoles": ["somebody-else"], "allowedClusters": ["standalone"]}
+        for path, body in (("tenants/shop", info), (f"{TENANT}/payments", None), (TOPIC, None)):
+            fetch(f"{others.http_url}/admin/v2/{path}", "PUT", body)
+        others.post(f"{TOPIC}/messageTTL", 7)
+        resources.connection_to("external", others.http_url)
+        message = resources.wait_reason("BrokerConnection", "external", "BrokersChanged")
+        assert broker.http_url in message
+        assert others.http_url in message
+        resources.wait_reason("Topic", "orders", "BrokersChanged")
+        family(resources, messageTTL="2h")
+        resources.delete("Topic", "orders")
+
+        def waits() -> bool:
+            return "is deleted when its own broker answers again" in resources.condition("Topic", "orders")["message"]
+
+        resources.wait("the deletion waits", waits)
+        assert others.get(f"{TOPIC}/messageTTL") == 7
+        assert others.get("tenants/shop")["adminRoles"] == ["somebody-else"]
+        # The topic is the operator's to delete as soon as a person says so.
+        resources.annotate("BrokerConnection", "external", f"heliograph.dev/same-brokers={others.http_url}")
+        resources.wait_gone("Topic", "orders")
+        assert others.get(f"{TOPIC}/partitions") is None
+        resources.wait_ready("Tenant", "shop")
+        assert others.get("tenants/shop")["adminRoles"] == []
+        status = resources.status("BrokerConnection", "external")
+        assert status["endpoints"]["http"] == others.http_url
+        assert status["storeId"] in (running.data_dir / "FORMAT").read_text()
+        for kind, name in (("Namespace", "payments"), ("Tenant", "shop"), ("BrokerConnection", "external")):
+            resources.delete(kind, name)
+        resources.wait_gone("BrokerConnection", "external")
 
 
 def test_a_wrong_token_is_shown_and_a_right_one_used(
