@@ -40,10 +40,12 @@ class Context:
         body = self.cache.get(key)
         return Resource(body, key, self.memories.of(key, body)) if body is not None else None
 
-    def has(self, resource: Resource) -> bool:
-        """Whether a resource still exists, and was not deleted and created again."""
-        body = self.cache.get(resource.key)
-        return body is not None and body["metadata"].get("uid") == resource.body["metadata"].get("uid")
+    def is_current(self, resource: Resource) -> bool:
+        """Whether the cache has a resource as its reconcile does: nobody has changed or deleted it meanwhile."""
+        body, decided_by = self.cache.get(resource.key), resource.body["metadata"]
+        return body is not None and all(
+            body["metadata"][name] == decided_by[name] for name in ("uid", "resourceVersion")
+        )
 
 
 @dataclass(frozen=True, slots=True)

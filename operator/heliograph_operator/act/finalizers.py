@@ -27,7 +27,7 @@ from heliograph_operator.objects.kinds import (
 from heliograph_operator.objects.subscriptions import RETAINED_SUBSCRIPTIONS, retained_subscriptions
 from heliograph_operator.objects.targets import Target
 
-from .controller import Context
+from .controller import Context, Outcome
 from .resource import Resource
 
 #: On a Namespace or Tenant: something in it was retained, so it must not be deleted with its content.
@@ -75,6 +75,20 @@ async def release(context: Context, resource: Resource) -> None:
         return {"finalizers": rest, "annotations": notes}
 
     await _change(context, resource, change)
+
+
+async def changed_since(context: Context, resource: Resource) -> Outcome | None:
+    """Return how to go on if a resource is not as it was when the reconcile began; None: it is, by the API server.
+
+    To be called before data is deleted. The watch may be late, and the answer to the patch that released the resource
+    may have been lost: what is there by now was created by clients, or belongs to another resource.
+    """
+    key = resource.key
+    now = await context.kube.find(KINDS[key.kind], key.namespace, key.name)
+    if now is None or now["metadata"]["uid"] != resource.uid:
+        return Outcome("gone")
+    context.cache.put(now)
+    return None if context.is_current(resource) else Outcome("waiting", 0.0)
 
 
 async def note_cluster(context: Context, resource: Resource, cluster: Key) -> None:

@@ -31,6 +31,8 @@ class ResourceMemory:
     refused: int = 0
     #: Whether it waits for a broker that did not answer.
     unreachable: bool = False
+    #: Whether the broker has confirmed the deletion of its object.
+    deleted: bool = False
     #: Its broker's address (see :func:`.targets.broker_address`) and its full name there, once they are known.
     http_url: str = ""
     name: str = ""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from heliograph_operator.act.controller import Context, Outcome
-from heliograph_operator.act.finalizers import release
+from heliograph_operator.act.finalizers import changed_since, release
 from heliograph_operator.act.object_apply import belongs_to
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.act.status_report import named, report
@@ -75,11 +75,12 @@ async def _delete(context: Context, resource: Resource, waited_s: float) -> Outc
     for kind in OWNED.values():
         for item in await _owned(context, resource, kind.name):
             await context.kube.delete(kind, namespace, item["metadata"]["name"])
-    if not context.has(resource):
-        # It was created again, and its spec may keep the volumes.
-        return Outcome("deleted")
     if not _keeps_volumes(spec):
-        for claim in await claims_of(context, resource.key):
+        claims = await claims_of(context, resource.key)
+        # It may have been created again, and its spec may keep the volumes.
+        if (changed := await changed_since(context, resource)) is not None:
+            return changed
+        for claim in claims:
             await context.kube.delete(VOLUME_CLAIM, namespace, claim["metadata"]["name"])
     await release(context, resource)
     return Outcome("deleted")

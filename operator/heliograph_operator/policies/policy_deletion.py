@@ -18,7 +18,7 @@ from heliograph_api.values.quoting import quoted
 
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
 from heliograph_operator.act.controller import Context, Outcome
-from heliograph_operator.act.finalizers import HOLDS_RETAINED, release
+from heliograph_operator.act.finalizers import HOLDS_RETAINED, changed_since, release
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.act.status_report import named, report_policies
 from heliograph_operator.archive.archive_deletion import ends_archive
@@ -70,9 +70,15 @@ class PolicyDeletion:
 
     async def proceed(self, context: Context, resource: Resource) -> Outcome:
         """Take the next step. Each call starts at the first, so a restart in between does no harm."""
-        key, claim = resource.key, recorded_claim(resource.body)
         if not is_held(resource.body):
             return Outcome("gone")
+        if resource.memory.deleted:
+            # What clients have created by this name since is not the resource's.
+            return await self._release(context, resource)
+        return await self._decide(context, resource)
+
+    async def _decide(self, context: Context, resource: Resource) -> Outcome:
+        key, claim = resource.key, recorded_claim(resource.body)
         if claim is None:
             return await self._unrecorded(context, resource)
         name = claim.name
@@ -131,8 +137,13 @@ class PolicyDeletion:
         kind, name = claim.kind, claim.name
         if kind == "Topic" and await ends_archive(context, resource):
             return Outcome("waiting", _ARCHIVE_S)
+        if (changed := await changed_since(context, resource)) is not None:
+            return changed
+        # An object that was retained on purpose must not be deleted with its parent.
+        if_empty = _policy(resource) == "DeleteIfEmpty" or annotation(resource.body, HOLDS_RETAINED) == "true"
         guarded: list[Key] = []
-        if context.cache.ownership.below(claim):
+        content = ""
+        if if_empty or context.cache.ownership.below(claim):
             listing = await _now(broker, kind, name)
             below = context.cache.ownership.below(claim)
             # Nothing was recorded for these, but what they stand for may exist all the same.
@@ -142,33 +153,24 @@ class PolicyDeletion:
             # topic with connected clients, too.
             alone = kind != "Topic" and broker.lists_everything and is_empty(kind, name, listing.state)
             guarded = below if alone else []
+            content = _content(listing.state, kind, name, retained_subscriptions(resource.body)) if if_empty else ""
+        # From here to the deletion, nothing is awaited in which somebody else could claim the object.
+        if not context.is_current(resource):
+            return Outcome("waiting", 0.0)
         if why := _not_to_delete(context, resource.key, claim):
             return await self._retain(context, resource, why, with_parents=False)
-        if_empty = _policy(resource) == "DeleteIfEmpty"
-        # An object that was retained on purpose must not be deleted with its parent.
-        body = context.cache.get(resource.key) or resource.body
-        if_empty = if_empty or annotation(body, HOLDS_RETAINED) == "true"
-        if not context.has(resource):
-            return Outcome("gone")
-        if not if_empty:
-            try:
-                await broker.delete(kind, name, force=not guarded)
-            except AdminRefused as error:
-                if not guarded or error.status not in _NOT_EMPTY:
-                    raise
-                return await self._wait_for_children(context, resource, guarded)
-            return await self._release(context, resource)
-        if content := _content((await _now(broker, kind, name)).state, kind, name, retained_subscriptions(body)):
+        if content:
             return await self._retain(context, resource, f"{name} stays in the broker: {content}")
-        if not context.has(resource):
-            return Outcome("gone")
         try:
-            await broker.delete(kind, name, force=False)
+            await broker.delete(kind, name, force=not if_empty and not guarded)
         except AdminRefused as error:
-            if error.status not in _NOT_EMPTY:
-                # That says nothing about what is in it.
+            # Another status says nothing about what is in it.
+            if error.status not in _NOT_EMPTY or not (if_empty or guarded):
                 raise
+            if not if_empty:
+                return await self._wait_for_children(context, resource, guarded)
             return await self._retain(context, resource, f"{name} stays in the broker: {error.reason}")
+        resource.memory.deleted = True
         return await self._release(context, resource)
 
     async def _without_broker(

@@ -58,8 +58,11 @@ class Watchful(Protocol):
     def deleted(self, broker: ModelBroker, deletion: Deletion, protected: dict[str, str], operator: Any) -> None:
         """Something was deleted; ``protected`` are the topics that had to stay when it was asked for."""
 
-    def protected(self, broker: ModelBroker, operator: object) -> dict[str, str]:
-        """Return the topics that must stay by what ``operator`` was given, and why."""
+    def confirmed(self, broker: ModelBroker, path: Path, operator: Any) -> None:
+        """``operator`` got the answer that what it deleted is gone."""
+
+    def protected(self, broker: ModelBroker, path: Path, operator: Any) -> dict[str, str]:
+        """Return the topics that must stay when ``operator`` deletes something, and why."""
 
 
 @dataclass(frozen=True)
@@ -331,13 +334,15 @@ class ModelClient:
 
     async def _delete(self, kind: str, name: str, force: bool) -> None:
         found = self._find()
-        protected = self._watchful.protected(found, self._operator) if found is not None else {}
+        protected = self._watchful.protected(found, (kind, name), self._operator) if found is not None else {}
 
         def effect(broker: ModelBroker) -> None:
             self._watchful.deleted(broker, broker.delete(kind, name, force=force), protected, self._operator)
 
         self._operator.sends()
         await self._asked(effect)
+        if found is not None:
+            self._watchful.confirmed(found, (kind, name), self._operator)
 
     async def _asked(self, effect: Callable[[ModelBroker], T]) -> T:
         def back() -> None:

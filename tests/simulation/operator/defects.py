@@ -130,6 +130,15 @@ def _deleted_by_watch_only(self: Watcher, key: Key, uid: str = "") -> None:
         _deleted(self, key, uid)
 
 
+async def _nothing_changed(*_: object) -> None:
+    return None
+
+
+async def _proceed_as_at_first(self: PolicyDeletion, context: Context, resource: Resource) -> Outcome:
+    resource.memory.deleted = False
+    return await _proceed(self, context, resource)
+
+
 DEFECTS: Final = {
     "index-when-reconciled": Defect(
         "D1",
@@ -196,6 +205,16 @@ DEFECTS: Final = {
         "-",
         "a deletion that the watch lost is not seen in a listing either",
         (Patch(Watcher, "deleted", _deleted_by_watch_only),),
+    ),
+    "deletion-by-the-watch": Defect(
+        "-",
+        "an object is deleted by what the watch has shown of its resource",
+        (Patch(policy_deletion, "changed_since", _nothing_changed),),
+    ),
+    "deletion-repeated": Defect(
+        "-",
+        "a deletion is repeated until its resource is gone, whatever the broker has confirmed",
+        (Patch(PolicyDeletion, "proceed", _proceed_as_at_first),),
     ),
     "cluster-of-held-only": Defect(
         "D5",

@@ -88,6 +88,28 @@ SCENARIOS = {
         _does("watches_lose_news", False),
         _does("delete", "Namespace", "pay"),
     ],
+    "deletion-by-the-watch": [
+        SHOP,
+        PAY,
+        _topic("orders", deletionPolicy="Delete"),
+        MESSAGES,
+        _does("broker_away", True),
+        _does("delete", "Topic", "orders"),
+        _does("watches_lose_news", True),
+        _does("annotate", "Topic", "orders", "paused", "true"),
+        _does("broker_away", False, pause_s=60.0),
+        _does("watches_lose_news", False),
+    ],
+    "deletion-repeated": [
+        SHOP,
+        PAY,
+        _topic("orders", deletionPolicy="Delete"),
+        MESSAGES,
+        _does("delete", "Topic", "orders", pause_s=0.3),
+        _does("api_server_away", True),
+        MESSAGES,
+        _does("api_server_away", False),
+    ],
     "index-when-reconciled": [
         SHOP,
         PAY,
@@ -153,6 +175,8 @@ SCENARIOS = {
     ],
 }
 KINDS = {
+    "deletion-by-the-watch": "messages are lost",
+    "deletion-repeated": "messages are lost",
     "archive-without-consent": "an archive goes on",
     "archive-goes-on": "an archive goes on",
     "refused-is-own": "messages are lost",

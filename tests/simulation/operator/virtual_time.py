@@ -57,6 +57,8 @@ class Machine:
     def __init__(self) -> None:
         #: How far (s) its wall clock is ahead of the true time.
         self.ahead_s = 0.0
+        #: When (s) it was last frozen and ran on.
+        self.thawed_at = 0.0
         self._frozen = False
         #: The callbacks that became due while it was frozen.
         self._late: list[tuple[Context, _Late]] = []
@@ -73,6 +75,8 @@ class Machine:
 
     def thaw(self) -> None:
         """Run on, at first what has become due meanwhile."""
+        if self._frozen:
+            self.thawed_at = asyncio.get_running_loop().time()
         self._frozen = False
         late, self._late = self._late, []
         for context, each in late:

@@ -11,7 +11,7 @@ from heliograph_operator.act.broker_sessions import FRESH_S
 from heliograph_operator.objects.kinds import Key
 
 from .api_server import ApiServer, Connection
-from .broker import Deletion, ModelBroker
+from .broker import Deletion, ModelBroker, Path
 from .claims import (
     Object,
     Place,
@@ -26,12 +26,14 @@ from .claims import (
     place_by_spec,
     place_of,
 )
+from .virtual_time import machine
 
 #: Time (s) in which an operator may miss what a client creates: its listing is that old.
 _UNSEEN_S = 5.0
 POLICY_KINDS = ("Tenant", "Namespace", "Topic", "Subscription")
 _WITH_MESSAGES = ("Topic", "Subscription")
-#: Time (s) that a change in a broker may take which was decided before a consent was taken back.
+#: Time (s) that a change in a broker may take which was decided before a consent was taken back, or before the resource
+#: that is being deleted was changed.
 _UNDER_WAY_S = 2.0
 
 
@@ -61,6 +63,11 @@ class Witness:
         self._clusters: dict[str, str] = {}
         #: Topics and subscriptions that a resource left behind on purpose, and the uids of the parents that knew of it.
         self._kept: dict[Place, set[str]] = {}
+        #: When the spec or the annotations of each resource were last changed (s), by uid.
+        self._changed_at: dict[str, float] = {}
+        #: The uids of the resources with which each object was last deleted, and the operator that got the answer.
+        self._deleted_with: dict[Place, set[str]] = {}
+        self._deleted_by: dict[Place, Connection] = {}
 
     def fail(self, kind: str, text: str) -> None:
         if self.violation is None:
@@ -78,6 +85,10 @@ class Witness:
             if now is None:
                 self._gone(body)
             else:
+                if before is None or any(
+                    before["metadata"].get(name) != now["metadata"].get(name) for name in ("generation", "annotations")
+                ):
+                    self._changed_at[now["metadata"]["uid"]] = asyncio.get_running_loop().time()
                 self._held(before, now)
                 self._status(before, now)
 
@@ -164,6 +175,7 @@ class Witness:
 
     def applied(self, broker: ModelBroker, kind: str, name: str, resource: str, operator: Any) -> None:
         place = Place(broker.cluster, kind, name)
+        self._deleted_by.pop(place, None)
         of_kind, _, path = resource.partition(" ")
         namespace, own = path.split("/")
         body = self._server.objects.get(Key(of_kind, namespace, own))
@@ -184,7 +196,7 @@ class Witness:
     def _held_for_s(self, body: Object) -> float:
         return asyncio.get_running_loop().time() - self._held_since.get(body["metadata"]["uid"], 0.0)
 
-    def protected(self, broker: ModelBroker, operator: Any) -> dict[str, str]:
+    def protected(self, broker: ModelBroker, path: Path, operator: Any) -> dict[str, str]:
         assert isinstance(operator, Connection)
         found = {}
         # What one leader was given binds those that led before it.
@@ -196,6 +208,8 @@ class Witness:
                 continue
             cluster = self._cluster_of(body, place)
             known = any(each.knows(body) and (cluster is None or each.knows(cluster)) for each in operators)
+            # The operator has to ask for the resource itself before it deletes its object.
+            known = known or (is_held(body) and place[1:] == path and self._unchanged_for_s(body) >= _UNDER_WAY_S)
             if not known or (cluster is not None and not is_allowed(self._server.objects, body, place)):
                 continue
             if not is_leaving(body):
@@ -204,6 +218,15 @@ class Witness:
                 found[place.name] = f"{key_of(body)} retains it"
         return found
 
+    def _unchanged_for_s(self, body: Object) -> float:
+        """Return for how long a resource has been as it is, while the running process was not frozen."""
+        where = machine()
+        since = max(self._changed_at[body["metadata"]["uid"]], 0.0 if where is None else where.thawed_at)
+        return asyncio.get_running_loop().time() - since
+
+    def confirmed(self, broker: ModelBroker, path: Path, operator: Any) -> None:
+        self._deleted_by[Place(broker.cluster, *path)] = operator
+
     def deleted(self, broker: ModelBroker, deletion: Deletion, protected: dict[str, str], operator: Any) -> None:
         place = Place(broker.cluster, deletion.kind, deletion.name)
         held = [body for body in self._policies() if held_place(body) == place]
@@ -211,6 +234,11 @@ class Witness:
             self.fail("without consent", f"{key_of(held[0])} deleted {place.name}, which no consent opens to it")
         if deletion.name in deletion.lost and self._is_of_clients(broker, place):
             self.fail("messages are lost", f"{deletion.name} was created by a client, and no deletionPolicy was stated")
+        with_these = {body["metadata"]["uid"] for body in held}
+        again = self._deleted_by.pop(place, None) is operator and with_these <= self._deleted_with[place]
+        if deletion.name in deletion.lost and again:
+            self.fail("messages are lost", f"{deletion.name} was deleted again, after a client had created it")
+        self._deleted_with[place] = with_these
         uids = {body["metadata"]["uid"] for body in self._policies()}
         for name, messages in deletion.lost.items():
             kept = self._kept.get(Place(broker.cluster, _kind_of(name), name), set())

@@ -30,12 +30,36 @@ async def test_volumes_are_not_deleted_under_one_that_was_created_again(monkeypa
     find = server.find
 
     async def find_late(kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
-        context.cache.remove(CLUSTER)
-        context.cache.put(body("BrokerCluster", "main", {"storage": {"size": "1Gi"}}, uid="again", resourceVersion="9"))
+        # The watch has not shown it yet.
+        again = body("BrokerCluster", "main", {"storage": {"size": "1Gi"}}, uid="again", resourceVersion="9")
+        server.objects[CLUSTER] = again
         return await find(kind, namespace, name)
 
     monkeypatch.setattr(server, "find", find_late)
-    assert (await delete_cluster(context, resource)).result == "deleted"
+    assert (await delete_cluster(context, resource)).result == "gone"
+    assert server.deleted == []
+
+
+async def test_volumes_are_not_deleted_by_a_deletion_that_is_over() -> None:
+    """Its last patch took effect, and no watch has said so yet; somebody restores volumes of the same names."""
+    server = Volumes(body("BrokerCluster", "main", {"storage": {"size": "1Gi", "retainOnDelete": False}}, **LONG_AGO))
+    context = server.context()
+    resource = resource_of(context, CLUSTER)
+    del server.objects[CLUSTER]
+    assert (await delete_cluster(context, resource)).result == "gone"
+    assert server.deleted == []
+
+
+async def test_volumes_stay_if_the_spec_says_so_by_now() -> None:
+    server = Volumes(body("BrokerCluster", "main", {"storage": {"size": "1Gi", "retainOnDelete": False}}, **LONG_AGO))
+    context = server.context()
+    resource = resource_of(context, CLUSTER)
+    server.objects[CLUSTER] = body(
+        "BrokerCluster", "main", {"storage": {"size": "1Gi"}}, generation=2, resourceVersion="2", **LONG_AGO
+    )
+    outcome = await delete_cluster(context, resource)
+    assert (outcome.result, outcome.requeue_s, server.deleted) == ("waiting", 0.0, [])
+    assert (await delete_cluster(context, resource_of(context, CLUSTER))).result == "deleted"
     assert server.deleted == []
 
 
