@@ -19,7 +19,7 @@ MAX_BACKUP_NAME: Final = 49
 #: The same for a ScheduledBackup: its Backups' names have a time of thirteen characters more.
 MAX_SCHEDULE_NAME: Final = MAX_BACKUP_NAME - 13
 LATEST: Final = "latest"
-"""The name that stands for the newest backup below a URL."""
+"""The name that stands for the newest backup below a URL whose verification has not failed."""
 
 _MAX_PATH: Final = 512
 _PART: Final = "[0-9A-Za-z_-][0-9A-Za-z._-]*"
@@ -176,7 +176,8 @@ class RestoreSpec(Model):
         InSchema({"maxLength": 253}),
         Rule(f"self.matches('^{_BACKUP}$')", _NO_BACKUP),
     ] = LATEST
-    """Name of the backup in the store (`status.name` of a Backup), or `latest`."""
+    """Name of the backup in the store (`status.name` of a Backup), or `latest`: the newest one whose verification has
+    not failed."""
 
 
 class BootstrapSpec(Model):

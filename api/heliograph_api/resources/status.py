@@ -243,7 +243,7 @@ class BackupStatus(Status):
     url: str | None = None
     """URL of the place in which it is stored."""
     name: str | None = None
-    """Its name in the store: that of the resource, and the first characters of its uid."""
+    """Its name in the store, once it is stored: that of the resource, and the first characters of its uid."""
     size: SizeShown | None = None
     """Bytes of the backup, rounded: 1.2Mi."""
     size_bytes: Count | None = None

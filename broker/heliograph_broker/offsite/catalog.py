@@ -1,7 +1,8 @@
 """The backups below one URL: which are complete, which were interrupted, and how they are deleted.
 
 A backup is the objects below its name: ``begun.json`` first, ``part-000001`` and so on, and ``manifest.json`` last.
-Without its manifest it is none: its upload was interrupted, or its deletion, which begins with the manifest.
+Without its manifest it is none: its upload was interrupted, or its deletion, which begins with the manifest. Beside
+them is the result of its last verification, see :mod:`.verification_results`.
 """
 
 from __future__ import annotations
@@ -13,20 +14,22 @@ import msgspec
 from heliograph_api.values.quoting import quoted
 
 from .object_store import ObjectStore, StoreError
+from .verification_results import FAILED, VERIFIED, FailedVerification, failure_of
 
 #: Bytes of a part. Its upload has to end within a minute: a broker ends a backup that nobody reads from any longer.
 PART_BYTES: Final = 16 * 1024 * 1024
 BEGUN: Final = "begun.json"
 MANIFEST: Final = "manifest.json"
-VERIFIED: Final = "verified.json"
 #: Random hexadecimal digits of an upload; empty in a backup of a version without them.
 _Upload = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]*$", max_length=64)]
 LATEST: Final = "latest"
-"""Stands for the newest complete backup where one is restored; no backup has this name."""
+"""Stands for the newest complete backup whose verification has not failed; no backup has this name."""
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
 _MAX_NAME: Final = 253
 #: What a backup consists of. Whatever else is below its name is somebody else's, such as backups of a longer URL.
-_OBJECT: Final = re.compile(r"(begun|manifest|verified)\.json|part-[0-9]{6,}(-[0-9a-f]+)?", re.ASCII)
+_OBJECT: Final = re.compile(
+    rf"{'|'.join(map(re.escape, (BEGUN, MANIFEST, VERIFIED, FAILED)))}|part-[0-9]{{6,}}(-[0-9a-f]+)?", re.ASCII
+)
 
 
 class UnreadableManifestError(StoreError):
@@ -70,15 +73,6 @@ class BackupRecord(msgspec.Struct, rename="camel", omit_defaults=True):
     damaged: list[str] = []
     """Damage that was already in the broker's store, a line each."""
     upload: _Upload = ""
-
-
-class Verified(msgspec.Struct, rename="camel"):
-    """That a backup was fetched, restored, and found to be complete."""
-
-    verified_ms: int
-    topics: int
-    subscriptions: int
-    entries: int
 
 
 def part_path(name: str, number: int, upload: str) -> str:
@@ -126,8 +120,11 @@ def get(store: ObjectStore, name: str) -> BackupRecord:
     )
 
 
-def latest(store: ObjectStore) -> BackupRecord:
-    """Return the record of the backup with the newest point in time. Raises :class:`StoreError`, also for none."""
+def latest(store: ObjectStore) -> tuple[BackupRecord, dict[str, FailedVerification]]:
+    """Return the record of the backup with the newest point in time, and the newer ones whose verification failed.
+
+    One that nobody verified counts. Raises :class:`StoreError`, also for none.
+    """
     records: list[BackupRecord] = []
     for name in names(store)[0]:
         try:
@@ -138,7 +135,15 @@ def latest(store: ObjectStore) -> BackupRecord:
             records.append(record)
     if not records:
         raise StoreError(f"{store.url} has no backup; 'heliograph backup list {store.url}' shows what it has")
-    return max(records, key=lambda record: (record.point_in_time_ms, record.name))
+    left_out: dict[str, FailedVerification] = {}
+    for record in sorted(records, key=lambda record: (record.point_in_time_ms, record.name), reverse=True):
+        if (failure := failure_of(store, record.name)) is None:
+            return record, left_out
+        left_out[record.name] = failure
+    raise StoreError(
+        f"{store.url} has no backup but those whose verification failed: {', '.join(left_out)}; restore one of them by"
+        " its name if it is better than none, or take another backup"
+    )
 
 
 def names(store: ObjectStore) -> tuple[list[str], list[str]]:

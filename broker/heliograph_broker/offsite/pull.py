@@ -29,6 +29,10 @@ _ANOTHER: Final = (
 )
 
 
+class DamagedPartError(StoreError):
+    """A part of a backup is missing or is not what was uploaded."""
+
+
 class Origin(msgspec.Struct, rename="camel"):
     """The backup that a data directory was restored from."""
 
@@ -54,7 +58,7 @@ class PartReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
-        """Raises :class:`StoreError`, also for a part that is missing or is not what was uploaded."""
+        """Raises :class:`StoreError`, :class:`DamagedPartError` for a part that cannot be used."""
         if not self._rest and self._number < len(self._record.parts):
             self._rest = memoryview(self._next())
         size = min(len(buffer), len(self._rest))
@@ -74,9 +78,11 @@ class PartReader(io.RawIOBase):
             raise self._unusable(path, "is damaged: it is not what was uploaded")
         return content
 
-    def _unusable(self, path: str, problem: str) -> StoreError:
+    def _unusable(self, path: str, problem: str) -> DamagedPartError:
         url = self._store.url
-        return StoreError(f"{url}/{path} {problem}; restore another backup: 'heliograph backup list {url}' shows them")
+        return DamagedPartError(
+            f"{url}/{path} {problem}; restore another backup: 'heliograph backup list {url}' shows them"
+        )
 
 
 def pull(store: ObjectStore, record: BackupRecord, data_dir: Path) -> Manifest:

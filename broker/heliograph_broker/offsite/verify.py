@@ -4,28 +4,47 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from heliograph_broker.messaging.compaction.claims import Claims
 from heliograph_broker.messaging.log.unreadable_records import readable_key
 from heliograph_broker.storage.base.damage import LostRange
-from heliograph_broker.storage.copies.backup import BackupError
+from heliograph_broker.storage.copies.backup import BackupError, DamagedBackupError
 from heliograph_broker.storage.copies.inspection import Contents, InspectionError, inspect, unused
 
-from .catalog import BackupRecord, Verified
-from .object_store import ObjectStore
-from .pull import pull
+from .catalog import BackupRecord
+from .object_store import ObjectStore, StoreError
+from .pull import DamagedPartError, pull
+from .verification_results import FailedVerification, Verified, record_failed, record_verified
 
 #: Problems named in one message.
 _MOST = 5
 
 
 def verify(store: ObjectStore, record: BackupRecord, scratch: Path) -> Verified:
+    """Do :func:`check`, and record its result beside the backup, unless it could not be done.
+
+    Raises :class:`BackupError` and :class:`.object_store.StoreError`.
+    """
+    try:
+        found = check(store, record, scratch)
+    except (DamagedBackupError, DamagedPartError) as error:
+        # The error says more than that it could not be recorded.
+        with suppress(StoreError):
+            record_failed(store, record.name, FailedVerification(_now_ms(), str(error)))
+        raise
+    record_verified(store, record.name, found)
+    return found
+
+
+def check(store: ObjectStore, record: BackupRecord, scratch: Path) -> Verified:
     """Restore ``record`` into ``scratch``, which is empty or does not exist, and check what is there.
 
     Every checksum of messages and metadata is compared, and every topic and subscription of the record's list has to
     be there. Messages that were damaged in the broker's store already are no reason to refuse it.
-    Raises :class:`BackupError` and :class:`.object_store.StoreError`.
+    Raises :class:`DamagedBackupError` and :class:`.pull.DamagedPartError` for a backup that fails the check, other
+    :class:`BackupError` and :class:`.object_store.StoreError` if it cannot be done.
     """
     pull(store, record, scratch)
     try:
@@ -38,8 +57,12 @@ def verify(store: ObjectStore, record: BackupRecord, scratch: Path) -> Verified:
         raise BackupError(f"backup {record.name} cannot be read once it is restored: {error}") from error
     if problems:
         more = f" and {len(problems) - _MOST} more" if len(problems) > _MOST else ""
-        raise BackupError(f"backup {record.name} is not what it should be: {'; '.join(problems[:_MOST])}{more}")
-    return Verified(int(time.time() * 1000), len(claims.topics), len(claims.cursors), entries)
+        raise DamagedBackupError(f"backup {record.name} is not what it should be: {'; '.join(problems[:_MOST])}{more}")
+    return Verified(_now_ms(), len(claims.topics), len(claims.cursors), entries)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def _problems(contents: Contents, claims: Claims, record: BackupRecord) -> Iterator[str]:

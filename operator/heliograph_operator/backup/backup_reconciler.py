@@ -130,7 +130,10 @@ class BackupReconciler:
             message = f"{fields['name']} is stored" + (f" at {fields['url']}" if "url" in fields else "")
             return await self._end(context, resource, "Succeeded", message, fields)
         why = failure_of(end) if end is not None and end.get("exitCode") else run.message
-        return await self._end(context, resource, FAILED, f"Job {run.name} failed: {why}", fields)
+        message = f"Job {run.name} failed: {why}"
+        if "name" in fields:
+            message = f"{fields['name']} is stored at {fields.get('url')}, but was not verified: {why}"
+        return await self._end(context, resource, FAILED, message, fields)
 
     async def _end(
         self, context: Context, resource: Resource, phase: str, message: str, fields: dict[str, Any]

@@ -63,11 +63,14 @@ def waiting_text(first: str) -> str:
 
 
 def ended_fields(body: Body, run: Run, end: Body | None) -> dict[str, Any]:
-    """Return the fields of the status of a Backup whose Job has ended; ``end``: how its last container did."""
+    """Return the fields of the status of a Backup whose Job has ended; ``end``: how its last container did.
+
+    One that failed has a ``name`` only if it is stored all the same: its verification failed.
+    """
     fields: dict[str, Any] = {"completionTime": run.ended}
-    if not run.succeeded:
-        return fields
     result = result_of(end) if end is not None else {}
+    if not run.succeeded and not result.get("name"):
+        return fields
     fields["name"] = str(result.get("name") or stored_name(body))
     size = result.get("bytes")
     if isinstance(size, int):

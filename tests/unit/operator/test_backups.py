@@ -138,6 +138,23 @@ async def test_a_backup_that_failed_says_what_its_job_said() -> None:
     assert condition_of(server)[2] == "Job monday-backup failed: Job has reached its limit"
 
 
+async def test_a_backup_whose_verification_failed_has_failed_and_says_what_is_stored() -> None:
+    server = Server(main(), backup(verify=True))
+    await reconcile(server)
+    end_job(server, PUSH, json.dumps({**RESULT, "error": "it lacks topic orders"}), succeeded=False)
+    await reconcile(server)
+    assert condition_of(server) == (
+        "False",
+        "BackupFailed",
+        "monday-1a2b3c4d is stored at s3://backups/team/main, but was not verified: it lacks topic orders",
+    )
+    status = server.objects[MONDAY]["status"]
+    assert status["phase"] == "Failed"
+    # With these it can be restored all the same.
+    assert (status["name"], status["url"]) == ("monday-1a2b3c4d", "s3://backups/team/main")
+    assert "verifiedTime" not in status
+
+
 async def test_a_job_that_somebody_deleted_is_not_made_again() -> None:
     server = Server(main(), backup())
     await reconcile(server)

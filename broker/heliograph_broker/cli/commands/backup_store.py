@@ -115,7 +115,9 @@ def pull(
     url: StoreUrl,
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="Name of the backup, or latest: the one with the newest point in time."),
+        typer.Argument(
+            metavar="NAME", help="Name of the backup, or latest: the newest one whose verification did not fail."
+        ),
     ],
     data_dir: Annotated[
         Path,
@@ -151,7 +153,7 @@ def pull(
             print(f"{data_dir}: restored before, from {origin.url}/{origin.name}")
             return
         store = _store(url, endpoint, virtual_hosted, ca_file)
-        record = _to_restore(store, name, data_dir if once else None)
+        record, warnings = _to_restore(store, name, data_dir if once else None)
         if once:
             data_dir.mkdir(parents=True, exist_ok=True)
             answer.update(_origin_fields(bootstrap(store, record, data_dir)))
@@ -159,6 +161,8 @@ def pull(
             fetch(store, record, data_dir)
             answer.update(_fields(store, record))
     print(f"{data_dir}: {_summary(record)}")
+    for line in warnings:
+        print(f"heliograph: {line}", file=sys.stderr)
 
 
 def verify(
@@ -172,6 +176,8 @@ def verify(
     ca_file: CaFile = None,
 ) -> None:
     """Restore a backup into scratch space and compare it: all checksums, and the list of topics and subscriptions.
+
+    The result is recorded beside the backup: 'pull URL latest' leaves out one whose last verification failed.
 
     \b
     Examples:
@@ -189,18 +195,20 @@ def verify(
 def list_backups(
     url: StoreUrl, endpoint: Endpoint = "", virtual_hosted: VirtualHosted = False, ca_file: CaFile = None
 ) -> None:
-    """List the backups below a URL, oldest first, and the interrupted uploads.
+    """List the backups below a URL, oldest first, with the result of their verification, and the interrupted uploads.
 
     \b
     Examples:
       heliograph backup list s3://backups/orders
     """
     from heliograph_broker.offsite import catalog
+    from heliograph_broker.offsite.verification_results import result_text
 
     with _errors():
         store = _store(url, endpoint, virtual_hosted, ca_file)
         complete, interrupted = catalog.names(store)
         records: list[BackupRecord] = []
+        results: dict[str, str] = {}
         unreadable: list[str] = []
         for each in complete:
             try:
@@ -211,8 +219,10 @@ def list_backups(
             # None if somebody has deleted it since.
             if record is not None:
                 records.append(record)
+                results[each] = result_text(store, each)
     for record in sorted(records, key=lambda each: (each.point_in_time_ms, each.name)):
-        print(f"{record.name}  {_summary(record)}")
+        result = f", {results[record.name]}" if results[record.name] else ""
+        print(f"{record.name}  {_summary(record)}{result}")
     for each in unreadable:
         print(f"{each}  its manifest.json cannot be read, not a backup")
     for each in interrupted:
@@ -247,32 +257,39 @@ def _store(url: str, endpoint: str, virtual_hosted: bool, ca_file: Path | None) 
     return ObjectStore(url, Access(endpoint, not virtual_hosted, ca_file))
 
 
-def _to_restore(store: ObjectStore, name: str, begun_in: Path | None) -> BackupRecord:
-    """Return the record of a backup; of ``latest``, the one that was begun in ``begun_in``, or else the newest."""
+def _to_restore(store: ObjectStore, name: str, begun_in: Path | None) -> tuple[BackupRecord, list[str]]:
+    """Return the record of a backup, with warnings about verifications that failed.
+
+    For ``latest``, it is the one that was begun in ``begun_in``, or else the newest.
+    """
     from heliograph_broker.offsite import catalog
     from heliograph_broker.offsite.pull import begun
+    from heliograph_broker.offsite.verification_results import failure_of
 
     if name != catalog.LATEST:
-        return catalog.get(store, name)
+        record = catalog.get(store, name)
+        failed = failure_of(store, name)
+        return record, [f"the verification of backup {name} failed: {failed.problem}"] if failed is not None else []
     before = begun(begun_in) if begun_in is not None else ""
-    return (catalog.find(store, before) if before else None) or catalog.latest(store)
+    if before and (found := catalog.find(store, before)) is not None:
+        return found, []
+    record, left_out = catalog.latest(store)
+    return record, [
+        f"backup {each} is left out, because its verification failed: {failed.problem}"
+        for each, failed in left_out.items()
+    ]
 
 
 def _verified(store: ObjectStore, record: BackupRecord, scratch: Path) -> int:
-    import msgspec
-
-    from heliograph_broker.offsite.catalog import VERIFIED
     from heliograph_broker.offsite.verify import verify as restore_and_compare
 
     if scratch.exists() and any(scratch.iterdir()):
         raise CliError(f"{scratch} is not empty; name an empty directory")
     directory = scratch / "restored"
     try:
-        found = restore_and_compare(store, record, directory)
+        return restore_and_compare(store, record, directory).verified_ms
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    store.put(f"{record.name}/{VERIFIED}", msgspec.json.encode(found))
-    return found.verified_ms
 
 
 @contextmanager

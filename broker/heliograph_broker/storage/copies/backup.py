@@ -44,6 +44,10 @@ class BackupError(Exception):
     """A backup cannot be made, or cannot be used; the message says why."""
 
 
+class DamagedBackupError(BackupError):
+    """The content of a backup is not what it should be, wherever and by whom it is restored."""
+
+
 class BackedUpFile(msgspec.Struct):
     """A file of a backup: its bytes, and their SHA-256 in hexadecimal."""
 

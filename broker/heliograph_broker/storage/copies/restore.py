@@ -19,7 +19,16 @@ import msgspec
 from heliograph_broker.storage.disk.disk import RealDisk
 from heliograph_broker.storage.disk.identity import KNOWN_VERSIONS, parse_format
 
-from .backup import FORMAT_NAME, MANIFEST_NAME, METADATA_NAME, SEGMENTS_PREFIX, BackedUpFile, BackupError, Manifest
+from .backup import (
+    FORMAT_NAME,
+    MANIFEST_NAME,
+    METADATA_NAME,
+    SEGMENTS_PREFIX,
+    BackedUpFile,
+    BackupError,
+    DamagedBackupError,
+    Manifest,
+)
 
 _DISK = RealDisk()
 _COPY_BYTES = 1024 * 1024
@@ -32,7 +41,7 @@ NOT_DATA = frozenset({"lost+found"})
 def check(archive: Path) -> Manifest:
     """Read a backup (tar, or tar in gzip) from end to end and return its manifest.
 
-    Raises :class:`BackupError` naming what is wrong with it.
+    Raises :class:`BackupError` naming what is wrong with it, :class:`DamagedBackupError` if that is its content.
     """
     with _opened(archive) as file:
         return check_stream(file, str(archive))
@@ -113,9 +122,9 @@ def _read(file: IO[bytes], archive: str, target: Path | None) -> Manifest:
                 name = member.name
                 content = tar.extractfile(member) if member.isreg() else None
                 if content is None or name in found or manifest is not None or not _known(name):
-                    raise BackupError(f"{archive} is not a backup: it holds '{name}'")
+                    raise DamagedBackupError(f"{archive} is not a backup: it holds '{name}'")
                 if (name == FORMAT_NAME) != (not found):
-                    raise BackupError(f"{archive} is not a backup: it does not begin with {FORMAT_NAME}")
+                    raise DamagedBackupError(f"{archive} is not a backup: it does not begin with {FORMAT_NAME}")
                 if name == FORMAT_NAME:
                     found[name] = _format(content, target, archive)
                     continue
@@ -124,16 +133,16 @@ def _read(file: IO[bytes], archive: str, target: Path | None) -> Manifest:
                     continue
                 found[name] = _file(content, None if target is None else target / name)
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise BackupError(f"{archive} is damaged or cut short: {error}") from error
+        raise DamagedBackupError(f"{archive} is damaged or cut short: {error}") from error
     except msgspec.DecodeError as error:
-        raise BackupError(f"{archive} is damaged: its {MANIFEST_NAME} cannot be read: {error}") from error
+        raise DamagedBackupError(f"{archive} is damaged: its {MANIFEST_NAME} cannot be read: {error}") from error
     if manifest is None:
-        raise BackupError(f"{archive} is cut short: it has no {MANIFEST_NAME}, which is written last")
+        raise DamagedBackupError(f"{archive} is cut short: it has no {MANIFEST_NAME}, which is written last")
     for name in sorted(manifest.files.keys() | found.keys()):
         if manifest.files.get(name) != found.get(name):
-            raise BackupError(f"{archive} is damaged: {name} is not what {MANIFEST_NAME} says")
+            raise DamagedBackupError(f"{archive} is damaged: {name} is not what {MANIFEST_NAME} says")
     if METADATA_NAME not in found:
-        raise BackupError(f"{archive} is not a backup: it has no {METADATA_NAME}")
+        raise DamagedBackupError(f"{archive} is not a backup: it has no {METADATA_NAME}")
     return manifest
 
 

@@ -1,0 +1,69 @@
+"""The result of a backup's last verification: an object beside it, so that every Kubernetes that restores it sees it.
+
+A verification that could not be done, such as for want of space, has no result.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from .object_store import ObjectStore
+
+VERIFIED: Final = "verified.json"
+FAILED: Final = "verification-failed.json"
+
+
+class Verified(msgspec.Struct, rename="camel"):
+    """That a backup was fetched, restored, and found to be complete."""
+
+    verified_ms: int
+    topics: int
+    subscriptions: int
+    entries: int
+
+
+class FailedVerification(msgspec.Struct, rename="camel"):
+    """That a backup was fetched, and cannot be restored or lacks something that the broker had."""
+
+    failed_ms: int
+    problem: str
+
+
+def record_verified(store: ObjectStore, name: str, result: Verified) -> None:
+    """Record that a verification succeeded. Raises :class:`.object_store.StoreError`."""
+    store.put(f"{name}/{VERIFIED}", msgspec.json.encode(result))
+    store.delete(f"{name}/{FAILED}")
+
+
+def record_failed(store: ObjectStore, name: str, result: FailedVerification) -> None:
+    """Record that a verification failed. Raises :class:`.object_store.StoreError`.
+
+    Interrupted, here and above, it leaves the marks of both: the backup counts as one whose verification failed.
+    """
+    store.put(f"{name}/{FAILED}", msgspec.json.encode(result))
+    store.delete(f"{name}/{VERIFIED}")
+
+
+def failure_of(store: ObjectStore, name: str) -> FailedVerification | None:
+    """Return how the last verification of a backup failed; None if it did not, or there was none.
+
+    Raises :class:`.object_store.StoreError`.
+    """
+    try:
+        return msgspec.json.decode(store.get(f"{name}/{FAILED}"), type=FailedVerification)
+    except KeyError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return FailedVerification(0, f"{store.url}/{name}/{FAILED} cannot be read: {error}")
+
+
+def result_text(store: ObjectStore, name: str) -> str:
+    """Return the result of the last verification of a backup in a few words; empty if there was none.
+
+    Raises :class:`.object_store.StoreError`.
+    """
+    if (failure := failure_of(store, name)) is not None:
+        return f"verification failed: {failure.problem}"
+    return "verified" if f"{name}/{VERIFIED}" in store.sizes(f"{name}/") else ""
