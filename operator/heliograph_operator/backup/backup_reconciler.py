@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from heliograph_operator.act.object_apply import ObjectRefused, apply_all, check
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.act.status_report import report
 from heliograph_operator.decide.archive_cron_job import JOB
-from heliograph_operator.decide.backup_jobs import backup_pods, push_job, push_job_name
+from heliograph_operator.decide.backup_jobs import LABELS, backup_pods, push_job, push_job_name
 from heliograph_operator.decide.backup_state import (
     FAILED,
     ended_fields,
@@ -24,7 +25,7 @@ from heliograph_operator.decide.backup_state import (
     waiting_text,
 )
 from heliograph_operator.decide.job_runs import failure_of, last_end, run_of
-from heliograph_operator.decide.stateful_set import Site
+from heliograph_operator.decide.stateful_set import Site, as_selector
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.conditions import READY, Reason, Truth, condition, ready, timestamp
 from heliograph_operator.objects.kinds import BACKUP, BROKER_CLUSTER, Body, Key, is_held
@@ -48,6 +49,8 @@ class BackupReconciler:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._deletion = BackupDeletion(site)
+        #: Held from the choice of the next Backup until its status has that it began.
+        self._beginning = asyncio.Lock()
 
     async def reconcile(self, context: Context, resource: Resource) -> Outcome:
         """See :data:`.controller.Reconciler`."""
@@ -104,14 +107,22 @@ class BackupReconciler:
         if not url or found.status.get("readyReplicas") == 0:
             message = f"no broker of BrokerCluster {cluster_key.name} is ready"
             return await self._say(context, resource, Reason.CLUSTER_NOT_READY, message)
-        others = [context.cache.get(each) for each in context.cache.keys(BACKUP.name, key.namespace)]
-        first = first_in_turn([each for each in others if each is not None], cluster_key.name)
+        known = [context.cache.get(each) for each in context.cache.keys(BACKUP.name, key.namespace)]
+        first = first_in_turn([each for each in known if each is not None], cluster_key.name)
         if first is not None and first != key.name:
             return await self._say(context, resource, Reason.BACKUP_WAITING, waiting_text(first))
         wanted = push_job(model.spec, resource.body, backup_pods(cluster, self._site), url, found.uid)
-        await apply_all(context, resource, [wanted], kinds=_KINDS, existed=False)
-        fields = {"phase": "Running", "startTime": timestamp(datetime.now(UTC))}
-        await self._report(context, resource, Reason.BACKUP_RUNNING, f"Job {wanted['metadata']['name']} began", fields)
+        async with self._beginning:
+            # The cache may not have another one yet, nor that it has begun.
+            backups = await context.kube.list(BACKUP, key.namespace)
+            jobs = await context.kube.list(JOB, key.namespace, labels=as_selector(LABELS))
+            first = first_in_turn(backups, cluster_key.name, jobs)
+            if first is not None and first != key.name:
+                return await self._say(context, resource, Reason.BACKUP_WAITING, waiting_text(first))
+            await apply_all(context, resource, [wanted], kinds=_KINDS, existed=False)
+            fields = {"phase": "Running", "startTime": timestamp(datetime.now(UTC))}
+            message = f"Job {wanted['metadata']['name']} began"
+            await self._report(context, resource, Reason.BACKUP_RUNNING, message, fields)
         return Outcome("waiting", _RUN_S)
 
     async def _follow(self, context: Context, resource: Resource, job: Body) -> Outcome:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any, Final
 
 from heliograph_api.values.readable import readable_size
@@ -11,13 +11,20 @@ from heliograph_operator.objects.conditions import READY, Reason, condition
 from heliograph_operator.objects.kinds import Body, is_deleted, is_managed, is_paused
 
 from .backup_jobs import stored_name
-from .job_runs import Run, result_of
+from .job_runs import Run, result_of, run_of
 from .restore import of_ms
 
 SUCCEEDED: Final = "Succeeded"
 FAILED: Final = "Failed"
 #: Reasons of Backups that begin by themselves; none: it was not reconciled yet.
-_WAITS: Final = ("", Reason.BACKUP_WAITING, Reason.CLUSTER_NOT_READY, Reason.PAUSED, Reason.UNMANAGED)
+_WAITS: Final = (
+    "",
+    Reason.BACKUP_WAITING,
+    Reason.CLUSTER_NOT_READY,
+    Reason.PARENT_MISSING,
+    Reason.PAUSED,
+    Reason.UNMANAGED,
+)
 #: Annotation of a Backup whose stored data goes with it, whatever its deletionPolicy: it is not kept any longer.
 EXPIRED: Final = "expired"
 
@@ -32,29 +39,41 @@ def is_over(body: Body) -> bool:
     return phase_of(body) in (SUCCEEDED, FAILED)
 
 
-def first_in_turn(backups: Iterable[Body], cluster: str) -> str | None:
-    """Return the name of the Backup of a BrokerCluster that runs or may begin; a broker makes one at a time."""
+def first_in_turn(backups: Iterable[Body], cluster: str, jobs: Iterable[Body] = ()) -> str | None:
+    """Return the name of the Backup of a BrokerCluster that runs or may begin; a broker makes one at a time.
+
+    ``jobs`` may show of a Backup that it has begun before its status does.
+    """
+    running = {
+        owner["uid"]
+        for job in jobs
+        if run_of(job).succeeded is None
+        for owner in job["metadata"].get("ownerReferences") or ()
+        if owner.get("controller")
+    }
     waiting = [
-        body
+        (not _has_begun(body, running), *_created(body))
         for body in backups
-        if body["spec"]["clusterRef"]["name"] == cluster and not is_over(body) and _may_begin(body)
+        if body["spec"]["clusterRef"]["name"] == cluster and not is_over(body)
+        if _has_begun(body, running) or _may_begin(body)
     ]
-    return min(waiting, key=_turn)["metadata"]["name"] if waiting else None
+    return min(waiting)[-1] if waiting else None
+
+
+def _has_begun(body: Body, running: Container[str]) -> bool:
+    return bool((body.get("status") or {}).get("startTime")) or body["metadata"].get("uid") in running
 
 
 def _may_begin(body: Body) -> bool:
     status = body.get("status") or {}
-    if status.get("startTime"):
-        return True
     # One that something else keeps back does not keep back others.
     waits = condition(status, READY).get("reason", "") in _WAITS
     return waits and not (is_deleted(body) or is_paused(body) or not is_managed(body))
 
 
-def _turn(body: Body) -> tuple[bool, str, str]:
+def _created(body: Body) -> tuple[str, str]:
     metadata = body["metadata"]
-    began = bool((body.get("status") or {}).get("startTime"))
-    return not began, str(metadata.get("creationTimestamp", "")), metadata["name"]
+    return str(metadata.get("creationTimestamp", "")), str(metadata["name"])
 
 
 def waiting_text(first: str) -> str:

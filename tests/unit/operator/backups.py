@@ -32,9 +32,9 @@ RESULT = {
 }
 
 
-def backup(name: str = "monday", destination: Any = None, **spec: Any) -> dict[str, Any]:
+def backup(name: str = "monday", destination: Any = None, *, uid: str = UID, **spec: Any) -> dict[str, Any]:
     stated = {"clusterRef": {"name": "main"}, "destination": destination or BUCKET, **spec}
-    return body("Backup", name, stated, uid=UID)
+    return body("Backup", name, stated, uid=uid)
 
 
 def main(brokers: int = 1) -> dict[str, Any]:
