@@ -52,6 +52,8 @@ class ResourceMemory:
     rolling_out: bool = False
     #: Whether there may be a pod of its preflight.
     preflight: bool = True
+    #: Whether the Job of a Backup that has ended was deleted, or is deleted by Kubernetes in a while.
+    job_settled: bool = False
     #: The broker's state of it after the last reconcile that succeeded; None: a change there needs no reconcile.
     observed: object = None
 

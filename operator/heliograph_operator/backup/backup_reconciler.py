@@ -11,11 +11,18 @@ from heliograph_api.resources.model import Backup, BrokerCluster
 
 from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.act.finalizers import hold
-from heliograph_operator.act.object_apply import ObjectRefused, apply_all, check_owner, refusal_reason, remove_all
+from heliograph_operator.act.object_apply import (
+    ObjectRefused,
+    apply_all,
+    belongs_to,
+    check_owner,
+    refusal_reason,
+    remove_all,
+)
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.act.status_report import report
 from heliograph_operator.decide.archive_cron_job import JOB
-from heliograph_operator.decide.backup_jobs import LABELS, backup_pods, push_job, push_job_name
+from heliograph_operator.decide.backup_jobs import EXPIRING, LABELS, backup_pods, push_job, push_job_name
 from heliograph_operator.decide.backup_state import (
     FAILED,
     ended_fields,
@@ -41,6 +48,8 @@ _KINDS: Final = {JOB.name: JOB}
 _WAIT_S: Final = 5.0
 #: Time (s) between two looks at a Job that runs, in case a watch missed a change.
 _RUN_S: Final = 60.0
+#: Time (s) from the record of an end to the settlement of the Job.
+_SETTLE_S: Final = 1.0
 
 
 class BackupReconciler:
@@ -153,18 +162,35 @@ class BackupReconciler:
         reason = Reason.BACKUP_SUCCEEDED if succeeded else Reason.BACKUP_FAILED
         verdict = ready(reason, message, "True" if succeeded else "False")
         await report(context, resource, [verdict], {"phase": phase, **fields})
-        return Outcome("ready" if succeeded else "waiting")
+        return Outcome("ready" if succeeded else "waiting", _SETTLE_S)
 
     async def _keep(self, context: Context, resource: Resource) -> Outcome:
         """Report on a Backup that has ended, whose generation may have changed since."""
         was = condition(resource.status, READY)
         succeeded = phase_of(resource.body) != FAILED
-        if succeeded and resource.spec.get("verify"):
-            # Its pod keeps the scratch space, which is as large as a broker's volume.
-            await remove_all(context, resource, [(JOB, push_job_name(resource.key.name))])
+        if not resource.memory.job_settled:
+            await self._settle_job(context, resource, succeeded)
+            resource.memory.job_settled = True
         reason = Reason.BACKUP_SUCCEEDED if succeeded else Reason.BACKUP_FAILED
         await report(context, resource, [ready(reason, str(was.get("message", "")), "True" if succeeded else "False")])
         return Outcome("ready")
+
+    async def _settle_job(self, context: Context, resource: Resource, succeeded: bool) -> None:
+        """Let Kubernetes delete the Job of a Backup, whose end is recorded. Raises :class:`ObjectRefused`."""
+        namespace, name = resource.key.namespace, push_job_name(resource.key.name)
+        if succeeded and resource.spec.get("verify"):
+            # Its pod keeps the scratch space, which is as large as a broker's volume.
+            await remove_all(context, resource, [(JOB, name)])
+            return
+        try:
+            job = await context.kube.find(JOB, namespace, name)
+            if job is None or not belongs_to(job, resource.uid, orphans=False):
+                return
+            if job["spec"].get("ttlSecondsAfterFinished") is None:
+                await context.kube.patch(JOB, namespace, name, EXPIRING)
+        except KubeRefused as error:
+            if error.status != 404:
+                raise ObjectRefused(refusal_reason(error), f"{JOB.name} {name}: {error}") from error
 
     async def _say(
         self, context: Context, resource: Resource, reason: Any, message: str, status: Truth = "False"

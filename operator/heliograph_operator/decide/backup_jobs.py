@@ -30,8 +30,10 @@ _SCRATCH: Final = "/scratch"
 _RETRIES: Final = 3
 #: Time (s) for the deletion of a stored backup.
 _DELETION_S: Final = 3600
-#: Time (s) after which Kubernetes deletes a Job that has ended, with its log: an operator that is away has to see it.
+#: Time (s) after its end at which Kubernetes deletes a Job, with its log.
 _KEPT_S: Final = 86_400
+#: Patch of the Job of a Backup whose end is recorded: the operator may have been away for any time before.
+EXPIRING: Final = {"spec": {"ttlSecondsAfterFinished": _KEPT_S}}
 _RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
 
 
@@ -100,14 +102,17 @@ def push_job(spec: BackupSpec, body: Body, pods: BackupPods, http_url: str, sour
         # The volume's own directory has lost+found.
         arguments += ["--verify", f"{_SCRATCH}/restored"]
     name = push_job_name(body["metadata"]["name"])
-    return _job(name, body, pods, access, arguments, more, spec.active_deadline_seconds)
+    # It stays until its end is recorded, see EXPIRING.
+    return _job(name, body, pods, access, arguments, more, {"activeDeadlineSeconds": spec.active_deadline_seconds})
 
 
 def delete_job(destination: BackupDestination, body: Body, pods: BackupPods) -> Manifest:
     """Return the Job that deletes a Backup from its store, complete or not."""
     access = store_access(destination)
     arguments = ["delete", access.url, stored_name(body)]
-    return _job(delete_job_name(body["metadata"]["name"]), body, pods, access, arguments, (), _DELETION_S)
+    # If its end is not seen, another one finds nothing to delete.
+    times = {"activeDeadlineSeconds": _DELETION_S, "ttlSecondsAfterFinished": _KEPT_S}
+    return _job(delete_job_name(body["metadata"]["name"]), body, pods, access, arguments, (), times)
 
 
 def _job(
@@ -117,7 +122,7 @@ def _job(
     access: StoreAccess,
     arguments: list[str],
     volumes: tuple[Manifest, ...],
-    deadline_s: int,
+    times: dict[str, int],
 ) -> Manifest:
     own = body["metadata"]
     labels = {**LABELS, OF: own["name"]}
@@ -159,8 +164,7 @@ def _job(
         },
         "spec": {
             "backoffLimit": _RETRIES,
-            "activeDeadlineSeconds": deadline_s,
-            "ttlSecondsAfterFinished": _KEPT_S,
+            **times,
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },
     }

@@ -95,7 +95,7 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
             "list": "read the outcome of an archive's runs",
             "watch": "learn of its end",
             "create": "create it for a Backup",
-            "patch": "create it by an apply, as everything else",
+            "patch": "create it by an apply, as everything else, and have it deleted a day after its end",
             "delete": "end it with its Backup, or try the deletion of a stored backup again",
         },
     ),

@@ -84,6 +84,8 @@ class ApiServer(Kube):
             metadata["annotations"] = {name: value for name, value in notes.items() if value is not None}
         metadata["resourceVersion"] = str(int(now["metadata"]["resourceVersion"]) + 1)
         merged = {**now, "metadata": metadata}
+        if "spec" in patch:
+            merged["spec"] = {**now.get("spec", {}), **patch["spec"]}
         if "status" in patch:
             merged["status"] = _merged(now.get("status", {}), patch["status"])
         self.objects[key] = merged

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from heliograph_api.resources.backup_spec import BackupSpec
 from heliograph_api.resources.model import BrokerCluster
+from heliograph_operator.backup.backup_reconciler import BackupReconciler
 from heliograph_operator.decide.backup_jobs import BackupPods, backup_pods, push_job
 from heliograph_operator.decide.owned_objects import resources_of
 from heliograph_operator.decide.stateful_set import Site
 from heliograph_operator.objects.kinds import FINALIZER, Key
 
+from .api_server import resource_of
 from .backups import BUCKET, DELETE, MONDAY, PUSH, RESULT, VOLUME, backup, condition_of, end_job, main, reconcile
 from .bodies import body
 from .bodies import cluster as broker_cluster
@@ -108,11 +110,45 @@ async def test_a_backup_is_made_once_and_says_what_is_stored() -> None:
     assert [reason for reason, _ in server.events] == ["BackupRunning", "BackupSucceeded"]
 
 
+@pytest.mark.parametrize("succeeded", [False, True])
+async def test_a_job_stays_until_its_end_is_recorded_and_no_longer_than_a_day(succeeded: bool) -> None:
+    """The operator may be away for longer."""
+    server = Server(main(), backup())
+    await reconcile(server)
+    assert "ttlSecondsAfterFinished" not in server.objects[PUSH]["spec"]
+    end_job(server, PUSH, json.dumps(RESULT if succeeded else {"error": "x"}), succeeded=succeeded)
+    await reconcile(server)
+    assert server.objects[MONDAY]["status"]["phase"] == ("Succeeded" if succeeded else "Failed")
+    await reconcile(server)
+    assert server.objects[PUSH]["spec"]["ttlSecondsAfterFinished"] == 86_400
+    written = len(server.patches)
+    await reconcile(server)
+    assert len(server.patches) == written
+
+
+async def test_at_rest_nobody_looks_for_the_job_of_a_backup_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(main(), backup())
+    context, reconciler = server.context(), BackupReconciler(Site("heliograph/broker:1"))
+    await reconciler.reconcile(context, resource_of(context, MONDAY))
+    end_job(server, PUSH, json.dumps(RESULT))
+    outcome = await reconciler.reconcile(context, resource_of(context, MONDAY))
+    # No watch tells the operator of its own change.
+    assert outcome.requeue_s is not None
+    outcome = await reconciler.reconcile(context, resource_of(context, MONDAY))
+    assert server.objects[PUSH]["spec"]["ttlSecondsAfterFinished"] == 86_400
+
+    async def nobody(*_: Any) -> None:
+        raise AssertionError("there is no need to look")
+
+    monkeypatch.setattr(server, "find", nobody)
+    again = await reconciler.reconcile(context, resource_of(context, MONDAY))
+    assert (outcome.requeue_s, again.requeue_s) == (None, None)
+
+
 @pytest.mark.parametrize("verify", [False, True])
 async def test_scratch_space_is_freed_when_a_backup_was_verified(verify: bool) -> None:
     server = Server(main(), backup(verify=verify))
     await reconcile(server)
-    assert server.objects[PUSH]["spec"]["ttlSecondsAfterFinished"] == 86_400
     end_job(server, PUSH, json.dumps({**RESULT, "verifiedMs": 1_767_225_660_000}))
     await reconcile(server)
     await reconcile(server)
