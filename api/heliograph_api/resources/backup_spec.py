@@ -149,8 +149,8 @@ class ScheduledBackupSpec(Model):
     suspend: bool = False
     """Whether no more backups are started."""
     keep: int | None = Field(default=None, ge=1, le=10_000)
-    """Number of successful backups to keep; older ones are deleted with what is stored, even if they are younger than
-    keepFor. Default: all."""
+    """Number of successful backups to keep in each destination; older ones are deleted with what is stored, even if
+    they are younger than keepFor. Default: all."""
     keep_for: (
         Annotated[
             Duration,

@@ -71,7 +71,13 @@ def _expired(spec: ScheduledBackupSpec, backups: Sequence[Body], now: datetime) 
     # One that is being deleted may be gone soon: it does not stand in for another.
     good = [each for each in over if phase_of(each) == SUCCEEDED and not is_deleted(each)]
     bad = [each for each in over if phase_of(each) == FAILED]
-    found = good[spec.keep :] if spec.keep is not None else []
+    found: list[Body] = []
+    if spec.keep is not None:
+        # A Backup in another store, or of another BrokerCluster, does not stand in for one of this.
+        by_place: dict[tuple[str, ...], list[Body]] = {}
+        for each in good:
+            by_place.setdefault(_place(each), []).append(each)
+        found = [each for there in by_place.values() for each in there[spec.keep :]]
     if spec.keep_for is not None and spec.keep_for >= 0:
         oldest = timestamp(now - timedelta(milliseconds=spec.keep_for))
         # However old it is, the last one that can be restored stays.
@@ -81,6 +87,16 @@ def _expired(spec: ScheduledBackupSpec, backups: Sequence[Body], now: datetime) 
     found = [each for each in found if each is not newest]
     found += bad[_MOST_FAILED:] if not good else [each for each in bad if _ended(each) < _ended(good[0])]
     return [each for each in found if not is_deleted(each)]
+
+
+def _place(backup: Body) -> tuple[str, ...]:
+    """Return the BrokerCluster of a Backup, and where it is stored."""
+    spec = backup["spec"]
+    cluster, destination = str(spec["clusterRef"]["name"]), spec["destination"]
+    if (s3 := destination.get("s3")) is not None:
+        return cluster, "s3", str(s3.get("endpoint") or "").rstrip("/"), str(s3["bucket"]), str(s3["prefix"])
+    volume = destination["volume"]
+    return cluster, "volume", str(volume["claimRef"]["name"]), str(volume["directory"])
 
 
 def _ended(backup: Body) -> tuple[str, str]:

@@ -146,6 +146,51 @@ def test_the_last_backup_that_can_be_restored_is_kept_however_old_and_failed_one
     assert [each["metadata"]["name"] for each in expired] == ["nightly-202601030315", "nightly-202601020315"]
 
 
+def elsewhere(found: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    """Return a Backup whose spec has these fields of the bucket, or another ``cluster``."""
+    spec = found["spec"]
+    cluster = changed.pop("cluster", spec["clusterRef"]["name"])
+    destination = {"s3": {**spec["destination"]["s3"], **changed}}
+    return {**found, "spec": {**spec, "clusterRef": {"name": cluster}, "destination": destination}}
+
+
+def expired(backups: list[dict[str, Any]], **kept: Any) -> list[str]:
+    """Return the days of the Backups that are not kept on the 20th of January."""
+    spec = ScheduledBackupSpec.model_validate({**SPEC, **kept})
+    found = plan(spec, nightly(**kept), backups, at("2026-01-20T00:00:00")).expired
+    return sorted(each["metadata"]["name"][-6:-4] for each in found)
+
+
+@pytest.mark.parametrize("changed", [{"bucket": "other"}, {"prefix": "other"}, {"endpoint": "http://other"}])
+def test_backups_in_another_store_do_not_count_for_keep(changed: dict[str, Any]) -> None:
+    old = [elsewhere(night(day), **changed) for day in (1, 2, 3)]
+    assert expired([*old, night(4)], keep=2) == ["01"]
+    assert expired([*old, night(4), night(5), night(6)], keep=2) == ["01", "04"]
+    # By their age they go, but for the last one of all.
+    assert expired([*old, night(4), night(5)], keepFor="1m") == ["01", "02", "03", "04"]
+
+
+def test_backups_of_another_brokercluster_do_not_count_for_keep() -> None:
+    old = [elsewhere(night(day), cluster="other") for day in (1, 2, 3)]
+    assert expired([*old, night(4)], keep=2) == ["01"]
+
+
+def test_other_keys_of_a_bucket_are_no_other_store() -> None:
+    old = [elsewhere(night(day), credentialsRef={"name": "new"}, region="eu-1") for day in (1, 2)]
+    assert expired([*old, night(4)], keep=1) == ["01", "02"]
+
+
+def test_volumes_are_stores_of_their_own() -> None:
+    def on(day: int, claim: str, directory: str) -> dict[str, Any]:
+        found = night(day)
+        volume = {"volume": {"claimRef": {"name": claim}, "directory": directory}}
+        return {**found, "spec": {**found["spec"], "destination": volume}}
+
+    kept = [on(1, "a", "x"), on(2, "b", "x"), on(3, "a", "y"), night(4)]
+    assert expired(kept, keep=1) == []
+    assert expired([*kept, on(5, "a", "x")], keep=1) == ["01"]
+
+
 def going(day: int) -> dict[str, Any]:
     """Return the Backup of a night, whose deletion was requested."""
     found = night(day)
