@@ -18,8 +18,9 @@ from heliograph_broker.clock import VirtualClock
 from heliograph_broker.offsite import catalog
 from heliograph_broker.offsite.catalog import BackupRecord, Begun, Part
 from heliograph_broker.offsite.object_store import Access, ObjectStore, StoreError
-from heliograph_broker.offsite.pull import RESTORED, RESTORING, PartReader, bootstrap, pull
+from heliograph_broker.offsite.pull import RESTORED, RESTORING, PartReader, bootstrap, pull, restored_from
 from heliograph_broker.offsite.push import push
+from heliograph_broker.offsite.verification_results import FailedVerification, record_failed
 from heliograph_broker.storage.copies.backup import BackupError
 from heliograph_broker.storage.disk.identity import FORMAT_VERSION, Format, parse_format
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
@@ -332,11 +333,42 @@ def test_a_restore_that_lacks_only_its_mark_is_complete(tmp_path: Path, archive:
 
 def test_a_volume_of_another_backup_is_not_taken_for_the_restored_one(tmp_path: Path, archive: bytes) -> None:
     store, volume = place(tmp_path / "store"), tmp_path / "volume"
-    monday = interrupted_at_its_end(store, archive, volume)
+    interrupted_at_its_end(store, archive, volume)
     tuesday = asyncio.run(push(broker(archive), store, "tuesday", None))
-    with pytest.raises(BackupError, match=f"a restore of {store.url}/monday began"):
-        bootstrap(store, tuesday, volume)
-    assert bootstrap(store, monday, volume).name == "monday"
+    assert bootstrap(store, tuesday, volume).name == "monday"
+    assert bootstrap(store, tuesday, volume).name == "monday"
+
+
+@pytest.mark.parametrize("asked", ["monday", "latest"])
+def test_a_restore_that_lacks_only_its_mark_needs_neither_its_backup_nor_a_store(
+    tmp_path: Path, archive: bytes, asked: str
+) -> None:
+    store, volume = place(tmp_path / "store"), tmp_path / "volume"
+    interrupted_at_its_end(store, archive, volume)
+    kept = sorted(volume.rglob("*"))
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "store").write_text("not a directory any more")
+    pulled = CliRunner().invoke(backup_app, ["pull", store.url, asked, "--data-dir", str(volume), "--once"])
+    assert (pulled.exit_code, "restored before" in pulled.stdout) == (0, True), pulled.output
+    found = restored_from(volume)
+    assert found is not None
+    assert found.name == "monday"
+    assert len(sorted(volume.rglob("*"))) == len(kept)
+    assert not (volume / RESTORING).exists()
+
+
+def test_a_restore_that_was_interrupted_earlier_can_be_of_another_backup(tmp_path: Path, archive: bytes) -> None:
+    """Also of ``latest``, if the one that was begun is gone, or its verification failed meanwhile."""
+    store, volume = place(tmp_path / "store"), tmp_path / "volume"
+    interrupted_at_its_end(store, archive, volume)
+    (volume / "FORMAT").unlink()
+    asyncio.run(push(broker(archive), store, "sunday", None))
+    record_failed(store, "monday", FailedVerification(1, "it lacks a topic"))
+    pulled = CliRunner().invoke(backup_app, ["pull", store.url, "latest", "--data-dir", str(volume), "--once"])
+    assert pulled.exit_code == 0, pulled.output
+    found = restored_from(volume)
+    assert found is not None
+    assert found.name == "sunday"
 
 
 @pytest.mark.parametrize("mark", [None, b"", b"{}"])

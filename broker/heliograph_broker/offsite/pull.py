@@ -42,6 +42,8 @@ class Origin(msgspec.Struct, rename="camel"):
     completed_ms: int
     size: int
     version: str
+    format: str = ""
+    """FORMAT of the backup, with the id of its store."""
 
 
 class PartReader(io.RawIOBase):
@@ -100,43 +102,44 @@ def bootstrap(store: ObjectStore, record: BackupRecord, data_dir: Path) -> Origi
     Where it was done before, nothing is done. Where it was interrupted, it begins again. A directory with other data
     is never touched. Raises :class:`StoreError` and :class:`BackupError`.
     """
-    origin = Origin(store.url, record.name, record.point_in_time_ms, record.completed_ms, record.size, record.version)
-    done, under_way = data_dir / RESTORED, data_dir / RESTORING
+    if (done := restored_from(data_dir)) is not None:
+        return done
+    origin = Origin(
+        store.url, record.name, record.point_in_time_ms, record.completed_ms, record.size, record.version, record.format
+    )
     try:
         present = {path.name for path in data_dir.iterdir()} - NOT_DATA
-        if RESTORED not in present:
-            if RESTORING not in present:
-                if present:
-                    raise BackupError(f"{data_dir} is not empty: {_ANOTHER}")
-                _write(under_way, origin)
-            elif FORMAT_NAME not in present:
-                # A broker never started on it: everything in it is of the restore that was interrupted.
-                for name in present - {RESTORING}:
-                    _remove(data_dir / name)
-                _write(under_way, origin)
-            else:
-                _check_ended(data_dir, record, origin)
-            if FORMAT_NAME not in present:
-                with _stream(store, record) as file:
-                    restore_stream(file, f"{store.url}/{record.name}", data_dir, beside={RESTORING})
-            under_way.rename(done)
-            RealDisk().sync_directory(data_dir)
-        return msgspec.json.decode(done.read_bytes(), type=Origin)
+        if present and RESTORING not in present:
+            raise BackupError(f"{data_dir} is not empty: {_ANOTHER}")
+        # A broker never started on it: everything in it is of the restore that was interrupted.
+        for name in present - {RESTORING}:
+            _remove(data_dir / name)
+        _write(data_dir / RESTORING, origin)
+        with _stream(store, record) as file:
+            restore_stream(file, f"{store.url}/{record.name}", data_dir, beside={RESTORING})
+        _mark(data_dir)
     except OSError as error:
         raise BackupError(f"cannot restore into {data_dir}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
-        raise BackupError(f"{done} cannot be read: {error}") from error
+    return origin
 
 
 def restored_from(data_dir: Path) -> Origin | None:
-    """Return the backup that :func:`bootstrap` has restored; None if there is none. Raises :class:`BackupError`."""
-    done = data_dir / RESTORED
+    """Return the backup that :func:`bootstrap` has restored; None if there is none, or its restore was interrupted.
+
+    A restore that was interrupted after FORMAT, the last file, is complete: its mark is made up for, whatever became
+    of the backup. Raises :class:`BackupError`, also if a broker started before a restore was complete.
+    """
     try:
-        return msgspec.json.decode(done.read_bytes(), type=Origin)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.DecodeError) as error:
-        raise BackupError(f"{done} cannot be read: {error}") from error
+        if not (data_dir / RESTORED).exists():
+            if not (data_dir / RESTORING).exists() or not (data_dir / FORMAT_NAME).exists():
+                return None
+            _check_complete(data_dir)
+            _mark(data_dir)
+        return msgspec.json.decode((data_dir / RESTORED).read_bytes(), type=Origin)
+    except OSError as error:
+        raise BackupError(f"cannot read {data_dir}: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BackupError(f"{data_dir / RESTORED} cannot be read: {error}") from error
 
 
 def begun(data_dir: Path) -> str:
@@ -147,21 +150,24 @@ def begun(data_dir: Path) -> str:
         return ""
 
 
-def _check_ended(data_dir: Path, record: BackupRecord, origin: Origin) -> None:
-    """Raise :class:`BackupError` unless a restore of ``origin`` has ended, but for the mark that it has.
+def _check_complete(data_dir: Path) -> None:
+    """Raise :class:`BackupError` unless the store in a directory is that of the backup whose restore was begun.
 
-    A broker that starts on a volume before its restore has ended makes a store of its own, with another id.
+    A broker that starts on a volume before its restore is complete makes a store of its own, with another id.
     """
-    backed_up = parse_format(record.format)
     found = parse_format((data_dir / FORMAT_NAME).read_text(errors="replace"))
     try:
-        begun = msgspec.json.decode((data_dir / RESTORING).read_bytes(), type=Origin)
+        backed_up = parse_format(msgspec.json.decode((data_dir / RESTORING).read_bytes(), type=Origin).format)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        begun = None
-    if begun is not None and msgspec.structs.replace(begun, url=origin.url) != origin:
-        raise BackupError(f"{data_dir} has data since a restore of {begun.url}/{begun.name} began: {_ANOTHER}")
-    if begun is None or found is None or backed_up is None or found.store_id != backed_up.store_id:
+        backed_up = None
+    if found is None or backed_up is None or found.store_id != backed_up.store_id:
         raise BackupError(f"a broker started on {data_dir} before the backup was restored: {_ANOTHER}")
+
+
+def _mark(data_dir: Path) -> None:
+    """Mark a restore as complete."""
+    (data_dir / RESTORING).rename(data_dir / RESTORED)
+    RealDisk().sync_directory(data_dir)
 
 
 def _stream(store: ObjectStore, record: BackupRecord) -> io.BufferedReader[Any]:

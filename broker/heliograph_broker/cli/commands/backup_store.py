@@ -271,7 +271,7 @@ def _to_restore(store: ObjectStore, name: str, begun_in: Path | None) -> tuple[B
         failed = failure_of(store, name)
         return record, [f"the verification of backup {name} failed: {failed.problem}"] if failed is not None else []
     before = begun(begun_in) if begun_in is not None else ""
-    if before and (found := catalog.find(store, before)) is not None:
+    if before and failure_of(store, before) is None and (found := catalog.find(store, before)) is not None:
         return found, []
     record, left_out = catalog.latest(store)
     return record, [
