@@ -121,6 +121,36 @@ async def test_a_push_deletes_no_upload_of_another_source(tmp_path: Path, archiv
     assert catalog.get(store, "nightly") == record
 
 
+def staged(store: Path, *paths: str) -> None:
+    """Write what a process leaves that is killed while it writes these objects."""
+    for path in paths:
+        (store / path).parent.mkdir(exist_ok=True)
+        (store / f"{path}#1").write_bytes(b"x")
+
+
+async def test_the_next_push_of_a_source_deletes_what_killed_ones_were_writing(tmp_path: Path, archive: bytes) -> None:
+    store = place(tmp_path)
+    for name, source in (("mine", "team"), ("other", "somebody")):
+        store.put(f"{name}/begun.json", msgspec.json.encode(Begun(source)))
+        staged(tmp_path, f"{name}/part-000001-{'a' * 16}", f"{name}/manifest.json")
+    await push(broker(archive), store, "nightly", "team")
+    assert not (tmp_path / "mine").exists()
+    assert len(list((tmp_path / "other").iterdir())) == 3
+    assert sorted(path.name for path in (tmp_path / "nightly").iterdir() if "#" in path.name) == []
+
+
+def test_what_killed_processes_were_writing_is_deleted_with_a_backup_and_nothing_else_is(tmp_path: Path) -> None:
+    store = place(tmp_path)
+    complete(store, "monday")
+    staged(tmp_path, "monday/part-000002", "monday/verified.json", "monday/notes.txt")
+    staged(tmp_path, "tuesday/begun.json")
+    assert catalog.delete(store, "monday")
+    assert [path.name for path in (tmp_path / "monday").iterdir()] == ["notes.txt#1"]
+    assert catalog.delete(store, "tuesday")
+    assert not (tmp_path / "tuesday").exists()
+    assert not catalog.delete(store, "tuesday")
+
+
 # -- two uploads ---------------------------------------------------------------------------------------------------
 
 

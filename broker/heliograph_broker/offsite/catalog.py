@@ -173,9 +173,11 @@ def delete(store: ObjectStore, name: str) -> bool:
     first, last = f"{name}/{MANIFEST}", f"{name}/{BEGUN}"
     if first in found and last not in found:
         find(store, name)
+    # An upload that still runs fails, as it does when its objects are deleted.
+    staged = store.delete_staged(name, _OBJECT)
     for path in sorted(found, key=lambda path: (path != first, path == last, path)):
         store.delete(path)
-    return bool(found)
+    return bool(found) or staged
 
 
 def delete_interrupted(store: ObjectStore, mine: Begun) -> None:

@@ -91,6 +91,23 @@ class ObjectStore:
         except KeyError:
             return
 
+    def delete_staged(self, below: str, names: re.Pattern[str]) -> bool:
+        """Delete what killed processes left of objects of these names in ``below``; return whether there was any.
+
+        In a directory, an object is written as ``NAME#1`` and then renamed. A bucket keeps nothing of an upload that
+        did not end.
+        """
+        if self._directory is None:
+            return False
+        directory = self._directory / below
+        with self._problems():
+            staged = [path for path in directory.iterdir() if _is_staged(path, names)] if directory.is_dir() else []
+            for path in staged:
+                path.unlink(missing_ok=True)
+            if staged and not any(directory.iterdir()):
+                directory.rmdir()
+        return bool(staged)
+
     @contextmanager
     def _problems(self) -> Iterator[None]:
         try:
@@ -144,6 +161,11 @@ def _s3(bucket: str, prefix: str, access: Access, environment: Mapping[str, str]
         client_options=client,  # type: ignore[arg-type]
         retry_config={"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_S)},
     )
+
+
+def _is_staged(path: Path, names: re.Pattern[str]) -> bool:
+    name, hash_sign, number = path.name.rpartition("#")
+    return bool(hash_sign) and number.isdecimal() and names.fullmatch(name) is not None
 
 
 def _sync(path: Path) -> None:
