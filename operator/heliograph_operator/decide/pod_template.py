@@ -12,8 +12,8 @@ from .strategic_merge import NO_LIST, NO_TEXT, PatchError, merge
 Manifest = dict[str, Any]
 
 _PATH: Final = "spec.podTemplate"
-#: Fields of the broker's container, and what to use in their place.
-_OF_THE_BROKER: Final = {
+#: Essential fields of the operator's containers, and what to use in their place.
+_OF_A_CONTAINER: Final = {
     "image": "spec.image",
     "command": "leave it out",
     "args": "spec.config, or leave it out",
@@ -30,6 +30,7 @@ class Essentials:
     """Names of what a patch may not change in a pod template."""
 
     container: str
+    init_container: str
     data_volume: str
     data_path: str
     variables: frozenset[str]
@@ -68,23 +69,33 @@ def _essential(
     found |= {f"spec.{field}": (spec[field], _LEAVE_OUT) for field in _OF_THE_POD if spec.get(field) is not None}
     if any(volume["name"] == essentials.data_volume for volume in _items(spec, "volumes", "spec")):
         found[f"spec.volumes[{essentials.data_volume}]"] = (True, "another name")
-    path = f"spec.containers[{essentials.container}]"
-    broker = next((each for each in _items(spec, "containers", "spec") if each["name"] == essentials.container), None)
-    if broker is None:
-        return found
-    found[path] = (True, "a container of another name")
-    for field, valid in _OF_THE_BROKER.items():
-        if broker.get(field) is not None:
-            found[f"{path}.{field}"] = (broker[field], valid)
-    for port in _items(broker, "ports", path):
+    for field, name, valid in (
+        ("initContainers", essentials.init_container, "an init container of another name"),
+        ("containers", essentials.container, "a container of another name"),
+    ):
+        for each in _items(spec, field, "spec"):
+            if each["name"] == name:
+                found |= {f"spec.{field}[{name}]": (True, valid)}
+                found |= _essential_of_container(each, f"spec.{field}[{name}]", essentials)
+    return found
+
+
+def _essential_of_container(
+    container: Mapping[str, Any], path: str, essentials: Essentials
+) -> dict[str, tuple[Any, str]]:
+    found: dict[str, tuple[Any, str]] = {}
+    for field, valid in _OF_A_CONTAINER.items():
+        if container.get(field) is not None:
+            found[f"{path}.{field}"] = (container[field], valid)
+    for port in _items(container, "ports", path):
         if not isinstance(port.get("name"), str | None):
             raise PatchError(f"{_PATH}.{path}.ports[{port['containerPort']}].name", NO_TEXT)
         if port.get("name") in essentials.ports:
             found[f"{path}.ports[{port['name']}]"] = (port, "a port of another name and number")
-    for variable in _items(broker, "env", path):
+    for variable in _items(container, "env", path):
         if variable["name"] in essentials.variables:
             found[f"{path}.env[{variable['name']}]"] = (variable, _LEAVE_OUT)
-    for mount in _items(broker, "volumeMounts", path):
+    for mount in _items(container, "volumeMounts", path):
         if f"{_resolved(mount['mountPath'])}/".startswith(f"{essentials.data_path}/"):
             found[f"{path}.volumeMounts[{mount['mountPath']}]"] = (mount, f"a path outside {essentials.data_path}")
     return found

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from heliograph_api.resources.backup_spec import RestoreSpec
+from heliograph_api.resources.backup_spec import LATEST, RestoreSpec
 from heliograph_api.values.readable import readable_size
 
 from heliograph_operator.objects.conditions import RESTORED, Truth, Verdict, timestamp
@@ -16,12 +16,10 @@ from heliograph_operator.objects.kinds import Body
 from .backup_store import RESULT, store_access
 from .cluster_status import ClusterReason
 from .job_runs import failure_of, result_of
-from .stateful_set import DATA_PATH, BeforeStart
+from .stateful_set import DATA_PATH, RESTORE, BeforeStart
 
-CONTAINER: Final = "restore"
-#: The place of the backup's name among the arguments of the container, and the name of the newest one.
+#: The place of the backup's name among the arguments of the container.
 _BACKUP: Final = 3
-_LATEST: Final = "latest"
 #: The fields of ``status.restore`` that tell one backup from another.
 _IDENTITY: Final = ("url", "name", "pointInTime")
 
@@ -46,18 +44,18 @@ def _wanted(stated: RestoreSpec) -> BeforeStart:
     access = store_access(stated.destination)
     # Once: it does nothing at the later starts of the pod.
     arguments = ("backup", "pull", access.url, stated.backup, "--data-dir", DATA_PATH, "--once", "--result", RESULT)
-    return BeforeStart(CONTAINER, (*arguments, *access.options), access.variables, access.volumes, access.mounts)
+    return BeforeStart(RESTORE, (*arguments, *access.options), access.variables, access.volumes, access.mounts)
 
 
 def _before(found: Body) -> BeforeStart | None:
     """Return the container as a StatefulSet has it; None if it has none."""
     pod = found["spec"]["template"]["spec"]
     for each in pod.get("initContainers") or ():
-        if each["name"] == CONTAINER:
+        if each["name"] == RESTORE:
             mounts = tuple(mount for mount in each["volumeMounts"] if mount["name"] not in ("data", "tmp"))
             names = {mount["name"] for mount in mounts}
             volumes = tuple(volume for volume in pod["volumes"] if volume["name"] in names)
-            return BeforeStart(CONTAINER, tuple(each["args"]), tuple(each.get("env") or ()), volumes, mounts)
+            return BeforeStart(RESTORE, tuple(each["args"]), tuple(each.get("env") or ()), volumes, mounts)
     return None
 
 
@@ -74,7 +72,7 @@ def _has_ended(pod: Body) -> bool:
 
 def _state(pod: Body) -> Mapping[str, Any] | None:
     for each in (pod.get("status") or {}).get("initContainerStatuses") or ():
-        if each.get("name") == CONTAINER:
+        if each.get("name") == RESTORE:
             state: Mapping[str, Any] = each.get("state") or {}
             return state
     return None
@@ -118,8 +116,8 @@ def restored(
     if fields is not None:
         if failed:
             return _verdict("False", ClusterReason.RESTORE_FAILED, failed)
-        asked = before_start.arguments[_BACKUP] if before_start is not None else _LATEST
-        if asked not in (_LATEST, fields["name"]):
+        asked = before_start.arguments[_BACKUP] if before_start is not None else LATEST
+        if asked not in (LATEST, fields["name"]):
             message = f"the volume was restored from backup {fields['name']} before; {asked} was not restored into it"
             return _verdict("False", ClusterReason.RESTORE_IGNORED, f"{message}; valid: delete its claim first")
         message = f"the broker began with backup {fields['name']} of {fields['url']}, as of {fields.get('pointInTime')}"
@@ -145,7 +143,7 @@ def _verdict(status: Truth, reason: StrEnum, message: str) -> Verdict:
 def _failure(pod: Body) -> str:
     """Return why the restore failed, or failed before it was begun again; empty if it has not."""
     for each in (pod.get("status") or {}).get("initContainerStatuses") or ():
-        if each.get("name") == CONTAINER:
+        if each.get("name") == RESTORE:
             now, last = each.get("state") or {}, each.get("lastState") or {}
             ended = now.get("terminated") or last.get("terminated")
             if ended and ended.get("exitCode") != 0:

@@ -42,8 +42,12 @@ _OWN_VARIABLES: Final = frozenset(f"HELIOGRAPH_{name.upper()}" for name in OPERA
 }
 #: The container of the broker; a pod template may add others.
 BROKER: Final = "broker"
+#: The container that restores a backup before the broker starts; the pod template may not have one of this name.
+RESTORE: Final = "restore"
 DATA_PATH: Final = "/data"
-_ESSENTIALS: Final = Essentials(BROKER, VOLUME, DATA_PATH, _OWN_VARIABLES, frozenset({"pulsar", "http", "metrics"}))
+_ESSENTIALS: Final = Essentials(
+    BROKER, RESTORE, VOLUME, DATA_PATH, _OWN_VARIABLES, frozenset({"pulsar", "http", "metrics"})
+)
 #: A broker without requests would be the first to be evicted. docs/install.md says what the memory is for.
 DEFAULT_RESOURCES: Final[Manifest] = {
     "requests": {"cpu": "100m", "memory": "512Mi"},

@@ -11,6 +11,7 @@ from heliograph_api.resources.model import BrokerCluster
 from heliograph_operator.decide.cluster_objects import manifests
 from heliograph_operator.decide.restore import may_fetch, restore_fields, restored, restoring
 from heliograph_operator.decide.stateful_set import BeforeStart, Site
+from heliograph_operator.decide.strategic_merge import PatchError
 
 S3 = {"bucket": "backups", "prefix": "main", "endpoint": "http://s3:9000", "credentialsRef": {"name": "store"}}
 FROM_S3: dict[str, Any] = {"destination": {"s3": S3}}
@@ -71,6 +72,33 @@ def test_a_container_restores_the_backup_before_the_broker_starts() -> None:
     assert container["securityContext"] == spec["containers"][0]["securityContext"]
     assert {"name": "data", "mountPath": "/data"} in container["volumeMounts"]
     assert "initContainers" not in objects(None)["StatefulSet"]["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize(
+    ("patch", "field"),
+    [
+        ({"image": "x"}, ".image"),
+        ({"command": ["x"]}, ".command"),
+        ({"args": ["x"]}, ".args"),
+        ({"envFrom": [{"secretRef": {"name": "x"}}]}, ".envFrom"),
+        ({"volumeMounts": [{"name": "x", "mountPath": "/data"}]}, ".volumeMounts[/data]"),
+        ({"$patch": "delete"}, ""),
+    ],
+)
+def test_a_pod_template_does_not_change_the_container_that_restores(patch: dict[str, Any], field: str) -> None:
+    template = {"spec": {"initContainers": [{"name": "restore", **patch}]}}
+    with pytest.raises(PatchError) as refused:
+        objects(restoring(stated(FROM_S3), None, {}), podTemplate=template)
+    assert refused.value.field == f"spec.podTemplate.spec.initContainers[restore]{field}"
+    assert "; valid: " in str(refused.value)
+
+
+def test_a_pod_template_may_limit_the_container_that_restores_and_have_others_before_it() -> None:
+    limited = {"name": "restore", "resources": {"limits": {"cpu": "1"}}, "env": [{"name": "HTTPS_PROXY", "value": "x"}]}
+    template = {"spec": {"initContainers": [limited, {"name": "wait", "image": "wait:1"}]}}
+    found = objects(restoring(stated(FROM_S3), None, {}), podTemplate=template)
+    restore, wait = found["StatefulSet"]["spec"]["template"]["spec"]["initContainers"]
+    assert (restore["name"], restore["resources"]["limits"]["cpu"], wait["name"]) == ("restore", "1", "wait")
 
 
 def test_a_volume_of_backups_is_mounted_for_the_restore_alone() -> None:

@@ -181,6 +181,7 @@ def test_an_empty_pod_template_changes_nothing() -> None:
         ({"spec": {"hostname": "x"}}, "spec.hostname"),
         ({"spec": {"volumes": [{"name": "data", "emptyDir": {}}]}}, "spec.volumes[data]"),
         ({"spec": {"containers": [{"name": "broker", "$patch": "delete"}]}}, "spec.containers[broker]"),
+        ({"spec": {"initContainers": [{"name": "restore", "image": "x"}]}}, "spec.initContainers[restore]"),
         ({"spec": {"containers": [{"name": "broker", "image": "x"}]}}, "spec.containers[broker].image"),
         ({"spec": {"containers": [{"name": "broker", "command": ["x"]}]}}, "spec.containers[broker].command"),
         ({"spec": {"containers": [{"name": "broker", "args": None}]}}, "spec.containers[broker].args"),
