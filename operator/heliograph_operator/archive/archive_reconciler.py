@@ -33,7 +33,7 @@ from heliograph_operator.decide.archive_runs import (
     with_result,
 )
 from heliograph_operator.decide.cluster_objects import POD
-from heliograph_operator.decide.job_runs import Run
+from heliograph_operator.decide.job_runs import Run, pods_selector
 from heliograph_operator.decide.stateful_set import as_selector
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.conditions import ARCHIVED, Reason, Verdict, condition
@@ -146,8 +146,8 @@ class ArchiveReconciler:
             if run.succeeded is None or run is not last_ended(runs):
                 continue
             if memory.archive_run is None or memory.archive_run.uid != run.uid:
-                label = as_selector({"batch.kubernetes.io/job-name": run.name})
-                memory.archive_run = with_result(run, await context.kube.list(POD, namespace, labels=label))
+                pods = await context.kube.list(POD, namespace, labels=pods_selector(run.name))
+                memory.archive_run = with_result(run, pods)
             runs[at] = memory.archive_run
         return runs
 

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from heliograph_operator.objects.kinds import Body
 
+from .stateful_set import as_selector
+
 #: Characters of a run's message that a status keeps.
 MAX_MESSAGE_LENGTH: Final = 1024
 
@@ -24,6 +26,11 @@ class Run:
     succeeded: bool | None = None
     rows: int | None = None
     message: str = ""
+
+
+def pods_selector(job: str) -> str:
+    """Return the selector of the pods of a Job."""
+    return as_selector({"batch.kubernetes.io/job-name": job})
 
 
 def run_of(job: Body) -> Run:
