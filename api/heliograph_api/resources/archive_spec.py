@@ -139,7 +139,7 @@ class ArchiveSpec(Model):
     file_size: Annotated[
         Size,
         AfterValidator(_file_size),
-        Rule(SIZE.where("self", "{value} >= 1048576"), _SMALL_FILE),
+        Rule(SIZE.where("self", "v >= 1048576"), _SMALL_FILE),
     ] = DEFAULT_FILE_SIZE
     """Approximate size at which a file is closed and the next one started."""
     volume_claim_ref: Reference | None = None

@@ -155,7 +155,7 @@ class ScheduledBackupSpec(Model):
         Annotated[
             Duration,
             AfterValidator(_age),
-            Rule(DURATION.where("self", f"({{value}} < 0 || {{value}} >= {_MINUTE_MS})"), _NO_AGE),
+            Rule(DURATION.where("self", f"v < 0 || v >= {_MINUTE_MS}"), _NO_AGE),
         ]
         | None
     ) = None

@@ -56,83 +56,95 @@ class InSchema:
         return {**handler(core), **self.keys}
 
 
+def _with(name: str, value: str, condition: str) -> str:
+    """Return an expression: the condition, in which ``name`` stands for the value."""
+    return f"[{value}].exists({name}, {condition})"
+
+
+def _numbers(first: int, last: int) -> str:
+    return f"[{','.join(str(number) for number in range(first, last + 1))}]"
+
+
+def _digits(numbers: str, condition: str, place: str, weight: str) -> str:
+    """Return the sum of digits, for each ``i`` of the numbers the one at ``place``, as far as the condition holds.
+
+    A digit counts ``10 ** (weight - 1)``.
+    """
+    digit = f"uint(x.charAt({place})) * uint('{10 ** (_WHOLE - 1)}'.substring(0, {weight}))"
+    return f"{numbers}.map(i, {condition} ? {digit} : 0u).sum()"
+
+
+# A 0 comes before another digit nowhere but behind a point. A point is between digits, and there is a unit then.
+_NUMBER: Final = (
+    f"(n > d ? n - p > 1 && n - p <= {_FRACTION + 1} && size(x) > n : p >= d) && (p == 1 || !x.startsWith('0'))"
+)
+_DIGITS: Final = (
+    f"{_numbers(0, _WHOLE + _FRACTION)}.filter(i, i < size(x) && '0123456789'.indexOf(x.charAt(i)) >= 0).size()"
+)
+_BEFORE_POINT: Final = _digits(_numbers(0, _WHOLE - 1), "i < p", "i", "p - i")
+_BEHIND_POINT: Final = _digits(_numbers(1, _FRACTION), "p + i < n", "p + i", f"{_FRACTION + 1} - i")
+
+
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """Reads a kind of quantity in CEL."""
+    """Reads a kind of quantity in CEL.
 
-    numbers: str
-    """Matches the numbers ``{x}`` that are valid quantities."""
-    grammar: str
-    """Matches the texts that are valid quantities."""
+    Kubernetes before 1.34 takes every int-or-string for 3 MB long, whatever its ``maxLength`` is. There, each of
+    ``matches``, ``find``, ``substring`` and ``+``, and ``==`` of two names, costs at least 300,000 of the 10,000,000
+    that a rule may cost, times the items of the list it is in. So a quantity is read character by character: each
+    costs 1.
+
+    In the expressions, ``x`` is the text, ``d`` the number of its digits, ``p`` of those before a point, ``n`` of all
+    characters before the unit ``u``, which counts ``f``; and ``w`` is the number before the point.
+    """
+
     unit: str
-    """Finds the unit in ``{x}``; the empty text where there is none."""
+    """Finds the unit, as it is in ``units``; another text where there is none that is valid."""
     units: Mapping[str, int]
     divisor: int
     """Divides the factor of a unit, and ``10**9``, without a rest: so that no fraction overflows 64 bits."""
 
-    def valid(self, x: str) -> str:
-        """Return an expression that is true if ``x`` is a quantity (and not too large)."""
-        largest = self._by_unit(x, {unit: self._largest(factor) for unit, factor in self.units.items()})
-        whole = f"({_text('0' * _WHOLE)} + {_whole(x)}).substring(size({_whole(x)}))"
-        return (
-            f"(type({x}) == int ? {self.numbers.format(x=x)} : {x} in ['infinite', '-1'] ||"
-            f" ({x}.matches({_text(self.grammar)}) && {whole} + {_fraction(x)} <= {largest}))"
-        )
+    def has(self, text: str, condition: str, value: str = "v") -> str:
+        """Return an expression: ``text`` is valid (and not too large), and the condition holds for its ``value``.
 
-    def value(self, x: str) -> str:
-        """Return an expression for the value (-1: without limit) of ``x``, which is valid."""
-        whole = self._by_unit(x, {unit: str(factor) for unit, factor in self.units.items()})
-        part = self._by_unit(x, {unit: str(factor // self.divisor) for unit, factor in self.units.items()})
-        return (
-            f"(type({x}) == int ? int({x}) : {x} in ['infinite', '-1'] ? -1 :"
-            f" int({_whole(x)}) * {whole} + int({_fraction(x)}) * {part} / {_SCALE // self.divisor})"
-        )
+        The value is -1 where there is no limit. The condition may use no other name that stands for something here.
+        """
+        number = f"w * f + {_BEHIND_POINT} * (f / {self.divisor}u) / {_SCALE // self.divisor}u"
+        small = _with(value, number, f"{value} <= {sizes.MAX_SIZE}u && {_with(value, f'int({value})', condition)}")
+        whole = _with("w", _BEFORE_POINT, f"w <= {sizes.MAX_SIZE}u / f && {small}")
+        units = ", ".join(f"'{unit}': {factor}u" for unit, factor in self.units.items())
+        known = _with("m", f"{{{units}}}", f"u in m && {_with('f', 'm[u]', whole)}")
+        split = _with("n", "x.charAt(p) == '.' ? d + 1 : d", f"{_NUMBER} && {_with('u', self.unit, known)}")
+        limited = _with("d", _DIGITS, f"{_numbers(1, _WHOLE)}.exists(p, p <= d && {split})")
+        either = f"x in ['infinite', '-1'] ? {_with(value, '-1', condition)} : {limited}"
+        return _with("x", f"type({text}) in [int] ? string(int({text})) : {text}", either)
 
-    def where(self, x: str, condition: str) -> str:
-        """Return an expression for ``condition`` on ``{value}`` of ``x``; true where ``x`` is refused anyway."""
-        return f"!{self.valid(x)} || {condition.format(value=self.value(x))}"
+    def valid(self, text: str) -> str:
+        """Return an expression that is true if ``text`` is a quantity (and not too large)."""
+        return self.has(text, "true")
 
-    def _by_unit(self, x: str, values: Mapping[str, str]) -> str:
-        return "{" + ", ".join(f"'{unit}': {value}" for unit, value in values.items()) + f"}}[{self.unit.format(x=x)}]"
-
-    @staticmethod
-    def _largest(factor: int) -> str:
-        """Return the most there may be of a unit: 19 digits, and 9 after the point."""
-        return _text(str(((sizes.MAX_SIZE + 1) * _SCALE - 1) // factor).zfill(_WHOLE + _FRACTION))
+    def where(self, text: str, condition: str) -> str:
+        """Return an expression for a condition on ``text``'s value ``v``; true where ``text`` is refused anyway."""
+        return f"!{self.has(text, f'!({condition})')}"
 
 
-def _whole(x: str) -> str:
-    return f"{x}.find('^[0-9]+')"
-
-
-def _fraction(x: str) -> str:
-    return f"({x}.find('[.][0-9]+').replace('.', '') + {_text('0' * _FRACTION)}).substring(0, {_FRACTION})"
-
-
-def _text(text: str) -> str:
-    return f"'{text}'"
-
-
-_NUMBER = "(0|[1-9][0-9]{0,18})"
 SIZE: Final = Quantity(
-    numbers="{x} >= -1",
-    grammar=f"^{_NUMBER}(([.][0-9]{{1,9}})?[KMGTkmgt]i?)?$",
-    unit="{x}.lowerAscii().find('[kmgt]')",
-    units={unit.lower(): factor for unit, factor in sizes.UNITS.items()},
+    unit="size(x) < n + 2 || (size(x) == n + 2 && x.endsWith('i')) ? x.charAt(n) : '?'",
+    units={**sizes.UNITS, **{unit.lower(): factor for unit, factor in sizes.UNITS.items()}},
     divisor=512,
 )
 """Bytes."""
 DURATION: Final = Quantity(
-    numbers="{x} in [0, -1]",
-    grammar=f"^(0|{_NUMBER}([.][0-9]{{1,9}})?({'|'.join(durations.UNITS)}))$",
-    unit="{x}.find('[a-z]+')",
+    unit="size(x) == n + 1 || x == '0' ? x.charAt(n) : size(x) == n + 2 && x.endsWith('ms') ? 'ms' : '?'",
     units={"": 1, **durations.UNITS},
     divisor=1,
 )
 """Milliseconds."""
 
 
-def in_order(quantity: Quantity, lower: str, upper: str) -> str:
-    """Return an expression: ``lower`` is 0, without limit, or not below ``upper``; true where one is refused anyway."""
-    low, up = quantity.value(lower), quantity.value(upper)
-    return f"!{quantity.valid(lower)} || !{quantity.valid(upper)} || {low} <= 0 || {low} >= {up}"
+def where_both(first: Quantity, text: str, second: Quantity, other: str, condition: str) -> str:
+    """Return an expression for a condition on the values of two quantities, which it calls ``v`` and ``other``.
+
+    It is true where one of them is refused anyway.
+    """
+    return f"!{first.has(text, second.has(other, f'!({condition})', 'other'))}"

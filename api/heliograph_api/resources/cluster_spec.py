@@ -8,7 +8,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from .archive_consent_spec import ArchivesSpec
 from .backup_spec import BootstrapSpec
-from .cel import SIZE, InSchema, Rule
+from .cel import SIZE, InSchema, Rule, where_both
 from .fields import DeletionPolicy, Model, Reference, Size, named_once
 from .listener_spec import ListenerSpec
 from .network_spec import NetworkPolicySpec
@@ -50,8 +50,7 @@ class StorageSpec(Model):
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            f"!{SIZE.valid('self.size')} || !{SIZE.valid('oldSelf.size')}"
-            f" || {SIZE.value('self.size')} >= {SIZE.value('oldSelf.size')}",
+            where_both(SIZE, "self.size", SIZE, "oldSelf.size", "v >= other"),
             "a volume cannot shrink; valid: the size it has, or more",
             ".size",
         ),
@@ -63,7 +62,7 @@ class StorageSpec(Model):
         ),
     )
 
-    size: Annotated[Size, AfterValidator(_size_of_a_volume), Rule(SIZE.where("self", "{value} > 0"), _NO_SIZE)]
+    size: Annotated[Size, AfterValidator(_size_of_a_volume), Rule(SIZE.where("self", "v > 0"), _NO_SIZE)]
     """Size of the volume, such as 100Gi. Can grow if the StorageClass allows it; cannot shrink."""
     storage_class_name: str | None = Field(default=None, max_length=253)
     """StorageClass of the volume; default: that of the Kubernetes cluster. Cannot be changed."""

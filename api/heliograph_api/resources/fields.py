@@ -113,7 +113,7 @@ Size = Annotated[
     Rule(SIZE.valid("self"), f"not a size; valid: {VALID_SIZES}"),
 ]
 """Bytes; -1 without limit."""
-SizeLimit = Annotated[Size, AfterValidator(above_zero), Rule(SIZE.where("self", "{value} != 0"), _ABOVE_ZERO)]
+SizeLimit = Annotated[Size, AfterValidator(above_zero), Rule(SIZE.where("self", "v != 0"), _ABOVE_ZERO)]
 """Bytes, more than 0; -1 without limit."""
 Duration = Annotated[
     int,
@@ -122,17 +122,15 @@ Duration = Annotated[
     Rule(DURATION.valid("self"), f"not a duration; valid: {VALID_DURATIONS}"),
 ]
 """Milliseconds; -1 without limit."""
-DurationLimit = Annotated[
-    Duration, AfterValidator(above_zero), Rule(DURATION.where("self", "{value} != 0"), _ABOVE_ZERO)
-]
+DurationLimit = Annotated[Duration, AfterValidator(above_zero), Rule(DURATION.where("self", "v != 0"), _ABOVE_ZERO)]
 """Milliseconds, more than 0; -1 without limit."""
-UnusedFor = Annotated[Duration, AfterValidator(_unused_for), Rule(DURATION.where("self", "{value} != 0"), _UNUSED)]
+UnusedFor = Annotated[Duration, AfterValidator(_unused_for), Rule(DURATION.where("self", "v != 0"), _UNUSED)]
 """Milliseconds after which something nobody uses is deleted; -1 never."""
 Period = Annotated[
     Duration,
     AfterValidator(_whole_seconds),
     Rule(
-        DURATION.where("self", "({value} >= 1000 && {value} % 1000 == 0)"),
+        DURATION.where("self", "v >= 1000 && v % 1000 == 0"),
         "is not a period; valid: whole seconds, 1s or more",
     ),
 ]

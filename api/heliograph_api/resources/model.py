@@ -75,7 +75,7 @@ def _for_stored() -> Iterator[Rule]:
         elif row.idle_value is False:
             yield _keeps_nothing(name, f"!self.{name}")
         else:
-            yield _keeps_nothing(name, SIZE.where(f"self.{name}", "{value} == 0"))
+            yield _keeps_nothing(name, SIZE.where(f"self.{name}", "v == 0"))
 
 
 def _each_once(specs: list[SubscriptionPolicySpec]) -> list[SubscriptionPolicySpec]:

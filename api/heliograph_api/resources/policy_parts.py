@@ -18,7 +18,7 @@ from heliograph_api.policies.policy_values import (
     SubscribeRate,
 )
 
-from .cel import DURATION, SIZE, Rule
+from .cel import DURATION, SIZE, Rule, where_both
 from .fields import Count, Duration, DurationLimit, Model, Period, Size, SizeLimit
 
 
@@ -39,8 +39,7 @@ class RetentionSpec(PolicyDocument):
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            f"!{DURATION.valid('self.time')} || !{SIZE.valid('self.size')}"
-            f" || ({DURATION.value('self.time')} == 0) == ({SIZE.value('self.size')} == 0)",
+            where_both(DURATION, "self.time", SIZE, "self.size", "(v == 0) == (other == 0)"),
             "time and size contradict each other, as 0 keeps nothing; valid: both 0, or neither",
         ),
     )

@@ -63,7 +63,7 @@ class MaintenanceWindow(Model):
     duration: Annotated[
         Duration,
         AfterValidator(_length),
-        Rule(DURATION.where("self", f"({{value}} >= {_MINUTE_MS} && {{value}} <= {_MAX_MS})"), _NO_DURATION),
+        Rule(DURATION.where("self", f"v >= {_MINUTE_MS} && v <= {_MAX_MS}"), _NO_DURATION),
     ]
     """Time for which it is open, such as 2h. A rollout that begins in it is finished also after it."""
     time_zone: TimeZone = "UTC"

@@ -16,7 +16,7 @@ from heliograph_api.policies.policies import SchemaCompatibility, SubscriptionTy
 from heliograph_api.policies.policy_field import Level, PolicyField, manifest_name
 from heliograph_api.policies.policy_table import POLICY_FIELDS, Policies
 
-from .cel import DURATION, SIZE, Rule, in_order
+from .cel import DURATION, SIZE, Quantity, Rule, where_both
 from .fields import (
     Contradiction,
     Count,
@@ -110,10 +110,12 @@ class PolicyModel(Model):
         return found
 
 
-def _not_below(quantity: str, quota: str, rule: str) -> Rule:
+def _not_below(read: Quantity, quantity: str, quota: str) -> Rule:
     """Return the rule that the retention's ``quantity`` is not below the backlog ``quota``."""
+    retention, limit = f"self.retention.{quantity}", f"self.backlogQuota.{quota}.limit"
+    fits = where_both(read, retention, read, limit, "v <= 0 || v >= other")
     return Rule(
-        f"!has(self.retention) || !has(self.backlogQuota) || !has(self.backlogQuota.{quota}) || ({rule})",
+        f"!has(self.retention) || !has(self.backlogQuota) || !has(self.backlogQuota.{quota}) || {fits}",
         f"the retention is below backlogQuota.{quota}.limit; valid: at least the quota, or infinite",
         f".retention.{quantity}",
     )
@@ -132,14 +134,8 @@ class LimitsSpec(PolicyModel):
 
     levels = Level.LIMIT
     cel_rules: ClassVar[tuple[Rule, ...]] = (
-        _not_below(
-            "size",
-            "destinationStorage",
-            in_order(SIZE, "self.retention.size", "self.backlogQuota.destinationStorage.limit"),
-        ),
-        _not_below(
-            "time", "messageAge", in_order(DURATION, "self.retention.time", "self.backlogQuota.messageAge.limit")
-        ),
+        _not_below(SIZE, "size", "destinationStorage"),
+        _not_below(DURATION, "time", "messageAge"),
     )
 
     @model_validator(mode="after")

@@ -171,6 +171,54 @@ def test_what_rules_read_has_an_end(kind: str) -> None:
             assert "maxItems" in node, path
 
 
+# Kubernetes before 1.34 estimates these to cost the same for a text of any length.
+_CHEAP_CALLS = {"charAt", "startsWith", "endsWith", "size", "exists", "all", "filter", "map", "sum"}
+_CHEAP_ON_WHAT_IS_WRITTEN_OUT = {"indexOf", "substring"}
+_CHEAP_FUNCTIONS = {"type", "size", "int", "uint", "has"}
+
+
+def _costly(rule: str) -> list[str]:
+    """Return the parts of a rule on an int-or-string that Kubernetes before 1.34 takes for reading 3 MB."""
+    found = []
+    for written_out, call in re.findall(r"('?)\.(\w+)\(", rule):
+        if call not in _CHEAP_CALLS | (_CHEAP_ON_WHAT_IS_WRITTEN_OUT if written_out else set()):
+            found.append(f".{call}()")
+    for function in re.findall(r"(?<![.\w])(\w+)\(", rule.replace("string(int(", "int(")):
+        if function not in _CHEAP_FUNCTIONS:
+            found.append(f"{function}()")
+    for left, right in re.findall(r"(\S+) [!=]= (\S+)", rule):
+        if not any(re.fullmatch(r"\W*(\d+u?|'.*'|size\(\w+\))\W*", side) for side in (left, right)):
+            found.append(f"{left} == {right}")
+    if re.search(r"'\s*\+|\+\s*'|\bx\s*\+|\+\s*x\b", rule):
+        found.append("+ of texts")
+    return found
+
+
+def test_what_is_costly_in_a_rule_is_found() -> None:
+    for rule, costly in [
+        ("self.matches('^[0-9]+$')", ".matches()"),
+        ("int(self.find('^[0-9]+')) > 0", ".find()"),
+        ("size(self.substring(1)) > 0", ".substring()"),
+        ("[1].exists(p, [1].exists(n, p == n))", "p == n))"),
+        ("self.indexOf('0') == 0", ".indexOf()"),
+        ("string(self) == '0'", "string()"),
+        ("type(self) == int", "type(self) == int"),
+        ("['s' + x].exists(y, y == 's')", "+ of texts"),
+    ]:
+        assert _costly(rule)[0] == costly, rule
+    assert not _costly("['a'].exists(x, '01'.indexOf(x.charAt(0)) >= 0 && size(x) == n + 1 && x != '0')")
+
+
+@kinds
+def test_rules_of_sizes_and_durations_are_cheap_for_an_older_kubernetes(kind: str) -> None:
+    for path, node in _nodes(_schema(kind)["properties"]["spec"]):
+        for rule in node.get(RULES, []):
+            text = rule["rule"]
+            read = [node, *(_at(node, field) or {} for field in re.findall(r"\b(?:self|oldSelf)((?:\.\w+)+)", text))]
+            if any(each.get("x-kubernetes-int-or-string") for each in read):
+                assert _costly(text) == [], (path, text)
+
+
 @kinds
 def test_columns_show_what_there_is(kind: str) -> None:
     columns = _version(kind)["additionalPrinterColumns"]
