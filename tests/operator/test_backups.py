@@ -92,6 +92,12 @@ class Pods:
         self.end(pod, ended)
         return ended
 
+    def damage(self, backup: str) -> None:
+        """Change a byte of a stored backup."""
+        (part,) = (self._directory / "backups" / "team" / "main" / backup).glob("part-*")
+        content = part.read_bytes()
+        part.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
     def stored(self) -> set[str]:
         """Return the names of the stored backups, complete or not."""
         directory = self._directory / "backups" / "team" / "main"
@@ -140,6 +146,12 @@ def test_a_backup_is_stored_verified_and_deleted_with_its_resource(
     # By default, the stored backup stays; Kubernetes deletes the Jobs.
     assert pods.finish("tuesday-backup")["exitCode"] == 0
     resources.wait_ready("Backup", "tuesday")
+
+    def kept_s() -> bool:
+        job = resources.cluster.kubectl_json("get", "job", "tuesday-backup", "-n", resources.namespace)
+        return bool(job["spec"].get("ttlSecondsAfterFinished") == 86_400)
+
+    resources.wait("Kubernetes is to delete the Job in a day", kept_s)
     resources.delete("Backup", "tuesday")
     resources.wait_gone("Backup", "tuesday")
     assert len(pods.stored()) == 1
@@ -161,6 +173,34 @@ def test_a_broker_that_cannot_be_backed_up_is_in_the_message_and_the_attempt_in_
     # It goes at once: nothing was stored.
     resources.delete("Backup", "monday")
     resources.wait_gone("Backup", "monday")
+
+
+def test_a_backup_whose_verification_failed_is_not_the_latest(
+    resources: Resources, operator: OperatorProcess, pods: Pods
+) -> None:
+    resources.apply("Backup", "monday", SPEC)
+    assert pods.finish("monday-backup")["exitCode"] == 0
+    resources.apply("Backup", "tuesday", {**SPEC, "verify": True})
+    resources.wait_ready("Backup", "monday")
+    pod = pods.of_job("tuesday-backup")
+    (container,) = pod["spec"]["containers"]
+    verify = container["args"].index("--verify")
+    # It is damaged between its upload and its verification.
+    upload = {**container, "args": [*container["args"][:verify], *container["args"][verify + 2 :]]}
+    assert pods.run(upload)["exitCode"] == 0
+    pods.damage(next(name for name in pods.stored() if name.startswith("tuesday-")))
+    ended = pods.run(container)
+    assert ended["exitCode"] == 1
+    pods.end(pod, ended)
+    for _ in range(3):
+        pods.finish("tuesday-backup")
+    message = resources.wait_reason("Backup", "tuesday", "BackupFailed")
+    assert "but was not verified" in message
+    assert "is damaged" in message
+    status = resources.status("Backup", "tuesday")
+    assert status["name"].startswith("tuesday-")
+    pulled = pods.run({"args": ["backup", "pull", "file:///backups/team/main", "latest", "--data-dir", "/data"]})
+    assert f"backup {status['name']} is left out" in pulled["message"]
 
 
 def test_a_backup_cannot_be_changed_once_it_is_there(resources: Resources, pods: Pods) -> None:
