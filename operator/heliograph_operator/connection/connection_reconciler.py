@@ -140,11 +140,8 @@ class ConnectionReconciler:
         await self._disconnect(resource)
         brokers, state = await _answering(access)
         await _establish(context, resource, brokers, state)
-        client, batch_s, deposed = (
-            client_of(access, self._brokers.deposed),
-            self._brokers.batch_s,
-            self._brokers.deposed,
-        )
+        batch_s, deposed = self._brokers.batch_s, self._brokers.deposed
+        client = client_of(access, deposed)
         session: BrokerSession
         if brokers.product == PULSAR:
             session = PulsarSession(access.http_url, batch_s, deposed, client)
@@ -226,15 +223,16 @@ def client_of(access: Access, deposed: Callable[[], bool] = lambda: False) -> Ad
 async def _establish(context: Context, resource: Resource, brokers: Brokers, state: BrokerState | None) -> None:
     """Record the brokers of a connection, before anything is done there. Raises :class:`BrokersChanged` for others.
 
-    Only objects of resources can be taken for those of others. ``state`` is all that a Heliograph has.
+    Where no resource owns an object yet, each adopts what it finds, in whatever brokers. ``state`` is all that a
+    Heliograph has; a store that was lost has none of the objects.
     """
     body = context.cache.get(resource.key) or resource.body
     recorded = recorded_brokers(body.get("status") or {})
     established = context.cache.ownership.established_on(resource.key)
     if established and (why := other_brokers(recorded, brokers, annotation(body, SAME_BROKERS))):
-        lost = recorded is not None and recorded.product == brokers.product == HELIOGRAPH
-        at_the_same = recorded is not None and recorded.admin_url == brokers.admin_url
-        if not (lost and at_the_same and state is not None and not _have_any(context, established, state)):
+        at_the_same = recorded is not None and recorded[:2] == (brokers.admin_url, HELIOGRAPH)
+        lost = at_the_same and state is not None and not _have_any(context, established, state)
+        if not lost:
             raise BrokersChanged(why)
         message = f"{recorded} has become {brokers}, without any object of the resources: they are created again"
         await context.events.emit(body, "StoreReplaced", message, "Warning")
