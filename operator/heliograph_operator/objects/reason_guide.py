@@ -307,7 +307,8 @@ OF_BACKUPS: Final = (
     Guide(("BackupSucceeded",), "the backup is stored; the message says where", ""),
     Guide(
         ("BackupFailed",),
-        "the Job failed, and the message has what it said; on a ScheduledBackup: the last Backup failed",
+        "the Job failed, or the verification of what is stored; the message has what the Job said;"
+        " on a ScheduledBackup: the last Backup failed",
         "correct the cause and create another Backup; a schedule continues by itself",
     ),
     Guide(
