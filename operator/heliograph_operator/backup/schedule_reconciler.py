@@ -9,6 +9,7 @@ from typing import Any, Final
 from heliograph_api.resources.model import ScheduledBackup
 
 from heliograph_operator.act.controller import Context, Outcome
+from heliograph_operator.act.finalizers import changed_since
 from heliograph_operator.act.object_apply import ObjectRefused, apply_all, check_owner, refusal_reason
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.act.status_report import report
@@ -52,11 +53,17 @@ class ScheduleReconciler:
             if wanted.due is not None:
                 name = await self._create(context, resource, wanted.due)
                 fields |= {"lastScheduleTime": timestamp(wanted.due), "lastBackup": name}
+            # Here and below: the watch may be late, and what is stored cannot be had again.
+            if wanted.expired and (changed := await changed_since(context, resource)) is not None:
+                return changed
             # Before anything else that may be refused: a Backup is created once for each time.
             await report(context, resource, [schedule_verdict(model.spec, wanted, backups)], fields)
             await _keep(context, [each for each in backups if each not in wanted.expired])
-            for each in wanted.expired:
-                await self._delete(context, resource, each)
+            if wanted.expired:
+                listed = await context.kube.list(BACKUP, resource.key.namespace)
+                backups = [each for each in listed if _is_of(each, resource)]
+                for each in plan(model.spec, resource.body, backups, now).expired:
+                    await self._delete(context, resource, each)
         except ScheduleError as error:
             return await self._say(context, resource, Reason.INVALID, str(error))
         except ObjectRefused as error:

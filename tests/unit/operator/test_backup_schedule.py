@@ -13,7 +13,7 @@ from heliograph_operator.decide.backup_schedule import SCHEDULE, plan
 from heliograph_operator.decide.cron_times import ScheduleError, last_time, next_time
 from heliograph_operator.decide.owned_objects import resources_of
 from heliograph_operator.kube.client import KubeRefused
-from heliograph_operator.objects.kinds import Key
+from heliograph_operator.objects.kinds import SCHEDULED_BACKUP, Key
 
 from .api_server import resource_of
 from .backups import BUCKET, condition_of
@@ -212,6 +212,22 @@ def test_a_clock_that_was_ahead_deletes_no_new_backup_and_does_not_end_the_sched
     late = {**nightly(), "status": {"lastScheduleTime": "2027-01-01T03:15:00Z"}}
     assert plan(spec, late, [newer], at("2026-01-05T09:00:00")).due is None
     assert plan(spec, late, [newer], at("2026-01-06T09:00:00")).due == at("2026-01-06T03:15:00")
+
+
+@pytest.mark.parametrize("late", ["deletion", "spec", "schedule made again"])
+async def test_the_watch_is_late_with_what_keeps_the_last_backup(late: str) -> None:
+    server = Server(nightly(keep=1), night(1), night(2))
+    server.objects[NIGHTLY]["status"] = {"lastScheduleTime": "2026-01-02T03:15:00Z"}
+    context = server.context()
+    if late == "deletion":
+        del server.objects[Key("Backup", "team", "nightly-202601020315")]
+    elif late == "spec":
+        await server.patch(SCHEDULED_BACKUP, "team", "nightly", {"spec": {"keep": 2}})
+    else:
+        server.change(NIGHTLY, uid="uid-of-another")
+    left = names(server)
+    await ScheduleReconciler(lambda: at("2026-01-02T09:00:00")).reconcile(context, resource_of(context, NIGHTLY))
+    assert names(server) == left
 
 
 async def test_what_marks_a_backup_as_expired_is_taken_back_if_it_is_kept() -> None:
