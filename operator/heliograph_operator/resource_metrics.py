@@ -6,6 +6,7 @@ are not ready have a series of their own, up to a limit.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
@@ -107,18 +108,18 @@ class _Families:
 
     def add_readiness(self, kind: str, bodies: Iterable[tuple[Key, Body]]) -> None:
         counts: Counter[tuple[str, str]] = Counter()
-        waiting: list[tuple[float, Key, str]] = []
+        waiting: list[tuple[str, Key, str]] = []
         for key, body in bodies:
             now = condition(body.get("status") or {}, READY)
             ready, reason = str(now.get("status", "Unknown")), str(now.get("reason", ""))
             counts[ready, reason] += 1
             if ready != "True" and reason != Reason.UNMANAGED:
-                since = _seconds(now.get("lastTransitionTime") or body["metadata"].get("creationTimestamp"))
-                waiting.append((since, key, reason))
+                since = now.get("lastTransitionTime") or body["metadata"].get("creationTimestamp")
+                waiting.append((str(since or ""), key, reason))
         for (ready, reason), count in sorted(counts.items()):
             self.resources.add_metric([kind, ready, reason], count)
-        for since, key, reason in sorted(waiting)[:MOST_SHOWN]:
-            self.not_ready.add_metric([kind, key.namespace, key.name, reason], since)
+        for since, key, reason in heapq.nsmallest(MOST_SHOWN, waiting):
+            self.not_ready.add_metric([kind, key.namespace, key.name, reason], _seconds(since))
 
     def add_brokers(self, key: Key, body: Body) -> None:
         labels, status = [key.namespace, key.name], body.get("status") or {}
