@@ -214,7 +214,7 @@ def test_a_clock_that_was_ahead_deletes_no_new_backup_and_does_not_end_the_sched
     assert plan(spec, late, [newer], at("2026-01-06T09:00:00")).due == at("2026-01-06T03:15:00")
 
 
-@pytest.mark.parametrize("late", ["deletion", "spec", "schedule made again"])
+@pytest.mark.parametrize("late", ["deletion", "spec", "schedule created again"])
 async def test_the_watch_is_late_with_what_keeps_the_last_backup(late: str) -> None:
     server = Server(nightly(keep=1), night(1), night(2))
     server.objects[NIGHTLY]["status"] = {"lastScheduleTime": "2026-01-02T03:15:00Z"}
