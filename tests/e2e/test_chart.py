@@ -77,6 +77,8 @@ def test_a_release_is_installed_publishes_and_consumes_and_goes_away(
         within_s=180,
         namespace=kube_namespace,
     )
+    # A pod whose container is still being created has no logs.
+    cluster.kubectl("rollout", "status", "deployment/main-operator", *here, "--timeout=180s")
     output = cluster.kubectl("logs", *here, "-l", "app.kubernetes.io/component=operator", "--tail=-1")
     assert "forbidden" not in output.lower()
 
